@@ -24,7 +24,7 @@ RUN_TESTS = $(RUN) SPARK_LAUNCHER_OPTS="$(QUICK_JVM)" SPARK_SUBMIT_OPTS="$(QUICK
 IN_MEMORY := $(if $(TMPDIR),,$(shell [ -w /dev/shm ] && df -Pk /dev/shm | awk 'NR == 2 && $$4 > 6000000 { print "TMPDIR=/dev/shm" }'))
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-slow test-delta-spark test-stores test-clusters test-faults test-faults-long test-mutations audit licences test-live test-ui test-lowest test-all coverage lint format docs lock bench dist clean
+.PHONY: help env demo test test-slow test-delta-spark test-stores test-clusters test-faults test-faults-long test-mutations audit licences test-live test-ui test-lowest test-versions test-all coverage lint format docs lock bench dist clean
 
 help:
 	@echo "make demo       backfill a year of flights through a real Airflow, with two tasks killed on the way (again: adds nothing; STORE=s3: on an S3 gateway)"
@@ -40,6 +40,7 @@ help:
 	@echo "make test-live  scenarios on a running Airflow with PostgreSQL: reruns, backfills, events (about a quarter of an hour)"
 	@echo "make test-ui    the plugin's pages in headless Chromium, on a running Airflow (a few minutes; needs Chromium)"
 	@echo "make test-lowest  what other versions can change, on the lowest that the metadata allow (a few minutes)"
+	@echo "make test-versions  other versions of Airflow, Python, Spark and the rest, with Airflow's constraints (CELLS: some of tests/versions/cells.toml)"
 	@echo "make coverage   branches of log/ and transaction/ that their tests reach, and the lines that are missing"
 	@echo "make lint       ruff, mypy, import-linter"
 	@echo "make format     what ruff can repair"
@@ -145,6 +146,10 @@ $(LOWEST_STAMP): requirements-lowest.lock pyproject.toml setup.cfg $(STAMP)
 # operations beyond one of each (test_operation_examples.py).
 LOWEST_TESTS := tests/airflow tests/log tests/transaction tests/commands \
   $(addprefix --ignore=tests/airflow/,test_imports.py test_merge_runs.py test_operation_runs.py)
+
+# Environments of other versions, made by uv with one cache. CELLS="floor current": some of tests/versions/cells.toml.
+test-versions: $(STAMP)
+	@$(RUN) $(IN_MEMORY) $(BIN)/python tests/versions/run.py $(CELLS)
 
 # Warnings of packages that are old here say nothing about this one: they are shown, and are no errors.
 test-lowest: $(LOWEST_STAMP)

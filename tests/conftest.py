@@ -18,15 +18,39 @@ HERE = Path(__file__).parent
 ENGINE = ("log", "transaction", "conformance", "fuzz")
 """Folders whose tests count for the engine's coverage."""
 
+DEPENDS = {
+    "airflow": ("airflow", "ui", "testing"),
+    "pandas": ("airflow/test_arrow_stages.py", "airflow/test_get_df.py", "airflow/test_messages.py", "commands/arrow"),
+    "pyarrow": ("log", "transaction", "commands"),
+    "python": ("log", "transaction", "staging", "commands", "conformance", "streaming"),
+    "sqlglot": ("log/expressions", "log/features", "commands", "airflow/test_dag_checks.py"),
+}
+"""What other packages' versions can change, by folder or file; beside it, the marker ``depends``. ``spark``: that marker."""
+
+
+def _depends(item: pytest.Item) -> set[str]:
+    path = item.path.relative_to(HERE).as_posix()
+    found = {name for name, places in DEPENDS.items() if any(path == place or path.startswith(f"{place}/") for place in places)}
+    for marker in item.iter_markers("depends"):
+        found.update(marker.args)
+    if item.get_closest_marker("spark"):
+        found.add("spark")
+    return found
+
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep ``TEST_PART`` of the files, of slow tests, scenarios and clusters one by one: ``2/3`` is the second of three parts."""
+    """Keep what depends on ``TEST_DEPENDS`` (``airflow sqlglot``), and ``TEST_PART`` of the files, of slow tests, scenarios and clusters one by one: ``2/3`` is the second of three parts."""
 
     def name(item: pytest.Item) -> str:
         path = item.path.relative_to(HERE)
         alone = any(item.get_closest_marker(kind) for kind in ("slow", "live", "clusters"))
         return item.nodeid if alone else path.as_posix()
 
+    if wanted := set(os.environ.get("TEST_DEPENDS", "").split()):
+        others = [item for item in items if not wanted & _depends(item)]
+        left = set(others)
+        items[:] = [item for item in items if item not in left]
+        config.hook.pytest_deselected(items=others)
     keep_part(config, items, "TEST_PART", name)
 
 

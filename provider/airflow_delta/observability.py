@@ -46,10 +46,10 @@ class TaskMetrics:
 
     def _send(self, how: str, name: str, value: float, tags: Mapping[str, str | None]) -> None:
         try:
-            from airflow.sdk.observability import stats
+            from airflow_delta.airflow_internals.tasks import send_metric
 
             more = {key: tag_value(text) for key, text in tags.items() if text}
-            getattr(stats, how)(f"delta.{name}", value, tags={**self._tags, **more})
+            send_metric(how, f"delta.{name}", value, {**self._tags, **more})
         except Exception:
             logger.debug("Could not send the metric delta.%s", name, exc_info=True)
 

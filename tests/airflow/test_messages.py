@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pandas as pd
@@ -51,7 +55,8 @@ org.apache.spark.SparkArithmeticException
             "\n[PARSE_SYNTAX_ERROR] Syntax error at or near 'selec'.\n\n== SQL ==\nselec 1",
             "[PARSE_SYNTAX_ERROR] Syntax error at or near 'selec'.",
         ),
-        ("", "."),
+        ("", ""),
+        (": \n", ""),
     ],
 )
 def test_the_useful_line_of_a_spark_error(text, said):
@@ -180,3 +185,46 @@ def test_a_connection_that_does_not_exist_is_named_with_its_parameter():
         AirflowNotFoundException, match=r"no connection 'lkae', which delta_conn_id names\. Create one of type delta"
     ):
         DeltaHook("lkae").get_log("s3://lake/t")
+
+
+SCRIPT = """
+import logging
+from types import SimpleNamespace
+from airflow_delta.hooks.delta import DeltaHook
+from airflow_delta.operators.spark_session import TaskSession
+
+session = TaskSession(config_kwargs={"spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1", "spark.master": "local[1]"})
+session.task = SimpleNamespace(dag_id="d", task_id="t", log=logging.getLogger("x"), is_cancelled=False)
+with session.session(DeltaHook().get_log("/nowhere/t")) as spark:
+    print("RESULT", spark.sparkContext.parallelize([1, 2, 3]).map(lambda value: value + 1).sum())
+"""
+
+
+@pytest.mark.spark
+def test_a_local_session_runs_functions_with_the_python_of_the_worker(tmp_path):
+    """Not with the first ``python3`` of the PATH, which here is none at all."""
+    other = tmp_path / "bin" / "python3"
+    other.parent.mkdir()
+    other.write_text("#!/bin/sh\nexit 1\n")
+    other.chmod(0o755)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK", "SPARK"))}
+    environment |= {"PATH": f"{other.parent}:{os.environ['PATH']}", "SPARK_LOCAL_IP": "127.0.0.1"}
+    environment |= {"PYTHONPATH": str(Path(__file__).parents[2] / "provider")}
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert "RESULT 9" in done.stdout, done.stderr[-3000:]
+
+
+@pytest.mark.spark
+def test_an_error_of_spark_is_never_without_a_reason(spark):
+    """A Python worker that dies says nothing, and neither does Spark."""
+    from airflow_delta.spark.useful_lines import spark_job_error
+
+    try:
+        spark._jvm.java.util.ArrayDeque().removeFirst()
+    except Exception as error:
+        told = spark_job_error(error, "s3://lake/t")
+    assert told is not None
+    assert "s3://lake/t: ." not in str(told)
+    assert "NoSuchElementException" in str(told)

@@ -176,7 +176,7 @@ class TestOfARun:
 
         name = {
             "before the abort": "airflow_delta.commands.publish.abort.abort",
-            "before the clear": f"{restart.__name__}._clear_run",
+            "before the clear": f"{restart.__name__}.reset_run",
         }
         handle, staged = world.lost_transaction()
         with monkeypatch.context() as patched:
@@ -260,7 +260,7 @@ class TestOfARun:
         def refuse(*_):
             raise OSError("not now")
 
-        monkeypatch.setattr(restart, "_clear_run", refuse)
+        monkeypatch.setattr(restart, "reset_run", refuse)
         _, error = world.conflict()
         assert "on_conflict='restart'" in error.message
 

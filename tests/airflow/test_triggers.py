@@ -8,13 +8,16 @@ from pathlib import Path
 
 import pytest
 from airflow.sdk import Asset, AssetWatcher
+from airflow.sdk.execution_time import task_runner
 from airflow.triggers.base import BaseEventTrigger
 
 from airflow_delta.assets.delta import commits_of_events, delta_asset_uri
 from airflow_delta.commands.inspect.watch import Watermark
+from airflow_delta.exceptions import DeltaIllegalArgumentException, DeltaLogCorruptedException
 from airflow_delta.triggers import delta as module
 from airflow_delta.triggers.delta import DeltaTableVersionTrigger
 from support import tables as by_hand
+from support.state_store import StateStore, Supervisor
 
 
 @pytest.fixture
@@ -27,23 +30,9 @@ def _events_are_handed_over_at_once(monkeypatch):
     monkeypatch.setattr(module, "_HANDED_OVER", 0.0)
 
 
-class Store(dict):
-    """The state store of one asset, as far as it is used."""
-
-    async def aget(self, key, default=None):
-        return self.get(key, default)
-
-    async def aset(self, key, value):
-        self[key] = json.loads(json.dumps(value))
-
-    @property
-    def versions(self) -> list[int]:
-        return [value["version"] for value in self.values()]
-
-
-class SeveralAssets(Store):
-    async def aget(self, key, default=None):
-        raise ValueError("Task has 2 concrete inlets and outlets")
+@pytest.fixture(autouse=True)
+def _a_supervisor_answers(monkeypatch):
+    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", Supervisor(), raising=False)
 
 
 def trigger(path, store=None, **kwargs) -> DeltaTableVersionTrigger:
@@ -114,7 +103,7 @@ class TestWatcher:
         by_hand.table_with_commits(path, 3)
 
         async def run():
-            watching = Watching(trigger(path, Store()))
+            watching = Watching(trigger(path, StateStore()))
             first = asyncio.ensure_future(watching.next())
             await asyncio.sleep(0.2)
             by_hand.write_commit(path, 4, by_hand.info("OPTIMIZE"), by_hand.add("4.parquet", data_change=False))
@@ -128,7 +117,7 @@ class TestWatcher:
     def test_the_state_follows_the_events(self, path):
         """Not before the yield, nor right after it: an event that was yielded may still be lost with the triggerer."""
         by_hand.table_with_commits(path, 2)
-        store = Store()
+        store = StateStore()
 
         async def run():
             watching = Watching(trigger(path, store, after_version=0))
@@ -142,7 +131,7 @@ class TestWatcher:
     def test_events_of_the_last_moments_come_again_after_a_restart(self, path, monkeypatch):
         monkeypatch.setattr(module, "_HANDED_OVER", 3600.0)
         by_hand.table_with_commits(path, 2)
-        store = Store()
+        store = StateStore()
 
         async def run(count):
             watching = Watching(trigger(path, store, after_version=0))
@@ -158,7 +147,7 @@ class TestWatcher:
 
     def test_a_restart_goes_on_where_it_was(self, path):
         by_hand.table_with_commits(path, 2)
-        store = Store()
+        store = StateStore()
 
         async def run(more):
             watching = Watching(trigger(path, store, after_version=0))
@@ -172,7 +161,7 @@ class TestWatcher:
 
     def test_the_first_version_is_kept_before_anything_happens(self, path):
         by_hand.table_with_commits(path, 2)
-        store = Store()
+        store = StateStore()
 
         async def look():
             await Watching(trigger(path, store)).nothing()
@@ -188,7 +177,7 @@ class TestWatcher:
         assert asyncio.run(run()) == 3
 
     def test_a_table_that_comes_and_goes(self, path):
-        store = Store()
+        store = StateStore()
 
         async def run():
             watching = Watching(trigger(path, store))
@@ -210,7 +199,7 @@ class TestWatcher:
         by_hand.table_with_commits(path, 250)
 
         async def run():
-            watching = Watching(trigger(path, Store(), after_version=-1, poll_interval=0.01))
+            watching = Watching(trigger(path, StateStore(), after_version=-1, poll_interval=0.01))
             events = await watching.next(251)
             await watching.stop()
             return [event["version"] for event in events]
@@ -218,11 +207,10 @@ class TestWatcher:
         assert asyncio.run(run()) == list(range(251))
 
     def test_it_lives_on_after_an_error(self, path):
-        """A trigger that ended would be started again at once, over and over."""
         by_hand.table_with_commits(path, 1)
 
         async def run():
-            watching = Watching(trigger(path, Store(), after_version=0, poll_interval=0.05))
+            watching = Watching(trigger(path, StateStore(), after_version=0, poll_interval=0.1))
             await watching.next()
             by_hand.commit_path(path, 2).write_bytes(b'{"add":')
             second = asyncio.ensure_future(watching.next())
@@ -236,6 +224,48 @@ class TestWatcher:
 
         assert asyncio.run(run()) == 2
 
+    def test_an_error_that_does_not_pass_ends_it(self, path, monkeypatch):
+        by_hand.table_with_commits(path, 1)
+        look, looked = DeltaTableVersionTrigger._look_further, []
+        monkeypatch.setattr(DeltaTableVersionTrigger, "_look_further", lambda self, seen: looked.append(seen) or look(self, seen))
+
+        async def run():
+            watching = Watching(trigger(path, StateStore(), after_version=0, poll_interval=0.01))
+            await watching.next()
+            by_hand.commit_path(path, 2).write_bytes(b'{"add":')
+            looked.clear()
+            await watching.next()
+
+        with pytest.raises(DeltaLogCorruptedException):
+            asyncio.run(run())
+        assert len(looked) in (5, 6)  # the event before it may have been handed over in the middle of a look
+
+    def test_a_mistake_in_the_code_ends_it(self, path, monkeypatch):
+        by_hand.table_with_commits(path, 1)
+        monkeypatch.setattr(DeltaTableVersionTrigger, "_look_further", lambda self, seen: seen.nothing)
+        with pytest.raises(AttributeError):
+            asyncio.run(Watching(trigger(path, StateStore(), after_version=0)).next())
+
+    def test_it_waits_for_a_storage_that_does_not_answer(self, path, monkeypatch):
+        by_hand.table_with_commits(path, 1)
+        look, failed = DeltaTableVersionTrigger._look_further, []
+
+        def fails_at_first(self, seen):
+            failed.append(seen)
+            if len(failed) < 9:
+                raise TimeoutError("no answer")
+            return look(self, seen)
+
+        monkeypatch.setattr(DeltaTableVersionTrigger, "_look_further", fails_at_first)
+
+        async def run():
+            watching = Watching(trigger(path, StateStore(), after_version=0))
+            (event,) = await watching.next()
+            await watching.stop()
+            return event["version"]
+
+        assert asyncio.run(run()) == 1
+
     def test_versions_that_were_cleaned_up_are_passed_over(self, path):
         by_hand.table_with_commits(path, 12)
         by_hand.write_checkpoint_by_hand(path, 10, [by_hand.protocol(), by_hand.metadata()])
@@ -243,7 +273,7 @@ class TestWatcher:
             by_hand.commit_path(path, version).unlink()
 
         async def run():
-            watching = Watching(trigger(path, Store(), after_version=3))
+            watching = Watching(trigger(path, StateStore(), after_version=3))
             events = await watching.next(5)
             await watching.stop()
             return [event["version"] for event in events]
@@ -254,7 +284,7 @@ class TestWatcher:
         """Each look finds something newer than what has just been handed over."""
         monkeypatch.setattr(module, "_HANDED_OVER", 0.2)
         by_hand.create_table(path)
-        store = Store()
+        store = StateStore()
 
         async def run():
             watching = Watching(trigger(path, store, after_version=0, poll_interval=0.02))
@@ -269,7 +299,7 @@ class TestWatcher:
 
     def test_another_table_whose_first_versions_are_gone(self, path):
         by_hand.table_with_commits(path, 20)
-        store = Store()
+        store = StateStore()
 
         async def run(count):
             watching = Watching(trigger(path, store, after_version=19))
@@ -295,7 +325,7 @@ class TestWatcher:
         by_hand.commit_path(path, 5).unlink()
 
         async def run():
-            watching = Watching(trigger(path, Store(), after_version=3))
+            watching = Watching(trigger(path, StateStore(), after_version=3))
             events = await watching.next(8)
             await watching.nothing()
             return [event["version"] for event in events]
@@ -309,7 +339,7 @@ class TestWatcher:
             by_hand.commit_path(path, version).unlink()
 
         async def run():
-            watching = Watching(trigger(path, Store(), after_version=4))
+            watching = Watching(trigger(path, StateStore(), after_version=4))
             await watching.nothing()
 
         asyncio.run(run())
@@ -320,9 +350,10 @@ class TestWatcher:
         by_hand.table_with_commits(path, 2)
 
         async def run():
-            await Watching(trigger(path, SeveralAssets(), after_version=0)).nothing(0.2)
+            await Watching(trigger(path, StateStore("one", "other"), after_version=0)).next()
 
-        asyncio.run(run())
+        with pytest.raises(DeltaIllegalArgumentException, match="Give the trigger of each asset its own label="):
+            asyncio.run(run())
 
 
 class TestDeferral:
@@ -389,7 +420,7 @@ class TestObjectStore:
         by_hand.table_with_commits(path, 4)
         for version in range(4):
             put(version)
-        made = trigger("t", Store(), delta_conn_id="lake", after_version=0)
+        made = trigger("t", StateStore(), delta_conn_id="lake", after_version=0)
 
         async def run():
             watching = Watching(made)
@@ -452,7 +483,8 @@ class TestIdentity:
         made = DeltaTableVersionTrigger(str(path))
         asset = Asset(uri=delta_asset_uri(str(path)), watchers=[AssetWatcher(name="w", trigger=made)])
         assert asset.watchers[0].trigger is made
-        assert made.supports_triggerer_queue is False
+        assert not made.trigger_queue_inherited_from_task
+        assert DeltaTableVersionTrigger(str(path), single_event=True).trigger_queue_inherited_from_task
 
     def test_what_a_consumer_makes_of_its_events(self, path):
         payloads = [{"version": version, "dedupe_key": f"id/{version}"} for version in (2, 1, 2)]

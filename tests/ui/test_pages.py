@@ -970,3 +970,25 @@ def test_every_answer_keeps_the_browser_at_home(client, known):
         assert answer.headers["x-frame-options"] == "SAMEORIGIN"
     assert client(None).get("/delta-tables/static/delta.css").status_code == 200
     assert client(None).get("/delta-tables/static/../pages.py").status_code in (303, 404)
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("TaskInstance", "Transactions without a commit"),
+        ("TaskStateStoreModel", "Transactions without a commit"),
+        ("TaskOutletAssetReference", "Transactions without a commit"),
+        ("DagRun", "Data intervals"),
+    ],
+)
+def test_a_page_without_a_part_of_airflow_says_what_it_lacks(client, known, monkeypatch, name, what):
+    from airflow_delta.airflow_internals import database
+
+    monkeypatch.setitem(database._MODULES, name, "airflow.models.gone")
+    for url in (page("table", known), page("commit", known, version=3), "/delta-tables/"):
+        answer = client().get(url)
+        assert answer.status_code == 200
+        if what == "Transactions without a commit" and "commit?" in url:
+            assert "cannot be shown on this Airflow" not in answer.text
+        elif name != "DagRun" or "table?" in url:
+            assert f"{what} cannot be shown on this Airflow" in answer.text

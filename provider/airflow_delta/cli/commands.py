@@ -10,10 +10,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from airflow.cli.simple_table import AirflowConsole
-from airflow.utils import cli as cli_utils
-from airflow.utils.providers_configuration_loader import providers_configuration_loaded
-
+from airflow_delta.airflow_internals.command_line import AirflowConsole, cli_utils, providers_configuration_loaded
 from airflow_delta.cli.output import print_data, print_line, print_rows, printable, size, span, utc
 from airflow_delta.exceptions import DeltaError, DeltaTableNotFoundException, VacuumRetentionPeriodTooShortException
 from airflow_delta.links.delta import masked

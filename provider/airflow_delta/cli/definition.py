@@ -8,7 +8,7 @@ from __future__ import annotations
 from argparse import BooleanOptionalAction
 from typing import Any
 
-from airflow.cli.cli_config import (
+from airflow_delta.airflow_internals.command_arguments import (
     ARG_OUTPUT,
     ARG_VERBOSE,
     ARG_YES,

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 from unicodedata import category
 
-from airflow.cli.simple_table import AirflowConsole, SimpleTable
+from airflow_delta.airflow_internals.command_line import AirflowConsole, SimpleTable
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _WIDE = 120

@@ -13,10 +13,10 @@ from airflow_delta.pools import table_pool
 @command(audited=True)
 def delta_pool(args: Namespace) -> None:
     """Make the pool of a table, or give it another number of slots."""
-    from airflow.models.pool import Pool
+    from airflow_delta.airflow_internals.command_line import set_pool
 
     name = table_pool(args.table, args.conn_id)
     uri = delta_asset_uri(args.table, args.conn_id)
     # A task that is deferred is in the middle of its transaction.
-    Pool.create_or_update_pool(name, slots=args.slots, description=f"Writers of {uri}", include_deferred=True)
+    set_pool(name, slots=args.slots, description=f"Writers of {uri}", include_deferred=True)
     print_line(f"Pool {name} has {args.slots} {'slot' if args.slots == 1 else 'slots'}.")

@@ -58,9 +58,9 @@ def failure_note(error: BaseException) -> dict[str, Any]:
 
 def masked(text: str) -> str:
     """Return a text with the secrets that Airflow knows, and credentials in URLs, masked."""
-    from airflow.sdk._shared.secrets_masker import redact
+    from airflow_delta.airflow_internals.tasks import redacted
 
-    return masking.masked(str(redact(text)))
+    return masking.masked(redacted(text))
 
 
 class DeltaTableLink(BaseOperatorLink):
@@ -90,7 +90,7 @@ class DeltaCommitLink(BaseOperatorLink):
 
 def page_url(page: str, **parameters: str) -> str:
     """Return the URL of a page inside Airflow's UI: with the host if ``[api] base_url`` is set, otherwise from the root."""
-    from airflow.sdk.configuration import conf
+    from airflow.sdk import conf
 
     base = (conf.get("api", "base_url", fallback="") or "").rstrip("/")
     # The UI shows in its frame what follows its own route: the path of the page as the browser requests it.
@@ -99,9 +99,9 @@ def page_url(page: str, **parameters: str) -> str:
 
 def _result(ti_key: TaskInstanceKey) -> Mapping[str, Any]:
     """Return the task's return value if it is a mapping, otherwise an empty one."""
-    from airflow.sdk.execution_time.xcom import XCom
+    from airflow_delta.airflow_internals.tasks import returned_by
 
-    value = XCom.get_value(ti_key=ti_key, key=_RETURN_VALUE)
+    value = returned_by(ti_key, _RETURN_VALUE)
     return value if isinstance(value, Mapping) else {}
 
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.sdk.bases.xcom import BaseXCom
+from airflow.sdk import BaseXCom
 
 from airflow_delta.choices import Choices, Given, check_choices, check_literals, is_literal
 from airflow_delta.exceptions import DeltaAuditFailedException, DeltaIllegalArgumentException

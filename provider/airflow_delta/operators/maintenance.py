@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.sdk.bases.xcom import BaseXCom
+from airflow.sdk import BaseXCom
 
 from airflow_delta.choices import Choices, check_choices
 from airflow_delta.commands.inspect.maintenance import (

@@ -20,8 +20,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import XComArg
-from airflow.sdk.definitions.param import process_params
 
+from airflow_delta.airflow_internals.tasks import params_of_run
 from airflow_delta.exceptions import HandleMismatchException
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.operators.identity import column_names, default_key_prefix, parse_handle, schema_text
@@ -262,7 +262,7 @@ def scope_of(start: Any, context: Context) -> dict[str, Any]:
         scope[mine] = scope[mine].replace(f"__{running.task_id}__", f"__{start.task_id}__", 1)
     if start.params or running.params:  # a task may have its own besides those of the Dag
         conf = getattr(context.get("dag_run"), "conf", None)
-        scope["params"] = process_params(context["dag"], start, conf, suppress_exception=False)
+        scope["params"] = params_of_run(context["dag"], start, conf)
     return scope
 
 

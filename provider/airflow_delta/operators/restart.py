@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import XComArg
 
+from airflow_delta.airflow_internals.tasks import reset_run
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.observability import TaskMetrics
 
@@ -257,7 +258,7 @@ class Restart:
 
             clear_with_downstream(self._conn_id, dag_id=ti.dag_id, run_id=ti.run_id, task=self._scope.marker)
         else:
-            _clear_run(ti.dag_id, ti.run_id)
+            reset_run(ti.dag_id, ti.run_id)
 
     def _wait_for_end(self, handle: TransactionHandle) -> None:
         """Wait for Airflow to end this task: it was cleared while running, and Airflow ignores its result from here on.
@@ -278,15 +279,3 @@ def _may_be_triggered(dag: Any) -> bool:
     """Return whether tasks may trigger runs of this Dag; Airflow asks the same before it clears one."""
     allowed = getattr(dag, "allowed_run_types", None)
     return allowed is None or "operator_triggered" in {kind.value for kind in allowed}
-
-
-def _clear_run(dag_id: str, run_id: str) -> None:
-    """Clear the run that this task is in; Airflow lets any task reset a run."""
-    from airflow.sdk.exceptions import AirflowRuntimeError
-    from airflow.sdk.execution_time.comms import ErrorResponse, TriggerDagRun
-    from airflow.sdk.execution_time.task_runner import SUPERVISOR_COMMS
-
-    # The run exists, so it is not triggered but cleared.
-    answer = SUPERVISOR_COMMS.send(TriggerDagRun(dag_id=dag_id, run_id=run_id, reset_dag_run=True))
-    if isinstance(answer, ErrorResponse):
-        raise AirflowRuntimeError(answer)

@@ -50,7 +50,7 @@ def _is_mapped(ti: Any) -> bool:
 def _note(store: Any, began: int) -> None:
     if store is None:
         return
-    from airflow.sdk.execution_time.context import NEVER_EXPIRE
+    from airflow.sdk import NEVER_EXPIRE  # type: ignore[attr-defined]  # its stub lacks it
 
     try:
         store.set(STATE_KEY, {"at": began}, retention=NEVER_EXPIRE)

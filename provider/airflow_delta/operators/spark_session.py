@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -92,7 +94,8 @@ class TaskSession(Part):
         with typed_errors(storage.uri, properties.get("spark.master", "")):
             if active is None:
                 start_driver(properties)
-            spark = builder.getOrCreate()
+            with local_python(properties) if active is None else nullcontext():
+                spark = builder.getOrCreate()
         self._killer = killer = SessionKiller(spark, owned=active is None, logger=self.task.log)
         try:
             if self.task.is_cancelled:  # there was nothing to interrupt while the session was being made
@@ -153,6 +156,25 @@ class TaskSession(Part):
         if not {"spark.remote", "spark.master"} & properties.keys():
             properties["spark.master"] = url
         return {key: str(value) for key, value in properties.items()}
+
+
+@contextmanager
+def local_python(properties: Mapping[str, str]) -> Iterator[None]:
+    """Let a local session run Python functions with this interpreter, not with whatever ``python3`` the PATH has.
+
+    PySpark takes it from the environment alone when the session is made, also in a session of this process.
+
+    :param properties: those of the session; ``spark.pyspark.python`` names another one.
+    """
+    name = "PYSPARK_PYTHON"
+    if not properties.get("spark.master", "").startswith("local") or name in os.environ:
+        yield
+        return
+    os.environ[name] = properties.get("spark.pyspark.python") or sys.executable
+    try:
+        yield
+    finally:
+        os.environ.pop(name, None)
 
 
 @contextmanager

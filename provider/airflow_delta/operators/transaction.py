@@ -8,8 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.sdk import BaseOperator, RetryPolicy
-from airflow.sdk.bases.xcom import BaseXCom
+from airflow.sdk import BaseOperator, BaseXCom, RetryPolicy
 from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_delta.choices import Choices, check_choices

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk.bases.skipmixin import XCOM_SKIPMIXIN_KEY
-
+from airflow_delta.airflow_internals.tasks import skip_key
 from airflow_delta.exceptions import TransactionAbortedException
 from airflow_delta.operators.expected_stages import instances, valid_reports
 from airflow_delta.operators.identity import flatten_reports
@@ -81,7 +80,7 @@ def _is_skipped_by_the_dag(context: Context, before: Mapping[tuple[str, int], st
     Who marks a run skips tasks that have not run. Of those, the Dag's are only tasks that were to be mapped over nothing.
     """
     ti: Any = context["ti"]
-    if any(ti.xcom_pull(task_ids=sorted({task_id for task_id, _ in before}), key=XCOM_SKIPMIXIN_KEY) or ()):
+    if any(ti.xcom_pull(task_ids=sorted({task_id for task_id, _ in before}), key=skip_key()) or ()):
         return True
     skipped = {task_id for (task_id, _), state in before.items() if state == "skipped"}
     tasks = [context["dag"].task_dict[task_id] for task_id in skipped]

@@ -8,22 +8,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
-from airflow.api_fastapi.app import get_auth_manager
-from airflow.api_fastapi.auth.managers.models.resource_details import (
+from fastapi import Depends
+
+from airflow_delta.airflow_internals.database import Connection, DagModel
+from airflow_delta.airflow_internals.web import (
     AssetDetails,
     ConnectionDetails,
     DagAccessEntity,
     DagDetails,
+    GetUserDep,
+    get_auth_manager,
+    requires_access_asset,
 )
-from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_asset
-from airflow.models.connection import Connection
-from airflow.models.dag import DagModel
-from fastapi import Depends
-
 from airflow_delta.hooks.delta import DeltaHook
 
 if TYPE_CHECKING:
-    from airflow.api_fastapi.auth.managers.base_auth_manager import ResourceMethod
+    from airflow_delta.airflow_internals.web import ResourceMethod
 
 may_see_assets = Depends(requires_access_asset("GET"))
 """Every page and endpoint requires permission to read assets."""

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from airflow.sdk.configuration import conf
+from airflow.sdk import conf
 from airflow.sdk.plugins_manager import AirflowPlugin
 
 from airflow_delta.links.delta import URL_PREFIX, URL_ROUTE

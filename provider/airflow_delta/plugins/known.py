@@ -216,7 +216,7 @@ def known_tables() -> Known:
     global _kept
     with _lock:
         if _kept is None or time.monotonic() - _kept[0] > SECONDS_KEPT:
-            from airflow.utils.session import create_session
+            from airflow_delta.airflow_internals.database import create_session
 
             with create_session(scoped=False) as session:
                 _hooks.clear()
@@ -294,8 +294,9 @@ def _has_default() -> bool:
 
 def _assets(session: Session) -> list[tuple[int, str, Any]]:
     """Return id, URI and the extra of the latest event of every asset, with one index lookup for each."""
-    from airflow.models.asset import AssetEvent, AssetModel
     from sqlalchemy import select
+
+    from airflow_delta.airflow_internals.database import AssetEvent, AssetModel
 
     latest = (
         select(AssetEvent.id)
@@ -314,8 +315,9 @@ def _assets(session: Session) -> list[tuple[int, str, Any]]:
 
 
 def _connections(session: Session) -> tuple[KnownConnection, ...]:
-    from airflow.models.connection import Connection
     from sqlalchemy import select
+
+    from airflow_delta.airflow_internals.database import Connection
 
     found = []
     wanted = select(Connection.conn_id).where(Connection.conn_type == DeltaHook.conn_type).order_by(Connection.conn_id)

@@ -7,11 +7,11 @@ but for any of their tasks: an extraction, an audit of one's own, and an approva
 from __future__ import annotations
 
 import logging
-import sys
 from typing import Any
 
 from airflow.listeners import hookimpl
 
+from airflow_delta.airflow_internals.tasks import is_running_task
 from airflow_delta.links.delta import leave_note
 
 logger = logging.getLogger(__name__)
@@ -20,9 +20,8 @@ logger = logging.getLogger(__name__)
 @hookimpl
 def on_task_instance_failed(previous_state: Any, task_instance: Any, error: Any) -> None:  # noqa: ARG001 - as Airflow calls it
     """Leave the error in the task's state store; never fails."""
-    runner = sys.modules.get("airflow.sdk.execution_time.task_runner")
     # The API server and the scheduler report what they have marked as failed, without an error.
-    if runner is None or not isinstance(task_instance, runner.RuntimeTaskInstance) or not isinstance(error, BaseException):
+    if not is_running_task(task_instance) or not isinstance(error, BaseException):
         return
     if task_instance.state != "failed":  # Airflow retries it, and has already closed the state store of this try
         return

@@ -102,8 +102,9 @@ def facts_by_version(
 
 def outlets(session: Session, asset_ids: Sequence[int]) -> dict[int, set[tuple[str, str]]]:
     """Return the tasks that have assets as outlets, by asset."""
-    from airflow.models.asset import TaskOutletAssetReference as Outlet
     from sqlalchemy import select
+
+    from airflow_delta.airflow_internals.database import TaskOutletAssetReference as Outlet
 
     found: dict[int, set[tuple[str, str]]] = {}
     wanted = select(Outlet.asset_id, Outlet.dag_id, Outlet.task_id).where(Outlet.asset_id.in_(list(asset_ids)))
@@ -117,8 +118,9 @@ def intervals(session: Session, runs: Collection[tuple[str, str]]) -> dict[tuple
 
     :param runs: Dag id and run id.
     """
-    from airflow.models.dagrun import DagRun
     from sqlalchemy import and_, or_, select
+
+    from airflow_delta.airflow_internals.database import DagRun
 
     if not runs:
         return {}
@@ -150,8 +152,9 @@ def events(
     until: datetime | None = None,
 ) -> Iterable[Event]:
     """Yield the commits in the events of an asset of a table, latest first."""
-    from airflow.models.asset import AssetEvent
     from sqlalchemy import select
+
+    from airflow_delta.airflow_internals.database import AssetEvent
 
     source = (AssetEvent.source_dag_id, AssetEvent.source_run_id, AssetEvent.source_task_id, AssetEvent.source_map_index)
     wanted = select(AssetEvent.extra, *source, AssetEvent.timestamp).where(AssetEvent.asset_id == asset_id)

@@ -6,8 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
-
+from airflow_delta.airflow_internals.web import DagAccessEntity
 from airflow_delta.links.delta import masked
 from airflow_delta.plugins.runs import RECENT_EVENTS, events, outlets, task_run
 from airflow_delta.plugins.transactions import Asked, Commit, Transaction, transactions

@@ -17,6 +17,8 @@ from airflow_delta.links.delta import NOTE_KEY
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
+    from airflow_delta.airflow_internals.database import Tries
+
 START, COMMIT, ABORT = "DeltaStartTransactionOperator", "DeltaCommitOperator", "DeltaAbortOperator"
 
 MAX_TRIES, MIN_TRIES = 10_000, 1_000
@@ -101,8 +103,9 @@ def recent_runs(session: Session, dag_ids: Collection[str], limit: int) -> dict[
 
     :param limit: runs of each Dag.
     """
-    from airflow.models.dagrun import DagRun
     from sqlalchemy import func, select
+
+    from airflow_delta.airflow_internals.database import DagRun
 
     if not dag_ids:
         return {}
@@ -122,9 +125,9 @@ def tries_of(session: Session, runs: Collection[Run], tasks: Collection[str]) ->
 
     :param tasks: ids of tasks whose successful tries are wanted, besides starts and commits.
     """
-    from airflow.models.taskinstance import TaskInstance
-    from airflow.models.taskinstancehistory import TaskInstanceHistory
     from sqlalchemy import or_
+
+    from airflow_delta.airflow_internals.database import TaskInstance, earlier_tries, latest_tries
 
     current = or_(
         TaskInstance.state.is_(None),
@@ -134,9 +137,9 @@ def tries_of(session: Session, runs: Collection[Run], tasks: Collection[str]) ->
         TaskInstance.try_number > 1,  # without it, the last try of its history would look final
     )
     earlier: dict[TaskKey, list[Try]] = {}
-    for found in _rows(session, TaskInstanceHistory, runs, None):
+    for found in _rows(session, earlier_tries(), runs, None):
         earlier.setdefault(found.key, []).append(found)
-    latest = {found.key: found for found in _rows(session, TaskInstance, runs, current)}
+    latest = {found.key: found for found in _rows(session, latest_tries(), runs, current)}
     return {key: _in_order(earlier.get(key, []), latest.get(key)) for key in earlier.keys() | latest.keys()}
 
 
@@ -159,16 +162,14 @@ def _in_order(earlier: list[Try], latest: Try | None) -> list[Try]:
     return marked
 
 
-def _rows(session: Session, model: Any, runs: Collection[Run], condition: Any) -> Iterator[Try]:
-    from sqlalchemy import select
-
-    several = list(_in_runs(model, runs))
+def _rows(session: Session, kept: Tries, runs: Collection[Run], condition: Any) -> Iterator[Try]:
+    several = list(_in_runs(kept.table, runs))
     for in_runs in several:
-        wanted = select(*_columns(model)).where(in_runs)
+        wanted = kept.select(*_columns(kept)).where(in_runs)
         if condition is not None:
             wanted = wanted.where(condition)
         limit = max(MAX_TRIES // len(several), MIN_TRIES)
-        rows = session.execute(wanted.order_by(model.start_date.desc()).limit(limit))
+        rows = session.execute(wanted.order_by(kept.table.start_date.desc()).limit(limit))
         yield from (_try(row) for row in rows)
 
 
@@ -181,10 +182,10 @@ def _in_runs(model: Any, runs: Collection[Run]) -> Iterator[Any]:
         yield (model.dag_id == dag_id) & model.run_id.in_(run_ids)
 
 
-def _columns(model: Any) -> tuple[Any, ...]:
-    key = model.task_instance_id if hasattr(model, "task_instance_id") else model.id
+def _columns(kept: Tries) -> tuple[Any, ...]:
+    model = kept.table
     place = (model.dag_id, model.run_id, model.task_id, model.map_index, model.try_number)
-    return (key, *place, model.state, model.start_date, model.end_date, model.max_tries, model.operator, model.retry_reason)
+    return (kept.id, *place, model.state, model.start_date, model.end_date, model.max_tries, model.operator, model.retry_reason)
 
 
 def _try(row: Sequence[Any]) -> Try:
@@ -207,22 +208,15 @@ def _try(row: Sequence[Any]) -> Try:
 
 def answers(session: Session, runs: Collection[Run]) -> list[Answer]:
     """Return what people answered in some runs."""
-    from airflow.models.hitl import HITLDetail
-    from airflow.models.hitl_history import HITLDetailHistory
-    from airflow.models.taskinstance import TaskInstance
-    from airflow.models.taskinstancehistory import TaskInstanceHistory
-    from sqlalchemy import select
+    from airflow_delta.airflow_internals.database import earlier_tries, latest_tries
 
     found: list[Answer] = []
-    kinds: tuple[tuple[Any, Any, Any], ...] = (
-        (TaskInstance, HITLDetail, HITLDetail.ti_id == TaskInstance.id),
-        (TaskInstanceHistory, HITLDetailHistory, HITLDetailHistory.ti_history_id == TaskInstanceHistory.task_instance_id),
-    )
-    for model, detail, joined in kinds:
-        for in_runs in _in_runs(model, runs):
+    for kept in (latest_tries(), earlier_tries()):
+        detail = kept.answers
+        for in_runs in _in_runs(kept.table, runs):
             wanted = (
-                select(*_columns(model), detail.chosen_options, detail.responded_by)
-                .join(detail, joined)
+                kept.select(*_columns(kept), detail.chosen_options, detail.responded_by)
+                .join(detail, kept.answered == kept.id)
                 .where(in_runs, detail.responded_at.is_not(None))
                 .limit(MAX_TRIES)
             )
@@ -235,12 +229,14 @@ def answers(session: Session, runs: Collection[Run]) -> list[Answer]:
 
 def notes(session: Session, runs: Collection[Run]) -> dict[tuple[TaskKey, int], dict[str, Any]]:
     """Return the errors that failed tries left, by task instance and number of the try."""
-    from airflow.models.task_state_store import TaskStateStoreModel as Stored
     from sqlalchemy import select
+
+    from airflow_delta.airflow_internals.database import TaskStateStoreModel as Stored
+    from airflow_delta.airflow_internals.database import stored_map_index
 
     found: dict[tuple[TaskKey, int], dict[str, Any]] = {}
     for some in _chunks(sorted(run.id for run in runs)):
-        columns = (Stored.dag_id, Stored.run_id, Stored.task_id, Stored.map_index, Stored.key, Stored.value)
+        columns = (Stored.dag_id, Stored.run_id, Stored.task_id, stored_map_index(), Stored.key, Stored.value)
         wanted = select(*columns).where(Stored.dag_run_id.in_(some), Stored.key.startswith(NOTE_KEY)).limit(MAX_TRIES)
         for *place, key, raw in session.execute(wanted):
             number, value = str(key).removeprefix(NOTE_KEY), _json(raw)
@@ -251,14 +247,15 @@ def notes(session: Session, runs: Collection[Run]) -> dict[tuple[TaskKey, int], 
 
 def results(session: Session, runs: Collection[Run], tasks: Collection[str], key: str) -> dict[TaskKey, Any]:
     """Return the XComs of some tasks; they are those of the last try."""
-    from airflow.models.xcom import XComModel
     from sqlalchemy import select
+
+    from airflow_delta.airflow_internals.database import XComModel, of_latest_tries
 
     found: dict[TaskKey, Any] = {}
     for some in _chunks(sorted(run.id for run in runs)) if tasks else ():
         columns = (XComModel.dag_id, XComModel.run_id, XComModel.task_id, XComModel.map_index, XComModel.value)
         where = (XComModel.dag_run_id.in_(some), XComModel.task_id.in_(sorted(tasks)), XComModel.key == key)
-        for *place, raw in session.execute(select(*columns).where(*where).limit(MAX_TRIES)):
+        for *place, raw in session.execute(of_latest_tries(select(*columns)).where(*where).limit(MAX_TRIES)):
             found[_key(place)] = _json(raw)
     return found
 

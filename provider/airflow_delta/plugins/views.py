@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from airflow.utils.session import create_session
-
+from airflow_delta.airflow_internals.database import create_session
 from airflow_delta.plugins.formats import kind_of
 from airflow_delta.plugins.known import KnownTable, known_tables
 from airflow_delta.plugins.runs import facts_by_version, intervals, recent_events, run_of, task_run
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 
     from airflow_delta.plugins.access import Viewer
 
+logger = logging.getLogger(__name__)
+
+Found = TypeVar("Found")
+
 TABLES = 50
 """Tables on one page of the list."""
 
@@ -34,6 +38,9 @@ NO_HISTORY: Mapping[str, Any] = {"version": None, "commits": [], "older": None, 
 """The history of a table that no commit has created yet."""
 
 _RUNS = 3
+
+TRIES, EVENTS, INTERVALS = "Transactions without a commit", "Attempts and rows of commits", "Data intervals"
+"""What pages take from Airflow's own records."""
 
 
 def table_list(viewer: Viewer, root: str, prefix: str, *, search: str = "", page: int = 0) -> dict[str, Any]:
@@ -54,21 +61,68 @@ def table_list(viewer: Viewer, root: str, prefix: str, *, search: str = "", page
             break
     shown = visible[page * TABLES : (page + 1) * TABLES]
     with create_session(scoped=False) as session:
-        found = transactions_of_tables(session, viewer, shown)
-        tables = [_row(session, viewer, table, found.get(table.key, []), root, prefix) for table in shown]
+        airflow = FromAirflow(session)
+        found = airflow.read(TRIES, {}, transactions_of_tables, viewer, shown)
+        events = {table.key: airflow.read(EVENTS, [], recent_events, viewer, table) for table in shown}
+    tables = [_row(viewer, table, events[table.key], found.get(table.key, []), root, prefix) for table in shown]
     connections = [
         {"conn_id": connection.conn_id, "base_path": connection.base_path, "error": connection.error}
         for connection in known.connections
         if viewer.may_read_connection(connection.conn_id)
     ]
     more = len(visible) > (page + 1) * TABLES
-    return {"tables": tables, "connections": connections, "search": search, "page": page, "more": more}
+    return {
+        "tables": tables,
+        "connections": connections,
+        "search": search,
+        "page": page,
+        "more": more,
+        "notices": airflow.notices,
+    }
+
+
+class FromAirflow:
+    """What pages show of Airflow's own records; what cannot be read is left out, and the page says so.
+
+    The tables of Airflow's database are its own: another version may not have them (:mod:`airflow_delta.airflow_internals`).
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._missing: dict[str, None] = {}
+
+    @property
+    def notices(self) -> list[str]:
+        """Return what the page lacks, in sentences."""
+        from airflow.sdk import __version__
+
+        return [f"{what} cannot be shown on this Airflow (Task SDK {__version__})." for what in self._missing]
+
+    def read(self, what: str, default: Any, function: Callable[..., Found], *arguments: Any) -> Found:
+        """Return what a function reads with a session, or the default.
+
+        :param what: what is missing then, in words.
+        """
+        from sqlalchemy.exc import SQLAlchemyError
+
+        try:
+            return function(self._session, *arguments)
+        except (ImportError, AttributeError, TypeError, SQLAlchemyError):
+            logger.exception("%s cannot be read from Airflow's database", what)
+            self._missing[what] = None
+            self._session.rollback()
+            missing: Found = default
+            return missing
 
 
 def _row(
-    session: Session, viewer: Viewer, table: KnownTable, found: Sequence[Transaction], root: str, prefix: str
+    viewer: Viewer,
+    table: KnownTable,
+    events: Sequence[Mapping[str, Any]],
+    found: Sequence[Transaction],
+    root: str,
+    prefix: str,
 ) -> dict[str, Any]:
-    events = recent_events(session, viewer, table)
     latest = events[0] if events else {}
     operation = _words(latest.get("operation"))
     runs = {
@@ -96,10 +150,12 @@ def _row(
 def history_page(viewer: Viewer, table: KnownTable, history: Mapping[str, Any], root: str, prefix: str) -> dict[str, Any]:
     """Return a page of a table's history with the runs that committed, and the transactions without a commit."""
     with create_session(scoped=False) as session:
-        facts = facts_by_version(session, viewer, table, history["commits"])
+        airflow = FromAirflow(session)
+        facts = airflow.read(EVENTS, {}, facts_by_version, viewer, table, history["commits"])
         # These are recent: older pages omit them.
-        found = transactions_of(session, viewer, table, history) if history["newer"] is None else []
-        known = intervals(session, {run for commit in history["commits"] if (run := _run(commit)) is not None})
+        found = airflow.read(TRIES, [], transactions_of, viewer, table, history) if history["newer"] is None else []
+        runs = {run for commit in history["commits"] if (run := _run(commit)) is not None}
+        known = airflow.read(INTERVALS, {}, intervals, runs)
     commits = [_commit(viewer, table, commit, facts.get(commit["version"]), known, root, prefix) for commit in history["commits"]]
     # Runs that skip their commit may be routine: they push out nothing else.
     chosen = sorted(found, key=lambda one: (one.ending.state == "skipped", -one.at))[:TRANSACTIONS]
@@ -111,6 +167,7 @@ def history_page(viewer: Viewer, table: KnownTable, history: Mapping[str, Any], 
         **_summary(viewer, table, found, root, prefix),
         "transactions": shown,
         "num_transactions": len(found),
+        "notices": airflow.notices,
     }
 
 
@@ -126,13 +183,15 @@ def _summary(viewer: Viewer, table: KnownTable, found: Sequence[Transaction], ro
 def commit_page(viewer: Viewer, table: KnownTable, detail: Mapping[str, Any], root: str, prefix: str) -> dict[str, Any]:
     """Return one commit with the run that made it and the commits that it was checked against."""
     with create_session(scoped=False) as session:
-        facts = facts_by_version(session, viewer, table, [detail["commit"]])
+        airflow = FromAirflow(session)
+        facts = airflow.read(EVENTS, {}, facts_by_version, viewer, table, [detail["commit"]])
         run = _run(detail["commit"])
-        known = intervals(session, set() if run is None else {run})
+        known = airflow.read(INTERVALS, {}, intervals, set() if run is None else {run})
     commit = _commit(viewer, table, detail["commit"], facts.get(detail["commit"]["version"]), known, root, prefix)
     winners = [_commit(viewer, table, winner, None, {}, root, prefix) for winner in detail["winners"]]
     rows = rows_url(prefix, table.uri, commit["version"]) if viewer.may_read_rows(table.conn_id) else None
-    return {**detail, **_head(table, prefix), "commit": commit, "winners": winners, "rows_url": rows}
+    head = _head(table, prefix)
+    return {**detail, **head, "commit": commit, "winners": winners, "rows_url": rows, "notices": airflow.notices}
 
 
 def rows_page(table: KnownTable, found: Mapping[str, Any], prefix: str) -> dict[str, Any]:
@@ -146,7 +205,8 @@ def transactions_page(
 ) -> dict[str, Any]:
     """Return the uncommitted transactions in the storage, with their Dag runs, as far as the user may see them."""
     with create_session(scoped=False) as session:
-        found = transactions_of(session, viewer, table, NO_HISTORY) if transactions else []
+        airflow = FromAirflow(session)
+        found = airflow.read(TRIES, [], transactions_of, viewer, table, NO_HISTORY) if transactions else []
     by_id = {one.transaction_id: task_run(root, *one.key) for one in found}
     shown = [
         {
@@ -157,7 +217,8 @@ def transactions_page(
         for transaction in transactions
         for app_id in [transaction["app_id"]]
     ]
-    return {**_head(table, prefix), "transactions": shown, "staged_bytes": sum(found["num_bytes"] for found in shown)}
+    staged_bytes = sum(found["num_bytes"] for found in shown)
+    return {**_head(table, prefix), "transactions": shown, "staged_bytes": staged_bytes, "notices": airflow.notices}
 
 
 def _run(commit: Mapping[str, Any]) -> tuple[str, str] | None:

@@ -30,10 +30,18 @@ def spark_job_error(error: BaseException, uri: str = "") -> SparkJobException | 
     if isinstance(error, DeltaError) or not _is_javas(error):
         return None
     return SparkJobException(
-        f"Spark failed{f' on table {uri}' if uri else ''}: {useful_line(str(error))} The stack trace is in the log at DEBUG.",
+        f"Spark failed{f' on table {uri}' if uri else ''}: {useful_line(str(error)) or _nothing_said(error)} "
+        "The stack trace is in the log at DEBUG.",
         condition=_condition_of(error),
         table=uri or None,
     )
+
+
+def _nothing_said(error: BaseException) -> str:
+    """Return what is known of an error without a message, such as that of a Python worker that died."""
+    frames = str(getattr(error, "_stackTrace", None) or error).splitlines()
+    thrown = next((line.strip() for line in frames if line.strip() and not _HEADER.match(line)), type(error).__name__)
+    return f"{type(error).__name__} without a message ({thrown[:_LONGEST]}); the lines of Spark before it in this log may tell why."
 
 
 def _condition_of(error: BaseException) -> str | None:
@@ -76,8 +84,10 @@ def told_once() -> Iterator[None]:
 
 
 def useful_line(text: str) -> str:
-    """Return the one or two lines of a text that say what is wrong, as one line that ends with a period."""
+    """Return the one or two lines of a text that say what is wrong, as one line that ends with a period; empty if there are none."""
     found = _of_python(text) or _of_java(text)
+    if not found.strip(" .:"):
+        return ""
     found = found if len(found) <= _LONGEST else f"{found[:_LONGEST]}..."
     return found if found.endswith((".", "!", "?")) else f"{found}."
 

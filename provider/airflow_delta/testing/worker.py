@@ -29,9 +29,9 @@ class OrderError(Exception):
 def main(order: Mapping[str, Any]) -> None:
     """Run a Dag as ordered, and write what became of it."""
     if order.get("new_database"):
-        from airflow.utils.db import initdb
+        from airflow_delta.airflow_internals.database import make_database
 
-        initdb()
+        make_database()
         return
     try:
         answer = run(order)
@@ -42,9 +42,9 @@ def main(order: Mapping[str, Any]) -> None:
 
 def run(order: Mapping[str, Any]) -> dict[str, Any]:
     """Run a Dag to its end, and return the states of its tasks and what they returned."""
-    from airflow.models.dagrun import DagRun
-    from airflow.utils.session import create_session
     from sqlalchemy import select
+
+    from airflow_delta.airflow_internals.dag_runs import DagRun, create_session, scheduler_dag
 
     dag = _load(order["dag_file"], order["dag_id"])
     if order["kill"] is not None:
@@ -55,7 +55,7 @@ def run(order: Mapping[str, Any]) -> dict[str, Any]:
         if dag_run is None or not (order["resume"] or "clear" in order):
             dag_run = _new_run(dag, logical_date, order["conf"], session, again=dag_run)
         else:
-            dag_run.dag = _scheduler_dag(dag)
+            dag_run.dag = scheduler_dag(dag)
         if order["resume"]:
             _fail_what_was_killed(dag_run, session)
         elif "clear" in order:
@@ -65,65 +65,34 @@ def run(order: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _load(file: str, dag_id: str | None) -> Any:
-    from airflow.dag_processing.bundles.manager import DagBundlesManager
-    from airflow.dag_processing.dagbag import BundleDagBag, sync_bag_to_db
-    from airflow.utils.session import create_session
+    from airflow_delta.airflow_internals.dag_runs import load_dags
 
-    manager: Any = DagBundlesManager()  # type: ignore[no-untyped-call]
-    with create_session() as session:
-        manager.sync_bundles_to_db(session=session)
-    (bundle,) = manager.get_all_dag_bundles()
-    bundle.initialize()
-    bag = BundleDagBag(dag_folder=file, bundle_path=bundle.path, bundle_name=bundle.name, safe_mode=False)
-    if bag.import_errors:
-        (error, *_) = bag.import_errors.values()
+    dags, errors = load_dags(file)
+    if errors:
+        (error, *_) = errors.values()
         raise OrderError(f"{file} cannot be imported: {message_of(error)}\n{error}")
-    dags = dict(bag.dags)
     if dag_id is None and len(dags) == 1:
         (dag_id,) = dags
     if dag_id not in dags:
         which = ", pass dag_id=." if dag_id is None and dags else f", not {dag_id!r}." if dag_id else "."
         raise OrderError(f"{file} defines {', '.join(map(repr, sorted(dags))) or 'no Dag'}{which}")
-    sync_bag_to_db(bag, bundle.name, bundle.version)
     return dags[dag_id]
 
 
-def _scheduler_dag(dag: Any) -> Any:
-    from airflow.serialization.serialized_objects import DagSerialization
-
-    return DagSerialization.deserialize_dag(DagSerialization.serialize_dag(dag))
-
-
 def _new_run(dag: Any, logical_date: datetime, conf: dict[str, Any], session: Any, *, again: Any) -> Any:
-    from airflow.models.dagrun import get_or_create_dagrun
-    from airflow.sdk.timezone import coerce_datetime
-    from airflow.serialization.encoders import coerce_to_core_timetable
-    from airflow.utils.types import DagRunTriggeredByType
+    from airflow_delta.airflow_internals.dag_runs import new_run, scheduler_dag
 
-    if again is not None:
-        again.dag = _scheduler_dag(dag)
-        again.conf = conf
-        _clear(dag, again, [task.task_id for task in dag.tasks], session)
-        return again
-    moment = coerce_datetime(logical_date)  # timetables need pendulum's methods
-    interval = coerce_to_core_timetable(dag.timetable).infer_manual_data_interval(run_after=moment)
-    return get_or_create_dagrun(
-        dag=_scheduler_dag(dag),
-        run_id=f"manual__{logical_date.isoformat()}",
-        logical_date=logical_date,
-        data_interval=interval,
-        run_after=logical_date,
-        conf=conf,
-        triggered_by=DagRunTriggeredByType.TEST,
-        triggering_user_name="test",
-        start_date=logical_date,
-        session=session,
-    )
+    if again is None:
+        return new_run(dag, logical_date, conf, session)
+    again.dag = scheduler_dag(dag)
+    again.conf = conf
+    _clear(dag, again, [task.task_id for task in dag.tasks], session)
+    return again
 
 
 def _clear(dag: Any, dag_run: Any, task_ids: list[str], session: Any) -> None:
     """Clear tasks and everything after them, as the button in the UI does."""
-    from airflow.models.taskinstance import clear_task_instances
+    from airflow_delta.airflow_internals.dag_runs import clear
 
     if unknown := [task_id for task_id in task_ids if task_id not in dag.task_dict]:
         raise OrderError(f"{dag.dag_id} has no task {', '.join(unknown)}. Its tasks: {', '.join(dag.task_dict)}.")
@@ -131,7 +100,7 @@ def _clear(dag: Any, dag_run: Any, task_ids: list[str], session: Any) -> None:
     for task_id in task_ids:
         wanted |= dag.get_task(task_id).get_flat_relative_ids(upstream=False)
     found = [ti for ti in dag_run.get_task_instances(session=session) if ti.task_id in wanted and ti.state != "removed"]
-    clear_task_instances(found, session)
+    clear(found, session)
     dag_run.state = "running"
     session.commit()
 
@@ -146,7 +115,7 @@ def _fail_what_was_killed(dag_run: Any, session: Any) -> None:
 
 def _run_to_end(dag: Any, dag_run: Any, answers: Mapping[str, str], session: Any) -> None:
     """Run what can run, one task after the other, until the run has ended."""
-    from airflow.sdk.definitions.dag import _run_task
+    from airflow_delta.airflow_internals.dag_runs import answer, run_task
 
     while dag_run.state == "running":
         session.expire_all()
@@ -161,46 +130,23 @@ def _run_to_end(dag: Any, dag_run: Any, answers: Mapping[str, str], session: Any
         session.commit()
         scheduled = [ti for ti in dag_run.get_task_instances(session=session) if ti.state == "scheduled"]
         for ti in scheduled:
-            _run_task(ti=ti, task=dag.task_dict[ti.task_id], run_triggerer=True)
+            run_task(ti, dag.task_dict[ti.task_id])
         session.expire_all()
         asked = [ti for ti in dag_run.get_task_instances(session=session) if ti.state == "awaiting_input"]
         for ti in asked:
             if ti.task_id not in answers:
                 raise OrderError(f"The task {ti.task_id!r} waits for an answer: pass answers={{{ti.task_id!r}: ...}}.")
-            _answer(ti, answers[ti.task_id], session)
+            if (offered := answer(ti, answers[ti.task_id], session)) is not None:
+                raise OrderError(f"The task {ti.task_id!r} offers {', '.join(offered)}, not {answers[ti.task_id]!r}.")
         if not scheduled and not asked and dag_run.state == "running":
             time.sleep(0.2)  # a sensor looks again later
 
 
-def _answer(ti: Any, choice: str, session: Any) -> None:
-    """Answer a human-in-the-loop task, as Airflow's REST API does."""
-    from airflow.models.hitl import HITLDetail
-    from airflow.models.trigger import handle_event_submit
-    from airflow.sdk.timezone import utcnow
-    from airflow.triggers.base import TriggerEvent
-    from sqlalchemy import select
-
-    detail: Any = session.scalar(select(HITLDetail).where(HITLDetail.ti_id == ti.id))
-    if choice not in detail.options:
-        raise OrderError(f"The task {ti.task_id!r} offers {', '.join(detail.options)}, not {choice!r}.")
-    detail.responded_by = {"id": "tester", "name": "tester"}
-    detail.responded_at, detail.chosen_options, detail.params_input = utcnow(), [choice], {}
-    event = TriggerEvent(detail.as_resume_event_payload())  # type: ignore[no-untyped-call]
-    handle_event_submit(event, task_instance=ti, session=session)
-    session.commit()
-
-
 def _result(dag_run: Any, session: Any) -> dict[str, Any]:
-    from airflow.models.xcom import XComModel
-    from sqlalchemy import select
+    from airflow_delta.airflow_internals.dag_runs import returned
 
     session.expire_all()
-    returned = session.scalars(
-        select(XComModel).where(
-            XComModel.dag_id == dag_run.dag_id, XComModel.run_id == dag_run.run_id, XComModel.key == "return_value"
-        )
-    )
-    xcoms = {(row.task_id, row.map_index): XComModel.deserialize_value(row) for row in returned}
+    xcoms = returned(dag_run, session)
     return {
         "dag_id": dag_run.dag_id,
         "run_id": dag_run.run_id,

@@ -30,7 +30,7 @@ _REOPEN = 3600.0
 """Seconds after which the table is reopened: the credentials of its connection may have been renewed."""
 
 _FAILURES = 5
-"""Consecutive storage failures after which a deferred sensor fails."""
+"""Consecutive failures after which a deferred sensor fails, and a watcher with an error that does not pass by itself."""
 
 
 def operation_names(value: str | Sequence[str] | None) -> tuple[str, ...]:
@@ -62,8 +62,10 @@ class DeltaTableVersionTrigger(BaseEventTrigger):
 
     As the trigger of an ``AssetWatcher`` it reports each matching version, in order and at least once: one event for each poll
     that found any. It keeps its position in the asset state store, after the events have been delivered; after a restart of the
-    triggerer the latest events may repeat, and consumers recognise them by ``dedupe_key``. It never ends by itself: an error is
-    logged, and the next poll tries again.
+    triggerer the latest events may repeat, and consumers recognise them by ``dedupe_key``. Errors are logged, and the next poll
+    tries again: for as long as it takes if the storage does not answer, five times if the error does not pass by itself (no
+    permission, a damaged log, a wrong argument). Then the trigger ends with the error; the triggerer begins it again. A table
+    that does not exist yet, or no longer, is waited for.
 
     ``payload`` of an event: ``version``, ``read_version`` (``None`` if the writer did not record it), ``observed_version`` (the
     latest one at that time), ``table``, ``table_identity`` (its id), ``operation``, ``timestamp`` (milliseconds),
@@ -84,7 +86,8 @@ class DeltaTableVersionTrigger(BaseEventTrigger):
     :param label: distinguishes triggers that are otherwise equal.
     :param version: with ``single_event``: fire when the table has this version, whatever its operation.
     :param table_id: id of the table that ``after_version`` belongs to; all versions of another table at that place are later.
-    :param single_event: fire once and end, for a deferred task.
+    :param single_event: fire once and end, for a deferred task; it then runs in the trigger queue of its task.
+    :param queue: trigger queue of a watcher, from Airflow 3.4 on.
     """
 
     def __init__(
@@ -101,8 +104,11 @@ class DeltaTableVersionTrigger(BaseEventTrigger):
         version: int | None = None,
         table_id: str | None = None,
         single_event: bool = False,
+        queue: str | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self.queue = queue
+        self.trigger_queue_inherited_from_task = single_event
         self.table = table
         self.delta_conn_id = delta_conn_id
         self.after_version = after_version
@@ -187,6 +193,7 @@ class DeltaTableVersionTrigger(BaseEventTrigger):
     async def _watch(self) -> AsyncIterator[TriggerEvent]:
         seen: Watermark | None = None
         due: deque[tuple[float, Watermark]] = deque()
+        failures = 0
         while True:
             matches: list[Match] = []
             try:
@@ -194,10 +201,21 @@ class DeltaTableVersionTrigger(BaseEventTrigger):
                     seen = await self._begin()
                 await self._remember_handed_over(due)
                 matches, now_seen = await asyncio.to_thread(self._look_further, seen)
-            except Exception as error:  # noqa: BLE001 - a trigger that ends is restarted at once, again and again
+            except Exception as error:
                 self._opened = None
-                self.log.error("Could not read table %s; trying again in %s s: %s", self.table, self.poll_interval, error)
+                failures += 1
+                if failures >= _FAILURES and not _may_pass(error):
+                    raise
+                what = f"{type(error).__name__}: {error}"
+                self.log.error(
+                    "Could not read table %s (%s in a row); trying again in %s s: %s",
+                    self.table,
+                    failures,
+                    self.poll_interval,
+                    what,
+                )
             else:
+                failures = 0
                 if matches:
                     yield _event(watched_extras(matches))
                 if now_seen != seen:
@@ -226,7 +244,7 @@ class DeltaTableVersionTrigger(BaseEventTrigger):
         if self.asset_state_store is None:
             return None
         try:
-            return Watermark.from_dict(await self.asset_state_store.aget(self.state_key))
+            return Watermark.from_dict(await self._state("get", self.state_key))
         except ValueError as error:  # with several assets the store asks which one, and a trigger does not know them
             raise DeltaIllegalArgumentException(
                 f"Several assets share one trigger for table {self.table}, but each has its own state. Give the trigger of each "
@@ -244,7 +262,14 @@ class DeltaTableVersionTrigger(BaseEventTrigger):
 
     async def _remember(self, seen: Watermark) -> None:
         if self.asset_state_store is not None:
-            await self.asset_state_store.aset(self.state_key, seen.to_dict())
+            await self._state("set", self.state_key, seen.to_dict())
+
+    async def _state(self, name: str, *arguments: Any) -> Any:
+        """Call the state store: it has no coroutines before Airflow 3.3.2, and its functions wait for this thread's loop."""
+        coroutine = getattr(self.asset_state_store, f"a{name}", None)
+        if coroutine is not None:
+            return await coroutine(*arguments)
+        return await asyncio.to_thread(getattr(self.asset_state_store, name), *arguments)
 
     def _present(self) -> Watermark:
         from airflow_delta.commands.inspect.watch import watermark_now
@@ -282,6 +307,11 @@ class DeltaTableVersionTrigger(BaseEventTrigger):
 
     def _conditions(self) -> CommitConditions:
         return commit_conditions(self.operation, self.partitions, self.data_change_only)
+
+
+def _may_pass(error: Exception) -> bool:
+    """Return whether an error may pass by itself: the storage does not answer. Without permission it never will."""
+    return isinstance(error, OSError) and not isinstance(error, PermissionError)
 
 
 def _event(payload: dict[str, Any]) -> TriggerEvent:

@@ -1,0 +1,28 @@
+"""What Airflow's own commands are made of, for the commands of ``airflow delta``.
+
+Waits for: a public base for the commands of providers. Without it there is no ``airflow delta``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow.cli.simple_table import AirflowConsole, SimpleTable
+from airflow.utils import cli as cli_utils
+from airflow.utils.providers_configuration_loader import providers_configuration_loaded
+
+__all__ = ["AirflowConsole", "SimpleTable", "cli_utils", "load_dags", "providers_configuration_loaded", "set_pool"]
+
+
+def load_dags(path: str) -> Any:
+    """Return what Airflow makes of Dag files: ``dags``, and ``import_errors`` by file."""
+    from airflow.dag_processing.dagbag import DagBag
+
+    return DagBag(dag_folder=path)
+
+
+def set_pool(name: str, *, slots: int, description: str, include_deferred: bool) -> None:
+    """Make a pool, or change it. ``airflow pools set`` does the same in a process of its own."""
+    from airflow_delta.airflow_internals.database import Pool
+
+    Pool.create_or_update_pool(name, slots=slots, description=description, include_deferred=include_deferred)

@@ -1,0 +1,85 @@
+"""What a running task needs of the Task SDK beyond ``airflow.sdk``.
+
+Each function says which public name it waits for. The Task SDK keeps no promise for these modules.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+
+def reset_run(dag_id: str, run_id: str) -> None:
+    """Clear the run that this task is in; Airflow lets any task reset a run.
+
+    Waits for: a way to clear a run by ``airflow.sdk``; ``TriggerDagRunOperator`` does it, but ends its task with it.
+
+    :raises AirflowRuntimeError: if the supervisor refuses.
+    """
+    from airflow.sdk.exceptions import AirflowRuntimeError
+    from airflow.sdk.execution_time.comms import ErrorResponse, TriggerDagRun
+    from airflow.sdk.execution_time.task_runner import SUPERVISOR_COMMS
+
+    # The run exists, so it is not triggered but cleared.
+    answer = SUPERVISOR_COMMS.send(TriggerDagRun(dag_id=dag_id, run_id=run_id, reset_dag_run=True))
+    if isinstance(answer, ErrorResponse):
+        raise AirflowRuntimeError(answer)
+
+
+def returned_by(ti_key: Any, key: str) -> Any:
+    """Return an XCom of any task instance, as links need it in the API server.
+
+    Waits for: a link that is given the task's XComs.
+    """
+    from airflow.sdk.execution_time.xcom import XCom
+
+    return XCom.get_value(ti_key=ti_key, key=key)
+
+
+def redacted(text: str) -> str:
+    """Return a text with the secrets that Airflow knows masked.
+
+    Waits for: the reverse of ``airflow.sdk.log.mask_secret``.
+    """
+    from airflow.sdk._shared.secrets_masker import redact
+
+    return str(redact(text))
+
+
+def is_running_task(instance: Any) -> bool:
+    """Return whether a listener was given the task instance of this very process, not one that Airflow has marked.
+
+    Waits for: ``RuntimeTaskInstance`` in ``airflow.sdk``. Does not load the task runner.
+    """
+    runner = sys.modules.get("airflow.sdk.execution_time.task_runner")
+    return runner is not None and isinstance(instance, runner.RuntimeTaskInstance)
+
+
+def params_of_run(dag: Any, task: Any, conf: Any) -> Any:
+    """Return the params of a task in a run, as its context has them.
+
+    Waits for: templates that are rendered for another task of the same run.
+    """
+    from airflow.sdk.definitions.param import process_params
+
+    return process_params(dag, task, conf, suppress_exception=False)
+
+
+def skip_key() -> str:
+    """Return the key of the XCom in which a task that branches says what it skips.
+
+    Waits for: tasks that can ask why a task was skipped.
+    """
+    from airflow.sdk.bases.skipmixin import XCOM_SKIPMIXIN_KEY
+
+    return str(XCOM_SKIPMIXIN_KEY)
+
+
+def send_metric(how: str, name: str, value: float, tags: dict[str, str]) -> None:
+    """Send a metric by Airflow's own client, ``incr`` or ``timing``.
+
+    Waits for: metrics in ``airflow.sdk``. Callers go on without metrics if it fails.
+    """
+    from airflow.sdk.observability import stats
+
+    getattr(stats, how)(name, value, tags=tags)
