@@ -259,6 +259,24 @@ def test_what_the_stage_was_told_is_what_the_commit_was_told(tmp_path):
     assert world.run_kind("commit", handle, [report])["version"] == 2
 
 
+CHANGES = {
+    "alter": {"mode": "alter", "changes": [{"change": "dropConstraint", "name": "positive"}]},
+    "changes": {"changes": [{"change": "dropConstraint", "name": "positive"}]},
+    "define": {"definition": {"mode": "replace", "clusterBy": [], "features": [], "metaData": {}}},
+    "merge_schema": {"mergeSchema": True},
+    "overwrite_schema": {"mode": "overwrite", "overwriteSchema": True},
+}
+
+
+@pytest.mark.parametrize("kind", REPORTED)
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_report_that_changes_the_table_as_no_task_asks(tmp_path, kind, change):
+    world, handle, _ = constrained(tmp_path)
+    report = world.run(world.arrow, transaction=handle)
+    with pytest.raises(HandleMismatchException, match="its task in the Dag file does not ask"):
+        world.run_kind(kind, handle, [{**report, **CHANGES[change]}])
+
+
 # -- a handle from nowhere ------------------------------------------------------------------------------------------------------
 
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import XComArg
 
-from airflow_delta.exceptions import StagingException
-from airflow_delta.operators.origin import check_mark
+from airflow_delta.exceptions import HandleMismatchException, StagingException
+from airflow_delta.operators.origin import argument_of, check_mark
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -30,7 +30,8 @@ def valid_reports(context: Context, handle: TransactionHandle, reports: Iterable
     :param handle: of the transaction.
     :param reports: staged writes from XCom; ``None`` for an instance without one.
     :raises StagingException: if a report names a task that this Dag run does not have.
-    :raises HandleMismatchException: if a stage worked on the table with another version or definition.
+    :raises HandleMismatchException: if a stage worked on the table with another version or definition, or its report changes the
+        table as its task in the Dag file does not ask for.
     """
     from airflow_delta.staging.contract import StagedWrite
 
@@ -48,6 +49,7 @@ def valid_reports(context: Context, handle: TransactionHandle, reports: Iterable
         state = states.get((write.task_id, write.map_index))
         if state == "success":
             check_mark(handle, write)
+            _check_asked(context["dag"].task_dict.get(write.task_id), write)
             valid.append(write)
         else:
             logger.info(
@@ -57,6 +59,37 @@ def valid_reports(context: Context, handle: TransactionHandle, reports: Iterable
                 state or "it does not exist or has not run",
             )
     return valid
+
+
+def _check_asked(stage: Any, write: StagedWrite) -> None:
+    """Check that a report changes the table, and not its rows, only as its task in the Dag file may ask.
+
+    :param stage: the task in the Dag file; ``None`` if that no longer has it.
+    :raises HandleMismatchException: if not.
+    """
+    cls = getattr(stage, "operator_class", None) or type(stage)
+
+    def may_ask(name: str) -> bool:
+        return stage is not None and argument_of(stage, name, False) not in (False, None)  # a template may ask
+
+    asked = {
+        "alter the table": bool(write.changes) or write.mode == "alter",
+        "define the table": bool(write.definition),
+        "add columns (merge_schema)": write.merge_schema,
+        "replace the columns (overwrite_schema)": write.overwrite_schema and not write.definition,
+    }
+    allowed = {
+        "alter the table": getattr(cls, "staged_mode", None) == "alter",
+        "define the table": getattr(cls, "creates_table", False) or may_ask("create"),
+        "add columns (merge_schema)": may_ask("merge_schema"),
+        "replace the columns (overwrite_schema)": may_ask("overwrite_schema"),
+    }
+    if wrong := [name for name, is_asked in asked.items() if is_asked and not allowed[name]]:
+        raise HandleMismatchException(
+            f"The report of stage {write.stage} says to {' and to '.join(wrong)}, which its task in the Dag file does not ask "
+            "for. Nothing was committed. If the Dag changed after the stage ran, clear the start task. Otherwise its XCom was "
+            "altered."
+        )
 
 
 def expected_stages(
