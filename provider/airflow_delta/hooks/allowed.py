@@ -67,7 +67,7 @@ class Allowed:
     @classmethod
     def here(cls, process: str | None = None) -> Allowed:
         """Return what Airflow's configuration says for this process."""
-        from airflow.sdk.configuration import conf
+        from airflow.sdk import conf
 
         def listed(name: str, default: str = "") -> tuple[str, ...]:
             text = str(conf.get(SECTION, name, fallback=default) or "")
