@@ -39,7 +39,10 @@ def _depends(item: pytest.Item) -> set[str]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep what depends on ``TEST_DEPENDS`` (``airflow sqlglot``), and ``TEST_PART`` of the files, of slow tests, scenarios and clusters one by one: ``2/3`` is the second of three parts."""
+    """Keep what depends on ``TEST_DEPENDS`` (``airflow sqlglot``), and ``TEST_PART`` of that: ``2/3`` is the second of three parts.
+
+    Parts are of files; of slow tests, scenarios and clusters one by one.
+    """
 
     def name(item: pytest.Item) -> str:
         path = item.path.relative_to(HERE)

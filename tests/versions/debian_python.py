@@ -44,10 +44,8 @@ def fetched(version: str, home: Path) -> Path:
         done.add(name)
         fields = packages[name]
         _unpack(mirror, fields, home)
-        wanted += [
-            re.split(r"[ (:|]", each.strip())[0] for each in fields.get("Depends", "").split(",") if each.strip().startswith("lib")
-        ]
-        wanted += ["libc6"]
+        needs = [re.split(r"[ (:|]", each.strip())[0] for each in fields.get("Depends", "").split(",")]
+        wanted += ["libc6", *(name for name in needs if name.startswith("lib"))]
     loader = next(home.glob("usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2"))
     patchelf = _patchelf(home)
     libraries = f"{home / 'usr/lib/x86_64-linux-gnu'}"

@@ -196,7 +196,9 @@ def test(cell: Cell, home: Path, more: list[str]) -> subprocess.CompletedProcess
     environment |= {"SPARK_LAUNCHER_OPTS": quick, "SPARK_SUBMIT_OPTS": quick}
     command = [str(home / "bin" / "python"), "-m", "pytest", "-q", "-W", "default", "-p", "no:cacheprovider", "-n", "2"]
     command += ["--dist", "loadfile", "-m", SLOWER, *more, "tests"]
-    done = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
     if done.returncode:
         print(done.stdout[-20_000:], flush=True)
     return done
@@ -211,10 +213,8 @@ def counts(output: str) -> str:
 def table(rows: list[dict[str, str]]) -> str:
     """Return the results as Markdown."""
     lines = ["| cell | Python | versions | tests that depend on | result | seconds |", "|---|---|---|---|---|---|"]
-    lines += [
-        f"| {row['cell']} | {row['python']} | {row['airflow']} | {row['tests']} | {row['verdict']}: {row['counts']} | {row['seconds']} |"
-        for row in rows
-    ]
+    cells = ((*(row[name] for name in ("cell", "python", "airflow", "tests")), row) for row in rows)
+    lines += [f"| {' | '.join(named)} | {row['verdict']}: {row['counts']} | {row['seconds']} |" for *named, row in cells]
     return "\n".join(lines) + "\n"
 
 

@@ -41,7 +41,8 @@ def _nothing_said(error: BaseException) -> str:
     """Return what is known of an error without a message, such as that of a Python worker that died."""
     frames = str(getattr(error, "_stackTrace", None) or error).splitlines()
     thrown = next((line.strip() for line in frames if line.strip() and not _HEADER.match(line)), type(error).__name__)
-    return f"{type(error).__name__} without a message ({thrown[:_LONGEST]}); the lines of Spark before it in this log may tell why."
+    name = type(error).__name__
+    return f"{name} without a message ({thrown[:_LONGEST]}); the lines of Spark before it in this log may tell why."
 
 
 def _condition_of(error: BaseException) -> str | None:
@@ -84,7 +85,7 @@ def told_once() -> Iterator[None]:
 
 
 def useful_line(text: str) -> str:
-    """Return the one or two lines of a text that say what is wrong, as one line that ends with a period; empty if there are none."""
+    """Return the one or two lines of a text that say what is wrong, as one line that ends with a period; empty without any."""
     found = _of_python(text) or _of_java(text)
     if not found.strip(" .:"):
         return ""
