@@ -78,6 +78,12 @@ class LocationNotWritableException(DeltaError, OSError):
     error_class = "DELTA_LOCATION_NOT_WRITABLE"
 
 
+class CredentialsUnavailableException(DeltaError, OSError):
+    """The credentials of a connection could not be fetched now: who is asked for them did not answer, or not in time."""
+
+    error_class = "DELTA_CREDENTIALS_UNAVAILABLE"
+
+
 class SchemaMismatchException(DeltaAnalysisException):
     """Data to be written does not match the table's schema (Delta: DELTA_METADATA_MISMATCH)."""
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from functools import lru_cache
 from typing import Any
 
 from airflow_delta.choices import is_literal
@@ -22,6 +23,8 @@ _DATES = {
 
 _DAY = "%Y-%m-%d"
 _CHECKED_DAYS = 400
+_CHECKED_TIMES = 2_000
+"""For five runs a day these are all days that are checked; if a key is too coarse for more, the first two show it."""
 
 
 def day_key_problem(key: Any, timetable: Any) -> str | None:
@@ -100,26 +103,39 @@ def _times(timetable: Any) -> Iterator[datetime]:
     expression, zone = getattr(timetable, "expression", None), _zone(getattr(timetable, "timezone", None))
     if not isinstance(expression, str) or zone is None:
         return
+    yield from _fires(expression, zone, first)
+
+
+@lru_cache(maxsize=64)
+def _fires(expression: str, zone: tzinfo, first: datetime) -> tuple[datetime, ...]:
+    """Return the times of a cron expression, in UTC and in order; empty if it is not valid. Kept, as a Dag has many tasks."""
     try:
         from croniter import CroniterError, croniter  # type: ignore[import-untyped]
     except ImportError:  # it comes with this Airflow, and need not with the next one
-        return
+        return ()
+    start = first.replace(tzinfo=None)
+    found: list[datetime] = []
     try:
-        fires = croniter(expression, first.replace(tzinfo=None) - timedelta(seconds=1))
-        for local in iter(lambda: fires.get_next(datetime), None):
-            if local - first.replace(tzinfo=None) > timedelta(days=_CHECKED_DAYS):
-                return
-            yield local.replace(tzinfo=zone).astimezone(UTC)
+        fires = croniter(expression, start - timedelta(seconds=1))
+        for _ in range(_CHECKED_TIMES):
+            local = fires.get_next(datetime)
+            if local - start > timedelta(days=_CHECKED_DAYS):
+                break
+            time = local.replace(tzinfo=zone).astimezone(UTC)
+            if not found or time > found[-1]:  # clocks that are put forward skip an hour, in which nothing runs
+                found.append(time)
     except (CroniterError, ValueError, OverflowError):  # Airflow refuses it
-        return
+        return ()
+    return tuple(found)
 
 
 def _zone(given: Any) -> tzinfo | None:
-    if isinstance(given, str):
-        from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+    """Return a time zone that can be a key: Airflow's own is none with every release of pendulum."""
+    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-        try:
-            return ZoneInfo(given)
-        except (ZoneInfoNotFoundError, ValueError):
-            return None
-    return given if isinstance(given, tzinfo) else None
+    name = given if isinstance(given, str) else getattr(given, "key", None) or getattr(given, "name", None)
+    try:
+        return ZoneInfo(str(name)) if name else None
+    except (ZoneInfoNotFoundError, ValueError):
+        offset = given.utcoffset(datetime(2000, 1, 1)) if isinstance(given, tzinfo) else None
+        return None if offset is None else timezone(offset)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from airflow.sdk import RetryAction
 
 from airflow_delta.exceptions import DeltaError, DeltaIllegalArgumentException, PathOutsideTableException
 from airflow_delta.hooks import allowed, cloud
@@ -23,6 +24,7 @@ from airflow_delta.hooks.allowed import API_SERVER
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.log.storage.factory import sibling, store_for
 from airflow_delta.log.storage.refusals import is_panic
+from airflow_delta.retry_policies import FINAL_ERRORS
 
 S3, ABFSS, GS = "s3://lake", "abfss://lake@account.dfs.core.windows.net", "gs://lake"
 KEYS = {"login": "its-key", "password": "its-secret"}
@@ -36,7 +38,7 @@ class Listener:
     def __init__(self) -> None:
         noted: list[str] = []
         listener = self
-        self.noted, self.answer, self.silent = noted, b"{}", threading.Event()
+        self.noted, self.answer, self.silent, self.status = noted, b"{}", threading.Event(), 200
 
         class Handler(BaseHTTPRequestHandler):
             timeout: ClassVar[float] = 30
@@ -48,7 +50,7 @@ class Listener:
                 if listener.silent.is_set():
                     time.sleep(30)
                     return
-                self.send_response(200)
+                self.send_response(listener.status)
                 self.send_header("Content-Length", str(len(listener.answer)))
                 self.end_headers()
                 self.wfile.write(listener.answer)
@@ -138,6 +140,25 @@ def test_a_connection_gets_nothing_of_the_process(connection, listener, tmp_path
         hook.spark_options(host)
     assert not hook.test_connection()[0]
     assert listener.noted == []
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "s3.us-gov-west-1.amazonaws.com",
+        "s3.dualstack.eu-west-1.amazonaws.com",
+        "s3.cn-north-1.amazonaws.com.cn",
+        "bucket.vpce-0a1b2c-3d4e.s3.us-east-1.vpce.amazonaws.com",
+    ],
+)
+def test_the_process_asks_the_clouds_own_endpoints(connection, host):
+    assert connection(S3, {"AWS_ENDPOINT_URL": f"https://{host}"}).storage_options(S3)
+
+
+@pytest.mark.parametrize("host", ["vpce-0a1b.vpce-svc-0c1d.us-east-1.vpce.amazonaws.com", "s3.us-east-1.vpce.amazonaws.com"])
+def test_a_service_of_anybody_is_not_the_clouds(connection, host):
+    with pytest.raises(DeltaIllegalArgumentException, match="not the cloud's own endpoint"):
+        connection(S3, {"AWS_ENDPOINT_URL": f"https://{host}"}).storage_options(S3)
 
 
 def test_what_the_deployment_lists_may_be_used(connection, listener, tmp_path, monkeypatch):
@@ -375,6 +396,29 @@ def test_a_panic_of_the_client_is_an_error():
 # -- time -----------------------------------------------------------------------------------------------------------------------
 
 
+def decision(error: BaseException) -> RetryAction:
+    return FINAL_ERRORS.evaluate(error, 1, 3).action
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "wanted"),
+    [
+        (503, "ServiceUnavailable", RetryAction.RETRY),
+        (400, "Throttling", RetryAction.RETRY),
+        (None, "", RetryAction.RETRY),  # nobody listens
+        (403, "AccessDenied", RetryAction.FAIL),
+    ],
+)
+def test_a_service_of_credentials_that_is_away_is_asked_again(connection, listener, status, code, wanted):
+    role = {"role_arn": "arn:aws:iam::123456789012:role/lake", "region": "us-east-1", "role_session_name": f"{code}{status}"}
+    listener.status, listener.answer = status or 200, f"<E><Error><Code>{code}</Code></Error></E>".encode()
+    url = listener.url if status else "http://127.0.0.1:9"
+    with pytest.raises(DeltaError, match=r"The role .* of the connection 'lake' cannot be assumed") as found:
+        connection(S3, {**role, "AWS_ENDPOINT_URL_STS": url}, **KEYS).storage_options(S3)
+    assert decision(found.value) is wanted
+    assert isinstance(found.value, OSError) is (wanted is RetryAction.RETRY)
+
+
 def test_credentials_that_never_come_hold_up_nobody_else(connection, listener, monkeypatch):
     monkeypatch.setattr(cloud, "CREDENTIALS_TIMEOUT", 3.0)
     listener.silent.set()
@@ -407,3 +451,4 @@ def test_credentials_that_never_come_hold_up_nobody_else(connection, listener, m
     assert time.monotonic() - started < 8
     assert len(errors) == 2
     assert "did not come within" in str(errors[0])
+    assert decision(errors[0]) is RetryAction.RETRY

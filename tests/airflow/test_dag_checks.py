@@ -138,7 +138,7 @@ REFUSED = [
     (arrow('write_options={"compression": "brotli"}'), ["it has the write option compression='brotli'"]),
     (
         stage(around="").replace("/lake/t", "s4://lake/t"),
-        ["'txn.start': table: Storage scheme 's4://' of table s4://lake/t is not supported. Supported: local paths"],
+        ["'txn.start': table: The scheme s4:// of the location s4://lake/t is not supported"],
     ),
     (
         merge("clauses=[{'kind': 'not_matched', 'action': 'insert'}]"),
@@ -150,7 +150,10 @@ REFUSED = [
     ),
     (merge("clauses=[{'kind': 'matched'}]"), ["the MERGE has an invalid clause: MergeClause lacks the field action"]),
     (merge("clauses=[]"), ["'m': the MERGE has no clause: give at least one WHEN"]),
-    ('DeltaMaintenanceOperator(task_id="m", tables=["/lake/t", "s4://lake/t"])', ["'m': tables: Storage scheme 's4://'"]),
+    (
+        'DeltaMaintenanceOperator(task_id="m", tables=["/lake/t", "s4://lake/t"])',
+        ["'m': tables: The scheme s4:// of"],
+    ),
     (
         merge("clauses=[when_matched_update(), when_matched_update()]"),
         ["'m': the MERGE has a clause WHEN MATCHED without a condition before another one"],

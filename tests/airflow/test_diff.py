@@ -119,9 +119,11 @@ class TestOneTask:
         uri = str(tmp_path / "table")
         deltalake.write_deltalake(uri, pa.table({"day": ["x"]}))
         handle = start(uri)
-        _, staged = stage(handle, merge_schema=True)
+        asking, staged = stage(handle, merge_schema=True)
         operator = DeltaDiffOperator(task_id="diff", transaction=handle, staged=[staged], sample=0)
-        found = operator.execute(context(operator))
+        running = context(operator)
+        running["dag"].task_dict["stage"] = asking
+        found = operator.execute(running)
         assert found["schemaChanges"] == [{"kind": "new", "column": "id", "before": None, "after": "bigint"}]
         assert found["body"] == "Compared with version 0: 3 rows added, 0 rows removed.\n\nNew columns: id (bigint)"
 

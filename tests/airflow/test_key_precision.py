@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import datetime, timedelta
 
 import pytest
@@ -10,6 +11,7 @@ from airflow.sdk import DAG, CronDataIntervalTimetable, CronTriggerTimetable
 from airflow_delta import delta_transaction
 from airflow_delta.dag_checks import check_dag
 from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.key_precision import day_key_problem
 from airflow_delta.operators.delete_update import DeltaDeleteOperator
 from airflow_delta.operators.stage import DeltaStageFilesOperator
 
@@ -93,6 +95,23 @@ def test_a_month_in_a_daily_dag():
 def test_what_is_not_refused(key, schedule, options):
     extra = {"max_active_runs": 1} if schedule == "@continuous" else {}
     check_dag(dag_of(key, schedule, options, **extra))
+
+
+@pytest.mark.parametrize(
+    ("expression", "key"),
+    [("0 * * * *", "%Y%m%dT%H"), ("*/30 * * * *", "%Y%m%dT%H%M"), ("0 2,3 * * *", "%Y%m%dT%H")],
+)
+def test_the_hour_that_clocks_skip(expression, key):
+    dag = dag_of(f"{{{{ logical_date.strftime('{key}') }}}}", CronDataIntervalTimetable(expression, timezone="Europe/Berlin"))
+    check_dag(dag)
+
+
+def test_frequent_schedules_cost_little():
+    timetable = CronDataIntervalTimetable("* * * * *", timezone="UTC")
+    started = time.process_time()
+    for _ in range(20):
+        assert day_key_problem("{{ logical_date.strftime('%Y%m%dT%H%M') }}", timetable) is None
+    assert time.process_time() - started < 5  # all minutes of a year take 20 seconds
 
 
 def test_operations_and_mapped_ones():

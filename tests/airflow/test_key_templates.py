@@ -74,6 +74,7 @@ NOTHING = {
     "orders/{% if params.batch %}{{ params.x }}{% endif %}": "params.x in",
     "orders/{{ params.x or '' }}": "params.x or '' in",
     "{{ params.x }}": "params.x in",
+    "orders/{{ none }}": "None in",
 }
 
 
@@ -103,6 +104,8 @@ def test_what_has_no_value_is_refused_by_name(template, native):
         ("{{ ['orders', params.batch] | join('/') }}", "orders/7"),
         ("{{ 'orders/%s' % params.batch }}", "orders/7"),
         ("{{ 'orders/{}'.format(params.batch) }}", "orders/7"),
+        ("{{ params.region ~ ' ' ~ params.batch }}", "eu 7"),
+        ("{{ '' ~ params.region }}", "eu"),
     ],
 )
 @pytest.mark.parametrize("native", [False, True], ids=["text", "native"])
@@ -168,6 +171,20 @@ def test_mapped_tasks(given):
         ti = SimpleNamespace(task_id="delete", run_id="a_run", map_index=index, dag_id="keys", is_mapped=True)
         with pytest.raises(REFUSED, match="transaction_key"):
             mapped.render_template_fields({**CONTEXT, "ti": ti, "dag": dag, "task": mapped, "expanded_ti_count": 2})
+
+
+def test_instances_without_a_key_have_the_default_one():
+    with DAG("keys", schedule=None, start_date=DAY) as dag:
+        mapped = DeltaDeleteOperator.partial(task_id="delete", predicate="id = 1").expand_kwargs(
+            [{"table": "/a", "transaction_key": "orders"}, {"table": "/b"}]
+        )
+    keys = []
+    for index in (0, 1):
+        ti = SimpleNamespace(task_id="delete", run_id="a_run", map_index=index, dag_id="keys", is_mapped=True)
+        context = {**CONTEXT, "ti": ti, "dag": dag, "task": mapped, "expanded_ti_count": 2}
+        mapped.render_template_fields(context)
+        keys.append((context["task"].transaction_key, context["task"].app_id))
+    assert keys == [("orders", None), (None, None)]
 
 
 NEEDED = {

@@ -124,7 +124,7 @@ def test_a_key_that_is_changed_in_the_dag_file(run_dag, clear_and_run, place):
 
 
 @pytest.mark.parametrize("check", ["warn", "fail", "off"])
-def test_a_key_of_another_run(run_dag, place, check):
+def test_a_key_that_an_earlier_run_used(run_dag, place, check):
     bag = place.bag("txn", transaction_key="orders", key_check=check)
     first = run_dag(place.dag_id, DAY, bag=bag)
     second = run_dag(place.dag_id, NEXT_DAY, bag=bag)

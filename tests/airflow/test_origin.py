@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from pathlib import Path
 
@@ -148,6 +149,23 @@ def test_start_tasks_that_are_expanded(tmp_path):
                 world.run(running, transaction=handle)
         else:
             assert world.run(running, transaction=handle)["outcome"] == "deleted"
+
+
+@pytest.mark.parametrize("varying", ["partition_by", "description"])
+def test_many_expanded_start_tasks_are_compared_quickly(tmp_path, varying):
+    """Each instance may have any of the values: not every combination of them is made."""
+    tables = [{"table": f"{tmp_path}/t{number}", varying: f"c{number}"} for number in range(100)]
+    with DAG("a_dag", schedule=None) as dag:
+        start = DeltaStartTransactionOperator.partial(task_id="start").expand_kwargs(tables)
+        abort = DeltaAbortOperator.partial(task_id="abort").expand(transaction=start.output)
+    world = World(str(tmp_path / "unused"))
+    world.dag = dag
+    handle = World(tables[99]["table"]).begin()
+    if varying == "partition_by":
+        handle["partitionColumns"] = ["c99"]
+    started = time.process_time()
+    assert world.run(DeltaAbortOperator(task_id=abort.task_id, transaction=None), transaction=handle)["outcome"] == "deleted"
+    assert time.process_time() - started < 5
 
 
 def test_a_handle_that_another_task_hands_on(world, tmp_path):

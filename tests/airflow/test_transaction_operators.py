@@ -15,6 +15,7 @@ from airflow.sdk import RetryAction
 from airflow_delta import exceptions
 from airflow_delta.commands.stage.load import check_reported
 from airflow_delta.operators.committing import Committer
+from airflow_delta.operators.expected_stages import _unambiguous as unambiguous_questions
 from airflow_delta.operators.expected_stages import expected_stages
 from airflow_delta.operators.identity import flatten_reports, parse_handle, try_chain
 from airflow_delta.operators.run_age import possible_since
@@ -255,6 +256,15 @@ EXPECTED = [
     ([("a", 0), ("a", 1), ("a_1", -1)], {"a_0": "success", "a_1": "success"}, None),
     ([], {}, "No stage has reported"),
 ]
+
+
+def test_tasks_are_asked_about_in_few_questions_that_fit_into_a_url():
+    names = [f"orders.part.{'x' * 60}_of_{number:03}_parts" for number in range(300)]
+    asked = unambiguous_questions([*names, "a", "a_1", "a_1_2"])
+    assert sorted(name for question in asked for name in question) == sorted([*names, "a", "a_1", "a_1_2"])
+    assert all(len("".join(f"&task_ids={name}" for name in question)) <= 4_100 for question in asked)
+    assert len(asked) < 12
+    assert [question for question in asked if {"a_1", "a_1_2"} & set(question)] == [["a_1"], ["a_1_2"]]
 
 
 @pytest.mark.parametrize(("reported", "instances", "message"), EXPECTED)

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from pyspark.sql import DataFrame
 
+from airflow_delta.commands.begin.read_snapshot import table_fields
 from airflow_delta.commands.stage.scan import plan_scan
 from airflow_delta.commands.stage.view import view_of
 from airflow_delta.log import DeltaLog
 from airflow_delta.log.actions.actions import Metadata
-from airflow_delta.log.features.protocol import features
 from airflow_delta.log.snapshot import Snapshot
 from airflow_delta.spark.read import read_scan_plan
 from airflow_delta.staging.contract import TransactionHandle
@@ -196,19 +196,14 @@ def open_log(path: Path | str) -> DeltaLog:
 
 def reading_handle(log: DeltaLog, snapshot: Snapshot) -> TransactionHandle:
     """Return what a scan is planned with, also for a table that we only read."""
-    metadata = snapshot.metadata
     return TransactionHandle(
         transaction_id="00000000-0000-0000-0000-000000000000",
         table=log.uri,
-        table_id=metadata.id,
         read_version=snapshot.version,
-        schema_string=metadata.schema_string,
-        partition_columns=tuple(metadata.partition_columns),
-        configuration=dict(metadata.configuration),
         staging_path=f"{log.uri}/staged",
         app_id="reader",
         txn_version=0,
-        features=tuple(sorted(features(snapshot.protocol))),
+        **table_fields(snapshot),
     )
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
+from airflow_delta.commands.begin.read_snapshot import table_fields
 from airflow_delta.commands.read.read_table import read_table
 from airflow_delta.commands.stage import scan
 from airflow_delta.commands.stage.view import view_of
@@ -204,12 +205,10 @@ def plan(path: Path, predicate: str | None = None) -> ScanPlan:
         transaction_id="5f0e5a0e-0000-4000-8000-000000000001",
         table=str(path),
         read_version=snapshot.version,
-        schema_string=snapshot.metadata.schema_string,
-        partition_columns=tuple(snapshot.metadata.partition_columns),
-        configuration=dict(snapshot.metadata.configuration),
         staging_path=f"{path}/staged/t",
         app_id="a",
         txn_version=0,
+        **table_fields(snapshot),
     )
     planned = scan.plan_scan(view_of(log, handle), predicate)
     return ScanPlan.from_dict(json.loads(json.dumps(planned.to_dict())))

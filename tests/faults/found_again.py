@@ -63,7 +63,7 @@ def _abort_by_json_commits() -> Patches:
 def _every_report() -> Patches:
     from airflow_delta.staging.contract import StagedWrite
 
-    def valid_reports(_context: Any, reports: Any) -> list[StagedWrite]:
+    def valid_reports(_context: Any, _handle: Any, reports: Any) -> list[StagedWrite]:
         return [StagedWrite.from_dict(report) for report in reports if report is not None]
 
     return {"operators.transaction.valid_reports": valid_reports}

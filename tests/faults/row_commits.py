@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
+from airflow_delta.commands.begin.read_snapshot import table_fields
 from airflow_delta.commands.compute_statistics import recomputed
 from airflow_delta.commands.publish.feature_actions import feature_tags
 from airflow_delta.commands.publish.operation import operation_of
@@ -155,16 +156,11 @@ def _optimize(table: Table, txn: OptimisticTransaction, stage: StageActions, ope
 
 
 def handle_of(table: Table, log: DeltaLog, snapshot: Snapshot, txn: OptimisticTransaction, step: Step) -> TransactionHandle:
-    metadata = snapshot.metadata
     return TransactionHandle(
         transaction_id=txn.txn_id,
         table=log.uri,
-        table_id=metadata.id,
         read_version=snapshot.version,
-        schema_string=metadata.schema_string,
-        partition_columns=tuple(metadata.partition_columns),
-        configuration=dict(metadata.configuration),
-        features=tuple(snapshot.protocol.writer_features or ()),
+        **table_fields(snapshot),
         staging_path=f"{log.uri}/staged/{txn.txn_id}",
         app_id=txn.txn_id,
         txn_version=1,

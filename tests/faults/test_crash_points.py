@@ -22,7 +22,7 @@ from faults.sites import sites
 pytestmark = pytest.mark.spark
 
 ELSEWHERE = {
-    "log/storage/turn.py::_open: os.makedirs": "a directory of locks on this machine",
+    "private_directory.py::_is_private: os.makedirs": "a directory of this user on this machine",
     "log/delta_log.py::DeltaLog.checkpoint: delete": "only for a table that was committed to wrongly: tests/log/checksum",
     "operators/": "Airflow's own stores: tests/airflow/test_earlier_try.py, test_restart.py, test_durable_stage.py, tests/live",
     "links/": "Airflow's own stores: tests/ui/test_transactions.py",

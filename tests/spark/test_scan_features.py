@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyroaring import BitMap64
 
+from airflow_delta.commands.begin.read_snapshot import table_fields
 from airflow_delta.commands.stage import scan
 from airflow_delta.commands.stage.view import view_of
 from airflow_delta.exceptions import StagingException
@@ -78,11 +79,10 @@ def handle(path: Path) -> TransactionHandle:
         transaction_id="t",
         table=str(path),
         read_version=0,
-        schema_string=SCHEMA,
-        partition_columns=("p",),
         staging_path=f"{path}/staged/t",
         app_id="a",
         txn_version=0,
+        **table_fields(DeltaLog.for_table(str(path)).snapshot_at(0)),
     )
 
 

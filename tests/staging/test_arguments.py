@@ -55,6 +55,7 @@ FORMS = [
             data_change=(False, True),
             removes=({"remove": {"path": "x"}},),
             parameters=PARAMETERS,
+            directories=("", "p=1"),
         ),
         {
             "bins": [[0, 1], [2]],
@@ -65,6 +66,7 @@ FORMS = [
             "dataChange": [False, True],
             "removes": [{"remove": {"path": "x"}}],
             "parameters": PARAMETERS,
+            "directories": ["", "p=1"],
         },
     ),
     (

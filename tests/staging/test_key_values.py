@@ -10,6 +10,7 @@ import pytest
 from airflow_delta.exceptions import StagingException
 from airflow_delta.staging.contract import KeyRead, ReadSet
 from airflow_delta.staging.key_values import KeyValues, is_exact, problem_with, same_exact_type
+from airflow_delta.staging.lengths import char_length
 from airflow_delta.staging.report import StageReport
 from commands.flow import column
 
@@ -102,6 +103,9 @@ def test_types_that_compare_alike() -> None:
     ):
         assert not same_exact_type(by_name[one], other)
     assert not is_exact("decimal")
+    for declared, plain in (("char(3)", False), (" CHAR(3)", False), ("varchar(3)", True)):
+        field = {**column("s", "string"), "metadata": {"__CHAR_VARCHAR_TYPE_STRING": declared}}
+        assert (same_exact_type(field, field), char_length(field) is None) == (plain, plain)
 
 
 def test_json_forms() -> None:

@@ -102,7 +102,7 @@ CANNOT_READ: dict[str, dict[str, str]] = {
     },
     "DuckDB": {},
     "Polars": {},
-    PATHS: {},
+    PATHS: {"v2Checkpoint": "it reads no sidecars"},
 }
 """Reader -> feature of the protocol -> why; the reader must refuse such a table."""
 

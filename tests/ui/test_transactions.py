@@ -293,3 +293,15 @@ def test_staged_files_have_their_run(runs, pages, lake):
     found = [staged for staged in answer["transactions"] if staged["state"] == "open"]
     assert [staged["run"]["run_id"] for staged in found] == [run_id]
     assert f"/runs/{run_id}" in pages.text("approvals", "transactions")
+
+
+@pytest.mark.parametrize("name", ["TaskInstance", "TaskStateStoreModel"])
+def test_without_the_tries_of_tasks_the_page_says_what_it_lacks(runs, pages, monkeypatch, name):
+    from airflow_delta.airflow_internals import database
+
+    runs.run("night", 27, **FINE)
+    runs.run("night", 28, **FINE, fault="write")
+    monkeypatch.setitem(database._MODULES, name, "airflow.models.gone")
+    assert "Transactions without a commit cannot be shown on this Airflow" in pages.text("nights")
+    monkeypatch.undo()
+    assert "cannot be shown on this Airflow" not in pages.text("nights")

@@ -55,6 +55,14 @@ def is_running_task(instance: Any) -> bool:
     return runner is not None and isinstance(instance, runner.RuntimeTaskInstance)
 
 
+def arguments_given_to(task: Any) -> frozenset[str]:
+    """Return the names of the arguments that a task, or an instance of a mapped one, was made with; empty if it does not say.
+
+    Waits for: an instance of a mapped task that tells which of its arguments ``expand_kwargs`` gave it.
+    """
+    return frozenset(getattr(task, "_BaseOperator__init_kwargs", ()))
+
+
 def params_of_run(dag: Any, task: Any, conf: Any) -> Any:
     """Return the params of a task in a run, as its context has them.
 

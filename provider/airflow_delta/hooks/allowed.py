@@ -30,10 +30,12 @@ DEFAULT_PROCESSES = f"{TASK}, {TRIGGERER}"
 _TRIGGERER = "airflow.jobs.triggerer_job_runner"
 _API_SERVER = "airflow.api_fastapi.main"  # the module that uvicorn serves
 _REGION = r"[a-z]{2}(?:-[a-z]+)+-\d"
-# Hosts that only the cloud itself can serve: not *.amazonaws.com, below which anybody may have a load balancer.
+# Hosts that only the cloud itself can serve: not *.amazonaws.com, below which anybody may have a load balancer, nor
+# *.vpce.amazonaws.com, below which anybody may have a service; those of the cloud's services are named after them.
 _OWN_HOSTS = {
     S3: re.compile(
-        rf"(?:[a-z0-9.-]+\.)?(?:s3(?:-fips|-accelerate)?(?:\.dualstack)?(?:[.-]{_REGION})?|s3express-[a-z0-9-]+\.{_REGION})"
+        rf"(?:[a-z0-9.-]+\.)?(?:s3(?:-fips|-accelerate)?(?:\.dualstack)?(?:[.-]{_REGION})?|s3express-[a-z0-9-]+\.{_REGION}|"
+        rf"vpce-[a-z0-9-]+\.s3\.{_REGION}\.vpce)"
         r"\.amazonaws\.com(?:\.cn)?"
     ),
     AZURE: re.compile(
@@ -43,7 +45,7 @@ _OWN_HOSTS = {
     GCS: re.compile(r"(?:[a-z0-9._-]+\.)?storage(?:\.[a-z0-9-]+\.rep)?\.googleapis\.com"),
 }
 _OWN_TOKEN_HOSTS = {
-    S3: re.compile(rf"sts(?:-fips)?(?:\.{_REGION})?\.amazonaws\.com(?:\.cn)?"),
+    S3: re.compile(rf"(?:sts(?:-fips)?(?:\.{_REGION})?|vpce-[a-z0-9-]+\.sts\.{_REGION}\.vpce)\.amazonaws\.com(?:\.cn)?"),
     AZURE: re.compile(r"login\.(?:microsoftonline\.(?:com|us|de)|windows\.net|chinacloudapi\.cn|partner\.microsoftonline\.cn)"),
 }
 _OWN_SECRETS_GO_THERE = frozenset({"aws_endpoint_url_sts", "azure_storage_authority_host"})

@@ -19,7 +19,7 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.exceptions import CredentialsUnavailableException, DeltaIllegalArgumentException
 from airflow_delta.hooks.allowed import Allowed
 from airflow_delta.log.storage.options import check_identity
 from airflow_delta.staging.location import AZURE, S3
@@ -46,6 +46,8 @@ CREDENTIALS_TIMEOUT = 20.0
 """Seconds for which credentials are waited for; then the connection fails, and at once for :data:`_FAILED_SECONDS`."""
 
 _CONNECT_TIMEOUT, _READ_TIMEOUT = 5, 10
+_BUSY = frozenset({"RequestLimitExceeded", "ServiceUnavailable", "Throttling", "ThrottlingException", "TooManyRequestsException"})
+"""Codes with which a service says that it may answer later."""
 _FAILED_SECONDS = 5.0
 
 
@@ -113,6 +115,7 @@ def assumed_role(options: Mapping[str, str], whose: str) -> dict[str, str]:
     """Return options with the credentials of ``aws_role_arn``, which object_store assumes only for a web identity.
 
     :raises DeltaIllegalArgumentException: if boto3 is not installed, or the role cannot be assumed.
+    :raises CredentialsUnavailableException: if the service does not answer now.
     """
     if not options.get("aws_role_arn") or options.get("aws_web_identity_token_file"):
         return dict(options)
@@ -143,7 +146,8 @@ def _assume(options: Mapping[str, str], whose: str) -> dict[str, str]:
     try:
         found = client.assume_role(RoleArn=role, RoleSessionName=options.get("aws_role_session_name") or _SESSION)["Credentials"]
     except (BotoCoreError, ClientError) as error:
-        raise DeltaIllegalArgumentException(f"The role {role} of {whose} cannot be assumed: {error}") from error
+        kind = CredentialsUnavailableException if _may_pass(error) else DeltaIllegalArgumentException
+        raise kind(f"The role {role} of {whose} cannot be assumed: {error}") from error
     finally:
         client.close()
     return {
@@ -151,6 +155,17 @@ def _assume(options: Mapping[str, str], whose: str) -> dict[str, str]:
         "aws_secret_access_key": found["SecretAccessKey"],
         "aws_session_token": found["SessionToken"],
     }
+
+
+def _may_pass(error: Exception) -> bool:
+    """Return whether an error of botocore may pass by itself: no answer, or a service that is too busy. A refusal does not."""
+    from botocore import exceptions
+
+    if not isinstance(error, exceptions.ClientError):
+        return isinstance(error, exceptions.ConnectionError | exceptions.HTTPClientError | exceptions.MetadataRetrievalError)
+    answer: Mapping[str, Any] = error.response
+    status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    return status >= 500 or answer.get("Error", {}).get("Code") in _BUSY
 
 
 def _google(connection: Connection, conn_id: str, allowed: Allowed) -> dict[str, str]:
@@ -270,7 +285,7 @@ class _Fetched:
     def get(self, fetch: Callable[[], dict[str, str]], whose: str) -> dict[str, str]:
         """Return them, at most :data:`KEPT_SECONDS` old.
 
-        :raises DeltaIllegalArgumentException: if they do not come in time.
+        :raises CredentialsUnavailableException: if they do not come in time.
         """
         started = time.monotonic()
         if not self.lock.acquire(timeout=CREDENTIALS_TIMEOUT):
@@ -329,8 +344,8 @@ def _within(fetch: Callable[[], dict[str, str]], whose: str) -> dict[str, str]:
     return answer
 
 
-def _late(whose: str) -> DeltaIllegalArgumentException:
-    return DeltaIllegalArgumentException(
+def _late(whose: str) -> CredentialsUnavailableException:
+    return CredentialsUnavailableException(
         f"The credentials of {whose} did not come within {CREDENTIALS_TIMEOUT:.0f} s. Check the endpoint that is asked for them."
     )
 

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_LONGEST = 4_000
+"""Characters of task ids in one question: they travel in a URL, of which proxies take 8 KiB."""
+
 
 def valid_reports(context: Context, handle: TransactionHandle, reports: Iterable[Mapping[str, Any] | None]) -> list[StagedWrite]:
     """Return the reports of the task instances that succeeded in this run; other XComs are ignored.
@@ -140,12 +143,19 @@ def _states(context: Context, task_ids: Collection[str]) -> dict[tuple[str, int]
 
 
 def _unambiguous(task_ids: Collection[str]) -> list[list[str]]:
-    """Return the tasks in one question to Airflow, and one for each whose answer could be another's: ``a_1`` may be a task, or
+    """Return the tasks in few questions to Airflow, and one for each whose answer could be another's: ``a_1`` may be a task, or
     instance 1 of the task ``a``.
     """
     alone = {task_id for task_id in task_ids if (parts := task_id.rpartition("_"))[0] in task_ids and parts[2].isdecimal()}
-    together = sorted(set(task_ids) - alone)
-    return [*([together] if together else []), *([task_id] for task_id in sorted(alone))]
+    asked: list[list[str]] = []
+    length = _LONGEST
+    for task_id in sorted(set(task_ids) - alone):
+        length += len("&task_ids=") + len(task_id)
+        if length > _LONGEST:
+            asked.append([])
+            length = len(task_id)
+        asked[-1].append(task_id)
+    return [*asked, *([task_id] for task_id in sorted(alone))]
 
 
 def name_of(task_id: str, map_index: int) -> str:

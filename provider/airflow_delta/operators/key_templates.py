@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sized
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from airflow_delta.airflow_internals.tasks import arguments_given_to
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 
 if TYPE_CHECKING:
@@ -84,7 +85,9 @@ def _is_given(task: Any, name: str, context: Context) -> bool:
     from airflow_delta.operators.origin import argument_of
 
     definition: Any = getattr(context.get("dag"), "task_dict", {}).get(task.task_id)
-    return getattr(definition, "is_mapped", False) and argument_of(definition, name, None) is not None
+    if not getattr(definition, "is_mapped", False) or argument_of(definition, name, None) is None:
+        return False
+    return name in arguments_given_to(task)  # expand_kwargs may give it to some instances, or to none
 
 
 def _rendered(task: Any, name: str, template: str, context: Context, jinja_env: jinja2.Environment) -> Any:
@@ -161,8 +164,8 @@ class _Guard:
     def _around(self, node: nodes.Expr, *, each: bool = False) -> nodes.Expr:
         from jinja2 import nodes
 
-        if isinstance(node, nodes.TemplateData):
-            return node
+        if isinstance(node, nodes.TemplateData) or (isinstance(node, nodes.Const) and node.value is not None):
+            return node  # a text of the template's own, such as a blank between two parts
         self.texts.append(_text(node))
         number = nodes.Const(len(self.texts) - 1, lineno=node.lineno)
         return nodes.Filter(node, _EACH if each else _ONE, [number], [], None, None, lineno=node.lineno)

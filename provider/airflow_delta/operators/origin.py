@@ -15,7 +15,7 @@ import json
 import os
 import re
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -69,7 +69,7 @@ def open_transaction(operator: Any, context: Context) -> tuple[DeltaLog, Transac
     starts = start_tasks(operator, context)
     declared = None
     for start in starts or ():
-        declared = _Declared.of(start, context)
+        declared = _Declared.of(start, context, new_table=handle.read_version < 0)
         mismatches = list(declared.mismatches(handle, context))
         if not mismatches:
             handle = declared.completed(handle)
@@ -278,7 +278,11 @@ class _Declared:
     definition: Mapping[str, tuple[Any, ...]]
 
     @classmethod
-    def of(cls, start: Any, context: Context) -> _Declared:
+    def of(cls, start: Any, context: Context, *, new_table: bool = False) -> _Declared:
+        """Render the arguments of a start task in the context of another task.
+
+        :param new_table: also those that define a new table, which may take XComs to render.
+        """
         scope = scope_of(start, context)
 
         def values(name: str, default: Any = None) -> tuple[Any, ...]:
@@ -293,8 +297,10 @@ class _Declared:
         identity = {name: values(name) for name in ("transaction_key", "app_id", "txn_version")}
         identity["rerun_policy"] = values("rerun_policy", "skip")
         identity["isolation_level"] = values("isolation_level")
-        definition = {name: values(name) for name in ("partition_by", "schema", "properties", "description")}
-        definition["create"] = values("create", True)
+        definition: dict[str, tuple[Any, ...]] = {}
+        if new_table:
+            definition = {name: _different(values(name)) for name in (*_NEW_TABLE, "description")}
+            definition["create"] = values("create", True)
         uris = tuple(_uri(table, conn_id) for table in tables for conn_id in dict.fromkeys(conn_ids))
         return cls(start, tables, conn_ids, uris, identity, definition)
 
@@ -366,6 +372,15 @@ class _Declared:
 
 _NEW_TABLE = ("partition_by", "schema", "properties")
 _RULES = ("table_id", "schema_string", "partition_columns", "configuration", "features")
+
+
+def _different(values: Iterable[Any]) -> tuple[Any, ...]:
+    """Return values without repetitions: the instances of a mapped start task mostly define the same table."""
+    found: list[Any] = []
+    for value in values:
+        if value not in found:
+            found.append(value)
+    return tuple(found)
 
 
 def _without_names(value: Any) -> Any:

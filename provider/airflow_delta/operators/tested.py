@@ -11,7 +11,7 @@ TEST_MODE = "AIRFLOW_TEST_MODE"
 
 
 def _is_tested() -> bool:
-    # Airflow 3.3.0 and 3.3.1 set the variable only with --env-vars; the task runs in the process of the command.
+    # Airflow 3.3.1 sets the variable only with --env-vars; the task runs in the process of the command.
     return os.environ.get(TEST_MODE) == "True" or sys.argv[1:3] == ["tasks", "test"]
 
 

@@ -46,7 +46,7 @@ class KeyValues(Payload):
 def is_plain(field: Json) -> bool:
     """Return whether values of a field are compared as stored: no collation, no padding of ``char``."""
     metadata = field.get("metadata") or {}
-    return not metadata.get("__COLLATIONS") and not str(metadata.get(DECLARED, "")).startswith("char")
+    return not metadata.get("__COLLATIONS") and not str(metadata.get(DECLARED, "")).strip().lower().startswith("char")
 
 
 def is_exact(data_type: Any) -> bool:

@@ -227,8 +227,9 @@ def test_a_listed_file_outside_the_staging_path_is_refused(filled):
     handle = filled.begin()
     write = staged(filled, handle)
     stolen = filled.commit(0)["add"][0]
-    with pytest.raises(StagingException, match="not under its staging path"):
-        filled.publish(handle, replace(write, actions=({"add": stolen},)))
+    for path in (stolen["path"], f"d/e/{write.stage}"):
+        with pytest.raises(StagingException, match="not under its staging path"):
+            filled.publish(handle, replace(write, actions=({"add": {**stolen, "path": path}},)))
 
 
 @pytest.mark.parametrize("what", ["file", "directory", "path"])

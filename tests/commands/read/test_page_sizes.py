@@ -12,10 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_delta.commands.read import page_sizes
+from airflow_delta.commands.read.data_file import FileReader
 from airflow_delta.commands.read.page_sizes import batch_rows, check_pages, parse_header
 from airflow_delta.commands.read.read_table import read_table
 from airflow_delta.exceptions import DeltaLogCorruptedException, ReadLimitException
 from airflow_delta.log import DeltaLog
+from airflow_delta.log.storage.local import LocalStore
 from support.tables import create_table
 
 READ = """
@@ -43,6 +45,17 @@ def table_of(path: Path, kind: object, data: pa.Table, **options: object) -> Pat
     line = json.dumps({"add": {**add, "stats": '{"numRecords":1}'}}) + "\n"
     (path / "_delta_log" / f"{1:020}.json").write_text(line)
     return path
+
+
+class Remote(LocalStore):
+    """A store whose files are read as those of an object store."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
+        self.inner, self.root, self.local_root = LocalStore(path), "s3://bucket/table", None
+
+    def open_input(self, path: str, size: int | None = None) -> object:
+        return self.inner.open_input(path, size)
 
 
 def rows_of(path: Path, limit: int | None = None) -> int:
@@ -105,6 +118,31 @@ def test_a_footer_that_tells_less_than_the_pages(tmp_path: Path) -> None:
         rows_of(path)
 
 
+def test_a_page_of_many_values_that_are_stored_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some writers put a row group of lists into one page."""
+    data = pa.table({"c": pa.array([[n % 100] * 80 for n in range(1_000)], pa.list_(pa.int8()))})
+    path = table_of(tmp_path / "list", LIST, data, data_page_size=1 << 40, use_dictionary=False, compression="none")
+    monkeypatch.setattr(page_sizes, "MAX_VALUES", 1 << 10)
+    assert rows_of(path) == 1_000
+
+
+def test_remote_files_with_many_small_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their footer counts the pages of a column together, so their headers are asked before they are refused."""
+    monkeypatch.setattr(page_sizes, "MAX_BYTES", 1 << 20)
+    monkeypatch.setattr(page_sizes, "MAX_VALUES", 1 << 16)
+    monkeypatch.setattr(page_sizes, "MAX_FACTOR", 10)
+    monkeypatch.setattr("airflow_delta.commands.read.data_file._WHOLE_BYTES", 0)
+    for name, kind, values in (("text", "string", ["a" * 1_000] * 20_000), ("list", LIST, [[0] * 80] * 20_000)):
+        data = pa.table({"c": pa.array(values, pa.string() if kind == "string" else pa.list_(pa.int8()))})
+        options = {"use_dictionary": False, "data_page_size": 1 << 14, "write_batch_size": 100}
+        path = table_of(tmp_path / name, kind, data, compression="zstd", **options)
+        assert check_pages(pq.ParquetFile(path / "x.parquet"), None, 0, ["c"], headers=False) is not None
+        snapshot = DeltaLog.for_table(str(path)).update()
+        [file], fields = list(snapshot.add_files()), snapshot.schema.fields
+        reader = FileReader(Remote(str(path)), 1, fields, pa.schema([("c", data.schema[0].type)]), [], by_id=False)
+        assert sum(batch.num_rows for batch in reader.read(file, None)) == 20_000
+
+
 def test_batches_are_small_where_one_value_may_stand_in_every_row(tmp_path: Path) -> None:
     path = table_of(tmp_path / "text", "string", repeated("a" * 20_000, 3_000))
     parquet = pq.ParquetFile(path / "x.parquet")
@@ -112,6 +150,16 @@ def test_batches_are_small_where_one_value_may_stand_in_every_row(tmp_path: Path
     assert batch_rows(parquet, 0, ["c"], 11) == 11
     assert batch_rows(parquet, 0, [], 65_536) == 65_536
     assert rows_of(path, 3_000) == 3_000
+
+
+def test_small_batches_are_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = table_of(tmp_path / "text", "string", pa.table({"c": [f"{n:040}" for n in range(60_000)]}))
+    assert batch_rows(pq.ParquetFile(path / "x.parquet"), 0, ["c"], 65_536) < 2_000
+    [batch] = read_table(DeltaLog.for_table(str(path))).to_table().to_batches()
+    assert batch.column(0).to_pylist() == [f"{n:040}" for n in range(60_000)]
+    monkeypatch.setattr("airflow_delta.commands.read.data_file._BATCH_BYTES", 1 << 20)
+    batches = read_table(DeltaLog.for_table(str(path))).to_table().to_batches()
+    assert (len(batches) > 1, sum(batch.num_rows for batch in batches)) == (True, 60_000)
 
 
 def test_rows_that_take_much_more_than_their_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import time
 from pathlib import Path
+from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -172,7 +173,9 @@ def test_names_that_are_no_utf8_or_begin_with_dots(tmp_path):
     path = tmp_path / "table"
     write_deltalake(path, rows(1), mode="append")
     first = path / "_delta_log" / f"{0:020}.json"
-    first.write_text(first.read_text().replace('"partitionColumns":[]', '"partitionColumns":["..p"]'))
+    field = '{\\"name\\":\\"..p\\",\\"type\\":\\"string\\",\\"nullable\\":true,\\"metadata\\":{}}'
+    text = first.read_text().replace('"partitionColumns":[]', '"partitionColumns":["..p"]')
+    first.write_text(text.replace('\\"fields\\":[', f'\\"fields\\":[{field},'))
     kept = [write(path / name, 1) for name in ("b\udcff.parquet", "..p=1/x.parquet", "50%25.parquet")]
     append_lines(path, 1, added("b%FF.parquet"), added("..p=1/x.parquet"), added("50%25.parquet"))
     vacuum(Table(path).log(), **NOTHING, clock=later())
@@ -191,7 +194,20 @@ def test_keys_on_object_stores():
     assert "d//x%20y" in keys_to_keep(store, "d//x%20y")
     assert "d//x y" in keys_to_keep(store, "d//x%20y")
     azure = store_for("az://container/a/table")
-    assert "x" in keys_to_keep(azure, "abfss://container@account.dfs.core.windows.net/a/table/x")
+    for path in ("abfss://container@account.dfs.core.windows.net", "https://account.blob.core.windows.net/container"):
+        assert "x" in keys_to_keep(azure, f"{path}/a/table/x")
+
+
+@pytest.mark.parametrize("root", ["s3://bucket/a/table", "abfss://c@account.dfs.core.windows.net/a/table", "hdfs://node/a/table"])
+def test_values_in_absolute_paths_are_no_credentials(root):
+    from airflow_delta.commands.files.table_paths import keys_to_keep, relative_key
+    from airflow_delta.log.storage.factory import store_for
+
+    store = store_for(root)
+    for key in ("p=?sig=x/f", "p=?X-Amz-Signature=x/f", "p=user:password@host/f", "p=a#b/f"):
+        for place in (root, "/a/table"):
+            assert relative_key(store, f"{place}/{key}") == key
+            assert key in keys_to_keep(store, quote(f"{place}/{key}", safe="/:@"))
 
 
 def test_another_table_in_a_directory_of_this_one(table):

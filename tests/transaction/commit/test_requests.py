@@ -279,13 +279,15 @@ def test_one_process_at_a_time_writes_checkpoints_of_a_table_on_s3(log: DeltaLog
     assert log.store.head("_delta_log/00000000000000000003.checkpoint.parquet") is not None
 
 
-def test_a_turn_is_free_where_its_directory_belongs_to_somebody_else(
+def test_a_turn_is_not_taken_in_a_directory_of_somebody_else(
     log: DeltaLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tmp_path / "elsewhere").mkdir()
-    (tmp_path / f"airflow-delta-{os.getuid()}").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "cache").mkdir()
+    for name in ("cache/airflow-delta", f"airflow-delta-{os.getuid()}"):
+        (tmp_path / name).symlink_to(tmp_path / "elsewhere")
     with turn(log.store) as first, turn(log.store) as second:
-        assert first
-        assert second
+        assert (first, second) == (True, False), "in a directory of this process alone"
     assert list((tmp_path / "elsewhere").iterdir()) == []

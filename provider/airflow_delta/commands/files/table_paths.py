@@ -113,13 +113,24 @@ def _real(directory: str) -> str:
 
 def _path_of(uri: str) -> str:
     """Return the part of a URI after the bucket, with the slash that begins it."""
-    _, slash, path = uri.partition("://")[2].partition("/")
-    return f"{slash}{path}"
+    return _split(uri)[1]
+
+
+def _split(uri: str) -> tuple[str, str]:
+    """Return the part of a URI that names the bucket, and the path after it; a URL of an Azure account has it in its path."""
+    scheme, separator, rest = uri.partition("://")
+    names = 2 if scheme.lower() in ("http", "https") else 1
+    path = "".join(f"/{part}" for part in rest.split("/")[names:])
+    return f"{scheme}{separator}{rest.removesuffix(path)}", path
 
 
 def _one_spelling(uri: str) -> str:
-    """Return the normal form of a URI in the log; one that is not a location is outside of every table."""
+    """Return the normal form of a URI in the log; one in no known store is outside of every table.
+
+    Values of partitions may look like credentials (``p=?sig=x``), so only the bucket is read as a location.
+    """
+    bucket, path = _split(uri)
     try:
-        return Location.parse(uri).key
+        return f"{Location.parse(bucket).key}{path}"
     except DeltaIllegalArgumentException:
         return uri

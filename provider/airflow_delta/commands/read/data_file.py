@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 BATCH_ROWS = 65_536
 
+_BATCH_BYTES = 32 << 20  # up to which small batches are joined
+
 _WHOLE_BYTES = 4 << 20  # of a remote file that is read at once
 
 _VERSION = b"org.apache.spark.version"
@@ -140,7 +142,7 @@ class FileReader:
         import pyarrow as pa
 
         size = batch_rows(parquet, group, stored, self._most_rows)
-        for length, columns in _stored_batches(parquet, group, stored, size):
+        for length, columns in _stored_batches(parquet, group, stored, size, self._most_rows):
             if _counts(marked, start, start + length, deleted):
                 arrays = [_values(source, columns, length) for source in sources]
                 batch = pa.RecordBatch.from_arrays(arrays, schema=self._target)
@@ -152,11 +154,14 @@ class FileReader:
     ) -> None:
         """Refuse a row group that takes much more memory than its size lets expect.
 
-        Headers of pages are read where that costs no requests; in other files the footer is believed.
+        Headers of pages are read where that costs no requests; in other files only if the footer, which counts all pages of a
+        column together, does not tell that they are small.
         """
         headers = self._store.local_root is not None or _is_small(file)
         try:
             problem = check_pages(parquet, opened, group, stored, headers=headers)
+            if problem is not None and not headers:
+                problem = check_pages(parquet, opened, group, stored, headers=True)
         except ValueError as error:
             raise OSError(str(error)) from error
         if problem is not None:
@@ -216,16 +221,37 @@ def _is_small(file: AddFile | RemoveFile) -> bool:
 
 
 def _stored_batches(
-    parquet: pq.ParquetFile, group: int, names: Sequence[str], size: int
+    parquet: pq.ParquetFile, group: int, names: Sequence[str], size: int, most: int
 ) -> Iterator[tuple[int, dict[str, pa.Array]]]:
-    """Yield number of rows and columns of batches of a row group."""
+    """Yield number of rows and columns of batches of a row group.
+
+    :param size: rows to decode at once.
+    :param most: rows of a batch; those that are decoded are joined, since each costs time.
+    """
     if not names:
         rows = parquet.metadata.row_group(group).num_rows
         for first in range(0, rows, BATCH_ROWS):
             yield min(BATCH_ROWS, rows - first), {}
         return
+    waiting: list[pa.RecordBatch] = []
+    rows = used = 0
     for batch in parquet.iter_batches(size, row_groups=[group], columns=list(names), use_threads=False):
-        yield batch.num_rows, {name: batch.column(name) for name in names}
+        if waiting and (rows + batch.num_rows > most or used + batch.nbytes > _BATCH_BYTES):
+            yield rows, _joined(waiting, names)
+            waiting, rows, used = [], 0, 0
+        waiting.append(batch)
+        rows, used = rows + batch.num_rows, used + batch.nbytes
+    if waiting:
+        yield rows, _joined(waiting, names)
+
+
+def _joined(batches: Sequence[pa.RecordBatch], names: Sequence[str]) -> dict[str, pa.Array]:
+    import pyarrow as pa
+
+    if len(batches) == 1:
+        return {name: batches[0].column(name) for name in names}
+    [batch] = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return {name: batch.column(name) for name in names}
 
 
 def _values(source: Any, columns: dict[str, pa.Array], length: int) -> pa.Array:

@@ -19,7 +19,9 @@ MAX_FACTOR = 256
 """A row group may need this many times its compressed size."""
 
 MAX_VALUES = 1 << 26
-"""Values of lists and maps in one page: Arrow decodes those of a row together."""
+"""Values of lists and maps in one page, which may be those of one row, decoded together; more if they are stored as such."""
+
+_VALUE_BYTES = 8
 
 BATCH_BYTES = 1 << 30
 SMALLEST_BATCH = 1024
@@ -59,10 +61,12 @@ def check_pages(parquet: pq.ParquetFile, file: Any, group: int, names: Sequence[
         if headers:
             dictionary, largest, most = _largest(file, chunk)
             largest += dictionary
-        if parquet.schema.column(at).max_repetition_level and most > MAX_VALUES:
-            return f"column {chunk.path_in_schema} declares {most:,} values in one page, at most {MAX_VALUES:,} are decoded"
+        there = chunk.total_compressed_size
+        allowed = max(MAX_VALUES, MAX_FACTOR * there // _VALUE_BYTES)
+        if parquet.schema.column(at).max_repetition_level and most > allowed:
+            return f"column {chunk.path_in_schema} declares {most:,} values in one page, at most {allowed:,} are decoded"
         memory += largest
-        stored += chunk.total_compressed_size
+        stored += there
     if memory <= max(MAX_BYTES, MAX_FACTOR * stored):
         return None
     return (

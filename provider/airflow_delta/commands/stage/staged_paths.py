@@ -103,7 +103,7 @@ def _check_new_files(
 
     def check(path: str, directory: str) -> None:
         parts = path.split("/")
-        foreign = parts[2:3] == [write.stage] and is_marked(parts[3]) and not path.startswith(attempt)
+        foreign = parts[2:3] == [write.stage] and any(map(is_marked, parts[3:4])) and not path.startswith(attempt)
         if not path.startswith(directory) or ".." in parts or parts[2] in others or foreign:
             raise not_staged(handle, write, f"{path} is not under its staging path {directory}")
 

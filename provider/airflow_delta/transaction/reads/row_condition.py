@@ -15,14 +15,13 @@ from airflow_delta.log.expressions import ast
 from airflow_delta.log.expressions.arrow_rows import decides, is_exact, may_select, needed_columns
 from airflow_delta.log.expressions.predicate import Predicate
 from airflow_delta.log.schema.types import StructType
+from airflow_delta.staging.key_values import is_plain
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_delta.log.expressions.arrow_rows import Values
     from airflow_delta.transaction.reads.key_set import KeySet
-
-_CHAR, _COLLATIONS = "__CHAR_VARCHAR_TYPE_STRING", "__COLLATIONS"
 
 
 class RowCondition:
@@ -105,7 +104,7 @@ def _fits(schema: StructType, column: ast.Column) -> bool:
         field = struct.find(name) if isinstance(struct, StructType) else None
         if field is None or field.physical_name != physical:
             return False
-        if _COLLATIONS in field.metadata or str(field.metadata.get(_CHAR, "")).startswith("char"):
+        if not is_plain({"metadata": field.metadata}):
             return False
         struct = field.data_type
     return struct == column.data_type
