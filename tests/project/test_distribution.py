@@ -255,8 +255,8 @@ answer = [behaviour, fields, "airflow_delta.hooks.delta" in sys.modules]
     )
     assert set(behaviour["relabeling"]) == {"host", "login", "password"}
     assert {"port", "schema"} <= set(behaviour["hidden_fields"])
-    names = "adls_conn_id aws_conn_id base_path gcp_conn_id spark_credentials spark_packages storage_options wasb_conn_id"
-    assert fields == [f"extra__delta__{name}" for name in names.split()]
+    names = "adls_conn_id aws_conn_id base_path gcp_conn_id other_locations spark_credentials spark_packages storage_options"
+    assert fields == [f"extra__delta__{name}" for name in [*names.split(), "wasb_conn_id"]]
     assert not imported
 
 
