@@ -1,0 +1,109 @@
+"""Sections of ``.ci/run``: what a change runs, and the end of what takes too long."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+ALWAYS = {"lint", "tests", "package", "demo", "demo-again", "docs"}
+
+
+def load():
+    spec = importlib.util.spec_from_file_location("ci_sections", ROOT / ".ci" / "sections.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+sections = load()
+
+
+def names(*paths, number=0):
+    return {name for name, _ in sections.chosen(list(paths), number)}
+
+
+@pytest.mark.parametrize(
+    ("path", "wanted"),
+    [
+        ("provider/airflow_delta/log/storage/local.py", {"delta-spark", "slow", "lowest", "stores", "faults"}),
+        ("provider/airflow_delta/log/snapshot.py", {"delta-spark", "slow", "lowest", "faults"}),
+        ("provider/airflow_delta/plugins/data.py", {"pages", "slow"}),
+        ("provider/airflow_delta/operators/sql.py", {"slow", "lowest", "scenarios", "clusters"}),
+        ("tests/stores/faults.py", {"stores", "clusters"}),
+        ("docs/faq.md", set()),
+    ],
+)
+def test_a_change_runs_what_it_touches_and_one_more_by_turn(path, wanted):
+    for number in range(40):
+        found = names(path, number=number)
+        assert found >= ALWAYS | wanted
+        assert len(found - ALWAYS - wanted) <= 1
+
+
+def test_nothing_waits_for_ever_for_its_turn():
+    seen = {}
+    for number in range(400):
+        for name, section in sections.chosen(["docs/faq.md"], number):
+            seen.setdefault(name, set()).update(section["part"].values())
+    table = tomllib.loads((ROOT / ".ci" / "sections.toml").read_text())["sections"]
+    for name, section in table.items():
+        parts = section.get("parts_by_turn", 1) if "rooms" in section else 1
+        assert name in seen
+        assert len(seen[name]) == (parts if parts > 1 else 0), name
+
+
+@pytest.mark.parametrize("paths", [None, ["pyproject.toml"], ["tests/support/tables.py"], [".ci/run"]])
+def test_everything_is_touched(paths):
+    everything = tomllib.loads((ROOT / ".ci" / "sections.toml").read_text())["sections"]
+    assert {name for name, _ in sections.chosen(paths, 7)} == set(everything)
+
+
+def test_rooms_and_targets_exist():
+    table = tomllib.loads((ROOT / ".ci" / "sections.toml").read_text())
+    targets = (ROOT / "Makefile").read_text()
+    for name, section in [*table["sections"].items(), ("everything", table["everything"])]:
+        assert f"\n{section.get('make', 'test')}:" in targets, name
+        for room in section.get("rooms", []):
+            for place in sections._alternatives(room):
+                assert (ROOT / place).exists(), f"{name} names {place}"
+
+
+def test_what_takes_too_long_is_ended_with_all_its_processes(tmp_path):
+    child = f"import os, pathlib, time; pathlib.Path({str(tmp_path / 'pid')!r}).write_text(str(os.getpid())); time.sleep(600)"
+    command = ["sh", "-c", f'"{sys.executable}" -c "{child}"; true']
+    runner = [sys.executable, ROOT / ".ci" / "sections.py", "--limit", "0.05", *command]
+    done = subprocess.run(runner, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == sections.TOO_SLOW
+    assert "took more than 0.05 minutes" in done.stdout
+    wait_until_gone(int((tmp_path / "pid").read_text()))
+
+
+def test_who_ends_the_runner_ends_the_section(tmp_path):
+    command = ["sh", "-c", f"echo $$ > {tmp_path / 'pid'}; sleep 600; true"]
+    runner = subprocess.Popen([sys.executable, ROOT / ".ci" / "sections.py", "--limit", "10", *command])
+    while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text().strip():
+        time.sleep(0.05)
+    runner.send_signal(signal.SIGTERM)
+    assert runner.wait(60) != 0
+    wait_until_gone(int((tmp_path / "pid").read_text()))
+
+
+def wait_until_gone(process):
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        try:
+            os.kill(process, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.05)
+    raise AssertionError("the section's process still runs")
