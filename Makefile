@@ -33,7 +33,7 @@ help:
 	@echo "make test-delta-spark  Delta Spark judges our tables and goes on from them (about 20 minutes; DELTA_SPARK_PART=2/4 for a part)"
 	@echo "make test-stores  object stores and HDFS on loopback, with Spark and with faults (about ten minutes; installs them once)"
 	@echo "make test-clusters  Spark standalone, YARN and Spark Connect, and Airflow on Celery, on loopback"
-	@echo "make test-faults  crashes, histories, damage: looks for faults (ten minutes; test-faults-long: hours, and writes docs/reliability.md)"
+	@echo "make test-faults  crashes, histories, damage: looks for faults (ten minutes; test-faults-long: hours, and writes its figures into benchmarks/RESULTS.md)"
 	@echo "make test-mutations  breaks the rules of the engine one by one; its tests must notice (hours; ROOM=conflicts for a part)"
 	@echo "make audit      known vulnerabilities of what requirements.lock names (licences: their licences)"
 	@echo "make test-all   every suite, one after the other, nothing left out (over an hour)"
@@ -100,12 +100,12 @@ test-clusters: $(STAMP) $(SPARK_CLASSES)
 	@$(RUN) $(BIN)/python tests/stores/install.py
 	@$(RUN_TESTS) $(BIN)/python -m pytest --timeout 800 -m clusters tests/stores $(TEST_FLAGS)
 
-# FAULTS=long in the environment: as often as docs/reliability.md tells of.
+# FAULTS=long in the environment: as often as benchmarks/RESULTS.md reports.
 test-faults: $(STAMP) $(SPARK_CLASSES)
 	@$(RUN) $(BIN)/python tests/stores/install.py python versitygw
 	@$(RUN_TESTS) $(IN_MEMORY) $(BIN)/python -m pytest -n 2 --dist loadfile -m faults tests/faults $(TEST_FLAGS)
 
-# Many hours. Writes docs/reliability.md. A part again: FAULTS=long make test-faults TEST_FLAGS="-k histories", then the report.
+# Many hours. Writes its figures into benchmarks/RESULTS.md. A part again: FAULTS=long make test-faults TEST_FLAGS="-k histories", then the report.
 test-faults-long: $(STAMP) $(SPARK_CLASSES)
 	@$(RUN) $(BIN)/python tests/stores/install.py
 	@rm -rf build/faults

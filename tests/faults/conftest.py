@@ -37,7 +37,7 @@ def seed() -> int:
 
 @pytest.fixture
 def figures() -> Callable[..., None]:
-    """Note what a test tried, for docs/reliability.md: ``figures("histories", tried=300, failed=0, seed=seed)``."""
+    """Note what a test tried, for benchmarks/RESULTS.md: ``figures("histories", tried=300, failed=0, seed=seed)``."""
 
     def note(name: str, **values: Any) -> None:
         FIGURES.mkdir(parents=True, exist_ok=True)

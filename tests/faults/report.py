@@ -1,4 +1,4 @@
-"""Write what ``make test-faults-long`` tried into docs/reliability.md: ``python tests/faults/report.py``."""
+"""Write what ``make test-faults-long`` tried into benchmarks/RESULTS.md: ``python tests/faults/report.py``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 FIGURES = ROOT / "build" / "faults"
-PAGE = ROOT / "docs" / "reliability.md"
+PAGE = ROOT / "benchmarks" / "RESULTS.md"
 BEGIN, END = "<!-- figures: make test-faults-long -->", "<!-- end of the figures -->"
 COUNTED = ("tried", "failed")
 OF_A_RUN = ("seed", "shown")

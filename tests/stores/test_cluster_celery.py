@@ -1,6 +1,6 @@
 """A transaction whose tasks run on Celery, in whatever process, with two schedulers and XComs on S3.
 
-``MAPPED_STAGES=1000`` makes it as large as docs/scale.md tells of.
+``MAPPED_STAGES=1000`` makes it as large as in docs/scale.md.
 """
 
 from __future__ import annotations
