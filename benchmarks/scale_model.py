@@ -4,7 +4,7 @@ python benchmarks/scale_model.py            # measured, modelled, ratio
 python benchmarks/scale_model.py --predict  # 10^8 files, 10^5 partitions, 10^3 concurrent runs on S3
 
 An operation is a list of steps, one after the other; a step is a number of equal requests, some at a time. Each formula stands
-in docs/scale.md in words.
+in benchmarks/README.md in words.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def read_version_name(version: int) -> str:
-    """Return "read version 3", or "a new table": what stands in brackets after the name of a table."""
+    """Return "read version 3", or "a new table", for the brackets after the name of a table."""
     return f"read version {version}" if version >= 0 else "a new table"
 
 

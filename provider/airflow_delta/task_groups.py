@@ -185,7 +185,7 @@ def delta_transaction(
     :param max_restarts: maximum number of restarts by one task without success in between. (templated)
     :param restart_conn_id: connection to Airflow's REST API, needed for ``restart`` if the Dag has tasks that are not downstream
         of the start task. (templated)
-    :param conflict_detection: how closely the commit looks at what others committed since the version that was read: ``delta``,
+    :param conflict_detection: how closely the commit checks concurrent commits since the version that was read: ``delta``,
         ``statistics`` or ``rows``, as in :class:`~airflow_delta.operators.committing.Committer`. Default: that of
         ``default_args``, or ``rows``. (templated)
     :param outlets: assets that the commit emits; default: the table's own, unless its name, or the connection of a relative name,

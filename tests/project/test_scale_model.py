@@ -1,4 +1,4 @@
-"""The model of docs/scale.md computes what was measured, and its writers lose nothing."""
+"""The model of benchmarks/README.md computes what was measured, and its writers lose nothing."""
 
 from __future__ import annotations
 

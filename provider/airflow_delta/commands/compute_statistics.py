@@ -80,7 +80,7 @@ def _absent_columns(footer: pq.FileMetaData, schema: StructType, properties: Tab
 
 
 def is_complete(stats: str | None, leaves: Sequence[Leaf]) -> bool:
-    """Return whether statistics tell everything of a file that statistics can tell.
+    """Return whether statistics of a file are complete.
 
     :param leaves: columns that statistics are kept of.
     """
@@ -100,7 +100,7 @@ def is_complete(stats: str | None, leaves: Sequence[Leaf]) -> bool:
 
 
 def completed(old: str | None, new: str) -> str:
-    """Return statistics with what only the new ones tell; what the old ones tell stays."""
+    """Return the old statistics, completed with values that only the new ones have."""
     try:
         known = msgspec.json.decode(old or "{}", type=dict[str, msgspec.Raw])
         added = msgspec.json.decode(new, type=dict[str, msgspec.Raw])

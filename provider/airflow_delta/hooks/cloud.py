@@ -52,7 +52,7 @@ _FAILED_SECONDS = 5.0
 
 
 def cloud_options(connection: Connection, conn_id: str, allowed: Allowed) -> dict[str, str]:
-    """Return the storage options that a connection to a cloud stands for.
+    """Return the storage options for a connection to a cloud.
 
     :param allowed: what it may use of this process.
     :raises DeltaIllegalArgumentException: if it needs a provider that is not installed, holds nothing that a store can use, or
@@ -204,7 +204,7 @@ def _azure(connection: Connection, conn_id: str, allowed: Allowed) -> dict[str, 
 
 
 def azure_options(connection: Connection, conn_id: str) -> dict[str, str]:
-    """Return the options that a connection to Azure stands for; whether they may be used is not checked.
+    """Return the options for a connection to Azure, without checking whether they may be used.
 
     Its fields are read as ``WasbHook`` and ``AzureDataLakeStorageV2Hook`` do; object_store itself asks for managed identities.
     """
@@ -275,7 +275,7 @@ def _module(name: str, package: str, conn_id: str) -> Any:
 
 @dataclass
 class _Fetched:
-    """Credentials of one identity: who waits for them holds up nobody else."""
+    """Credentials of one identity: waiting for them blocks no other."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     at: float = 0.0

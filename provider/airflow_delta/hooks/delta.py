@@ -169,7 +169,7 @@ class DeltaHook(BaseHook):
         :param df_type: ``arrow``, ``pandas``, ``polars`` or ``spark``.
         :param limit: number of rows that may be returned; ``None`` for any. It does not apply to ``df_type="spark"``.
         :param spark: session for ``df_type="spark"``; default: the active one.
-        :raises ReadLimitException: if there are more rows than ``limit``: before they are read where statistics tell.
+        :raises ReadLimitException: if there are more rows than ``limit``: before they are read, if statistics give their number.
         :raises PredicateException: if ``where`` does not parse, or only Spark can evaluate it.
         :raises DeltaTableNotFoundException: if there is no table.
         :raises VersionNotFoundException: if the log does not hold the version yet, or no longer does.

@@ -21,7 +21,7 @@ DataFrameType = Literal["arrow", "pandas", "polars", "spark"]
 DF_TYPES = ("arrow", "pandas", "polars", "spark")
 
 ROW_LIMIT = 1_000_000
-"""Rows that ``get_df`` and ``read_changes`` return unless told otherwise: what a worker's memory usually holds."""
+"""Default number of rows that ``get_df`` and ``read_changes`` return: what a worker's memory usually holds."""
 
 
 def check_df_type(df_type: str, table: str) -> None:

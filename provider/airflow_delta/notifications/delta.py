@@ -42,7 +42,7 @@ class DeltaNotifier(BaseNotifier):
     ``rejected_by``; ``transactions`` that were abandoned. What is unknown is ``None``.
 
     :param notifiers: one or several notifiers, or functions that take Airflow's context.
-    :param events: kinds of events to tell about.
+    :param events: kinds of events to report.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What the context of a task callback tells: why a transaction was not published."""
+"""What the context of a task callback shows: why a transaction was not published."""
 
 from __future__ import annotations
 

@@ -165,7 +165,7 @@ class DeltaOperator(BaseOperator):
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether the task was told to stop."""
+        """Whether the task was asked to stop."""
         return self._killed
 
     @cached_property

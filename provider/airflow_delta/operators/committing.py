@@ -82,7 +82,7 @@ class Committer(Part):
         }
 
     def tags(self, context: Context) -> dict[str, str]:
-        """Return the tags of the commit: who commits, and how closely it looks at what others committed."""
+        """Return the tags of the commit: its task, and how closely it checks concurrent commits."""
         return {**commit_tags(context), **detection_tags(self.conflict_detection)}
 
     def policy(self) -> CommitPolicy:

@@ -1,4 +1,4 @@
-"""``conflict_detection`` of a task: its check in the Dag file, its tag, and what is told about conflicts that it resolved."""
+"""``conflict_detection`` of a task: its check in the Dag file, its tag, and the report of resolved conflicts."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ class EarlierTry:
 
         Waits for an application that still runs on this machine without the worker that submitted it.
 
-        :raises DeltaIllegalStateException: if the task is told to stop meanwhile.
+        :raises DeltaIllegalStateException: if the task is stopped meanwhile.
         """
         told = 0.0
         while (report := self._finished()) is None and not self._killed and self._applications():

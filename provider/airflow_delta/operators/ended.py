@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def find_end(task: Any, context: Context, log: DeltaLog, handle: TransactionHandle) -> CommitResult | None:
-    """Return the commit of a stage's transaction; ``None`` while the transaction goes on.
+    """Return the commit of a stage's transaction; ``None`` while the transaction is open.
 
     :raises TransactionAbortedException: if it was aborted and Airflow does not restart it (``on_clear`` of the commit).
     """

@@ -194,7 +194,7 @@ def _starts_of(definition: Any) -> list[Any] | None:
 
 
 def _is_literal(given: Any) -> bool:
-    """Return whether a handle, or a result, stands in the Dag file as it is: no text in it is a template."""
+    """Return whether a handle, or a result, is a literal in the Dag file, without templates."""
     if isinstance(given, _Each):
         return False
     from airflow_delta.staging.contract import Payload
@@ -305,7 +305,7 @@ class _Declared:
         return cls(start, tables, conn_ids, uris, identity, definition)
 
     def completed(self, handle: TransactionHandle) -> TransactionHandle:
-        """Return the handle with what nobody checks, since it is no rule of the table, as in the Dag file."""
+        """Return the handle with unchecked fields, which are not rules of the table, as in the Dag file."""
         given_table: str | None = handle.given_table if handle.given_table in self.tables else None
         if len(self.tables) == 1:
             given_table = self.tables[0]

@@ -35,7 +35,7 @@ def properties_file(
     A command line shows in the list of processes, and a request lies beside the table; only the submitting process reads this
     file. Of two lines with one name, Spark takes the last.
 
-    :param properties: what nobody may override.
+    :param properties: those that cannot be overridden.
     :param given: the author's properties file, whose content is included; default: ``spark-defaults.conf``, which
         ``spark-submit`` would read otherwise.
     :param defaults: what the file, or the task, may override.

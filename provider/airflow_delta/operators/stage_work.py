@@ -62,7 +62,7 @@ class StageWork(Part):
     _end: CommitResult | None = field(init=False, default=None)
 
     def open(self, context: Context) -> None:
-        """Find the transaction that the task got as XCom, and whether it goes on.
+        """Find the transaction that the task got as XCom, and whether it is still open.
 
         :raises HandleMismatchException: if it is not the one in the Dag file, or nothing there says which table it may be about.
         :raises TransactionAbortedException: if it was aborted.

@@ -428,7 +428,7 @@ class DeltaAbortOperator(BaseOperator):
         """Return what was done; ``None`` if there is no transaction.
 
         :raises HandleMismatchException: if the transaction is not the one in the Dag file. Nothing is deleted.
-        :raises TransactionAbortedException: if no failed task would tell that nothing was published.
+        :raises TransactionAbortedException: if no failed task would show that nothing was published.
         """
         from airflow_delta.commands.publish.abort import abort
 

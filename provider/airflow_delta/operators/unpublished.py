@@ -1,6 +1,6 @@
-"""What becomes of rows that a transaction staged and nobody publishes: what abort says of them, and whether the run shows it.
+"""What abort reports about staged rows that will never be published, and whether the run fails.
 
-Airflow skips the commit of a run that is marked as failed, and believes whoever marks the commit as success. Then no failed task
+Airflow skips the commit of a run that is marked as failed, and accepts a commit that is marked as success. Then no failed task
 decides the run's state, which would be success.
 """
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Unpublished:
-    """Why rows of a transaction are not published, though its commit has not failed.
+    """Why rows of a transaction are not published, although its commit has not failed.
 
-    :param why: what became of the commit.
+    :param why: what happened to the commit.
     :param is_hidden: a task has failed, or the commit counts as success, and the run's state does not show it.
     :param rows: the staged rows, as far as the stages have reported them.
-    :param is_meant: a task of the Dag has skipped the commit, as an approval does that is rejected: nobody has to look.
+    :param is_meant: a task of the Dag has skipped the commit, such as a rejected approval: no attention is needed.
     """
 
     why: str

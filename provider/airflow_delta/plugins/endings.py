@@ -107,7 +107,7 @@ def ending_of(one: Transaction, evidence: Evidence, since: int | None) -> Ending
 
 
 def _unfinished(one: Transaction, mine: Sequence[Try]) -> Ending | None:
-    """Return the ending of a transaction that goes on."""
+    """Return the ending of an open transaction."""
     if one.until is not None or one.run.state not in ("running", "queued"):
         return None
     active = [found for found in mine if found.state not in ENDED and found.operator != ABORT]

@@ -111,7 +111,7 @@ async def open_transactions(place: Place) -> list[dict[str, Any]]:
 async def commit_rows(place: Place, version: int) -> dict[str, Any]:
     """Return what a commit did to rows, see :func:`airflow_delta.plugins.commit_rows.rows_of_commit`.
 
-    :raises PageProblem: if it cannot be told.
+    :raises PageProblem: if it cannot be determined.
     """
     return await _read(place, (ROWS, place.id, version), lambda ask_reader: ask_reader(ROWS, {"version": version}))
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 START, COMMIT, ABORT = "DeltaStartTransactionOperator", "DeltaCommitOperator", "DeltaAbortOperator"
 
 MAX_TRIES, MIN_TRIES = 10_000, 1_000
-"""Tries that one page looks at, the latest ones: of all Dags together, but at least so many of each."""
+"""Number of latest tries that one page reads: of all Dags together, but at least so many of each."""
 
 ENDED = frozenset({"success", "failed", "upstream_failed", "skipped", "removed"})
 _NOT_BEGUN = frozenset({None, "scheduled", "queued", "restarting"})
@@ -81,7 +81,7 @@ class Try:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What somebody answered to a task that asks people; ``by`` is ``None`` if nobody did in time."""
+    """The answer to a human-in-the-loop task; ``by`` is ``None`` if there was none in time."""
 
     asked: Try
     chosen: tuple[str, ...]

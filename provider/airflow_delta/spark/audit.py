@@ -20,7 +20,7 @@ _VIEWS_ONLY = {"spark.sql.runSQLOnFiles": "false"}
 """A check is about the views that it is given: no ``text.`/etc/passwd```."""
 
 MAX_MESSAGE = 1000
-"""Characters of an error and of a figure in a report, which goes through XCom."""
+"""Characters of an error and of a figure in a report, which is sent by XCom."""
 
 
 def run(spark: SparkSession, request: StageRequest) -> StageReport:

@@ -273,7 +273,7 @@ class KeyRead(Payload):
     :param predicate: what else is true for the rows that were read; one of ``ReadSet.predicates``, which it makes narrower.
     :param columns: columns of the table.
     :param null_safe: for each column, whether null equals null (``<=>``) or nothing (``=``).
-    :param low: the source's least value of each column; null if it has none but nulls.
+    :param low: the source's least value of each column; null if it has only nulls.
     :param high: the greatest.
     :param nulls: whether the source has nulls in each column.
     :param rows: the source's values, a list for each row, distinct or not; ``None``: too many, or in ``file``.
@@ -298,11 +298,11 @@ class ReadSet(Payload):
     :param files: paths in the log of files that the stage read and rewrote.
     :param whole_table: the whole table was read.
     :param app_ids: application ids whose versions were read.
-    :param marked: those predicates whose rows the stage has all marked in deletion vectors, and read no other for.
-    :param scanned: those predicates of which also rows count that the stage left alone, in files that are not listed: a MERGE
-        inserts a row because none is there.
+    :param marked: those predicates all of whose rows the stage has marked in deletion vectors, and for which it read no others.
+    :param scanned: those predicates for which rows that the stage left unchanged count as read, in files that are not listed: a
+        MERGE inserts a row because no row matches.
     :param keys: narrower forms of some predicates.
-    :param selected: ``whole_table`` stands for rows that ``keys`` tell from others, anywhere in the table.
+    :param selected: ``whole_table`` means the rows that ``keys`` select, anywhere in the table.
     """
 
     predicates: tuple[str, ...] = ()

@@ -56,7 +56,7 @@ class DeltaBatchSink:
     :param options: options of Spark's Parquet writer.
     :param spark_table_uri: URI of the table for Spark, if it differs from this process's.
     :param isolation_level: ``Serializable`` or ``WriteSerializable``; default: the table's property.
-    :param conflict_detection: how closely a commit looks at what others committed since the version that its batch read:
+    :param conflict_detection: how closely a commit checks concurrent commits since the version that its batch read:
         ``delta``, ``statistics`` or ``rows``; see :class:`~airflow_delta.transaction.policy.policy.CommitPolicy`.
     :param max_restarts: how often a batch starts over on the newest version after a conflict with another commit.
     :param user_metadata: ``commitInfo.userMetadata`` of every commit.

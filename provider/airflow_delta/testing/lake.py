@@ -51,7 +51,7 @@ class LakeTable:
 
     @property
     def log(self) -> DeltaLog:
-        """The table's log, read anew."""
+        """The table's log, read again."""
         from airflow_delta.log import DeltaLog
 
         return DeltaLog.for_table(str(self.path))

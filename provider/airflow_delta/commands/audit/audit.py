@@ -122,7 +122,7 @@ class AuditedTable:
 
     @cached_property
     def rows_before(self) -> int | None:
-        """Return how many rows the version that was read has; ``None`` if the statistics of a file do not tell."""
+        """Return how many rows the version that was read has; ``None`` if the statistics of a file lack the number."""
         if self.handle.read_version < 0:
             return 0
         import pyarrow.compute as pc
@@ -139,7 +139,7 @@ class AuditedTable:
 
     @cached_property
     def rows_after(self) -> int | None:
-        """Return how many rows the table has after the commit; ``None`` if statistics do not tell."""
+        """Return how many rows the table has after the commit; ``None`` if statistics lack the number."""
         before = self.rows_before
         changes = [*((live_records(file), 1) for file in self.added), *((live_records(f), -1) for f in self.removed.values())]
         if before is None or any(rows is None for rows, _ in changes):

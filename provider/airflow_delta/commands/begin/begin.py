@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["RERUN_POLICIES", "begin", "find_commit"]
 
 DEFAULT_CONFIGURATION = {"delta.setTransactionRetentionDuration": "interval 90 days"}
-"""Properties of tables that we create, unless told otherwise: application ids of Dag runs add up in the log."""
+"""Default properties of tables that we create: application ids of Dag runs add up in the log."""
 
 logger = logging.getLogger(__name__)
 _MAX_LONG = 2**63 - 1
@@ -86,7 +86,7 @@ def begin(
         policy.
     :param possible_since: returns when this identity may have been committed for the first time, in milliseconds since the epoch
         (``None``: within the time that keys are kept). Asked if the table expires keys and does not know this one.
-    :param former_keys: keys of an earlier scheme that may stand for the same work. If the table knows one of them but not this
+    :param former_keys: keys of an earlier scheme that may mean the same work. If the table knows one of them but not this
         identity, it cannot be known whether the work was committed.
     :param user: who uses the identity, and what to do if the log says that another run has used it, or that this run has
         published under another one; ``None``: that is not looked at.

@@ -77,7 +77,7 @@ def in_container(schema: StructType, path: Path) -> bool:
 
 
 def position_of(table: AlteredTable, fields: tuple[StructField, ...], position: str) -> int:
-    """Return the index of a column that goes ``FIRST`` or ``AFTER`` another one."""
+    """Return the index of a column moved ``FIRST`` or ``AFTER`` another one."""
     words = position.split(None, 1)
     if len(words) == 1 and words[0].upper() == "FIRST":
         return 0

@@ -19,7 +19,7 @@ _TITLES = {NEW: "New columns", DROPPED: "Dropped columns", RENAMED: "Renamed col
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaChange:
-    """A column, or a field in one, that comes, goes or changes.
+    """A column, or a field in one, that is added, removed or changed.
 
     :param kind: ``new``, ``dropped``, ``renamed`` or ``type``.
     :param column: its path before the commit; of a new one, after it.

@@ -42,7 +42,7 @@ class Side:
 
     @property
     def count(self) -> int | None:
-        """Number of rows, ``None`` if statistics do not tell."""
+        """Number of rows, ``None`` if statistics lack it."""
         marked = [None if file.deletion_vector is None else file.deletion_vector.cardinality for file in self.marked]
         return None if self.changes else total([*map(live_records, self.files), *marked])
 

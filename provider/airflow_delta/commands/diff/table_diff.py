@@ -37,10 +37,10 @@ class TableDiff:
     :param keys: columns that identify a row.
     :param exact: whether rows were compared or need not be. If not, ``added`` and ``removed`` are all rows of the files that come
         and go, unchanged ones included: upper bounds.
-    :param added: number of rows; ``None`` if statistics do not tell.
+    :param added: number of rows; ``None`` if statistics lack it.
     :param changed: number of rows whose keys stay; ``None`` if unknown, or without keys: their old state counts as removed, their
         new one as added.
-    :param schema_changes: how the columns change; nothing of a new table, or if the log no longer tells.
+    :param schema_changes: how the columns change; empty for a new table, or if the log no longer shows it.
     """
 
     table: str

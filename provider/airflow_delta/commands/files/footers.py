@@ -134,7 +134,7 @@ def mapped_schema_of_files(
 
 
 def bounds_of_column(footer: pq.FileMetaData, name: str) -> tuple[int, int] | None:
-    """Return the lowest and highest value of a top-level integer column, ``None`` if the footer does not tell."""
+    """Return the lowest and highest value of a top-level integer column, ``None`` if the footer lacks them."""
     index = next((i for i, path in enumerate(leaf_paths(footer)) if path == (name,)), None)
     if index is None:
         return None

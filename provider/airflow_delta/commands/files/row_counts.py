@@ -15,7 +15,7 @@ __all__ = ["live_records", "num_records", "total"]
 
 
 def live_records(file: AddFile | RemoveFile) -> int | None:
-    """Return the rows of a file that no deletion vector marks, ``None`` if its statistics do not tell."""
+    """Return the rows of a file that no deletion vector marks, ``None`` if its statistics lack the number."""
     rows = num_records(file.stats)
     return rows if rows is None or file.deletion_vector is None else rows - file.deletion_vector.cardinality
 

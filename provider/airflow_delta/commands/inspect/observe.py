@@ -40,7 +40,7 @@ class CommitSummary:
         them, else the file's time, or ``commitInfo.timestamp`` if the store does not tell it.
     :param tags: ``commitInfo.tags``; those that begin with ``airflow.`` name the Airflow run.
     :param app_transactions: version by application id, from the ``txn`` actions.
-    :param num_records: rows of the added files by their statistics, without deleted rows; ``None`` if a file does not tell.
+    :param num_records: rows of the added files by their statistics, without deleted rows; ``None`` if a file lacks them.
     :param data_change: rows changed; ``False`` for OPTIMIZE or ALTER.
     :param partitions: partitions of the added and removed files (serialised values by physical name), at most 100.
     :param changes_metadata: the commit holds ``metaData``: schema, partitioning or properties.
@@ -79,7 +79,7 @@ class CommitSummary:
 class Observation(NamedTuple):
     """A commit with all of its partitions.
 
-    :param partitions: all partitions that it touched; ``None`` stands for a file whose partition the commit does not tell.
+    :param partitions: all partitions that it touched; ``None`` means a file whose partition is not in the commit.
     """
 
     summary: CommitSummary

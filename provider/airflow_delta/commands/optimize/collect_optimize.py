@@ -77,7 +77,7 @@ def collect_actions(
 
 
 def _raise_other_rows(stage: StageView, request: StageRequest, files: Sequence[ScanFile], rows: int, wanted: int) -> NoReturn:
-    """Raise the error for other rows than the log counts: whether the log is wrong, footers tell."""
+    """Raise the error for a number of rows other than the log's; footers show whether the log is wrong."""
     handle = stage.handle
     paths = {file.path for file in files}
     check_row_counts(

@@ -73,7 +73,7 @@ def run_rewrite(
     :param select: selects the files of the version that is read (``plan_optimize``, ``reorg``).
     :param on_spark: does the Spark part.
     :param identity: ``task_id``, ``map_index`` and ``attempt``, which separate the staged files.
-    :param batch_size: bytes of input per commit; default: all in one. Commits stand if a later batch fails.
+    :param batch_size: bytes of input per commit; default: all in one. Commits are kept if a later batch fails.
     :param parallel: bins that Spark writes at a time.
     :raises DeltaTableNotFoundException: if there is no table.
     :raises DeltaConcurrentModificationException: if another commit has removed a file that was rewritten, or its rows.

@@ -1,4 +1,4 @@
-"""Whether a transaction has ended, asked by a task before it works for it: nobody could publish what it would stage."""
+"""Whether a transaction has ended. A task checks this before it stages files that could not be published."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Ended:
 
 
 def ended(log: DeltaLog, handle: TransactionHandle, *, runs_again: bool) -> Ended | None:
-    """Return how a transaction has ended; ``None`` while it goes on, as far as markers and log show.
+    """Return how a transaction has ended; ``None`` while it is open, as far as markers and log show.
 
     In the first try of a task that takes two look-ups. The log is read, back to the version that the transaction read, only if
     there is a marker, or if the task runs again: maintenance deletes the markers of old commits.

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 class Evidence:
     """What is known about a transaction.
 
-    :param committed: the log holds it, or may hold it; ``None``: the log cannot tell.
-    :param version: version that holds it, if a commit or a marker tells.
+    :param committed: the log holds it, or may hold it; ``None``: unknown.
+    :param version: version that holds it, if a commit or a marker shows it.
     :param reason: one sentence: how it is known, or why not.
     """
 

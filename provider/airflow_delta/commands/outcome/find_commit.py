@@ -70,7 +70,7 @@ def commit_of_chain(log: DeltaLog, app_id: str, tries: TryChain | None) -> Commi
     given this one up.
 
     :param app_id: an application that the log knows.
-    :raises TransactionExpiredException: if the log no longer holds the commits that would tell.
+    :raises TransactionExpiredException: if the log no longer holds the commits that would show it.
     """
     if tries is None:
         return None

@@ -1,4 +1,4 @@
-"""Which run, and which of its tasks, has used a transaction key: told by the tags of commits.
+"""Which run, and which of its tasks, has used a transaction key, by the tags of commits.
 
 A key that another run has committed makes this run skip its rows, or replace the other's. A run that has published to the table
 under another key, because a task was renamed or the key was changed in the Dag file, would publish its rows twice.
@@ -42,7 +42,7 @@ class KeyUser:
     :param committers: tasks whose commit is a commit of this transaction.
     :param tasks: the tasks of the Dag; ``None``: unknown.
     :param default_prefix: what the default key begins with.
-    :param check: ``warn``: tell of a key that another run or task has committed; ``fail``: refuse it; ``off``: neither, and do
+    :param check: ``warn``: warn about a key that another run or task has committed; ``fail``: refuse it; ``off``: neither, and do
         not look for what the run has committed under another key.
     :param since: returns when the run may have begun, in milliseconds since the epoch; ``None``: unknown.
     :param tell: is told a warning.
@@ -91,7 +91,7 @@ class KeyUser:
 
 
 def check_key_of_table(table: str, app_id: str, committed: CommitResult, user: KeyUser | None, *, policy: str) -> None:
-    """Tell, or refuse, that a key is in the log by another run or task, or that nobody knows by which.
+    """Warn about, or refuse, a key that another or an unknown run or task has committed.
 
     :param committed: the commit that holds the key.
     :param policy: ``skip`` or ``replace``: what the run does about the key.
@@ -187,7 +187,7 @@ def _check_other_key(table: str, version: int, key: str, tags: Mapping[str, Any]
 
 
 def _is_changed(key: str, app_id: str, tags: Mapping[str, Any], user: KeyUser) -> bool:
-    """Return whether two keys of one task cannot stand for two instances of it."""
+    """Return whether two keys of one task cannot belong to two instances of it."""
     was_mapped = tags.get("airflow.mapIndex", "-1") != "-1"
     if not user.is_mapped and not was_mapped:
         return True

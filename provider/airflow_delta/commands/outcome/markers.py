@@ -43,7 +43,7 @@ class Markers:
     """What the markers of a transaction say.
 
     :param committed: the log holds it, or once did.
-    :param version: version that holds it, when the marker tells.
+    :param version: version that holds it, if the marker has it.
     :param alive: attempts of its commit that may still be running, or ended in an unknown state.
     """
 
@@ -147,7 +147,7 @@ class _Found:
 
 
 def mark_committed(log: DeltaLog, transaction_id: str, version: int) -> None:
-    """Put the marker of a committed transaction whose attempt could not say so. Never fails: the commit stands."""
+    """Put the marker of a committed transaction whose attempt could not. Never fails: the commit is valid."""
     path = f"{transaction_directory(transaction_id)}/{COMMITTED_MARKER}"
     try:
         with contextlib.suppress(FileExistsError):

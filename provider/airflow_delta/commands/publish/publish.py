@@ -141,7 +141,7 @@ def _may_have_expired(snapshot: Snapshot, handle: TransactionHandle) -> bool:
 
 
 def _clean_up(log: DeltaLog, handle: TransactionHandle, writes: Sequence[StagedWrite]) -> None:
-    """Delete what only the way to the commit needed; leftovers do no harm, and the commit stands."""
+    """Delete files that only the commit itself needed; leftovers do no harm, and the commit is valid."""
     try:
         paths = [write.manifest.path for write in writes if write.manifest is not None]
         for write in writes:

@@ -246,7 +246,7 @@ def _is_binary(found: pa.DataType) -> bool:
 
 
 def _known(found: pa.DataType) -> DataType | None:
-    """Return the table's type that a file's type stands for."""
+    """Return the table's type for a file's type."""
     import pyarrow as pa
 
     from airflow_delta.log.schema.types import PrimitiveType

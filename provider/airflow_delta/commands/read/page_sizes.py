@@ -76,7 +76,7 @@ def check_pages(parquet: pq.ParquetFile, file: Any, group: int, names: Sequence[
 
 
 def batch_rows(parquet: pq.ParquetFile, group: int, names: Sequence[str], most: int) -> int:
-    """Return how many rows to decode at once: one value of a dictionary may stand in all of them."""
+    """Return how many rows to decode at once: all of them may hold one value of a dictionary."""
     wanted, value = set(names), 0
     about = parquet.metadata.row_group(group)
     for at in range(about.num_columns):

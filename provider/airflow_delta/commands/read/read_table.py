@@ -110,7 +110,7 @@ def read_table(
     :param where: Spark SQL predicate.
     :param columns: names of columns, in the order wanted; default: all.
     :param limit: number of rows that may be returned; ``None`` for any.
-    :raises ReadLimitException: if there are more: at once where statistics tell, else before more are returned.
+    :raises ReadLimitException: if there are more: at once if statistics show it, else before more are returned.
     :raises PredicateException: if the predicate cannot be evaluated here exactly.
 
     Also raises as :func:`snapshot_of` and :func:`read_files` do.
@@ -284,7 +284,7 @@ def _vectors(log: DeltaLog, files: Sequence[AddFile | RemoveFile]) -> dict[int, 
 
 
 def check_limit(log: DeltaLog, version: int, counts: Sequence[int | None], limit: int, *, complete: bool) -> None:
-    """Refuse a read of more rows than the limit, as far as statistics tell.
+    """Refuse a read of more rows than the limit, as far as statistics show.
 
     :param counts: rows of files that are returned whole; ``None`` if unknown.
     :param complete: there are no other files.

@@ -100,7 +100,7 @@ def check_replacement(view: TransactionView, *, mode: str, predicate: Predicate 
 
 
 def refuse_untold(view: TransactionView, operation: str, *, tells: bool) -> None:
-    """Refuse changes that the change data feed could not show together with those of earlier stages.
+    """Refuse a change that would hide an earlier stage's rows from the change data feed.
 
     If a version has change data files, readers take its changes from them alone.
 
@@ -153,6 +153,6 @@ def check_dropped(handle: TransactionHandle, stage: StageActions, dropped: Seque
 
 
 def _rows(files: Sequence[AddFile]) -> int | None:
-    """Return the live rows of files, ``None`` if a file does not tell."""
+    """Return the live rows of files, ``None`` if unknown for a file."""
     counts = [live_records(file) for file in files]
     return None if any(count is None for count in counts) else sum(count or 0 for count in counts)

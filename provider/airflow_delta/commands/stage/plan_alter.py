@@ -81,7 +81,7 @@ def collect_constraint(stage: StageView, request: StageRequest, report: StageRep
 
 
 def _undecided(table: AlteredTable, files: Sequence[AddFile], paths: Sequence[Path]) -> list[AddFile]:
-    """Return the files of which only the rows can tell whether they have a null in a column.
+    """Return the files of which only the rows can show whether they have a null in a column.
 
     :raises InvariantViolationException: if a file has one.
     """

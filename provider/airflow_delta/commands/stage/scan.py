@@ -76,7 +76,7 @@ def undecided_files(view: TransactionView, predicate: Predicate) -> list[AddFile
 
 
 def zone_needed(handle: TransactionHandle, predicate: Predicate, what: str) -> DeltaAnalysisException:
-    """Return the error of an operation on whole partitions that cannot tell which ones a predicate selects."""
+    """Return the error of an operation on whole partitions that cannot determine which ones a predicate selects."""
     return DeltaAnalysisException(
         f"{what}, partitions of table {handle.table} version {handle.read_version} are replaced whole, and whether "
         f"{predicate.text} selects some of them depends on the time zone of the reader: their timestamps have none. Choose a "

@@ -179,7 +179,7 @@ class StageView(TransactionView):
 
 @dataclass(frozen=True)
 class SparkWork:
-    """What a planned operation leaves to Spark, and what becomes of its report.
+    """The Spark work of a planned operation, and how its report is used.
 
     :param collect: turns the report on a request into the staged write. The request may come from an earlier try that asked for
         the same work.

@@ -140,7 +140,7 @@ def staged_transactions(log: DeltaLog, listing: Listing, valid: Iterable[str], *
 
 
 def _abandoned(log: DeltaLog, dead: Mapping[str, Sequence[FileStatus]]) -> tuple[AbandonedTransaction, ...]:
-    """Return those of the dead transactions that were neither committed nor aborted; none that the log cannot tell."""
+    """Return those of the dead transactions that were neither committed nor aborted, as far as the log shows."""
     unfinished = {}
     for transaction, files in dead.items():
         names = {status.path.removeprefix(f"{STAGING_DIRECTORY}/{transaction}/") for status in files}

@@ -88,7 +88,7 @@ class Replacement:
 
 
 def replacement(view: TransactionView, on: str | None, using: Sequence[str], *, fits: bool) -> Replacement:
-    """Check ``replace_on`` and ``replace_using``, and return the condition that they stand for.
+    """Check ``replace_on`` and ``replace_using``, and return their condition.
 
     Nulls are equal to nothing, as in Delta.
 

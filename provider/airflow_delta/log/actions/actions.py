@@ -100,7 +100,7 @@ class RemoveFile(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
     stats: Stats | None = None
 
     def as_add(self) -> AddFile:
-        """Return the file as it was in the table; without ``extendedFileMetadata``, as far as the action tells."""
+        """Return the file as it was in the table; without ``extendedFileMetadata``, as far as the action has it."""
         return AddFile(
             path=self.path,
             partition_values=self.partition_values or {},

@@ -91,7 +91,7 @@ def _leaf_paths(data_type: pa.DataType) -> Iterator[tuple[str, ...]]:
 
 
 def null_counts(stats: pa.Array, column: Column, *, bounded: bool) -> list[int | None]:
-    """Return how many nulls a column has in each file, ``None`` if the statistics do not tell, or are not believed.
+    """Return how many nulls a column has in each file, ``None`` if the statistics lack them, or are not credible.
 
     :param stats: JSON documents.
     :param bounded: whether columns of the type have bounds.

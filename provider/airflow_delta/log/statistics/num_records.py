@@ -13,7 +13,7 @@ _rows = msgspec.json.Decoder(_Rows)
 
 
 def num_records(stats: str | None) -> int | None:
-    """Return the number of rows in a file's statistics, deleted ones included; ``None`` if they do not tell.
+    """Return the number of rows in a file's statistics, deleted ones included; ``None`` if they lack it.
 
     It is a claim of whoever wrote the file: nothing that removes rows rests on it alone.
     """

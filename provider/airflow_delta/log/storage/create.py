@@ -1,4 +1,4 @@
-"""Create an object whose content tells whether it is one's own, however often the put has to be repeated."""
+"""Create an object whose content shows whether it is one's own, however often the put has to be repeated."""
 
 from __future__ import annotations
 

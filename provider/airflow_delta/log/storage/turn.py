@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from airflow_delta.log.storage.base import LogStore
 
 LONGEST_SECONDS = 600
-"""After this time nobody waits for a turn to be given back: its holder may be stopped, or hang."""
+"""After this time a turn is no longer waited for: its holder may be stopped, or hang."""
 
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _AGES = 8
 _LANDINGS = 64
 _MEMORY = 1.0
-"""Seconds after which nobody is expected to be waiting any more."""
+"""Seconds after which no writer is expected to be waiting."""
 _LOSSES = 4
 """Number of losses in a row without a wait, if nothing is known of the others."""
 

@@ -307,7 +307,7 @@ class OptimisticTransaction:
         :raises DeltaConcurrentModificationException: if others committed what this transaction cannot be serialised with.
         :raises MaxCommitRetriesExceededException: if the limits of the policy are reached.
         :raises CommitCancelledException: if the policy's ``cancelled`` says so.
-        :raises CommitStateUnknownException: if neither the store nor the log tells whether the commit was written.
+        :raises CommitStateUnknownException: if neither the store nor the log shows whether the commit was written.
         :raises DeltaAssertionError: if the transaction has already been committed.
         """
         version = self.commit_impl(actions, operation, can_skip_empty_commits=False, tags=tags, user_metadata=user_metadata)

@@ -69,7 +69,7 @@ class _Marks:
 
     @property
     def stays(self) -> bool:
-        """Whether a row is left; without one, the file goes."""
+        """Whether a row is left; without one, the file is removed."""
         return len(self.marked) < self.records
 
     @property

@@ -31,7 +31,7 @@ NOT_IN_PYTHON = (ArithmeticError, TypeError, ValueError)
 
 
 class Undecided(Exception):
-    """Whether rows conflict cannot be told; the message says why, as the end of a sentence."""
+    """Whether rows conflict cannot be determined; the message gives the reason, as the end of a sentence."""
 
 
 class Replaced(NamedTuple):

@@ -1,4 +1,4 @@
-"""How closely a commit looks at what others committed since the version it read."""
+"""How closely a commit checks concurrent commits since the version it read."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ _listeners: dict[Listener, tuple[str, ...]] = {}
 
 @dataclass
 class Held:
-    """Events that are not told yet.
+    """Events that are not reported yet.
 
     :param only: prefix of their names.
     """
@@ -34,7 +34,7 @@ class Held:
     _events: list[tuple[str, str, Mapping[str, Any], int]] = field(default_factory=list)
 
     def forget(self) -> None:
-        """Tell nobody of those so far: what they report has turned out not to be so."""
+        """Drop the events so far: they turned out to be wrong."""
         self._events.clear()
 
 
@@ -43,7 +43,7 @@ _held: ContextVar[Held | None] = ContextVar("delta_held_events", default=None)
 
 @contextmanager
 def held_back(only: str) -> Iterator[Held]:
-    """Hold back the events of a block, and tell them at its end, unless they are forgotten.
+    """Hold back the events of a block, and report them at its end, unless they are dropped.
 
     :param only: prefix of their names.
     """

@@ -25,7 +25,7 @@ class CommitPolicy:
     :param cancelled: called right before every put; if it returns true, the commit stops with nothing written.
     :param checkpoint: ``inline`` writes a due checkpoint after the commit, ``off`` leaves it to maintenance.
     :param checksum: write ``<version>.crc`` after the commit.
-    :param fail_on_hook_error: raise an error if a post-commit hook fails. The commit stands either way.
+    :param fail_on_hook_error: raise an error if a post-commit hook fails. The commit is valid either way.
     :param conflicts: options of the conflict checker.
     :param conflict_detection: ``delta``, ``statistics`` or ``rows``: see
         :data:`~airflow_delta.transaction.policy.conflict_detection.ConflictDetection`.

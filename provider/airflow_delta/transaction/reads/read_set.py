@@ -38,7 +38,7 @@ class ReadPredicate:
     :param matches: tells whether a file of a partition belongs to what was read.
     :param rows: which rows were read; ``None``: all of these files.
     :param marked: the transaction marks every row that was read in a deletion vector, or removes its file.
-    :param scanned: it counts when one of these rows goes, although the files are not recorded.
+    :param scanned: removing one of these rows conflicts, although the files are not recorded.
     """
 
     text: str

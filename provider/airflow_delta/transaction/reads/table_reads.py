@@ -123,7 +123,7 @@ class TableReads:
 
         :param keys: values of which each of these rows has one, as in a MERGE, or a function that gives them if they matter.
         :param marked: the transaction marks every row that matches in a deletion vector, or removes its file.
-        :param scanned: it counts when one of these rows goes, although their files are not recorded.
+        :param scanned: removing one of these rows conflicts, although their files are not recorded.
         """
         predicate = self._conjunction(predicates)
         if predicate is not None:
