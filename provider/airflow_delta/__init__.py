@@ -1,19 +1,16 @@
 """Delta Lake transactions across the tasks of an Apache Airflow Dag run.
 
 ``from airflow_delta import delta_transaction`` imports Airflow when it is asked for, not before: the log and the cluster side of
-this package work without Airflow.
+this package work without Airflow. The types of these names are in ``__init__.pyi``.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from airflow_delta.operators.staging_path import staging_path
-    from airflow_delta.task_groups import delta_transaction
+from airflow_delta.version import __version__
 
-__version__ = "0.1.0"
 __all__ = ["__version__", "delta_transaction", "staging_path"]
 
 _HOMES = {"delta_transaction": "task_groups", "staging_path": "operators.staging_path"}

@@ -22,7 +22,7 @@ from airflow_delta.exceptions import (
     MaxCommitRetriesExceededException,
     MetadataChangedException,
 )
-from airflow_delta.log.delta_log import DeltaLog
+from airflow_delta.log import DeltaLog
 from airflow_delta.log.storage.local import LocalStore
 from airflow_delta.transaction import CommitPolicy, Operation, last_commit_version_in_session
 from conformance.harness import MANUAL, Table, add, metadata

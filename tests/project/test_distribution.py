@@ -56,7 +56,8 @@ def test_the_wheel_is_pure_and_named_after_the_project(built):
 
 
 def test_the_wheel_holds_every_module_of_the_package_and_nothing_else(wheel):
-    sources = {str(path.relative_to(PROVIDER)) for path in (PROVIDER / "airflow_delta").rglob("*.py")}
+    found = (path for kind in ("*.py", "*.pyi") for path in (PROVIDER / "airflow_delta").rglob(kind))
+    sources = {str(path.relative_to(PROVIDER)) for path in found}
     data = {str(path.relative_to(PROVIDER)) for path in package_data()}
     files = {name for name in wheel.namelist() if ".dist-info/" not in name}
     assert files == sources | data | {"airflow_delta/py.typed"}

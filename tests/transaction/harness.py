@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from airflow_delta.exceptions import DeltaConcurrentModificationException
+from airflow_delta.log import DeltaLog
 from airflow_delta.log.actions.actions import Action, AddFile, CommitInfo, Metadata, Protocol, RemoveFile, SetTransaction
 from airflow_delta.log.actions.decode import CommitFile
-from airflow_delta.log.delta_log import DeltaLog
 from airflow_delta.transaction import CommitPolicy, Operation, OptimisticTransaction
 
 FAST = {"durable": "false"}

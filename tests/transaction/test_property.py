@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from airflow_delta.exceptions import DeltaConcurrentModificationException
+from airflow_delta.log import DeltaLog
 from airflow_delta.log.actions.actions import Action, AddFile, SetTransaction
-from airflow_delta.log.delta_log import DeltaLog
 from airflow_delta.transaction import CommitPolicy, Operation, OptimisticTransaction
 from transaction.harness import FAST, Table, add, remove
 

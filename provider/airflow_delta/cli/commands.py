@@ -18,7 +18,7 @@ from airflow_delta.links.delta import masked
 if TYPE_CHECKING:
     from airflow_delta.commands.inspect.observe import CommitSummary
     from airflow_delta.commands.outcome.open_transactions import TransactionState
-    from airflow_delta.log import DeltaLog
+    from airflow_delta.log.delta_log import DeltaLog
 
 _Command = Callable[[Namespace], None]
 

@@ -10,7 +10,7 @@ from airflow_delta.cli.commands import command, table_of
 from airflow_delta.cli.output import print_data, print_line, print_rows
 
 if TYPE_CHECKING:
-    from airflow_delta.log import DeltaLog
+    from airflow_delta.log.delta_log import DeltaLog
 
 
 @command()

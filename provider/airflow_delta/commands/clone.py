@@ -23,7 +23,8 @@ from airflow_delta.staging.contract import CommitResult, TransactionHandle
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from airflow_delta.log import DeltaLog, Snapshot
+    from airflow_delta.log import Snapshot
+    from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.log.storage.base import LogStore
     from airflow_delta.transaction import Operation, OptimisticTransaction
 

@@ -23,7 +23,8 @@ from airflow_delta.staging.contract import CommitResult
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-    from airflow_delta.log import DeltaLog, Snapshot
+    from airflow_delta.log import Snapshot
+    from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.log.features.properties import TableProperties
     from airflow_delta.transaction import CommitPolicy, OptimisticTransaction, PostCommitHook
 

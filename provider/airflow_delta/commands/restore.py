@@ -21,8 +21,9 @@ from airflow_delta.staging.contract import CommitResult, TransactionHandle
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from airflow_delta.log import DeltaLog, Snapshot
+    from airflow_delta.log import Snapshot
     from airflow_delta.log.actions.actions import Action, AddFile, DomainMetadata, Metadata
+    from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.transaction import Operation, OptimisticTransaction
 
 _THREADS = 16
@@ -96,7 +97,7 @@ def restore_actions(
     from airflow_delta.transaction import Operation
 
     latest = txn.snapshot
-    wanted = version_at_timestamp(log, timestamp) if version is None and timestamp is not None else int(version or 0)
+    wanted = version_at_timestamp(log.update(), timestamp) if version is None and timestamp is not None else int(version or 0)
     if wanted == latest.version:
         return None
     if not 0 <= wanted < latest.version:

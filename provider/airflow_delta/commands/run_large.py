@@ -17,7 +17,7 @@ from airflow_delta.log.actions.actions import Action, AddFile, RemoveFile, SetTr
 from airflow_delta.staging.contract import CommitResult, TransactionHandle
 
 if TYPE_CHECKING:
-    from airflow_delta.log import DeltaLog
+    from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.transaction import CommitPolicy, Operation, OptimisticTransaction, PostCommitHook
 
 logger = logging.getLogger(__name__)

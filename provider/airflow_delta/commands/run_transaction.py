@@ -19,7 +19,7 @@ from airflow_delta.exceptions import (
 from airflow_delta.staging.contract import CommitResult, StagedWrite, TransactionHandle
 
 if TYPE_CHECKING:
-    from airflow_delta.log import DeltaLog
+    from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.transaction import CommitPolicy, PostCommitHook
 
 logger = logging.getLogger(__name__)

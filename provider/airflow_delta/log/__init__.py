@@ -1,46 +1,29 @@
 """The Delta log on its own, without transactions: reading a table at a version, and writing commits and checkpoints.
 
-Everything is imported on first use, so that a task pays only for what it needs.
+Everything is imported on first use, so that a task pays only for what it needs. ``DeltaLog`` comes from the floor
+above, with transactions; the package itself uses :class:`airflow_delta.log.delta_log.DeltaLog`.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from airflow_delta.log.actions.actions import (
-        AddCDCFile,
-        AddFile,
-        CommitInfo,
-        DeletionVectorDescriptor,
-        DomainMetadata,
-        Format,
-        Metadata,
-        Protocol,
-        RemoveFile,
-        SetTransaction,
-    )
-    from airflow_delta.log.checksum_validation import ChecksumValidation
-    from airflow_delta.log.delta_log import DeltaLog
-    from airflow_delta.log.history import CommitRecord
-    from airflow_delta.log.snapshot import Snapshot
+from typing import Any
 
 _HOMES = {
-    "AddCDCFile": "actions.actions",
-    "AddFile": "actions.actions",
-    "ChecksumValidation": "checksum_validation",
-    "CommitInfo": "actions.actions",
-    "CommitRecord": "history",
-    "DeletionVectorDescriptor": "actions.actions",
-    "DeltaLog": "delta_log",
-    "DomainMetadata": "actions.actions",
-    "Format": "actions.actions",
-    "Metadata": "actions.actions",
-    "Protocol": "actions.actions",
-    "RemoveFile": "actions.actions",
-    "SetTransaction": "actions.actions",
-    "Snapshot": "snapshot",
+    "AddCDCFile": "airflow_delta.log.actions.actions",
+    "AddFile": "airflow_delta.log.actions.actions",
+    "ChecksumValidation": "airflow_delta.log.checksum_validation",
+    "CommitInfo": "airflow_delta.log.actions.actions",
+    "CommitRecord": "airflow_delta.log.history",
+    "DeletionVectorDescriptor": "airflow_delta.log.actions.actions",
+    "DeltaLog": "airflow_delta.transaction.delta_log",
+    "DomainMetadata": "airflow_delta.log.actions.actions",
+    "Format": "airflow_delta.log.actions.actions",
+    "Metadata": "airflow_delta.log.actions.actions",
+    "Protocol": "airflow_delta.log.actions.actions",
+    "RemoveFile": "airflow_delta.log.actions.actions",
+    "SetTransaction": "airflow_delta.log.actions.actions",
+    "Snapshot": "airflow_delta.log.snapshot",
 }
 
 __all__ = [
@@ -65,7 +48,7 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{home}"), name)
+    value = getattr(import_module(home), name)
     globals()[name] = value
     return value
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 import msgspec
 
@@ -17,15 +17,43 @@ from airflow_delta.log.checksum.histograms import FILE_SIZE_BINS
 from airflow_delta.log.storage.file_names import checksum_file, commit_file
 
 if TYPE_CHECKING:
-    from airflow_delta.log.actions.actions import AddFile
+    from airflow_delta.log.actions.actions import AddFile, DomainMetadata, Metadata, SetTransaction
+    from airflow_delta.log.actions.actions import Protocol as TableProtocol
     from airflow_delta.log.checksum.totals import Totals
-    from airflow_delta.log.snapshot import Snapshot
+    from airflow_delta.log.features.properties import TableProperties
+    from airflow_delta.log.segment.commit_files import CommitFiles
+    from airflow_delta.log.segment.segment import LogSegment
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 Mismatches = dict[str, tuple[Any, Any]]
+
+
+class Version(Protocol):
+    """What is compared of a version; a :class:`~airflow_delta.log.snapshot.Snapshot` has it."""
+
+    log: CommitFiles
+
+    @property
+    def version(self) -> int: ...
+    @property
+    def segment(self) -> LogSegment: ...
+    @property
+    def metadata(self) -> Metadata: ...
+    @property
+    def protocol(self) -> TableProtocol: ...
+    @property
+    def properties(self) -> TableProperties: ...
+    @property
+    def in_commit_timestamp(self) -> int | None: ...
+    @property
+    def set_transactions(self) -> Mapping[str, SetTransaction]: ...
+    @property
+    def domain_metadata(self) -> Mapping[str, DomainMetadata]: ...
+    def count_totals(self) -> Totals: ...
+    def add_files(self) -> Iterable[AddFile]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +81,7 @@ class ChecksumValidation:
                 f"interval must be at least 1 and min_age at least 0, got {self.interval} and {self.min_age}"
             )
 
-    def is_due(self, snapshot: Snapshot) -> bool:
+    def is_due(self, snapshot: Version) -> bool:
         """Tell whether a transaction that reads this snapshot must validate it; costs at most one file status."""
         if self.mode != "when_due" or snapshot.version < 0:
             return self.mode == "always" and snapshot.version >= 0
@@ -66,34 +94,29 @@ class ChecksumValidation:
         return status is not None and time.time() * 1000 - status.modification_time > self.min_age * 60_000
 
 
-def find_mismatches(snapshot: Snapshot) -> Mismatches:
+def find_mismatches(computed: Version) -> Mismatches:
     """Return the fields in which a version's checksum differs from the state in its checkpoint and commits.
 
     Nothing differs if there is no checksum or it is malformed, since it is then never used. Reads the whole state.
+
+    :param computed: the version without its checksum.
     """
-    log = snapshot.log
+    log = computed.log
     try:
-        data = log.store.read(checksum_file(snapshot.version))
+        data = log.store.read(checksum_file(computed.version))
     except FileNotFoundError:
         return {}
     checksum = decode_checksum(data)
     if isinstance(checksum, str):
-        logger.warning("Table %s: ignoring the checksum file of version %s: %s", log.uri, snapshot.version, checksum)
+        logger.warning("Table %s: ignoring the checksum file of version %s: %s", log.uri, computed.version, checksum)
         return {}
-    computed = computed_snapshot(snapshot)
     found: Mismatches = {}
     _compare_state(checksum, computed, found)
     _compare_files(checksum, computed, found)
     return found
 
 
-def computed_snapshot(snapshot: Snapshot) -> Snapshot:
-    """Return a snapshot of the same version that reads only checkpoint and commits."""
-    segment = replace(snapshot.segment, checksum_versions=())
-    return type(snapshot)(snapshot.log, segment, corrupt_checkpoints=snapshot.corrupt_checkpoints)
-
-
-def mismatch_error(snapshot: Snapshot, mismatches: Mapping[str, tuple[Any, Any]]) -> DeltaChecksumMismatchException:
+def mismatch_error(snapshot: Version, mismatches: Mapping[str, tuple[Any, Any]]) -> DeltaChecksumMismatchException:
     """Return the error, which names every field that differs."""
     fields = "; ".join(f"{name}: checksum {_short(said)}, log {_short(is_)}" for name, (said, is_) in mismatches.items())
     path = checksum_file(snapshot.version)
@@ -107,7 +130,7 @@ def mismatch_error(snapshot: Snapshot, mismatches: Mapping[str, tuple[Any, Any]]
     )
 
 
-def _compare_state(checksum: VersionChecksum, computed: Snapshot, found: Mismatches) -> None:
+def _compare_state(checksum: VersionChecksum, computed: Version, found: Mismatches) -> None:
     committed = _txn_id(computed)
     if checksum.txn_id is not None and committed is not None:
         _compare(found, "txnId", checksum.txn_id, committed)
@@ -134,7 +157,7 @@ def _compare_state(checksum: VersionChecksum, computed: Snapshot, found: Mismatc
         )
 
 
-def _compare_files(checksum: VersionChecksum, computed: Snapshot, found: Mismatches) -> None:
+def _compare_files(checksum: VersionChecksum, computed: Version, found: Mismatches) -> None:
     totals = computed.count_totals()
     _compare(found, "tableSizeBytes", checksum.table_size_bytes, totals.size_in_bytes)
     _compare(found, "numFiles", checksum.num_files, totals.num_files)
@@ -176,7 +199,7 @@ def _part(found: Mismatches, field: str, decode: Callable[[], T]) -> T | None:
         return None
 
 
-def _txn_id(snapshot: Snapshot) -> str | None:
+def _txn_id(snapshot: Version) -> str | None:
     try:
         data = snapshot.log.read_commit(snapshot.version)
     except FileNotFoundError:  # cleaned up

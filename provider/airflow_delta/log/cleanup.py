@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from airflow_delta.exceptions import DeltaLogCorruptedException
+from airflow_delta.log.actions.decode import required_timestamp
 from airflow_delta.log.checkpoint_write.protection import protected_before
 from airflow_delta.log.features.protocol import check_can_write, features
 from airflow_delta.log.segment.segment import CheckpointFiles, LogListing
@@ -24,7 +25,7 @@ from airflow_delta.log.storage.file_names import (
     split_version,
     version_prefix,
 )
-from airflow_delta.log.time_travel import first_recorded_version, required_timestamp
+from airflow_delta.log.time_travel import first_recorded_version
 
 if TYPE_CHECKING:
     from airflow_delta.log.snapshot import Snapshot

@@ -1,4 +1,7 @@
-"""The log of one table: its latest snapshot, its commits, and writing to it (Delta's DeltaLog)."""
+"""The log of one table: its latest snapshot, its commits, and writing to it (Delta's DeltaLog).
+
+:class:`airflow_delta.log.DeltaLog` adds transactions, which are a floor above: :mod:`airflow_delta.transaction.delta_log`.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Self
 
 from airflow_delta.exceptions import (
     InvalidCommittedVersionException,
@@ -23,11 +26,8 @@ from airflow_delta.log.storage.factory import store_for
 from airflow_delta.log.storage.file_names import checksum_file, commit_file
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
     from airflow_delta.log.checksum_validation import ChecksumValidation
     from airflow_delta.log.history import CommitRecord
-    from airflow_delta.transaction import OptimisticTransaction
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class DeltaLog(CommitFiles):
         *,
         checksum_validation: ChecksumValidation | None = None,
         connection: str | None = None,
-    ) -> DeltaLog:
+    ) -> Self:
         """Open the log of a table, without reading anything; the table need not exist.
 
         :param table_uri: path or URI of the table.
@@ -247,7 +247,7 @@ class DeltaLog(CommitFiles):
         """
         from airflow_delta.log.time_travel import version_at_timestamp
 
-        return self.snapshot_at(version_at_timestamp(self, timestamp))
+        return self.snapshot_at(version_at_timestamp(self.update(), timestamp))
 
     def _load(self) -> Snapshot:
         begun = now()
@@ -285,23 +285,7 @@ class DeltaLog(CommitFiles):
         """
         from airflow_delta.log.history import read_history
 
-        return read_history(self, limit)
-
-    # -- transactions ---------------------------------------------------------------------------------------------------------
-
-    def start_transaction(self, snapshot: Snapshot | None = None, **options: Any) -> OptimisticTransaction:
-        """Start an optimistic transaction, see :func:`airflow_delta.transaction.start_transaction`."""
-        from airflow_delta.transaction.commit.start_transaction import start_transaction
-
-        return start_transaction(self, snapshot, **options)
-
-    def with_new_transaction(
-        self, snapshot: Snapshot | None = None, **options: Any
-    ) -> AbstractContextManager[OptimisticTransaction]:
-        """Start a transaction that is the active one of its thread inside a ``with`` block."""
-        from airflow_delta.transaction.commit.start_transaction import with_new_transaction
-
-        return with_new_transaction(self, snapshot, **options)
+        return read_history(self.update(), limit)
 
     # -- after a commit -------------------------------------------------------------------------------------------------------
 

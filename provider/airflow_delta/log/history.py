@@ -6,12 +6,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
-from airflow_delta.log.actions.decode import read_commit_info
+from airflow_delta.log.actions.decode import read_commit_info, timestamp_of_info
 from airflow_delta.log.storage.file_names import COMMIT_SUFFIX, LOG_DIRECTORY, commit_file, commit_version, version_prefix
-from airflow_delta.log.time_travel import first_recorded_version, monotonic_timestamps, timestamp_of_info
+from airflow_delta.log.time_travel import first_recorded_version, monotonic_timestamps
 
 if TYPE_CHECKING:
-    from airflow_delta.log.delta_log import DeltaLog
+    from airflow_delta.log.snapshot import Snapshot
+    from airflow_delta.log.storage.base import LogStore
 
 _CHUNK = 64
 
@@ -79,16 +80,20 @@ class CommitRecord:
         return self.commit_info.get("txnId")
 
 
-def read_history(log: DeltaLog, limit: int | None) -> list[CommitRecord]:
-    """Return the commits that are still in the log, newest first."""
+def read_history(latest: Snapshot, limit: int | None) -> list[CommitRecord]:
+    """Return the commits that are still in the log, newest first.
+
+    :param latest: the table's latest version.
+    :param limit: maximum number of commits.
+    """
+    log = latest.log
     if limit is not None and limit < 0:
         raise DeltaIllegalArgumentException(f"The history limit of table {log.uri} must not be negative: {limit}", table=log.uri)
-    snapshot = log.update()
-    latest = snapshot.segment.version
-    lowest = 0 if limit is None else max(latest - limit + 1, 0)
+    last = latest.segment.version
+    lowest = 0 if limit is None else max(last - limit + 1, 0)
     # One commit more than requested: a commit's time is adjusted by the one before.
     listed = log.store.list_from(LOG_DIRECTORY, version_prefix(max(lowest - 1, 0)) + COMMIT_SUFFIX, stat=False)
-    versions = sorted(version for status in listed if (version := commit_version(status.name)) is not None and version <= latest)
+    versions = sorted(version for status in listed if (version := commit_version(status.name)) is not None and version <= last)
     contiguous = _newest_run(versions)
     times = monotonic_timestamps(log, contiguous, listed)
     records: list[CommitRecord] = []
@@ -96,11 +101,11 @@ def read_history(log: DeltaLog, limit: int | None) -> list[CommitRecord]:
     wanted = [version for version in reversed(contiguous) if version >= lowest]
     for start in range(0, len(wanted), _CHUNK):
         chunk = wanted[start : start + _CHUNK]
-        contents = _read(log, chunk)
+        contents = _read(log.store, chunk)
         infos = [read_commit_info(version, data, table=log.uri) for version, data in zip(chunk, contents, strict=False)]
         if first_recorded is None and any(info is not None and "inCommitTimestamp" in info for info in infos):
             # Only now look up in the metadata when in-commit timestamps began, which may read the whole log.
-            first_recorded = first_recorded_version(snapshot)
+            first_recorded = first_recorded_version(latest)
         for version, info in zip(chunk, infos, strict=False):
             recorded = first_recorded is not None and version >= first_recorded
             time = timestamp_of_info(version, info, table=log.uri) if recorded else times[version]
@@ -110,15 +115,15 @@ def read_history(log: DeltaLog, limit: int | None) -> list[CommitRecord]:
     return records
 
 
-def _read(log: DeltaLog, versions: list[int]) -> list[bytes]:
+def _read(store: LogStore, versions: list[int]) -> list[bytes]:
     """Return the contents of commits, newest first, up to those that were cleaned up meanwhile."""
     try:
-        return log.store.read_many([commit_file(version) for version in versions])
+        return store.read_many([commit_file(version) for version in versions])
     except FileNotFoundError:
         contents = []
         for version in versions:
             try:
-                contents.append(log.store.read(commit_file(version)))
+                contents.append(store.read(commit_file(version)))
             except FileNotFoundError:  # older ones are gone as well
                 break
         return contents

@@ -14,7 +14,7 @@ import msgspec
 
 from airflow_delta.exceptions import DeltaLogCorruptedException, DeltaTableNotFoundException
 from airflow_delta.log.actions.actions import AddFile, DomainMetadata, Metadata, Protocol, SetTransaction
-from airflow_delta.log.actions.decode import CommitFile, CommitHead, read_small_state
+from airflow_delta.log.actions.decode import CommitFile, CommitHead, read_small_state, required_timestamp
 from airflow_delta.log.checksum.totals import MAX_FILES, Totals
 from airflow_delta.log.segment.segment import LogSegment, load_segment
 from airflow_delta.log.snapshot_state import ReadCommits, ReadOnce, SnapshotState, TailCache, missing_actions, resolve_state
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
     from airflow_delta.log.actions.reconciliation import TailFiles
     from airflow_delta.log.checkpoint.reader import CheckpointReader
-    from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.log.expressions.predicate import Predicate
     from airflow_delta.log.features.properties import TableProperties
     from airflow_delta.log.replay.filter import FileFilter
     from airflow_delta.log.schema.types import StructType
+    from airflow_delta.log.segment.commit_files import CommitFiles
 
 logger = logging.getLogger(__name__)
 
@@ -48,14 +48,14 @@ class Snapshot:
     Version, protocol, metadata and transactions come from small files; the list of files is read only by :meth:`files` and
     methods that build on it.
 
-    :param log: the log of the table.
+    :param log: the table's log, of which a version needs the commit files and the storage.
     :param segment: the files that make up the version; ``None`` if there is no table.
     :param state: the state, if it is known from an earlier version and the commits since.
     """
 
     def __init__(
         self,
-        log: DeltaLog,
+        log: CommitFiles,
         segment: LogSegment | None,
         state: SnapshotState | None = None,
         *,
@@ -141,8 +141,6 @@ class Snapshot:
             recorded = state.checksum.in_commit_timestamp_opt
             if recorded is not None:
                 return recorded
-        from airflow_delta.log.time_travel import required_timestamp
-
         try:
             data = self.log.read_commit(self.version)
         except FileNotFoundError:
@@ -552,6 +550,11 @@ class Snapshot:
 
     # -- verification ---------------------------------------------------------------------------------------------------------
 
+    def without_checksum(self) -> Snapshot:
+        """Return this version as only its checkpoint and commits tell it."""
+        segment = replace(self.segment, checksum_versions=())
+        return Snapshot(self.log, segment, corrupt_checkpoints=self.corrupt_checkpoints)
+
     def validate_checksum(self, *, fatal: bool = True) -> bool:
         """Compare this version's checksum with the state in its checkpoint and commits (Delta's ``validateChecksum``).
 
@@ -560,16 +563,16 @@ class Snapshot:
         :param fatal: raise if they differ; otherwise warn, use the state in the log, and return ``False``.
         :raises DeltaChecksumMismatchException: if they differ and ``fatal`` is set.
         """
-        from airflow_delta.log.checksum_validation import computed_snapshot, find_mismatches, mismatch_error
+        from airflow_delta.log.checksum_validation import find_mismatches, mismatch_error
 
-        mismatches = find_mismatches(self)
+        computed = self.without_checksum()
+        mismatches = find_mismatches(computed)
         if not mismatches:
             return True
         error = mismatch_error(self, mismatches)
         if fatal:
             raise error
         logger.warning("%s", error.message)
-        computed = computed_snapshot(self)
         with self._lock:
             self._segment, self._state, self._tail = computed.segment, None, None
             for name in ("timestamp", "in_commit_timestamp", "properties", "schema", "partition_schema"):

@@ -8,56 +8,53 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow_delta.exceptions import (
     DeltaIllegalArgumentException,
-    MissingCommitInfoException,
-    MissingCommitTimestampException,
     VersionNotFoundException,
 )
-from airflow_delta.log.actions.decode import CommitHead, read_commit_info
+from airflow_delta.log.actions.decode import required_timestamp
 from airflow_delta.log.segment.segment import earliest_version, list_log
 from airflow_delta.log.storage.base import UNKNOWN, FileStatus
-from airflow_delta.log.storage.file_names import commit_file, commit_version
+from airflow_delta.log.storage.file_names import commit_version
 
 if TYPE_CHECKING:
-    from airflow_delta.log.delta_log import DeltaLog
+    from airflow_delta.log.segment.commit_files import CommitFiles
     from airflow_delta.log.snapshot import Snapshot
 
-_ENABLED = "delta.enableInCommitTimestamps"
 _ENABLEMENT_VERSION = "delta.inCommitTimestampEnablementVersion"
 _ENABLEMENT_TIMESTAMP = "delta.inCommitTimestampEnablementTimestamp"
 
 
-def version_at_timestamp(log: DeltaLog, timestamp: datetime | int) -> int:
+def version_at_timestamp(latest: Snapshot, timestamp: datetime | int) -> int:
     """Return the last version committed at or before a time; the latest if the time is after it.
 
     This is the rule of all time travel here, that of Delta's RESTORE (``canReturnLastCommit``). Delta's reads refuse a time after
     the latest version; a Dag that asks for the end of its interval would then fail whenever nothing was committed since.
 
+    :param latest: the table's latest version.
     :param timestamp: a datetime (naive: UTC), or milliseconds since the epoch.
     :raises VersionNotFoundException: if the time is before the earliest version that can be rebuilt.
     :raises MissingCommitTimestampException: if a commit lacks a required in-commit timestamp; or
         :class:`~airflow_delta.exceptions.MissingCommitInfoException`.
     """
     wanted = to_milliseconds(timestamp)
-    snapshot = log.update()
-    latest = snapshot.segment.version
+    log, last = latest.log, latest.segment.version
     listing = list_log(log.store)
     earliest = earliest_version(log.store, listing)
-    versions = [version for version in sorted(listing.commits) if earliest is not None and earliest <= version <= latest]
+    versions = [version for version in sorted(listing.commits) if earliest is not None and earliest <= version <= last]
     times: Mapping[int, int]
     if not versions:  # only a checkpoint is left
-        versions, times = [latest], {latest: snapshot.timestamp}
+        versions, times = [last], {last: latest.timestamp}
     else:
-        times = _times(log, snapshot, versions, listing.commits.values())
+        times = _times(latest, versions, listing.commits.values())
     candidates = versions
-    first_recorded = first_recorded_version(snapshot)
+    first_recorded = first_recorded_version(latest)
     if first_recorded is not None and versions[0] < first_recorded <= versions[-1]:
         # File times and recorded times need not be in order with each other; the metadata says when recording began.
         recorded = [version for version in versions if version >= first_recorded]
-        since = snapshot.metadata.configuration.get(_ENABLEMENT_TIMESTAMP, "")
+        since = latest.metadata.configuration.get(_ENABLEMENT_TIMESTAMP, "")
         begins = int(since) if since.isdigit() else times[recorded[0]]
         candidates = recorded if wanted >= begins else versions[: len(versions) - len(recorded)]
     low, high = 0, len(candidates)
@@ -83,7 +80,7 @@ def to_milliseconds(timestamp: datetime | int) -> int:
     return (delta.days * 86_400 + delta.seconds) * 1000 + delta.microseconds // 1000
 
 
-def monotonic_timestamps(log: DeltaLog, versions: Sequence[int], statuses: Iterable[FileStatus]) -> dict[int, int]:
+def monotonic_timestamps(log: CommitFiles, versions: Sequence[int], statuses: Iterable[FileStatus]) -> dict[int, int]:
     """Return the times of commit files, each at least one millisecond after the one before."""
     listed = {version: status for status in statuses if (version := commit_version(status.name)) is not None}
     times: dict[int, int] = {}
@@ -105,47 +102,16 @@ def first_recorded_version(snapshot: Snapshot) -> int | None:
     return int(enabled_at) if enabled_at.isdigit() else 0
 
 
-def required_timestamp(version: int, data: bytes, *, table: str) -> int:
-    """Return the in-commit timestamp of a commit that must have one (Delta's ``getRequiredInCommitTimestamp``).
-
-    :param data: content of the commit.
-    :raises MissingCommitInfoException: if the commit has no ``commitInfo``.
-    :raises MissingCommitTimestampException: if its ``commitInfo`` has no timestamp.
-    """
-    return timestamp_of_info(version, read_commit_info(version, data, table=table), table=table)
-
-
-def timestamp_of_info(version: int, info: Mapping[str, Any] | None, *, table: str) -> int:
-    """Return the in-commit timestamp that a ``commitInfo`` must have; raises as :func:`required_timestamp` does."""
-    way_out = (
-        f"The table has in-commit timestamps ({_ENABLED}), so every commit must have one. Either the commit is by a writer that "
-        f"does not support them, or {commit_file(version)} is damaged. Stop that writer, then restore the file from a backup, or "
-        "the table to an earlier version."
-    )
-    if info is None:
-        raise MissingCommitInfoException(
-            f"Commit {version} of table {table} has no commitInfo. {way_out}", table=table, version=version
-        )
-    recorded = CommitHead.of(info).in_commit_timestamp
-    if recorded is None:
-        raise MissingCommitTimestampException(
-            f"The commitInfo of commit {version} of table {table} has no inCommitTimestamp. {way_out}",
-            table=table,
-            version=version,
-        )
-    return recorded
-
-
-def _times(log: DeltaLog, snapshot: Snapshot, versions: Sequence[int], statuses: Iterable[FileStatus]) -> Mapping[int, int]:
+def _times(snapshot: Snapshot, versions: Sequence[int], statuses: Iterable[FileStatus]) -> Mapping[int, int]:
     """Return the times of commits; in-commit timestamps are read on access."""
     first = first_recorded_version(snapshot)
     before = [version for version in versions if first is None or version < first]
-    times = monotonic_timestamps(log, before, statuses)
-    return times if first is None else _RecordedTimes(log, times)
+    times = monotonic_timestamps(snapshot.log, before, statuses)
+    return times if first is None else _RecordedTimes(snapshot.log, times)
 
 
 class _RecordedTimes(dict[int, int]):
-    def __init__(self, log: DeltaLog, file_times: Mapping[int, int]) -> None:
+    def __init__(self, log: CommitFiles, file_times: Mapping[int, int]) -> None:
         super().__init__(file_times)
         self._log = log
 
@@ -154,7 +120,7 @@ class _RecordedTimes(dict[int, int]):
         return self[version]
 
 
-def _too_early(log: DeltaLog, wanted: int, time: int, versions: Sequence[int]) -> VersionNotFoundException:
+def _too_early(log: CommitFiles, wanted: int, time: int, versions: Sequence[int]) -> VersionNotFoundException:
     return VersionNotFoundException(
         f"The time {_text(wanted)} is before version {versions[0]} of table {log.uri}, committed at {_text(time)}. Ask for a "
         f"later time; the log can rebuild versions {versions[0]} to {versions[-1]}.",

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_delta.commands.audit.audit import AuditedTable
-    from airflow_delta.log import DeltaLog
+    from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.staging.audit import AuditCheck, AuditReport, SqlCheck
     from airflow_delta.staging.contract import TransactionHandle
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
-    from airflow_delta.log import DeltaLog
+    from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.staging.contract import CommitResult, StagedWrite
     from airflow_delta.transaction import CommitPolicy, PostCommitHook
 

@@ -16,7 +16,7 @@ from airflow_delta.retry_policies import AUDIT_ERRORS
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_delta.log import DeltaLog
+    from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.staging.contract import TransactionHandle
 
 

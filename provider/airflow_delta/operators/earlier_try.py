@@ -21,7 +21,7 @@ from airflow_delta.exceptions import DeltaError, DeltaIllegalStateException
 if TYPE_CHECKING:
     from logging import Logger
 
-    from airflow_delta.log import DeltaLog
+    from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.staging.report import StageReport, StageRequest
 
 REQUEST_KEY = "delta_stage_request"

@@ -13,7 +13,7 @@ from airflow_delta.operators.restart import ON_CLEAR, Restart
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_delta.log import DeltaLog
+    from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.staging.contract import CommitResult, TransactionHandle
 
 

@@ -16,9 +16,8 @@ from airflow_delta.exceptions import HandleMismatchException, StagingException
 from airflow_delta.operators.origin import argument_of, check_mark
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    from airflow.sdk import BaseOperator, Context
 
-    from airflow_delta.operators.transaction import DeltaCommitOperator
     from airflow_delta.staging.contract import StagedWrite, TransactionHandle
 
 logger = logging.getLogger(__name__)
@@ -96,20 +95,21 @@ def _check_asked(stage: Any, write: StagedWrite) -> None:
 
 
 def expected_stages(
-    commit: DeltaCommitOperator, context: Context, staged: Sequence[StagedWrite]
+    commit: BaseOperator, context: Context, staged: Sequence[StagedWrite], *, allow_skipped: bool
 ) -> dict[tuple[str, int], str | None] | None:
     """Return the stages that a commit waits for, by task id and map index, each with the state of its task instance.
 
     :param staged: from :func:`valid_reports`.
+    :param allow_skipped: the commit's argument.
     :return: ``None`` if all of them were skipped, which the commit allows.
     """
     task_ids = {write.task_id for write in staged} | set(_stage_tasks(commit, context))
     states = instances(context, task_ids)
-    expected = {key: state for key, state in states.items() if not (commit.allow_skipped and state == "skipped")}
+    expected = {key: state for key, state in states.items() if not (allow_skipped and state == "skipped")}
     return None if states and not expected else expected
 
 
-def _stage_tasks(commit: DeltaCommitOperator, context: Context) -> Iterable[str]:
+def _stage_tasks(commit: BaseOperator, context: Context) -> Iterable[str]:
     """Yield the ids of the stage tasks that the commit depends on (its arguments are rendered, the Dag's are not)."""
     definition = context["dag"].task_dict.get(commit.task_id)
     for task, _ in XComArg.iter_xcom_references(getattr(definition, "staged", None)):

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_delta.commands.publish.compaction_request import OptimizeResult
-    from airflow_delta.log import DeltaLog
+    from airflow_delta.log.delta_log import DeltaLog
 
 
 class DeltaMaintenanceOperator(DeltaOperator):

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from airflow_delta.commands.publish.compaction_request import OptimizeResult
     from airflow_delta.commands.stage.stage_view import SparkWork, StageView
     from airflow_delta.commands.stage.view import TransactionView
-    from airflow_delta.log import DeltaLog
+    from airflow_delta.log.delta_log import DeltaLog
 
     Select = Callable[[TransactionView], Rewrite]
 

@@ -31,7 +31,7 @@ from airflow_delta.staging.paths import transaction_directory
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_delta.log import DeltaLog
+    from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.staging.contract import StagedWrite, TransactionHandle
 
 

@@ -18,7 +18,7 @@ from airflow_delta.staging.choices import ISOLATION_LEVELS, KEY_CHECKS, RERUN_PO
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_delta.log import DeltaLog
+    from airflow_delta.log.delta_log import DeltaLog
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -19,7 +19,7 @@ from airflow_delta.staging.paths import REPORT_DIRECTORY, REQUEST_NAME
 if TYPE_CHECKING:
     from logging import Logger
 
-    from airflow_delta.log import DeltaLog
+    from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.staging.report import StageRequest
 
 INTERVAL = 30.0

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_delta.exceptions import DeltaConcurrentModificationException
-    from airflow_delta.log import DeltaLog
+    from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.staging.contract import TransactionHandle
 
 ON_CONFLICT = ON_CLEAR = ("fail", "restart")

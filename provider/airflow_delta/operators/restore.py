@@ -12,7 +12,7 @@ from airflow_delta.operators.table import DeltaMaintenanceBase
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_delta.log import DeltaLog
+    from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.operators.committing import Committer
 
 

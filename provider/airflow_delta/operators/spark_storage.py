@@ -22,7 +22,7 @@ from airflow_delta.hooks.hadoop import OWN_CREDENTIALS, hadoop_settings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from airflow_delta.log import DeltaLog
+    from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.log.storage.base import LogStore
     from airflow_delta.staging.report import StageRequest
 

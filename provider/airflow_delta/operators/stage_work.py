@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context, RetryPolicy
 
     from airflow_delta.commands.stage.stage_view import StageView
-    from airflow_delta.log import DeltaLog
+    from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.staging.contract import CommitResult, StagedWrite, TransactionHandle
     from airflow_delta.staging.report import StageRequest
 

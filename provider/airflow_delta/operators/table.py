@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from airflow_delta.commands.stage.stage_view import SparkWork, StageView
-    from airflow_delta.log import DeltaLog
+    from airflow_delta.log.delta_log import DeltaLog
 
 OPERATION: Parts = (StageWork, OwnTransaction, Committer)
 """Parts of an operation without Spark."""

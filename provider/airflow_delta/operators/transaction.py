@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     import jinja2
     from airflow.sdk import Context
 
-    from airflow_delta.log import DeltaLog
+    from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.staging.contract import CommitResult, StagedWrite, TransactionHandle
 
 
@@ -301,7 +301,7 @@ class DeltaCommitOperator(DeltaOperator):
         all_skipped = False
         if handle.committed is None:
             staged = valid_reports(context, handle, flatten_reports(self.staged))
-            expected = expected_stages(self, context, staged)
+            expected = expected_stages(self, context, staged, allow_skipped=self.allow_skipped)
             all_skipped = expected is None
         self.log.info(
             "Transaction %s: committing %s staged writes (%s files, %s bytes) to %s; %s.",

@@ -15,9 +15,8 @@ from airflow_delta.operators.task_defaults import AUTHORS_RISK
 from airflow_delta.read_versions import read_version_name
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    from airflow.sdk import BaseOperator, Context
 
-    from airflow_delta.operators.transaction import DeltaCommitOperator
     from airflow_delta.staging.contract import TransactionHandle
 
 _LISTED = 5
@@ -25,7 +24,7 @@ _LISTED = 5
 _PASSED = ("success", "skipped")
 
 
-def check_upstream(commit: DeltaCommitOperator, context: Context, handle: TransactionHandle) -> None:
+def check_upstream(commit: BaseOperator, context: Context, handle: TransactionHandle) -> None:
     """Refuse to publish if a task between start and commit failed, was not run because of that, or has not ended.
 
     Teardowns do not count, as for Airflow. If the commit itself names a trigger rule that accepts failures, they are only logged.
@@ -56,7 +55,7 @@ def check_upstream(commit: DeltaCommitOperator, context: Context, handle: Transa
     )
 
 
-def _between(commit: DeltaCommitOperator, context: Context) -> set[str]:
+def _between(commit: BaseOperator, context: Context) -> set[str]:
     """Return the tasks after the start task (if the Dag file shows it) and before the commit."""
     definition: Any = context["dag"].task_dict.get(commit.task_id)
     if definition is None:

@@ -25,7 +25,7 @@ from airflow_delta.plugins.data import MAX_COMMIT_BYTES
 from airflow_delta.texts import visible
 
 if TYPE_CHECKING:
-    from airflow_delta.log import DeltaLog
+    from airflow_delta.log.delta_log import DeltaLog
 
 SAMPLE = 20
 """Rows of each kind that are shown."""

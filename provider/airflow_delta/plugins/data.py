@@ -24,7 +24,7 @@ from airflow_delta.log.storage.file_names import commit_file
 from airflow_delta.masking import masked_settings
 
 if TYPE_CHECKING:
-    from airflow_delta.log import DeltaLog
+    from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.log.storage.base import FileStatus
 
 PAGE = 30

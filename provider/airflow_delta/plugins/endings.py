@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
+from airflow_delta.plugins.transaction_values import Ending, Transaction
 from airflow_delta.plugins.tries import ABORT, COMMIT, ENDED, Answer, TaskKey, Try
-
-if TYPE_CHECKING:
-    from airflow_delta.plugins.transactions import Transaction
 
 _APPROVAL, _APPROVE, _REJECT = "ApprovalOperator", "Approve", "Reject"
 _MARKED = "The task is marked as success, but no version of the table holds the transaction."
@@ -18,25 +16,6 @@ _LEFT = "No task of its run is left that could end it."
 _NOT_RUN = "It was skipped before it ran: by a task before it, or by hand."
 _NO_ANSWER = "Nobody answered in time."
 _NEVER = 1 << 62
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """How a transaction ended.
-
-    :param state: ``committed``, ``failed``, ``rejected``, ``skipped``, ``cleared``, ``open`` (it never ended), ``running`` or
-        ``waiting`` (for somebody's answer).
-    :param by: the task that ended it, or that it waits for.
-    :param note: the error that this task left; it may be empty.
-    :param reason: why, if not by an error.
-    :param rejected_by: who rejected it.
-    """
-
-    state: str
-    by: Try | None = None
-    note: Mapping[str, Any] = field(default_factory=dict)
-    reason: str | None = None
-    rejected_by: str | None = None
 
 
 Place = tuple[str, str, int | None]

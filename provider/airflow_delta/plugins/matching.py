@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from airflow_delta.plugins.transactions import Asked, Commit, Transaction
-    from airflow_delta.plugins.tries import TaskKey
+from airflow_delta.plugins.transaction_values import Asked, Commit, Transaction
+from airflow_delta.plugins.tries import TaskKey
 
-Siblings = Mapping["TaskKey", Sequence["Transaction"]]
+Siblings = Mapping[TaskKey, Sequence[Transaction]]
 """Transactions by their start task, in their order."""
 
 

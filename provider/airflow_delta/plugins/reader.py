@@ -20,7 +20,7 @@ from airflow_delta.exceptions import DeltaTableNotFoundException, PathOutsideTab
 from airflow_delta.masking import masked, masked_values, secret_values
 
 if TYPE_CHECKING:
-    from airflow_delta.log import DeltaLog
+    from airflow_delta.log.delta_log import DeltaLog
 
 HEADER = struct.Struct(">I")
 MAX_ANSWER = 4 << 20
@@ -74,7 +74,7 @@ class OutsideBasePath(DeltaTableNotFoundException):
 
 
 def _read(request: Mapping[str, Any]) -> Any:
-    from airflow_delta.log import DeltaLog
+    from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.plugins import commit_rows, data
 
     actions: dict[str, Callable[..., Any]] = {

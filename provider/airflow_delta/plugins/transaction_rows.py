@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from airflow_delta.airflow_internals.web import DagAccessEntity
 from airflow_delta.links.delta import masked
 from airflow_delta.plugins.runs import RECENT_EVENTS, events, outlets, task_run
-from airflow_delta.plugins.transactions import Asked, Commit, Transaction, transactions
+from airflow_delta.plugins.transaction_values import Asked, Commit, Transaction
+from airflow_delta.plugins.transactions import transactions
 from airflow_delta.plugins.urls import commit_url
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from airflow_delta.plugins.transaction_rows import (
     transactions_of,
     transactions_of_tables,
 )
-from airflow_delta.plugins.transactions import Transaction
+from airflow_delta.plugins.transaction_values import Transaction
 from airflow_delta.plugins.urls import commit_url, diff_command, rows_url, table_url
 from airflow_delta.transaction.policy.conflict_detection import DETECTION_TAG, resolved_by
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_delta.commands.inspect.watch import CommitConditions, Match, Watermark
-    from airflow_delta.log import DeltaLog
+    from airflow_delta.log.delta_log import DeltaLog
 
 STATE_KEY = "delta_table_version"
 """Key of the watermark in the task state store."""
@@ -156,10 +156,10 @@ class DeltaTableVersionSensor(BaseSensorOperator):
         from airflow_delta.commands.inspect.watch import check_table_exists, first_match, version_reached
 
         if self._table_log is None:
-            log = DeltaHook(self.delta_conn_id).get_log(self.table)
+            opened = DeltaHook(self.delta_conn_id).get_log(self.table)
             if self.fail_if_missing:
-                check_table_exists(log)
-            self._table_log = log
+                check_table_exists(opened)
+            self._table_log = opened
         log = self._table_log
         if (version := whole_number("version", self.version)) is not None:
             match = version_reached(log, version)

@@ -7,12 +7,7 @@ Needs only the standard library, :mod:`airflow_delta.staging`, and PySpark once 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from airflow_delta.spark.job import DeltaStage, delta_stage
-    from airflow_delta.spark.read import read_scan_plan
-    from airflow_delta.spark.stage import stage_dataframe
+from typing import Any
 
 _HOMES = {"DeltaStage": "job", "delta_stage": "job", "read_scan_plan": "read", "stage_dataframe": "stage"}
 

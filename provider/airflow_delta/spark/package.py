@@ -10,8 +10,9 @@ import zipfile
 from importlib import resources
 
 import airflow_delta
+from airflow_delta.version import __version__
 
-PARTS = ("__init__.py", "exceptions.py", "masking.py", "staging", "spark")
+PARTS = ("__init__.py", "version.py", "exceptions.py", "masking.py", "staging", "spark")
 """Files of the zip, relative to the package."""
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -54,7 +55,7 @@ def build_package(directory: str | None = None) -> str:
 
         directory = private_directory()  # its content runs on the cluster
     os.makedirs(directory, mode=0o700, exist_ok=True)
-    path = os.path.join(directory, f"airflow_delta-{airflow_delta.__version__}-{digest}.zip")
+    path = os.path.join(directory, f"airflow_delta-{__version__}-{digest}.zip")
     if _has_content(path, data):
         return path
     # Renamed into place: no spark-submit of another task ships half a file.

@@ -30,10 +30,6 @@ from airflow_delta.staging.zones import zone_of_directories
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from airflow_delta.spark.job import delta_stage
-
-__all__ = ["delta_stage", "stage_dataframe"]
-
 
 def stage_dataframe(spark: SparkSession, df: DataFrame, request: StageRequest) -> StageReport:
     """Write a DataFrame for a request and report what was written.

@@ -9,7 +9,7 @@ from airflow_delta.commands.outcome.find_commit import commits_of
 from airflow_delta.staging.contract import CommitResult
 
 if TYPE_CHECKING:
-    from airflow_delta.log import DeltaLog
+    from airflow_delta.log.delta_log import DeltaLog
 
 
 def committed_batches(log: DeltaLog, query_id: str, *, since: int = 0) -> list[CommitResult]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from airflow_delta.hooks.delta import DeltaHook
-    from airflow_delta.log import DeltaLog
+    from airflow_delta.log.delta_log import DeltaLog
 
 logger = logging.getLogger(__name__)
 
@@ -142,7 +142,7 @@ class DeltaBatchSink:
     def commit(self, df: DataFrame, batch_id: int) -> CommitResult:
         """Commit a micro-batch, unless the log holds it, and return its commit. Raises like a call of the sink."""
         from airflow_delta.commands.run_transaction import run_transaction
-        from airflow_delta.log import DeltaLog
+        from airflow_delta.log.delta_log import DeltaLog
         from airflow_delta.transaction import CommitPolicy
 
         query_id = self.query_id or _query_id(df, self.table)

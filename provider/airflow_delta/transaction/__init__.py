@@ -6,7 +6,7 @@ The names below are loaded on first use, so that importing this package costs no
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 _EXPORTS = {
     "AutoCompactionRequest": "policy.policy",
@@ -41,17 +41,6 @@ __all__ = [
     "start_transaction",
     "with_new_transaction",
 ]
-
-if TYPE_CHECKING:
-    from airflow_delta.transaction.commit.active import last_commit_version_in_session
-    from airflow_delta.transaction.commit.hooks import CheckpointHook, ChecksumHook, PostCommitHook
-    from airflow_delta.transaction.commit.observer import TransactionObserver
-    from airflow_delta.transaction.commit.optimistic_transaction import OptimisticTransaction
-    from airflow_delta.transaction.commit.start_transaction import start_transaction, with_new_transaction
-    from airflow_delta.transaction.commit.stats import CommitStats
-    from airflow_delta.transaction.operations.operation import Operation
-    from airflow_delta.transaction.policy.policy import AutoCompactionRequest, CommitOutcome, CommitPolicy
-    from airflow_delta.transaction.prepare.isolation import IsolationLevel
 
 
 def __getattr__(name: str) -> Any:

@@ -18,7 +18,7 @@ from airflow_delta.hooks.delta import DeltaHook
 
 if TYPE_CHECKING:
     from airflow_delta.commands.inspect.watch import CommitConditions, Match, Watermark
-    from airflow_delta.log import DeltaLog
+    from airflow_delta.log.delta_log import DeltaLog
 
 _BATCH = 100
 """Maximum number of commits in one event."""

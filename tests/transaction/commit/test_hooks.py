@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from airflow_delta.log import DeltaLog
 from airflow_delta.log.actions.actions import Action, CommitInfo
-from airflow_delta.log.delta_log import DeltaLog
 from airflow_delta.log.snapshot import Snapshot
 from airflow_delta.log.storage.turn import turn
 from airflow_delta.transaction import CommitPolicy, Operation, OptimisticTransaction, PostCommitHook

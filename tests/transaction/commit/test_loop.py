@@ -20,7 +20,7 @@ from airflow_delta.exceptions import (
     MaxCommitRetriesExceededException,
     VersionNotFoundException,
 )
-from airflow_delta.log.delta_log import DeltaLog
+from airflow_delta.log import DeltaLog
 from airflow_delta.log.storage.base import AmbiguousPutError, StoreAccessError
 from airflow_delta.log.storage.local import LocalStore
 from airflow_delta.transaction import CommitPolicy, Operation, TransactionObserver, last_commit_version_in_session

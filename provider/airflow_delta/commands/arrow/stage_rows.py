@@ -25,7 +25,7 @@ from airflow_delta.staging.write import WriteArguments
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from airflow_delta.log import DeltaLog
+    from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.staging.contract import Json
 
 

@@ -43,7 +43,7 @@ from airflow_delta.staging.queries import check_query
 from airflow_delta.staging.report import StageReport, StageRequest
 
 if TYPE_CHECKING:
-    from airflow_delta.log import DeltaLog
+    from airflow_delta.log.delta_log import DeltaLog
 
 OPERATION = "AUDIT"
 

@@ -25,7 +25,8 @@ from airflow_delta.staging.contract import TransactionHandle
 from airflow_delta.staging.paths import transaction_directory
 
 if TYPE_CHECKING:
-    from airflow_delta.log import DeltaLog, Snapshot
+    from airflow_delta.log import Snapshot
+    from airflow_delta.log.delta_log import DeltaLog
 
 __all__ = ["RERUN_POLICIES", "begin", "find_commit"]
 

@@ -14,7 +14,7 @@ from airflow_delta.exceptions import NonEmptyLocationException, PathOutsideTable
 from airflow_delta.staging.paths import STAGING_DIRECTORY, is_hidden
 
 if TYPE_CHECKING:
-    from airflow_delta.log import DeltaLog
+    from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.log.storage.base import LogStore
 
 _SHOWN = 3

@@ -17,7 +17,8 @@ from airflow_delta.exceptions import (
 from airflow_delta.staging.contract import TransactionHandle
 
 if TYPE_CHECKING:
-    from airflow_delta.log import DeltaLog, Snapshot
+    from airflow_delta.log import Snapshot
+    from airflow_delta.log.delta_log import DeltaLog
 
 
 def read_snapshot(log: DeltaLog, handle: TransactionHandle) -> Snapshot:

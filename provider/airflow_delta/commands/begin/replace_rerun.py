@@ -10,8 +10,9 @@ from airflow_delta.log.actions.actions import AddFile
 from airflow_delta.staging.contract import TransactionHandle
 
 if TYPE_CHECKING:
-    from airflow_delta.log import DeltaLog, Snapshot
+    from airflow_delta.log import Snapshot
     from airflow_delta.log.actions.decode import Commit
+    from airflow_delta.log.delta_log import DeltaLog
 
 KEEPS_ROWS = "airflow.keepsRows"
 """Tag of commits whose added files hold rows that were in the table before: they cannot be taken back by removing the files."""

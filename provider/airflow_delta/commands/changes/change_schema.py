@@ -16,7 +16,8 @@ from airflow_delta.log.schema.types import ArrayType, DataType, MapType, StructT
 from airflow_delta.log.schema.walk import folded, walk_fields
 
 if TYPE_CHECKING:
-    from airflow_delta.log import DeltaLog, Snapshot
+    from airflow_delta.log import Snapshot
+    from airflow_delta.log.delta_log import DeltaLog
 
 
 def read_schema(log: DeltaLog, snapshot: Snapshot, start: Snapshot, end: int) -> Snapshot:

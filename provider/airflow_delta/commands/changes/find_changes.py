@@ -29,7 +29,8 @@ from airflow_delta.log.features.change_data_feed import is_enabled
 from airflow_delta.log.features.protocol import check_can_read
 
 if TYPE_CHECKING:
-    from airflow_delta.log import DeltaLog, Snapshot
+    from airflow_delta.log import Snapshot
+    from airflow_delta.log.delta_log import DeltaLog
 
 _CHUNK = 64
 _UNORDERED_TIMES = 100
@@ -175,7 +176,8 @@ def _times(log: DeltaLog, snapshot: Snapshot, start: int, end: int) -> dict[int,
 
 
 def _time_of(log: DeltaLog, snapshot: Snapshot, commit: Commit, times: dict[int, int]) -> int:
-    from airflow_delta.log.time_travel import first_recorded_version, timestamp_of_info
+    from airflow_delta.log.actions.decode import timestamp_of_info
+    from airflow_delta.log.time_travel import first_recorded_version
 
     recorded = first_recorded_version(snapshot)
     if recorded is not None and commit.version >= recorded:

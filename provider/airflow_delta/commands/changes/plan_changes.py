@@ -11,7 +11,8 @@ from airflow_delta.staging.change_plan import ChangeCommit, ChangePlan
 from airflow_delta.staging.contract import ScanFile
 
 if TYPE_CHECKING:
-    from airflow_delta.log import DeltaLog, Snapshot
+    from airflow_delta.log import Snapshot
+    from airflow_delta.log.delta_log import DeltaLog
 
 
 def plan_changes(

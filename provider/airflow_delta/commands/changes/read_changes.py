@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_delta.commands.changes.find_changes import ChangedFiles
-    from airflow_delta.log import AddFile, DeltaLog, Snapshot
+    from airflow_delta.log import AddFile, Snapshot
     from airflow_delta.log.actions.actions import Metadata
+    from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.log.expressions.predicate import Predicate
 
 CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP = "_change_type", "_commit_version", "_commit_timestamp"

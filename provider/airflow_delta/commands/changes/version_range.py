@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from airflow_delta.exceptions import DeltaIllegalArgumentException, VersionNotFoundException
 
 if TYPE_CHECKING:
-    from airflow_delta.log import DeltaLog, Snapshot
+    from airflow_delta.log import Snapshot
+    from airflow_delta.log.delta_log import DeltaLog
 
 
 def change_range(
@@ -44,7 +45,7 @@ def change_range(
     if ending_timestamp is not None:
         from airflow_delta.log.time_travel import version_at_timestamp
 
-        end = min(version_at_timestamp(log, ending_timestamp), snapshot.version)
+        end = min(version_at_timestamp(log.update(), ending_timestamp), snapshot.version)
     between = starting_timestamp is not None and ending_timestamp is not None and end == start - 1
     if between and _milliseconds(starting_timestamp) <= _milliseconds(ending_timestamp):
         return start, end
@@ -58,7 +59,7 @@ def _first_since(log: DeltaLog, timestamp: datetime | int | None) -> int:
     from airflow_delta.log.time_travel import version_at_timestamp
 
     try:
-        return version_at_timestamp(log, _milliseconds(timestamp) - 1) + 1
+        return version_at_timestamp(log.update(), _milliseconds(timestamp) - 1) + 1
     except VersionNotFoundException as error:
         if error.earliest is None:
             raise

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     import pyarrow.parquet as pq
 
-    from airflow_delta.log import DeltaLog
+    from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.log.storage.base import FileStatus
     from airflow_delta.transaction import Operation, OptimisticTransaction
 

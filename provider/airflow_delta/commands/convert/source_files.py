@@ -22,7 +22,7 @@ from airflow_delta.staging.paths import STAGING_DIRECTORY, is_hidden
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-    from airflow_delta.log import DeltaLog
+    from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.log.storage.base import FileStatus
 
 _STAGED = re.compile(rf"{STAGING_DIRECTORY}/[0-9a-f]{{8}}(?:-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}}/")

@@ -20,10 +20,8 @@ from airflow_delta.exceptions import (
 from airflow_delta.staging.contract import Json, StagedWrite, TransactionHandle
 
 if TYPE_CHECKING:
-    from airflow_delta.commands.stage.load import StageActions
-    from airflow_delta.commands.stage.net_effect import Replaced
     from airflow_delta.log import Snapshot
-    from airflow_delta.log.actions.actions import DomainMetadata, Metadata
+    from airflow_delta.log.actions.actions import AddFile, DomainMetadata, Metadata, RemoveFile
     from airflow_delta.log.schema.types import StructType
     from airflow_delta.transaction import Operation
 
@@ -204,12 +202,19 @@ def clustering_domain(definition: Mapping[str, Any], metadata: Metadata) -> Doma
 
 
 def defined_operation(
-    definition: Mapping[str, Any], metadata: Metadata, stages: Sequence[StageActions], replaced: Replaced
+    definition: Mapping[str, Any],
+    metadata: Metadata,
+    writes: Sequence[StagedWrite],
+    adds: Sequence[AddFile],
+    removes: Sequence[RemoveFile],
 ) -> Operation:
-    """Return CREATE or REPLACE TABLE as ``commitInfo`` records it; ``AS SELECT`` if any stage has rows."""
+    """Return CREATE or REPLACE TABLE as ``commitInfo`` records it; ``AS SELECT`` if any stage has rows.
+
+    :param writes: of all stages; the first defines the table.
+    :param adds: files that the transaction adds in the end; so with ``removes``.
+    """
     from airflow_delta.transaction import Operation
 
-    writes = [stage.write for stage in stages]
     as_select = len(writes) > 1 or writes[0].operation.endswith("AS SELECT")
     mode = str(definition["mode"])
     options: dict[str, Any] = {
@@ -221,12 +226,12 @@ def defined_operation(
     }
     if as_select:
         counts = [write.num_records for write in writes]
-        metrics = {"numFiles": len(replaced.adds), "numOutputBytes": sum(add.size for add in replaced.adds)}
+        metrics = {"numFiles": len(adds), "numOutputBytes": sum(add.size for add in adds)}
         if not any(count is None for count in counts):
             metrics["numOutputRows"] = sum(count or 0 for count in counts)
         if "replace" in mode:
-            metrics["numRemovedFiles"] = len(replaced.removes)
-            metrics["numRemovedBytes"] = sum(remove.size or 0 for remove in replaced.removes)
+            metrics["numRemovedFiles"] = len(removes)
+            metrics["numRemovedBytes"] = sum(remove.size or 0 for remove in removes)
         options["metrics"] = metrics
     if "replace" in mode:
         return Operation.replace_table(**options, or_create=mode == "create_or_replace")

@@ -12,8 +12,8 @@ from airflow_delta.exceptions import DeltaUnsupportedOperationException, ReadLim
 from airflow_delta.log.actions.actions import AddFile, DeletionVectorDescriptor
 
 if TYPE_CHECKING:
-    from airflow_delta.log import DeltaLog
     from airflow_delta.log.actions.decode import Commit
+    from airflow_delta.log.delta_log import DeltaLog
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_delta.commands.diff.bounds import Bounds
-    from airflow_delta.log import DeltaLog
+    from airflow_delta.log.delta_log import DeltaLog
 
 _CHANGE_TYPE = "_change_type"
 BEFORE, AFTER = ("delete", "update_preimage"), ("insert", "update_postimage")

@@ -19,8 +19,8 @@ from airflow_delta.log.schema.types import parse_schema
 
 if TYPE_CHECKING:
     from airflow_delta.commands.diff.bounds import Bounds
-    from airflow_delta.log import DeltaLog
     from airflow_delta.log.actions.decode import Commit
+    from airflow_delta.log.delta_log import DeltaLog
 
 ROWS_COMPARED = 1_000_000
 """Rows of the files that come, and of those that go, that are compared by default."""

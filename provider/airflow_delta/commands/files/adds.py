@@ -18,7 +18,7 @@ from airflow_delta.staging.zones import AS_IN_LOG
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-    from airflow_delta.log import DeltaLog
+    from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.log.schema.types import StructField
     from airflow_delta.log.storage.base import FileStatus
 

@@ -14,7 +14,7 @@ from airflow_delta.staging.paths import is_hidden, transaction_directory
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-    from airflow_delta.log import DeltaLog
+    from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.log.storage.base import FileStatus
 
 _SUCCESS = "_SUCCESS"

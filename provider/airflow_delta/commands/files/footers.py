@@ -20,7 +20,7 @@ from airflow_delta.staging.schema import Type, fields_by_name, nullable, parse_s
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-    from airflow_delta.log import DeltaLog
+    from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.log.schema.types import StructType
     from airflow_delta.log.storage.base import FileStatus
 

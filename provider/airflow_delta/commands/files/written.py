@@ -9,7 +9,7 @@ from airflow_delta.exceptions import StagedFileException, StagingException
 from airflow_delta.staging.report import NUM_BYTES, NUM_FILES, NUM_ROWS, StageReport, StageRequest
 
 if TYPE_CHECKING:
-    from airflow_delta.log import DeltaLog
+    from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.log.storage.base import FileStatus
 
 

@@ -15,7 +15,8 @@ from airflow_delta.log.features.protocol import features
 from airflow_delta.log.schema.walk import dotted
 
 if TYPE_CHECKING:
-    from airflow_delta.log import DeltaLog, Snapshot
+    from airflow_delta.log import Snapshot
+    from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.log.schema.types import StructField
 
 COUNTED_FILES = 10_000

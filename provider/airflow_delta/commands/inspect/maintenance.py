@@ -16,7 +16,7 @@ from airflow_delta.exceptions import DeltaError, DeltaIllegalArgumentException, 
 
 if TYPE_CHECKING:
     from airflow_delta.commands.publish.compaction_request import OptimizeResult
-    from airflow_delta.log import DeltaLog
+    from airflow_delta.log.delta_log import DeltaLog
 
 logger = logging.getLogger(__name__)
 

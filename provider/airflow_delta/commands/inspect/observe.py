@@ -19,7 +19,7 @@ from airflow_delta.log.storage.file_names import LOG_DIRECTORY, commit_file, com
 from airflow_delta.log.time_travel import first_recorded_version, monotonic_timestamps
 
 if TYPE_CHECKING:
-    from airflow_delta.log import DeltaLog
+    from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.log.storage.base import FileStatus
 
 MAX_PARTITIONS = 100

@@ -9,7 +9,7 @@ from airflow_delta.commands.stage.scan import scan_files
 from airflow_delta.staging.contract import ScanPlan
 
 if TYPE_CHECKING:
-    from airflow_delta.log import DeltaLog
+    from airflow_delta.log.delta_log import DeltaLog
 
 
 def plan_version_scan(

@@ -18,7 +18,7 @@ from airflow_delta.exceptions import (
 )
 
 if TYPE_CHECKING:
-    from airflow_delta.log import DeltaLog
+    from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.log.expressions.predicate import Predicate
 
 _CHUNK = 100

@@ -16,7 +16,7 @@ from airflow_delta.staging.merge import INSERTED, NOT_MATCHED, NOT_MATCHED_BY_SO
 from airflow_delta.staging.report import StageReport, StageRequest
 
 if TYPE_CHECKING:
-    from airflow_delta.log import DeltaLog
+    from airflow_delta.log.delta_log import DeltaLog
 
 logger = logging.getLogger(__name__)
 

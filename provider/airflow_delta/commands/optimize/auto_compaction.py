@@ -16,7 +16,7 @@ from airflow_delta.staging.report import StageReport, StageRequest
 if TYPE_CHECKING:
     from airflow_delta.commands.optimize.bins import Rewrite
     from airflow_delta.commands.stage.view import TransactionView
-    from airflow_delta.log import DeltaLog
+    from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.transaction.policy.policy import AutoCompactionRequest
 
 logger = logging.getLogger(__name__)
@@ -103,7 +103,7 @@ def compact_on_request(
     """
 
     def compact(request: AutoCompactionRequest) -> None:
-        from airflow_delta.log import DeltaLog
+        from airflow_delta.log.delta_log import DeltaLog
 
         identity: dict[str, Any] = {"task_id": task_id, "map_index": -1, "attempt": new_attempt()}
         run_auto_compaction(DeltaLog(log.store), request_as_json(request), work, identity=identity, **options)

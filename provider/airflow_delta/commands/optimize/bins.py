@@ -15,7 +15,7 @@ from airflow_delta.staging.partition_texts import partition_texts_of
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from airflow_delta.log import DeltaLog
+    from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.log.schema.types import DataType, StructType
 
 DEFAULT_FILE_SIZE = 1 << 30

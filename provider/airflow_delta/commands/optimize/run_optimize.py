@@ -43,8 +43,9 @@ from airflow_delta.staging.paths import REPORT_DIRECTORY, REQUEST_NAME, SCAN_DIR
 from airflow_delta.staging.report import StageReport, StageRequest
 
 if TYPE_CHECKING:
-    from airflow_delta.log import DeltaLog, Snapshot
+    from airflow_delta.log import Snapshot
     from airflow_delta.log.actions.actions import Action, AddFile, RemoveFile
+    from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.transaction import CommitPolicy, OptimisticTransaction, PostCommitHook
 
 __all__ = ["OptimizeResult", "run_rewrite"]

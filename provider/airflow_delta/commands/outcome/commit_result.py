@@ -14,7 +14,9 @@ from airflow_delta.staging.contract import CommitResult, TransactionHandle
 from airflow_delta.transaction.policy.conflict_detection import resolved_by
 
 if TYPE_CHECKING:
-    from airflow_delta.log import DeltaLog, Snapshot
+    from airflow_delta.log import Snapshot
+    from airflow_delta.log.delta_log import DeltaLog
+    from airflow_delta.log.segment.commit_files import CommitFiles
     from airflow_delta.transaction import OptimisticTransaction
 
 MAX_PARTITIONS = 1000
@@ -140,7 +142,7 @@ def result_of_existing(snapshot: Snapshot) -> CommitResult:
     )
 
 
-def _result(log: DeltaLog, version: int, adds: Sequence[AddFile] = (), **fields: Any) -> CommitResult:
+def _result(log: CommitFiles, version: int, adds: Sequence[AddFile] = (), **fields: Any) -> CommitResult:
     return CommitResult(
         table=log.uri,
         version=version,

@@ -12,7 +12,7 @@ from airflow_delta.commands.outcome.markers import read_marker, read_markers
 from airflow_delta.staging.paths import ABORT_MARKER, COMMIT_MARKER_PREFIX, transaction_directory
 
 if TYPE_CHECKING:
-    from airflow_delta.log import DeltaLog
+    from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.staging.contract import CommitResult, TransactionHandle
 
 

@@ -17,7 +17,8 @@ from airflow_delta.staging.paths import transaction_directory
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from airflow_delta.log import DeltaLog, Snapshot
+    from airflow_delta.log import Snapshot
+    from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.staging.contract import TransactionHandle
 
 

@@ -15,7 +15,7 @@ from airflow_delta.staging.contract import CommitResult, TransactionHandle
 from airflow_delta.staging.paths import STAGING_DIRECTORY
 
 if TYPE_CHECKING:
-    from airflow_delta.log import DeltaLog
+    from airflow_delta.log.delta_log import DeltaLog
 
 _CHUNK = 64
 

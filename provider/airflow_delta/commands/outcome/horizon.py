@@ -16,8 +16,9 @@ from airflow_delta.exceptions import TransactionExpiredException
 from airflow_delta.log.actions.decode import Commit, decode_commit
 
 if TYPE_CHECKING:
-    from airflow_delta.log import DeltaLog, Snapshot
+    from airflow_delta.log import Snapshot
     from airflow_delta.log.actions.decode import CommitFile
+    from airflow_delta.log.delta_log import DeltaLog
 
 PossibleSince = Callable[[], int | None]
 """Returns when an identity may have been committed for the first time, in milliseconds; ``None``: recently."""

@@ -18,7 +18,8 @@ from airflow_delta.staging.choices import KEY_CHECKS
 
 if TYPE_CHECKING:
     from airflow_delta.commands.outcome.horizon import PossibleSince
-    from airflow_delta.log import DeltaLog, Snapshot
+    from airflow_delta.log import Snapshot
+    from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.staging.contract import CommitResult
 
 __all__ = ["KEY_CHECKS", "KeyUser", "check_key_of_run", "check_key_of_table"]

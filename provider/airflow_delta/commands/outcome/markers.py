@@ -27,7 +27,7 @@ from airflow_delta.read_versions import read_version_name
 from airflow_delta.staging.paths import ABORT_MARKER, COMMIT_MARKER_PREFIX, COMMITTED_MARKER, transaction_directory
 
 if TYPE_CHECKING:
-    from airflow_delta.log import DeltaLog
+    from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.log.storage.base import LogStore
     from airflow_delta.staging.contract import TransactionHandle
     from airflow_delta.transaction import CommitPolicy

@@ -27,9 +27,10 @@ from airflow_delta.staging.paths import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from airflow_delta.log import DeltaLog, Snapshot
+    from airflow_delta.log import Snapshot
     from airflow_delta.log.actions.reconciliation import TailFiles
     from airflow_delta.log.checkpoint.reader import CheckpointReader
+    from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.log.storage.base import FileStatus
 
 STATES = ("open", "committed", "aborted", "abandoned")

@@ -23,7 +23,7 @@ from airflow_delta.staging.paths import STAGING_DIRECTORY, is_marker, transactio
 from airflow_delta.staging.report import AbortResult
 
 if TYPE_CHECKING:
-    from airflow_delta.log import DeltaLog
+    from airflow_delta.log.delta_log import DeltaLog
 
 
 def abort(log: DeltaLog, handle: TransactionHandle) -> AbortResult:

@@ -29,7 +29,7 @@ from airflow_delta.transaction.policy.events import CONFLICT, held_back
 
 if TYPE_CHECKING:
     from airflow_delta.commands.stage.view import TransactionView
-    from airflow_delta.log import DeltaLog
+    from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.staging.contract import Json
     from airflow_delta.transaction import CommitPolicy, OptimisticTransaction, PostCommitHook
 

@@ -24,7 +24,7 @@ def operation_of(metadata: Metadata, stages: Sequence[StageActions], replaced: R
     """Return the one operation of all stages that change something; of several operations, ``WRITE``."""
     definition = next((stage.write.definition for stage in stages if stage.write.definition), None)
     if definition is not None:
-        return defined_operation(definition, metadata, stages, replaced)
+        return defined_operation(definition, metadata, [stage.write for stage in stages], replaced.adds, replaced.removes)
     # A CREATE TABLE that found its table, or an append without rows, does not name what the others do.
     deciding = [stage for stage in stages if not _appends_nothing(stage)] or stages
     operations = {stage.write.operation for stage in deciding}

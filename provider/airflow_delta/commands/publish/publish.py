@@ -29,7 +29,8 @@ from airflow_delta.staging.paths import (
 )
 
 if TYPE_CHECKING:
-    from airflow_delta.log import DeltaLog, Snapshot
+    from airflow_delta.log import Snapshot
+    from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.transaction import CommitPolicy, PostCommitHook
 
 logger = logging.getLogger(__name__)

@@ -23,9 +23,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyroaring import BitMap64
 
-    from airflow_delta.log import AddFile, DeltaLog, RemoveFile, Snapshot
+    from airflow_delta.log import AddFile, RemoveFile, Snapshot
     from airflow_delta.log.actions.actions import Metadata
+    from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.log.expressions.predicate import Predicate
+    from airflow_delta.log.segment.commit_files import CommitFiles
 
 ROWS_BYTES = 2 << 30
 """Memory of the rows that a read with a limit may return, whatever the size of the files."""
@@ -140,7 +142,7 @@ def read_snapshot(
     return limited(rows, log, snapshot.version, limit)
 
 
-def parse_where(log: DeltaLog, version: int, metadata: Metadata, where: str) -> Predicate:
+def parse_where(log: CommitFiles, version: int, metadata: Metadata, where: str) -> Predicate:
     """Return a predicate that is evaluated here exactly.
 
     :raises PredicateException: if it does not parse, names an unknown column, or only Spark can evaluate it.
@@ -154,7 +156,7 @@ def parse_where(log: DeltaLog, version: int, metadata: Metadata, where: str) -> 
 
 
 def read_files(
-    log: DeltaLog,
+    log: CommitFiles,
     files: Sequence[AddFile | RemoveFile],
     *,
     metadata: Metadata,
@@ -197,7 +199,7 @@ def read_files(
     return Rows(returned, batches if limit is None else _in_proportion(log, version, files, batches))
 
 
-def wanted_fields(log: DeltaLog, version: int, schema: StructType, columns: Sequence[str] | None) -> list[StructField]:
+def wanted_fields(log: CommitFiles, version: int, schema: StructType, columns: Sequence[str] | None) -> list[StructField]:
     """Return the fields of some columns, in their order.
 
     :raises DeltaIllegalArgumentException: if there is none, one is there twice, or one does not exist.
@@ -234,7 +236,7 @@ def _columns_of(predicate: Predicate, schema: StructType, wanted: Sequence[Struc
 
 
 def _batches(
-    log: DeltaLog,
+    log: CommitFiles,
     files: Sequence[AddFile | RemoveFile],
     reader: FileReader,
     predicate: Predicate | None,
@@ -252,7 +254,7 @@ def _batches(
 
 
 def _in_proportion(
-    log: DeltaLog, version: int, files: Sequence[AddFile | RemoveFile], batches: Iterator[pa.RecordBatch]
+    log: CommitFiles, version: int, files: Sequence[AddFile | RemoveFile], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Yield batches until they take much more memory than the size of their files lets expect."""
     stored = sum(file.size or 0 for file in files)
@@ -270,7 +272,7 @@ def _in_proportion(
         yield batch
 
 
-def _vectors(log: DeltaLog, files: Sequence[AddFile | RemoveFile]) -> dict[int, BitMap64]:
+def _vectors(log: CommitFiles, files: Sequence[AddFile | RemoveFile]) -> dict[int, BitMap64]:
     """Return the rows that deletion vectors mark, by position of their file."""
     marked = [(position, file, file.deletion_vector) for position, file in enumerate(files) if file.deletion_vector is not None]
     if not marked:
@@ -283,7 +285,7 @@ def _vectors(log: DeltaLog, files: Sequence[AddFile | RemoveFile]) -> dict[int, 
     return {position: bitmap for (position, _, _), bitmap in zip(marked, bitmaps, strict=True)}
 
 
-def check_limit(log: DeltaLog, version: int, counts: Sequence[int | None], limit: int, *, complete: bool) -> None:
+def check_limit(log: CommitFiles, version: int, counts: Sequence[int | None], limit: int, *, complete: bool) -> None:
     """Refuse a read of more rows than the limit, as far as statistics show.
 
     :param counts: rows of files that are returned whole; ``None`` if unknown.
@@ -299,7 +301,7 @@ def check_limit(log: DeltaLog, version: int, counts: Sequence[int | None], limit
         raise _too_many(log, version, f"{known:,}" if exact else f"at least {known:,}", limit)
 
 
-def limited(rows: Rows, log: DeltaLog, version: int, limit: int | None) -> Rows:
+def limited(rows: Rows, log: CommitFiles, version: int, limit: int | None) -> Rows:
     """Return rows that raise :class:`~airflow_delta.exceptions.ReadLimitException` instead of going beyond a limit."""
 
     def batches(most: int) -> Iterator[pa.RecordBatch]:
@@ -313,7 +315,7 @@ def limited(rows: Rows, log: DeltaLog, version: int, limit: int | None) -> Rows:
     return rows if limit is None else Rows(rows.schema, batches(limit))
 
 
-def _too_many(log: DeltaLog, version: int, rows: str, limit: int) -> ReadLimitException:
+def _too_many(log: CommitFiles, version: int, rows: str, limit: int) -> ReadLimitException:
     return ReadLimitException(
         f"The read of table {log.uri} version {version} would return {rows} rows, and limit is {limit:,}. Choose fewer with "
         "where=, or raise the limit with limit= (limit=None for any number), if the worker has the memory; Spark has none "

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyroaring import BitMap64
 
-    from airflow_delta.log import DeltaLog
+    from airflow_delta.log.delta_log import DeltaLog
 
 _WORD_BITS = 64
 

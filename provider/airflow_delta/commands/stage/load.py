@@ -11,13 +11,13 @@ from urllib.parse import unquote
 import msgspec
 
 from airflow_delta.commands.files.partitions import common_directory
-from airflow_delta.commands.stage.staged_paths import not_staged
 from airflow_delta.exceptions import (
     ForeignTransactionException,
     ManifestException,
     MissingStageException,
     StageConflictException,
     StagedFileException,
+    StagingException,
 )
 from airflow_delta.log.actions.actions import AddCDCFile, AddFile, RemoveFile
 from airflow_delta.log.actions.deletion_vectors import vector_path
@@ -27,7 +27,7 @@ from airflow_delta.staging.manifest import check_manifest
 from airflow_delta.staging.paths import KEYS_NAME, MANIFEST_NAME, attempt_directory, transaction_directory
 
 if TYPE_CHECKING:
-    from airflow_delta.log import DeltaLog
+    from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.log.storage.base import LogStore
 
 
@@ -104,6 +104,16 @@ def check_reported(handle: TransactionHandle, writes: Sequence[StagedWrite], exp
         f"{which} reported to transaction {handle.transaction_id} on table {handle.table}{listed}. Nothing is committed. "
         "See why they did not, then clear the start task with everything downstream: once the abort task has run, this "
         "transaction cannot be continued.",
+        table=handle.table,
+        version=handle.read_version,
+    )
+
+
+def not_staged(handle: TransactionHandle, write: StagedWrite, what: str) -> StagingException:
+    """Return the error of a staged write that no stage would leave."""
+    return StagingException(
+        f"The staged write of {write.stage} (attempt {write.attempt}) for table {handle.table} is broken: {what}. Nothing is "
+        "committed. Clear the start task with everything downstream.",
         table=handle.table,
         version=handle.read_version,
     )

@@ -8,8 +8,7 @@ from decimal import Decimal
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.commands.stage.load import StageActions, load_key_rows
-from airflow_delta.commands.stage.staged_paths import not_staged
+from airflow_delta.commands.stage.load import StageActions, load_key_rows, not_staged
 from airflow_delta.log.expressions.arrow_rows import is_exact
 from airflow_delta.log.schema.types import INTEGRAL, DataType, DecimalType
 

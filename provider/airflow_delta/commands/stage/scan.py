@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from pyroaring import BitMap64
 
     from airflow_delta.commands.stage.view import TransactionView
-    from airflow_delta.log import AddFile, DeltaLog
+    from airflow_delta.log import AddFile
+    from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.log.expressions.predicate import Predicate
 
 MAX_INLINE_WORDS = 4096

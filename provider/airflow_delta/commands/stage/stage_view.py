@@ -22,7 +22,7 @@ from airflow_delta.staging.paths import MANIFEST_NAME, attempt_directory, stage_
 from airflow_delta.staging.report import StageReport, StageRequest
 
 if TYPE_CHECKING:
-    from airflow_delta.log import DeltaLog
+    from airflow_delta.log.delta_log import DeltaLog
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,5 +236,5 @@ _TOTALS = ("num_files", "num_removed_files", "num_records", "num_bytes")
 def _with_stages(stage: StageView, writes: Sequence[StagedWrite | Mapping[str, Any]]) -> StageView:
     own = [write for write in parse_staged(stage.handle, writes) if not write.already_committed]
     view = replace(stage, stages=load_stages(stage.log, stage.handle, own))
-    check_paths(view)
+    check_paths(stage.handle, view.stages, stage.log.store, lambda: view.snapshot)
     return view

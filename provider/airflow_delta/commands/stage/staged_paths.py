@@ -6,30 +6,32 @@ reads and files of the stages that it was planned on top of, each with exactly t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from airflow_delta.exceptions import DeltaLogCorruptedException, StagingException
+from airflow_delta.commands.stage.load import StageActions, not_staged
+from airflow_delta.exceptions import DeltaLogCorruptedException
 from airflow_delta.log.actions.actions import AddFile, DeletionVectorDescriptor, RemoveFile
 from airflow_delta.log.actions.deletion_vectors import INLINE, vector_path
 from airflow_delta.staging.contract import StagedWrite, TransactionHandle
 from airflow_delta.staging.paths import attempt_directory, is_marked, stage_key, transaction_directory
 
 if TYPE_CHECKING:
-    from airflow_delta.commands.stage.load import StageActions
-    from airflow_delta.commands.stage.view import TransactionView
+    from airflow_delta.log import Snapshot
     from airflow_delta.log.storage.base import LogStore
 
 _Key = tuple[str, str | None]
 
 
-def check_paths(view: TransactionView) -> None:
+def check_paths(
+    handle: TransactionHandle, stages: Sequence[StageActions], store: LogStore, snapshot: Callable[[], Snapshot]
+) -> None:
     """Check the paths of staged writes; only the files that they name are looked up in the table.
 
+    :param snapshot: returns the version that the transaction reads.
     :raises StagingException: if a path is neither the stage's own nor a file of the table.
     """
-    handle, stages = view.handle, view.stages
     keys = {stage.write.stage for stage in stages}
     unknown: list[tuple[StageActions, RemoveFile]] = []
     known: dict[int, dict[str, AddFile]] = {}
@@ -50,7 +52,7 @@ def check_paths(view: TransactionView) -> None:
                 unknown.append((stage, remove))
     if unknown:
         paths = {remove.path for _, remove in unknown}
-        live = view.snapshot.files_at(paths) if handle.read_version >= 0 else {}
+        live = snapshot().files_at(paths) if handle.read_version >= 0 else {}
         for stage, remove in unknown:
             file = live.get(remove.path)
             if file is None:
@@ -59,17 +61,7 @@ def check_paths(view: TransactionView) -> None:
             _check_vector(handle, stage.write, remove, file)
             known[id(stage)][remove.path] = file
     for stage in stages:
-        _check_new_files(view.log.store, handle, stage, known[id(stage)], keys - {stage.write.stage})
-
-
-def not_staged(handle: TransactionHandle, write: StagedWrite, what: str) -> StagingException:
-    """Return the error of a staged write that no stage would leave."""
-    return StagingException(
-        f"The staged write of {write.stage} (attempt {write.attempt}) for table {handle.table} is broken: {what}. Nothing is "
-        "committed. Clear the start task with everything downstream.",
-        table=handle.table,
-        version=handle.read_version,
-    )
+        _check_new_files(store, handle, stage, known[id(stage)], keys - {stage.write.stage})
 
 
 def _staged_before(stage: StageActions, stages: Sequence[StageActions]) -> tuple[dict[str, AddFile], set[_Key]]:

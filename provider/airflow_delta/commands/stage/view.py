@@ -16,7 +16,8 @@ from airflow_delta.log.actions.reconciliation import FileKey, file_key
 from airflow_delta.staging.contract import StagedWrite, TransactionHandle
 
 if TYPE_CHECKING:
-    from airflow_delta.log import DeltaLog, Snapshot
+    from airflow_delta.log import Snapshot
+    from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.log.expressions.predicate import Predicate
     from airflow_delta.log.schema.types import StructType
     from airflow_delta.transaction.reads.partition_sets import PartitionSet
@@ -179,7 +180,7 @@ def view_of(log: DeltaLog, handle: TransactionHandle, writes: Sequence[StagedWri
     """
     read = opened(log, handle)
     view = TransactionView(log=log, handle=handle, read=read, stages=load_stages(log, handle, writes))
-    check_paths(view)
+    check_paths(handle, view.stages, log.store, lambda: read.snapshot)
     return view
 
 

@@ -20,7 +20,7 @@ from airflow_delta.exceptions import StagingException, VersionsNotContiguousExce
 from airflow_delta.log.storage.base import FileStatus
 
 if TYPE_CHECKING:
-    from airflow_delta.log import DeltaLog
+    from airflow_delta.log.delta_log import DeltaLog
 
 COMMIT_MAY_LAST = 24 * 3_600_000
 """Milliseconds for which an attempt of a commit counts as alive, even with a shorter grace time."""

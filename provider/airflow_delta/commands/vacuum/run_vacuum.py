@@ -29,7 +29,8 @@ from airflow_delta.exceptions import (
 from airflow_delta.log.features import protocol
 
 if TYPE_CHECKING:
-    from airflow_delta.log import DeltaLog, Snapshot
+    from airflow_delta.log import Snapshot
+    from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.transaction import CommitPolicy, Operation
 
 logger = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from airflow_delta.staging.paths import ABORT_MARKER, STAGING_DIRECTORY, is_mark
 
 if TYPE_CHECKING:
     from airflow_delta.commands.vacuum.listing import Listing
-    from airflow_delta.log import DeltaLog
+    from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.log.storage.base import FileStatus
 
 

@@ -15,7 +15,8 @@ from airflow_delta.log.storage.file_names import LOG_DIRECTORY
 from airflow_delta.staging.paths import STAGING_DIRECTORY
 
 if TYPE_CHECKING:
-    from airflow_delta.log import DeltaLog, Snapshot
+    from airflow_delta.log import Snapshot
+    from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.log.storage.base import FileStatus, LogStore
 
 logger = logging.getLogger(__name__)
@@ -95,7 +96,7 @@ def last_version_before(log: DeltaLog, deleted_before: int) -> int | None:
     if latest.timestamp <= deleted_before:
         return latest.version
     try:
-        return version_at_timestamp(log, deleted_before)
+        return version_at_timestamp(latest, deleted_before)
     except VersionNotFoundException:
         return None
 

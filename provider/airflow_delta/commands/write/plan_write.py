@@ -30,7 +30,7 @@ from airflow_delta.staging.sealed import sealed, unsealed
 from airflow_delta.staging.write import WriteArguments
 
 if TYPE_CHECKING:
-    from airflow_delta.log import DeltaLog
+    from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.log.expressions.predicate import Predicate
 
 

@@ -12,7 +12,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from airflow_delta.exceptions import DeltaLogCorruptedException
+from airflow_delta.exceptions import (
+    DeltaLogCorruptedException,
+    MissingCommitInfoException,
+    MissingCommitTimestampException,
+)
 from airflow_delta.log.actions import lenient
 from airflow_delta.log.actions.actions import (
     AddCDCFile,
@@ -337,3 +341,34 @@ def _corrupted(version: int, what: str, *, table: str) -> DeltaLogCorruptedExcep
         table=table,
         version=version,
     )
+
+
+def required_timestamp(version: int, data: bytes, *, table: str) -> int:
+    """Return the in-commit timestamp of a commit that must have one (Delta's ``getRequiredInCommitTimestamp``).
+
+    :param data: content of the commit.
+    :raises MissingCommitInfoException: if the commit has no ``commitInfo``.
+    :raises MissingCommitTimestampException: if its ``commitInfo`` has no timestamp.
+    """
+    return timestamp_of_info(version, read_commit_info(version, data, table=table), table=table)
+
+
+def timestamp_of_info(version: int, info: Mapping[str, Any] | None, *, table: str) -> int:
+    """Return the in-commit timestamp that a ``commitInfo`` must have; raises as :func:`required_timestamp` does."""
+    way_out = (
+        "The table has in-commit timestamps (delta.enableInCommitTimestamps), so every commit must have one. Either the commit "
+        f"is by a writer that does not support them, or {commit_file(version)} is damaged. Stop that writer, then restore the "
+        "file from a backup, or the table to an earlier version."
+    )
+    if info is None:
+        raise MissingCommitInfoException(
+            f"Commit {version} of table {table} has no commitInfo. {way_out}", table=table, version=version
+        )
+    recorded = CommitHead.of(info).in_commit_timestamp
+    if recorded is None:
+        raise MissingCommitTimestampException(
+            f"The commitInfo of commit {version} of table {table} has no inCommitTimestamp. {way_out}",
+            table=table,
+            version=version,
+        )
+    return recorded

@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import io
 from bisect import bisect_right
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from airflow_delta.log.storage.base import LogStore, Ranges
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 _TAIL = 64 * 1024
 """Bytes read when the end is first requested: enough for most footers."""
+
+
+class RangedReads(Protocol):
+    """What a file is read with: a log store."""
+
+    def read_range(self, path: str, start: int, length: int) -> bytes:
+        """Return a part of the object."""
+        ...
 
 
 class ObjectInput(io.RawIOBase):
     """A read-only file over a store's ranged reads; keeps the tail of the object.
 
     :param size: bytes of the object.
-    :param ranges: content that has been read already.
+    :param ranges: content that has been read already, by position.
     """
 
-    def __init__(self, store: LogStore, path: str, size: int, ranges: Ranges | None = None) -> None:
+    def __init__(self, store: RangedReads, path: str, size: int, ranges: Mapping[int, bytes] | None = None) -> None:
         self._store = store
         self._path = path
         self._size = size

@@ -5,28 +5,42 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from airflow_delta.exceptions import DeltaIllegalStateException
 
 if TYPE_CHECKING:
-    from airflow_delta.transaction.commit.optimistic_transaction import OptimisticTransaction
+    from airflow_delta.log.delta_log import DeltaLog
+
+
+class ActiveTransaction(Protocol):
+    """What is known here of a transaction: an :class:`~airflow_delta.transaction.OptimisticTransaction`."""
+
+    log: DeltaLog
+
+    @property
+    def read_version(self) -> int:
+        """Version that it reads."""
+        ...
+
+
+T = TypeVar("T", bound=ActiveTransaction)
 
 
 class _Thread(threading.local):
-    transaction: OptimisticTransaction | None = None
+    transaction: ActiveTransaction | None = None
     last_version: int | None = None
 
 
 _thread = _Thread()
 
 
-def get_active() -> OptimisticTransaction | None:
+def get_active() -> ActiveTransaction | None:
     """Return the transaction that is active in this thread."""
     return _thread.transaction
 
 
-def set_active(txn: OptimisticTransaction) -> None:
+def set_active(txn: ActiveTransaction) -> None:
     """Make ``txn`` the active transaction of this thread; setting it again has no effect.
 
     :raises DeltaIllegalStateException: if another transaction is active (Delta: DELTA_ACTIVE_TRANSACTION_ALREADY_SET).
@@ -48,7 +62,7 @@ def clear_active() -> None:
 
 
 @contextmanager
-def with_active(txn: OptimisticTransaction, *, override_existing: bool = False) -> Iterator[OptimisticTransaction]:
+def with_active(txn: T, *, override_existing: bool = False) -> Iterator[T]:
     """Make ``txn`` the active transaction inside a ``with`` block, then restore the one that was active before.
 
     :param override_existing: also if another transaction is active.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from airflow_delta.log.actions.actions import AddFile
 from airflow_delta.staging.partition_texts import partition_texts_of
-from airflow_delta.transaction.commit.hooks import PostCommitHook
+from airflow_delta.transaction.commit.hooks import CommittedTransaction, PostCommitHook
 from airflow_delta.transaction.policy.events import record_event
 from airflow_delta.transaction.policy.policy import AutoCompactionRequest, CommitPolicy
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_delta.log.actions.actions import Action
-    from airflow_delta.transaction.commit.optimistic_transaction import OptimisticTransaction
 
 _EVENT = "delta.commit.hooks.autoOptimize"
 _MAX_PARTITIONS = 128
@@ -50,7 +49,7 @@ class AutoCompactHook(PostCommitHook):
         """Hash like all others."""
         return hash(AutoCompactHook)
 
-    def run(self, txn: OptimisticTransaction, version: int, actions: Sequence[Action]) -> None:
+    def run(self, txn: CommittedTransaction, version: int, actions: Sequence[Action]) -> None:
         """Add the request, if one is due, to the outcome of the commit, and hand it to the policy's callback."""
         written = {_key(action.partition_values) for action in actions if isinstance(action, AddFile) and action.data_change}
         if not written:

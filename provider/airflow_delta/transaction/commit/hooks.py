@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from airflow_delta.exceptions import DeltaError, PostCommitHookFailedException
 from airflow_delta.log.storage.turn import turn
@@ -15,9 +15,36 @@ from airflow_delta.transaction.policy.events import record_event
 if TYPE_CHECKING:
     from airflow_delta.log.actions.actions import Action
     from airflow_delta.log.delta_log import DeltaLog
-    from airflow_delta.transaction.commit.optimistic_transaction import OptimisticTransaction
+    from airflow_delta.log.snapshot import Snapshot
+    from airflow_delta.transaction.policy.policy import CommitOutcome, CommitPolicy
 
 logger = logging.getLogger(__name__)
+
+
+class CommittedTransaction(Protocol):
+    """What a hook sees of the transaction: an :class:`~airflow_delta.transaction.OptimisticTransaction` after its commit.
+
+    :ivar outcome: how the commit went; a hook may add to it.
+    """
+
+    log: DeltaLog
+    snapshot: Snapshot
+    outcome: CommitOutcome | None
+
+    @property
+    def policy(self) -> CommitPolicy:
+        """Limits and options of the commit."""
+        ...
+
+    @property
+    def needs_checkpoint(self) -> bool:
+        """Whether a checkpoint of the committed version is due."""
+        ...
+
+    @property
+    def checkpoint_interval(self) -> int:
+        """``delta.checkpointInterval`` of the committed metadata."""
+        ...
 
 
 class PostCommitHook(ABC):
@@ -29,13 +56,13 @@ class PostCommitHook(ABC):
     name: str
 
     @abstractmethod
-    def run(self, txn: OptimisticTransaction, version: int, actions: Sequence[Action]) -> None:
+    def run(self, txn: CommittedTransaction, version: int, actions: Sequence[Action]) -> None:
         """Run after ``txn`` was committed as ``version``.
 
         :param actions: what was committed, ``commitInfo`` first.
         """
 
-    def handle_error(self, txn: OptimisticTransaction, error: Exception, version: int) -> None:
+    def handle_error(self, txn: CommittedTransaction, error: Exception, version: int) -> None:
         """Decide what an error of :meth:`run` means; default: the policy's ``fail_on_hook_error`` decides."""
         if txn.policy.fail_on_hook_error:
             raise PostCommitHookFailedException(
@@ -51,7 +78,7 @@ class ChecksumHook(PostCommitHook):
 
     name = "Post commit checksum"
 
-    def run(self, txn: OptimisticTransaction, version: int, actions: Sequence[Action]) -> None:  # noqa: ARG002
+    def run(self, txn: CommittedTransaction, version: int, actions: Sequence[Action]) -> None:  # noqa: ARG002
         """Write the checksum, unless a later version is already known; an optional file never fails a commit."""
         if not txn.policy.checksum:
             return
@@ -59,7 +86,7 @@ class ChecksumHook(PostCommitHook):
         if snapshot.version == version:
             txn.log.write_checksum(snapshot)
 
-    def handle_error(self, txn: OptimisticTransaction, error: Exception, version: int) -> None:
+    def handle_error(self, txn: CommittedTransaction, error: Exception, version: int) -> None:
         """Ignore it: the file is optional."""
 
 
@@ -76,7 +103,7 @@ class CheckpointHook(PostCommitHook):
     def __init__(self, *, always: bool = False) -> None:
         self._always = always
 
-    def run(self, txn: OptimisticTransaction, version: int, actions: Sequence[Action]) -> None:  # noqa: ARG002
+    def run(self, txn: CommittedTransaction, version: int, actions: Sequence[Action]) -> None:  # noqa: ARG002
         """Write a checkpoint if one is due."""
         if txn.policy.checkpoint == "off" or not (self._always or txn.needs_checkpoint):
             return
@@ -96,11 +123,11 @@ class CheckpointHook(PostCommitHook):
         if snapshot.properties.enable_expired_log_cleanup:
             log.clean_up_expired_logs(snapshot)
 
-    def handle_error(self, txn: OptimisticTransaction, error: Exception, version: int) -> None:
+    def handle_error(self, txn: CommittedTransaction, error: Exception, version: int) -> None:
         """Ignore it: a later commit writes the next checkpoint."""
 
 
-def run_hooks(hooks: Sequence[PostCommitHook], txn: OptimisticTransaction, version: int, actions: Sequence[Action]) -> None:
+def run_hooks(hooks: Sequence[PostCommitHook], txn: CommittedTransaction, version: int, actions: Sequence[Action]) -> None:
     """Run hooks in the order they were registered, without an active transaction.
 
     :raises PostCommitHookFailedException: if a hook failed and its ``handle_error`` raises, possibly another :class:`DeltaError`.

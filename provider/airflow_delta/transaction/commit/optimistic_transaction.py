@@ -136,7 +136,8 @@ class OptimisticTransaction:
     @classmethod
     def get_active(cls) -> OptimisticTransaction | None:
         """Return the transaction that is active in this thread."""
-        return active.get_active()
+        txn = active.get_active()
+        return txn if isinstance(txn, OptimisticTransaction) else None
 
     @classmethod
     def set_active(cls, txn: OptimisticTransaction) -> None:
@@ -392,7 +393,7 @@ class OptimisticTransaction:
         return self._committer.outcome
 
     @outcome.setter
-    def outcome(self, outcome: CommitOutcome) -> None:
+    def outcome(self, outcome: CommitOutcome | None) -> None:
         self._committer.outcome = outcome
 
     @property

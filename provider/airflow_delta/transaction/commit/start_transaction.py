@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from airflow_delta.transaction.commit.optimistic_transaction import OptimisticTransaction
 
 if TYPE_CHECKING:
-    from airflow_delta.log import DeltaLog, Snapshot
+    from airflow_delta.log import Snapshot
+    from airflow_delta.log.delta_log import DeltaLog
 
 
 def start_transaction(log: DeltaLog, snapshot: Snapshot | None = None, **options: Any) -> OptimisticTransaction:

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 from airflow_delta.exceptions import DeltaError, DeltaUnsupportedOperationException, PostCommitHookFailedException
 from airflow_delta.log.actions.actions import AddFile, RemoveFile
-from airflow_delta.transaction.commit.hooks import PostCommitHook
+from airflow_delta.transaction.commit.hooks import CommittedTransaction, PostCommitHook
 from airflow_delta.transaction.policy.events import record_event
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.log.snapshot import Snapshot
     from airflow_delta.log.storage.base import LogStore
-    from airflow_delta.transaction.commit.optimistic_transaction import OptimisticTransaction
 
 PROPERTY = "delta.compatibility.symlinkFormatManifest.enabled"
 DIRECTORY = "_symlink_format_manifest"
@@ -46,12 +45,12 @@ class SymlinkManifestHook(PostCommitHook):
         """Hash like all others."""
         return hash(SymlinkManifestHook)
 
-    def run(self, txn: OptimisticTransaction, version: int, actions: Sequence[Action]) -> None:
+    def run(self, txn: CommittedTransaction, version: int, actions: Sequence[Action]) -> None:
         """Write the manifests of the latest known version."""
         snapshot = txn.log.snapshot if txn.log.snapshot.version >= version else txn.log.update()
         update_manifests(txn.log, txn.snapshot, snapshot, actions)
 
-    def handle_error(self, txn: OptimisticTransaction, error: Exception, version: int) -> None:
+    def handle_error(self, txn: CommittedTransaction, error: Exception, version: int) -> None:
         """Raise, whatever the policy says: readers of the manifests would continue with files that are gone."""
         if isinstance(error, DeltaError) and not isinstance(error, OSError):
             raise error

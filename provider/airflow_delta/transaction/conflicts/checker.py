@@ -175,7 +175,7 @@ class ConflictChecker:
         current = self.current
         winning = winner.in_commit_timestamp
         if winning is None and in_commit_timestamps.is_enabled(current.read_metadata):
-            from airflow_delta.log.time_travel import timestamp_of_info
+            from airflow_delta.log.actions.decode import timestamp_of_info
 
             winning = timestamp_of_info(winner.version, winner.commit_info or None, table=winner.table)  # which refuses
         if winning is None:

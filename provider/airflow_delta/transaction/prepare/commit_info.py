@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow_delta import __version__
 from airflow_delta.log.actions.actions import Action, AddCDCFile, AddFile, CommitInfo, RemoveFile
 from airflow_delta.masking import masked, masked_values
 from airflow_delta.transaction.operations.operation import Operation
 from airflow_delta.transaction.prepare.isolation import IsolationLevel
+from airflow_delta.version import __version__
 
 ENGINE_INFO = f"airflow-provider-delta/{__version__}"
 

@@ -7,13 +7,12 @@ columns, and finally the checks of :mod:`airflow_delta.log.features.schema_check
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import msgspec
 
-from airflow_delta.exceptions import DeltaAnalysisException, DeltaUnsupportedTableFeatureException
+from airflow_delta.exceptions import DeltaAnalysisException
 from airflow_delta.log.actions.actions import DomainMetadata, Metadata, Protocol
 from airflow_delta.log.features import column_mapping
 from airflow_delta.log.features import protocol as table_protocol
@@ -30,9 +29,7 @@ from airflow_delta.log.features.properties import (
 )
 from airflow_delta.log.features.schema_checks import MATERIALIZED_ROW_COMMIT_VERSION, MATERIALIZED_ROW_ID, check_metadata
 from airflow_delta.log.schema.types import StructType, parse_schema, to_json
-
-if TYPE_CHECKING:
-    from airflow_delta.transaction.prepare.prepare import TableState
+from airflow_delta.transaction.prepare.prepare import TableState, check_defaults_supported, check_manual
 
 _IGNORE_PROTOCOL_DEFAULTS = "delta.ignoreProtocolDefaults"
 _VERSIONS = ("delta.minReaderVersion", "delta.minWriterVersion")
@@ -192,26 +189,6 @@ def _with_type_changes(state: TableState, metadata: Metadata, schema: StructType
     return with_type_changes(schema, parse_schema(state.metadata.schema_string))
 
 
-def check_manual(state: TableState, metadata: Metadata, *, asked: Collection[str] = ()) -> None:
-    """Check that features which an existing table only gets by name were requested.
-
-    :param asked: features that the caller requested by name.
-    :raises DeltaUnsupportedTableFeatureException: if one was not (Delta: DELTA_FEATURES_REQUIRE_MANUAL_ENABLEMENT).
-    """
-    if state.protocol is None:
-        return
-    manual = [name for name in table_protocol.needs_manual_enablement(state.protocol, metadata) if name not in asked]
-    if manual:
-        raise DeltaUnsupportedTableFeatureException(
-            f"The new metadata of table {state.table} needs the features {', '.join(manual)}, which must be enabled by name on "
-            "an existing table, since older clients can then no longer read or write it "
-            f"(DELTA_FEATURES_REQUIRE_MANUAL_ENABLEMENT). Set the table property delta.feature.{manual[0]} to 'supported'.",
-            features=tuple(manual),
-            table=state.table,
-            version=state.read_version,
-        )
-
-
 def _check_defaults(state: TableState, metadata: Metadata, protocol: Protocol, *, replaces_rows: bool) -> None:
     """Check that columns only have default values if the table has that feature, and that no column is added with one.
 
@@ -229,23 +206,6 @@ def _check_defaults(state: TableState, metadata: Metadata, protocol: Protocol, *
         raise DeltaAnalysisException(
             f"The column {added[0]} cannot be added to table {state.table} with a default value "
             "(WRONG_COLUMN_DEFAULTS_FOR_DELTA_ALTER_TABLE_ADD_COLUMN_NOT_SUPPORTED). Add it without one, then set the default.",
-            table=state.table,
-            version=state.read_version,
-        )
-
-
-def check_defaults_supported(state: TableState, columns: Collection[str], protocol: Protocol) -> None:
-    """Check that the table supports default values, if it has any.
-
-    :param columns: names of the columns with a default value.
-    :raises DeltaUnsupportedTableFeatureException: if it does not.
-    """
-    if columns and "allowColumnDefaults" not in table_protocol.features(protocol):
-        raise DeltaUnsupportedTableFeatureException(
-            f"The column {next(iter(columns))} of table {state.table} has a default value, which the table does not support "
-            "(WRONG_COLUMN_DEFAULTS_FOR_DELTA_FEATURE_NOT_ENABLED). Set the table property delta.feature.allowColumnDefaults to "
-            "'supported'.",
-            features=("allowColumnDefaults",),
             table=state.table,
             version=state.read_version,
         )

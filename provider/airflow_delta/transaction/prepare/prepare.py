@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from airflow_delta.exceptions import (
     DeltaAssertionError,
     DeltaIllegalArgumentException,
     DeltaIllegalStateException,
+    DeltaUnsupportedTableFeatureException,
 )
 from airflow_delta.log.actions.actions import (
     Action,
@@ -191,7 +192,6 @@ def verify_metadata(state: TableState, metadata: Metadata) -> Protocol | None:
     :raises DeltaUnsupportedTableFeatureException: if it needs a feature that an existing table only gets by name.
     """
     from airflow_delta.log.features.schema_checks import check_metadata
-    from airflow_delta.transaction.prepare.metadata_update import check_manual
 
     check_metadata(metadata, state.metadata, table=state.table, version=state.read_version)
     required = table_protocol.required_protocol(metadata)
@@ -203,6 +203,26 @@ def verify_metadata(state: TableState, metadata: Metadata) -> Protocol | None:
 
 
 _writable: tuple[Protocol, Metadata] | None = None
+
+
+def check_manual(state: TableState, metadata: Metadata, *, asked: Collection[str] = ()) -> None:
+    """Check that features which an existing table only gets by name were requested.
+
+    :param asked: features that the caller requested by name.
+    :raises DeltaUnsupportedTableFeatureException: if one was not (Delta: DELTA_FEATURES_REQUIRE_MANUAL_ENABLEMENT).
+    """
+    if state.protocol is None:
+        return
+    manual = [name for name in table_protocol.needs_manual_enablement(state.protocol, metadata) if name not in asked]
+    if manual:
+        raise DeltaUnsupportedTableFeatureException(
+            f"The new metadata of table {state.table} needs the features {', '.join(manual)}, which must be enabled by name on "
+            "an existing table, since older clients can then no longer read or write it "
+            f"(DELTA_FEATURES_REQUIRE_MANUAL_ENABLEMENT). Set the table property delta.feature.{manual[0]} to 'supported'.",
+            features=tuple(manual),
+            table=state.table,
+            version=state.read_version,
+        )
 
 
 def check_writable(protocol: Protocol, metadata: Metadata, table: str, version: int) -> None:
@@ -258,9 +278,25 @@ def _check_column_defaults(state: TableState, metadata: Metadata, protocol: Prot
         return
     from airflow_delta.log.features.constraints import column_defaults
     from airflow_delta.log.schema.types import parse_schema
-    from airflow_delta.transaction.prepare.metadata_update import check_defaults_supported
 
     check_defaults_supported(state, column_defaults(parse_schema(metadata.schema_string)), protocol)
+
+
+def check_defaults_supported(state: TableState, columns: Collection[str], protocol: Protocol) -> None:
+    """Check that the table supports default values, if it has any.
+
+    :param columns: names of the columns with a default value.
+    :raises DeltaUnsupportedTableFeatureException: if it does not.
+    """
+    if columns and "allowColumnDefaults" not in table_protocol.features(protocol):
+        raise DeltaUnsupportedTableFeatureException(
+            f"The column {next(iter(columns))} of table {state.table} has a default value, which the table does not support "
+            "(WRONG_COLUMN_DEFAULTS_FOR_DELTA_FEATURE_NOT_ENABLED). Set the table property delta.feature.allowColumnDefaults to "
+            "'supported'.",
+            features=("allowColumnDefaults",),
+            table=state.table,
+            version=state.read_version,
+        )
 
 
 def _check_change_data_feed(state: TableState, new_metadata: Metadata, actions: Sequence[Action], operation: Operation) -> None:

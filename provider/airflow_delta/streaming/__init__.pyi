@@ -1,0 +1,3 @@
+from airflow_delta.streaming.sink import DeltaBatchSink as DeltaBatchSink
+
+__all__ = ["DeltaBatchSink"]

@@ -1,0 +1,3 @@
+"""The number of the release."""
+
+__version__ = "0.1.0"

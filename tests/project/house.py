@@ -1,0 +1,80 @@
+"""How the package is cut into modules: nothing of it may grow worse than it is. ``make lint`` runs this beside import-linter.
+
+import-linter keeps the floors and refuses circles, imports inside functions and for types included. Here is what it does not
+count: names that two modules define, imports inside functions, large modules. ``house.json`` has the most that is allowed of
+each; ``--lower`` writes today's numbers where they are lower. None is raised: a name is changed, a module split instead.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[2] / "provider" / "airflow_delta"
+CEILINGS = Path(__file__).with_name("house.json")
+LARGE = 600
+_FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def parsed(package: Path) -> dict[str, tuple[int, ast.Module]]:
+    """Return the number of lines and the syntax tree of each module, by its path below the package."""
+    texts = {path.relative_to(package).as_posix(): path.read_text(encoding="utf-8") for path in sorted(package.rglob("*.py"))}
+    return {name: (text.count("\n"), ast.parse(text)) for name, text in texts.items()}
+
+
+def double_names(modules: dict[str, tuple[int, ast.Module]]) -> dict[str, list[str]]:
+    """Return the public classes and functions that several modules define, with these modules."""
+    homes: dict[str, list[str]] = defaultdict(list)
+    for name, (_, tree) in modules.items():
+        for public in sorted({node.name for node in tree.body if isinstance(node, (*_FUNCTION, ast.ClassDef))}):
+            if not public.startswith("_"):
+                homes[public].append(name)
+    return {name: found for name, found in sorted(homes.items()) if len(found) > 1}
+
+
+def imports_in_functions(tree: ast.AST, *, inside: bool = False) -> Iterator[str]:
+    """Yield the package that each import statement inside a function names."""
+    for node in ast.iter_child_nodes(tree):
+        if inside and isinstance(node, ast.ImportFrom):
+            yield (node.module or "").partition(".")[0]
+        elif inside and isinstance(node, ast.Import):
+            yield node.names[0].name.partition(".")[0]
+        yield from imports_in_functions(node, inside=inside or isinstance(node, _FUNCTION))
+
+
+def measured(package: Path) -> dict[str, list[str]]:
+    """Return what is counted, item by item."""
+    modules = parsed(package)
+    lazy = [(name, target) for name, (_, tree) in modules.items() for target in imports_in_functions(tree)]
+    return {
+        "double_names": [f"{name}: {', '.join(found)}" for name, found in double_names(modules).items()],
+        "imports_in_functions_own": [name for name, target in lazy if target == package.name],
+        "imports_in_functions_others": [f"{name}: {target}" for name, target in lazy if target != package.name],
+        f"modules_over_{LARGE}_lines": [f"{name}: {lines} lines" for name, (lines, _) in modules.items() if lines > LARGE],
+    }
+
+
+def main(arguments: list[str]) -> int:
+    """Compare with the ceilings; ``--lower`` lowers them, and the name of a measure lists what it counts."""
+    found = measured(PACKAGE)
+    ceilings = json.loads(CEILINGS.read_text(encoding="utf-8"))
+    if "--lower" in arguments:
+        lower = {name: min(len(items), ceilings.get(name, len(items))) for name, items in found.items()}
+        CEILINGS.write_text(json.dumps(lower, indent=2) + "\n", encoding="utf-8")
+        return 0
+    for name in found.keys() & set(arguments):
+        print("\n".join(found[name]))
+    failed = [
+        f"{name}: {len(items)}, allowed are {ceilings[name]}" for name, items in found.items() if len(items) > ceilings[name]
+    ]
+    for line in failed:
+        print(f"{line} ({CEILINGS.name}); python {Path(__file__).name} {line.partition(':')[0]} lists them", file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
