@@ -145,12 +145,15 @@ def constraints_of(cell: Cell) -> str:
 
 def prereleases() -> list[str]:
     """Return requirements that allow pre-releases of Airflow and of what it is released with, and of nothing else."""
-    names = ("apache-airflow", "apache-airflow-core", "apache-airflow-task-sdk")
-    return [f"{name}>=3.3.3.dev0" for name in names]
+    return ["apache-airflow>=3.3.3.dev0", "apache-airflow-core>=3.3.3.dev0", "apache-airflow-task-sdk>=1.3.3.dev0"]
 
 
 def interpreter(version: str) -> str:
-    """Return the path of an interpreter: one that uv finds, or else Debian's, which is fetched (``debian_python.py``)."""
+    """Return the path of an interpreter: pyenv's, one that uv finds, or else Debian's, which is fetched (``debian_python.py``)."""
+    # Of pyenv's versions uv only finds those that pyenv has switched on.
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+    if installed := sorted(pyenv.glob(f"versions/{version}.*/bin/python{version}")):
+        return str(installed[-1])
     found = subprocess.run(
         [str(UV), "python", "find", "--no-python-downloads", version], capture_output=True, text=True, check=False, cwd=ROOT
     )
