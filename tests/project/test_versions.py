@@ -24,7 +24,7 @@ def versions():
 @pytest.mark.parametrize(
     ("paths", "expected"),
     [
-        (["provider/airflow_delta/log/expressions/parse.py"], {"sqlglot-30_15", "sqlglot-30_18", "sqlglot-30_19", "sqlglot-30_23"}),
+        (["provider/airflow_delta/log/expressions"], {"sqlglot-30_15", "sqlglot-30_18", "sqlglot-30_19", "sqlglot-30_23"}),
         (["provider/airflow_delta/testing/worker.py"], {"floor", "current", "prerelease"}),
         (["provider/airflow_delta/hooks/frames.py"], {"frames-old", "frames-new"}),
         (["provider/airflow_delta/hooks/frames.py.txt", "docs/faq.md"], set()),
