@@ -128,7 +128,7 @@ licences: $(STAMP)
 	@$(BIN)/python tests/project/licences.py
 
 test-all:
-	@LIVE=long $(MAKE) --no-print-directory lint test test-slow test-faults test-stores test-clusters test-live test-ui test-lowest docs test-delta-spark
+	@LIVE=long $(MAKE) --no-print-directory lint test test-slow test-faults test-stores test-clusters test-live test-ui test-lowest test-versions docs test-delta-spark
 
 test-ui: $(STAMP) $(SPARK_CLASSES)
 	@$(RUN_TESTS) $(IN_MEMORY) $(BIN)/python -m pytest -m browser tests/ui $(TEST_FLAGS)

@@ -20,7 +20,13 @@ ENGINE = ("log", "transaction", "conformance", "fuzz")
 
 DEPENDS = {
     "airflow": ("airflow", "ui", "testing"),
-    "pandas": ("airflow/test_arrow_stages.py", "airflow/test_get_df.py", "airflow/test_messages.py", "commands/arrow"),
+    "frames": (
+        "airflow/test_arrow_stages.py",
+        "airflow/test_get_df.py",
+        "commands/arrow",
+        "commands/files/test_finished.py",
+        "log/arrow",
+    ),
     "pyarrow": ("log", "transaction", "commands"),
     "python": ("log", "transaction", "staging", "commands", "conformance", "streaming"),
     "sqlglot": ("log/expressions", "log/features", "commands", "airflow/test_dag_checks.py"),
@@ -28,9 +34,27 @@ DEPENDS = {
 """What other packages' versions can change, by folder or file; beside it, the marker ``depends``. ``spark``: that marker."""
 
 
+def _by_place(file: Path) -> set[str]:
+    path = file.relative_to(HERE).as_posix()
+    return {name for name, places in DEPENDS.items() if any(path == place or path.startswith(f"{place}/") for place in places)}
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Leave files out that have nothing of ``TEST_DEPENDS``: to import all would take longer than many of its tests."""
+    wanted = set(os.environ.get("TEST_DEPENDS", "").split())
+    if (
+        not wanted
+        or collection_path.suffix != ".py"
+        or HERE not in collection_path.parents
+        or wanted & _by_place(collection_path)
+    ):
+        return None
+    marks = ("mark.depends", *(["mark.spark"] if "spark" in wanted else []))
+    return True if not any(mark in collection_path.read_text() for mark in marks) else None
+
+
 def _depends(item: pytest.Item) -> set[str]:
-    path = item.path.relative_to(HERE).as_posix()
-    found = {name for name, places in DEPENDS.items() if any(path == place or path.startswith(f"{place}/") for place in places)}
+    found = _by_place(item.path)
     for marker in item.iter_markers("depends"):
         found.update(marker.args)
     if item.get_closest_marker("spark"):

@@ -1,11 +1,16 @@
-"""What the error of a driver says of its master."""
+"""What the error of a driver says of its master, and what PySpark says of other packages."""
 
 from __future__ import annotations
 
 import socket
+import warnings
+from importlib.metadata import version
+
+import pytest
 
 from airflow_delta.exceptions import SparkVersionException
 from airflow_delta.operators.spark_connection import registration_error
+from airflow_delta.operators.spark_session import quiet_about_pandas
 
 STOPPED = """java.lang.IllegalStateException: Cannot call methods on a stopped SparkContext.
 \tat org.apache.spark.SparkContext.assertNotStopped(SparkContext.scala:128)
@@ -22,3 +27,20 @@ def test_a_master_that_listens_and_does_not_answer():
         assert registration_error(RuntimeError("something else"), f"spark://127.0.0.1:{port}") is None
     # One that is down may be up for the next try.
     assert registration_error(failure, f"spark://127.0.0.1:{port}") is None
+
+
+@pytest.mark.depends("frames")
+def test_what_pyspark_says_of_every_pandas_is_not_repeated():
+    from pyspark.sql.pandas.utils import require_minimum_pandas_version
+
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        require_minimum_pandas_version()
+        heard = len(said)
+        quiet_about_pandas()
+        require_minimum_pandas_version()
+        assert len(said) == heard
+        warnings.warn("of something else", FutureWarning, stacklevel=1)
+        assert len(said) == heard + 1
+    if version("pyspark").startswith("4.2.") and version("pandas").startswith("3."):
+        assert heard == 1

@@ -32,12 +32,13 @@ def retry(dag: Any) -> Any:
     from airflow.utils.state import TaskInstanceState
     from sqlalchemy import select
 
+    from airflow_delta.airflow_internals.dag_runs import next_try
+
     with create_session() as session:
         dag_run = session.scalar(select(DagRun).where(DagRun.dag_id == dag.dag_id))
         dag_run.dag = scheduler_dag(dag)
         [lost] = [ti for ti in dag_run.get_task_instances(session=session) if ti.state == TaskInstanceState.RUNNING]
-        lost.prepare_db_for_next_try(session)
-        lost.state = None
+        next_try(lost, session).state = None
         run_to_end(dag_run, dag, session)
     return dag_run
 

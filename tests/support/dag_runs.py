@@ -20,12 +20,14 @@ def run_to_end(dag_run: Any, dag: Any, session: Any) -> None:
     from airflow.sdk.definitions.dag import _run_task
     from airflow.utils.state import DagRunState, TaskInstanceState
 
+    from airflow_delta.airflow_internals.dag_runs import count_try
+
     dag_run.state = DagRunState.RUNNING
     session.commit()
     while dag_run.state == DagRunState.RUNNING:
         session.expire_all()
         for ti in dag_run.update_state(session=session)[0]:
-            ti.try_number += 1
+            count_try(ti)
             ti.state = TaskInstanceState.SCHEDULED
         session.commit()
         scheduled = [ti for ti in dag_run.get_task_instances(session=session) if ti.state == TaskInstanceState.SCHEDULED]

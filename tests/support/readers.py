@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from decimal import Decimal
 from functools import cache
+from importlib.metadata import version as version_of
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -27,6 +29,9 @@ from airflow_delta.log.features.protocol import features
 from airflow_delta.log.schema.partition_values import HIVE_NULL
 
 Read = Callable[[str, int | None], pa.Table]
+
+HAS_DUCKDB = int(version_of("duckdb").partition(".")[0]) < 2 or find_spec("duckdb_extension_delta") is not None
+"""DuckDB 2 has no extension for Delta tables yet: there the others judge, and tests that ask for it by name are skipped."""
 
 _PLAIN = re.compile(r"[A-Za-z0-9_./=-]+")
 
@@ -47,6 +52,10 @@ def _duckdb() -> Any:
 @cache
 def _database() -> Any:
     """One database for the process; the extension comes from PyPI and is not looked for anywhere else."""
+    if not HAS_DUCKDB:
+        import pytest
+
+        pytest.skip("DuckDB 2 has no extension for Delta tables yet")
     import duckdb
     import duckdb_extension_delta
 
@@ -118,7 +127,7 @@ def rows(table: str | Path, version: int | None = None) -> list[dict[str, Any]]:
     present = features(snapshot.protocol)
     seen: dict[str, list[dict[str, Any]]] = {}
     for name, read in READERS.items():
-        if name == PATHS and not _paths_say_all(path, snapshot):
+        if (name == PATHS and not _paths_say_all(path, snapshot)) or (name == "DuckDB" and not HAS_DUCKDB):
             continue
         listed = present & CANNOT_READ[name].keys()
         try:
@@ -160,12 +169,13 @@ def files(table: str | Path) -> set[str]:
     from deltalake import DeltaTable
 
     root = f"{Path(table).resolve()}/"  # which delta-rs encodes, and the rest it does not
-    with _plainly_named(str(table)) as plain:
-        listed = _duckdb().execute("SELECT data_file FROM delta_list_files(?)", [plain]).fetchall()
-    found = {"DuckDB": sorted(path.removeprefix("file://").removeprefix(f"{plain}/") for (path,) in listed)}
-    found["delta-rs"] = sorted(uri.removeprefix(quote(root)).removeprefix(root) for uri in DeltaTable(table).file_uris())
-    assert found["DuckDB"] == found["delta-rs"], f"DuckDB and delta-rs differ on the files of {table}"
-    return set(found["delta-rs"])
+    found = sorted(uri.removeprefix(quote(root)).removeprefix(root) for uri in DeltaTable(table).file_uris())
+    if HAS_DUCKDB:
+        with _plainly_named(str(table)) as plain:
+            listed = _duckdb().execute("SELECT data_file FROM delta_list_files(?)", [plain]).fetchall()
+        others = sorted(path.removeprefix("file://").removeprefix(f"{plain}/") for (path,) in listed)
+        assert others == found, f"DuckDB and delta-rs differ on the files of {table}"
+    return set(found)
 
 
 def _comparable(found: list[dict[str, Any]]) -> list[str]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from inspect import signature
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from support.dag_runs import scheduler_dag
@@ -69,13 +69,18 @@ class Runs:
 
     def answer(self, dag_id: str, run_id: str, task_id: str, option: str, user: str) -> None:
         """Answer as a user, by the function behind Airflow's API, and go on."""
+        from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
         from airflow.api_fastapi.core_api.datamodels.hitl import UpdateHITLDetailPayload
         from airflow.api_fastapi.core_api.routes.public.hitl import update_hitl_detail
+        from airflow.models.dagbag import DBDagBag
         from airflow.utils.session import create_session
 
-        who: Any = SimpleNamespace(get_id=lambda: user, get_name=lambda: user)
+        who = SimpleAuthManagerUser(username=user, role="admin")
+        payload, more = UpdateHITLDetailPayload(chosen_options=[option]), {}
+        if "dag_bag" in signature(update_hitl_detail).parameters:  # since 3.4
+            more["dag_bag"] = DBDagBag()
         with create_session() as session:
-            update_hitl_detail(dag_id, run_id, task_id, UpdateHITLDetailPayload(chosen_options=[option]), who, session)
+            update_hitl_detail(dag_id, run_id, task_id, payload, who, session, **more)
         with create_session() as session:
             self._go_on(self._dag_run(dag_id, run_id, session), session)
 
@@ -92,13 +97,15 @@ class Runs:
         from airflow.sdk.definitions.dag import _run_task
         from airflow.utils.state import DagRunState, TaskInstanceState
 
+        from airflow_delta.airflow_internals.dag_runs import count_try
+
         dag = self.bag.dags[dag_run.dag_id]
         dag_run.state = DagRunState.RUNNING
         session.commit()
         while dag_run.state == DagRunState.RUNNING:
             session.expire_all()
             for ti in dag_run.update_state(session=session)[0]:
-                ti.try_number += 1
+                count_try(ti)
                 ti.state = TaskInstanceState.SCHEDULED
             session.commit()
             found = dag_run.get_task_instances(session=session)

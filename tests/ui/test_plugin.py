@@ -38,6 +38,21 @@ class _Key:
     dag_id, run_id, task_id, map_index, try_number = "load", "manual__1", "commit", -1, 1
 
 
+def test_without_what_the_pages_are_built_on_they_say_so(monkeypatch):
+    from starlette.testclient import TestClient
+
+    from airflow_delta.plugins import pages
+    from airflow_delta.plugins.delta_tables import LazyApp
+
+    def gone():
+        raise ImportError("No module named 'airflow.api_fastapi.gone'")
+
+    monkeypatch.setattr(pages, "create_app", gone)
+    answer = TestClient(LazyApp()).get("/tables")
+    assert (answer.status_code, "Delta tables cannot be shown on this Airflow" in answer.text) == (503, True)
+    assert "airflow.api_fastapi.gone" in answer.text
+
+
 @pytest.fixture
 def returned(monkeypatch):
     """Set what the task returned, as the supervisor would answer."""

@@ -305,3 +305,15 @@ def test_without_the_tries_of_tasks_the_page_says_what_it_lacks(runs, pages, mon
     assert "Transactions without a commit cannot be shown on this Airflow" in pages.text("nights")
     monkeypatch.undo()
     assert "cannot be shown on this Airflow" not in pages.text("nights")
+
+
+@pytest.mark.parametrize(
+    ("name", "what"), [("Connection", "Connections"), ("AssetModel", "Tables of assets"), ("AssetEvent", "Tables of assets")]
+)
+def test_without_what_airflow_knows_of_tables_the_list_says_what_it_lacks(pages, monkeypatch, name, what):
+    from airflow_delta.airflow_internals import database
+
+    monkeypatch.setitem(database._MODULES, name, "airflow.models.gone")
+    assert f"{what} cannot be shown on this Airflow" in pages.text("nights", "")
+    monkeypatch.undo()
+    assert "cannot be shown on this Airflow" not in pages.text("nights", "")

@@ -34,6 +34,8 @@ def fetched(version: str, home: Path) -> Path:
         return program
     mirror = _mirror()
     packages = _packages(mirror)
+    if f"python{version}" not in packages:
+        raise OSError(f"there is no Python {version} here, and none in Debian {SUITE}")
     home.mkdir(parents=True, exist_ok=True)
     wanted = [name.format(version=version) for name in NEEDED]
     done: set[str] = set()

@@ -1,7 +1,10 @@
 """Run the tests on other versions: ``python tests/versions/run.py [cell ...]``, or ``make test-versions CELLS="floor current"``.
 
 Each cell of ``cells.toml`` gets an environment in ``.cache/versions``, made by uv with one cache for all, and runs the tests that
-depend on what it changes. A table of the results is printed at the end, and is ``build/versions.md`` then.
+depend on what it changes. ``--table`` prints what came of each cell when it last ran whole, as docs/faq.md shows it.
+
+``--changed-since COMMIT --turn N`` runs the cells that the changes since a commit can touch and one more, another with each N; of
+long cells a part, also by turn. ``--list`` prints their names instead.
 """
 
 from __future__ import annotations
@@ -17,7 +20,9 @@ import sys
 import time
 import tomllib
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -26,6 +31,32 @@ UV = CACHE / "uv" / "bin" / "uv"
 
 JUDGES = ("deltalake", "duckdb", "duckdb-extension-delta", "polars", "polars-deltalake")
 """What tests judge by: of the versions in requirements.lock, whatever a cell is about."""
+
+INSTALL = "install"
+"""No environment: the README's install line, resolved with every file of constraints."""
+
+RESULTS = CACHE / "versions" / "results.json"
+"""What came of each cell when it last ran whole."""
+
+NAMED = {
+    "airflow": ("apache-airflow",),
+    "frames": ("pandas", "polars", "duckdb"),
+    "pyarrow": ("pyarrow",),
+    "python": (),
+    "spark": ("pyspark",),
+    "sqlglot": ("sqlglot",),
+}
+"""The packages that a cell is about, by what its tests depend on."""
+
+TITLES = {
+    "apache-airflow": "Airflow",
+    "duckdb": "DuckDB",
+    "pandas": "pandas",
+    "polars": "Polars",
+    "pyarrow": "PyArrow",
+    "pyspark": "PySpark",
+    "sqlglot": "sqlglot",
+}
 
 SLOWER = "not slow and not stores and not clusters and not faults and not browser and not live and not delta_spark"
 
@@ -42,66 +73,110 @@ class Cell:
     extras: list[str] = field(default_factory=lambda: ["spark"])
     without: list[str] = field(default_factory=list)
     newest: bool = False
+    parts: int = 1
 
 
 def cells() -> dict[str, Cell]:
     """Return the cells by name."""
-    return {name: Cell(name=name, **values) for name, values in tomllib.loads((HERE / "cells.toml").read_text()).items()}
+    return {name: Cell(name=name, **values) for name, values in known()["cells"].items()}
+
+
+def known() -> dict[str, Any]:
+    """Return what ``cells.toml`` says: ``rooms`` and ``cells``."""
+    return tomllib.loads((HERE / "cells.toml").read_text())
+
+
+def touched(paths: list[str]) -> list[str]:
+    """Return the names of the cells that changed paths can touch."""
+    hit = {name for name, rooms in known()["rooms"].items() if any(_within(path, room) for path in paths for room in rooms)}
+    return [name for name, cell in cells().items() if hit & set(cell.tests)] + [INSTALL] * (INSTALL in hit)
+
+
+def _within(path: str, room: str) -> bool:
+    return path == room or path.startswith(f"{room}/")
+
+
+def chosen(paths: list[str], turn: int) -> list[str]:
+    """Return the names of the cells that changed paths can touch, and of one more by turn."""
+    found = touched(paths)
+    others = [name for name in [INSTALL, *cells()] if name not in found]
+    return [*found, *([others[turn % len(others)]] if others else [])]
 
 
 def main() -> int:
     """Run the cells that are asked for, all by default."""
-    known = cells()
+    every = cells()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("cells", nargs="*", metavar="cell", help=f"one or several of install, {', '.join(known)}")
+    parser.add_argument("cells", nargs="*", metavar="cell", help=f"one or several of {INSTALL}, {', '.join(every)}")
     parser.add_argument("--pytest", default="", help="more arguments for pytest")
+    parser.add_argument("--changed-since", metavar="COMMIT", help="the cells that changes since then can touch")
+    parser.add_argument("--turn", type=int, default=0, metavar="N", help="one cell more, and which parts of long cells")
+    parser.add_argument("--list", action="store_true", help="print the names of the cells, and run nothing")
+    parser.add_argument("--table", action="store_true", help="print the results of the last runs, and run nothing")
     asked = parser.parse_args()
-    if unknown := sorted(set(asked.cells) - known.keys() - {"install"}):
+    if unknown := sorted(set(asked.cells) - every.keys() - {INSTALL}):
         parser.error(f"there is no cell {', '.join(unknown)}")
-    rows = [] if asked.cells and "install" not in asked.cells else installs()
-    rows += [run(known[name], asked.pytest.split()) for name in asked.cells or known if name != "install"]
-    report = table(rows)
-    print(report)
-    (ROOT / "build").mkdir(exist_ok=True)
-    (ROOT / "build" / "versions.md").write_text(report)
-    return 1 if any(row["verdict"] != "passed" for row in rows) else 0
-
-
-def installs() -> list[dict[str, str]]:
-    """Resolve the install line of the README with every file of constraints, for its Airflow and its Python."""
-    rows = []
-    for path in sorted((HERE / "constraints").glob("constraints-*.txt")):
-        airflow, _, python = path.stem.removeprefix("constraints-").rpartition("-")
-        if airflow == "3.3.0":  # below the floor
-            continue
+    if asked.table:
+        print(table(), end="")
+        return 0
+    names = chosen(changed(asked.changed_since), asked.turn) if asked.changed_since else asked.cells or [INSTALL, *every]
+    if asked.list:
+        print(*names, sep="\n")
+        return 0
+    if shutil.which("java") is None and not os.environ.get("JAVA_HOME"):
+        parser.error("there is no Java; run it by `make test-versions`")
+    turn = asked.turn if asked.changed_since else None
+    failed = []
+    for name in names:
         begin = time.monotonic()
+        result = installs() if name == INSTALL else run(every[name], asked.pytest.split(), turn)
+        seconds = time.monotonic() - begin
+        print(f"---- {name}: {result['verdict']} in {seconds:.0f} s: {result['counts']}", flush=True)
+        failed += [name] if result["verdict"] != "passed" else []
+        if turn is None and not asked.pytest:
+            keep({name: result | {"seconds": f"{seconds:.0f}", "date": datetime.now(UTC).date().isoformat()}})
+    print(f"{len(names) - len(failed)} cells passed, {len(failed)} failed: {' '.join(failed)}".rstrip(": "))
+    return 1 if failed else 0
+
+
+def changed(since: str) -> list[str]:
+    """Return the paths that have changed since a commit, the working tree included."""
+    said = subprocess.run(["git", "diff", "--name-only", since], cwd=ROOT, capture_output=True, text=True, check=True)
+    return said.stdout.splitlines()
+
+
+def installs() -> dict[str, str]:
+    """Resolve the install line of the README with every file of constraints, for its Airflow and its Python."""
+    failed, files = [], [path for path in sorted((HERE / "constraints").glob("constraints-*.txt")) if "-3.3.0-" not in path.name]
+    for path in files:  # 3.3.0 is below the floor
+        airflow, _, python = path.stem.removeprefix("constraints-").rpartition("-")
         wanted = "apache-airflow" if airflow == "main" else f"apache-airflow=={airflow}"
         requirements = CACHE / "install.in"
         requirements.write_text(f"{wanted}\n{ROOT}[spark,connect,openlineage]\n")
-        row = {"cell": f"install, {path.name}", "python": python, "airflow": airflow, "tests": "resolution", "verdict": "passed"}
         try:
             said = uv("pip", "compile", "--python-version", python, "--constraint", str(path), "--no-annotate", str(requirements))
-            row["counts"] = f"{sum('==' in line for line in said.splitlines())} packages"
-        except subprocess.CalledProcessError as error:
-            row |= {"verdict": "FAILED", "counts": str(error.stderr)[-300:].strip()}
-        rows.append({**row, "seconds": f"{time.monotonic() - begin:.0f}"})
-    return rows
+            print(f"{path.name}: {sum('==' in line for line in said.splitlines())} packages", flush=True)
+        except subprocess.CalledProcessError:
+            failed.append(path.name)
+    counts = f"{len(files) - len(failed)} of {len(files)} files of constraints{', not ' if failed else ''}{', '.join(failed)}"
+    return {"verdict": "FAILED" if failed else "passed", "counts": counts, "what": "`pip install` with Airflow's constraints"}
 
 
-def run(cell: Cell, more: list[str]) -> dict[str, str]:
-    """Make the environment of a cell and run its tests."""
-    begin = time.monotonic()
-    row = {"cell": cell.name, "python": cell.python, "airflow": "", "tests": " ".join(cell.tests), "verdict": "", "counts": ""}
+def run(cell: Cell, more: list[str], turn: int | None) -> dict[str, str]:
+    """Make the environment of a cell and run its tests; of a long one, a part by turn."""
+    part = None if turn is None or cell.parts == 1 else f"{turn % cell.parts + 1}/{cell.parts}"
     try:
         home = environment(cell)
-        row["airflow"] = installed(home)
-        said = test(cell, home, more)
-        row["verdict"], row["counts"] = ("passed" if said.returncode == 0 else "FAILED"), counts(said.stdout)
-    except subprocess.CalledProcessError as error:
-        row["verdict"], row["counts"] = "FAILED", f"no environment: {(error.stderr or error.stdout or '')[-300:].strip()}"
-    row["seconds"] = f"{time.monotonic() - begin:.0f}"
-    print(f"---- {cell.name}: {row['verdict']} in {row['seconds']} s: {row['counts']}", flush=True)
-    return row
+        said = test(cell, home, more, part)
+    except (OSError, subprocess.CalledProcessError) as error:
+        said_so = getattr(error, "stderr", None) or getattr(error, "stdout", None) or str(error)
+        return {"verdict": "FAILED", "counts": f"no environment: {said_so[-300:].strip()}", "what": f"Python {cell.python}"}
+    whole = "" if part is None else f", part {part}"
+    return {
+        "verdict": "passed" if said.returncode == 0 else "FAILED",
+        "counts": counts(said.stdout) + whole,
+        "what": installed(cell, home),
+    }
 
 
 def environment(cell: Cell) -> Path:
@@ -124,6 +199,7 @@ def environment(cell: Cell) -> Path:
     uv("pip", "install", *arguments, "--editable", f".{extras}", *cell.requirements)
     for name in cell.without:
         uv("pip", "uninstall", "--python", str(home / "bin" / "python"), name)
+    if "pyspark-client" in cell.without:  # its files are PySpark's
         spark = next(text for text in cell.requirements if text.startswith("pyspark=="))
         uv("pip", "install", "--python", str(home / "bin" / "python"), "--reinstall", "--no-deps", spark)
     stamp.write_text(wanted)
@@ -136,21 +212,29 @@ def vars_of(cell: Cell) -> dict[str, object]:
 
 
 def constraints_of(cell: Cell) -> str:
-    """Return the constraints of a cell: without the judges of the tests, and these as in the lock."""
+    """Return the constraints of a cell: without the judges of the tests, and these as in the lock, but what the cell asks for."""
+    own = {_name(text) for text in [*cell.requirements, *cell.without]}
     given = (HERE / "constraints" / f"constraints-{cell.constraints}.txt").read_text() if cell.constraints else ""
-    kept = [line for line in given.splitlines() if re.split("[=<>!~ ]", line)[0] not in JUDGES]
-    locked = [line for line in (ROOT / "requirements.lock").read_text().splitlines() if line.partition("==")[0] in JUDGES]
+    kept = [line for line in given.splitlines() if _name(line) not in JUDGES]
+    locked = [line for line in (ROOT / "requirements.lock").read_text().splitlines() if _name(line) in set(JUDGES) - own]
     return "\n".join([*kept, *locked, ""])
+
+
+def _name(requirement: str) -> str:
+    return re.split("[=<>!~ ]", requirement)[0]
 
 
 def prereleases() -> list[str]:
     """Return requirements that allow pre-releases of Airflow and of what it is released with, and of nothing else."""
-    names = ("apache-airflow", "apache-airflow-core", "apache-airflow-task-sdk")
-    return [f"{name}>=3.3.3.dev0" for name in names]
+    return ["apache-airflow>=3.3.3.dev0", "apache-airflow-core>=3.3.3.dev0", "apache-airflow-task-sdk>=1.3.3.dev0"]
 
 
 def interpreter(version: str) -> str:
-    """Return the path of an interpreter: one that uv finds, or else Debian's, which is fetched (``debian_python.py``)."""
+    """Return the path of an interpreter: pyenv's, one that uv finds, or else Debian's (``debian_python.py``)."""
+    # Of pyenv's versions uv only finds those that pyenv has switched on.
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+    if installed := sorted(pyenv.glob(f"versions/{version}.*/bin/python{version}")):
+        return str(installed[-1])
     found = subprocess.run(
         [str(UV), "python", "find", "--no-python-downloads", version], capture_output=True, text=True, check=False, cwd=ROOT
     )
@@ -180,19 +264,21 @@ def uv(*arguments: str) -> str:
     return done.stdout
 
 
-def installed(home: Path) -> str:
-    """Return the versions of an environment that matter."""
-    names = ("apache-airflow", "pyspark", "pandas", "sqlglot", "pyarrow")
-    script = f"from importlib.metadata import version\nprint(*(version(name) for name in {names!r}))"
-    said = subprocess.run([str(home / "bin" / "python"), "-c", script], capture_output=True, text=True, check=True)
-    return ", ".join(f"{name.removeprefix('apache-')} {text}" for name, text in zip(names, said.stdout.split(), strict=True))
+def installed(cell: Cell, home: Path) -> str:
+    """Return the versions that a cell is about, of its environment."""
+    names = [name for tests in cell.tests for name in NAMED[tests]]
+    script = "import sys; from importlib.metadata import version; print(*(version(name) for name in sys.argv[1:]))"
+    said = subprocess.run([str(home / "bin" / "python"), "-c", script, *names], capture_output=True, text=True, check=True)
+    found = [f"{TITLES[name]} {text}" for name, text in zip(names, said.stdout.split(), strict=True)]
+    return ", ".join([*found, f"Python {cell.python}"])
 
 
-def test(cell: Cell, home: Path, more: list[str]) -> subprocess.CompletedProcess[str]:
+def test(cell: Cell, home: Path, more: list[str], part: str | None) -> subprocess.CompletedProcess[str]:
     """Run the tests of a cell; warnings of other versions are shown, and are no errors."""
     quick = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:disable"
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK", "SPARK_HOME"))}
     environment |= {"PATH": f"{home / 'bin'}:{os.environ['PATH']}", "TEST_DEPENDS": " ".join(cell.tests)}
+    environment |= {"TEST_PART": part} if part else {}
     environment |= {"SPARK_LAUNCHER_OPTS": quick, "SPARK_SUBMIT_OPTS": quick}
     command = [str(home / "bin" / "python"), "-m", "pytest", "-q", "-W", "default", "-p", "no:cacheprovider", "-n", "2"]
     command += ["--dist", "loadfile", "-m", SLOWER, *more, "tests"]
@@ -207,18 +293,36 @@ def test(cell: Cell, home: Path, more: list[str]) -> subprocess.CompletedProcess
 def counts(output: str) -> str:
     """Return pytest's last line of counts."""
     lines = [line.strip("= ") for line in output.splitlines() if re.search(r"\d+ (passed|failed|error)", line)]
-    return re.sub(r" in [\d.]+s.*", "", lines[-1]) if lines else "no tests ran"
+    found = re.findall(r"\d+ (?:passed|failed|errors?|skipped|xfailed)", lines[-1]) if lines else []
+    return ", ".join(found) or "no tests ran"
 
 
-def table(rows: list[dict[str, str]]) -> str:
-    """Return the results as Markdown."""
-    lines = ["| cell | Python | versions | tests that depend on | result | seconds |", "|---|---|---|---|---|---|"]
-    cells = ((*(row[name] for name in ("cell", "python", "airflow", "tests")), row) for row in rows)
-    lines += [f"| {' | '.join(named)} | {row['verdict']}: {row['counts']} | {row['seconds']} |" for *named, row in cells]
+def results() -> dict[str, dict[str, str]]:
+    """Return what came of each cell when it last ran whole."""
+    return json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+
+
+def keep(found: dict[str, dict[str, str]]) -> None:
+    """Keep results for the table."""
+    RESULTS.parent.mkdir(parents=True, exist_ok=True)
+    RESULTS.write_text(json.dumps(results() | found, indent=2))
+
+
+def table() -> str:
+    """Return the last results as Markdown, in the order of the cells."""
+    kept = results()
+    lines = ["| cell | what | tests | date |", "|---|---|---|---|"]
+    for name in [INSTALL, *cells()]:
+        row = kept.get(name, {"what": "", "counts": "not run yet", "date": ""})
+        lines.append(f"| {name} | {row['what']} | {row['counts']} | {row['date']} |")
     return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":
-    if shutil.which("java") is None and not os.environ.get("JAVA_HOME"):
+    if (
+        not {"--list", "--table", "--help", "-h"} & set(sys.argv)
+        and shutil.which("java") is None
+        and not os.environ.get("JAVA_HOME")
+    ):
         sys.exit("There is no Java. Run it by `make test-versions`.")
     sys.exit(main())

@@ -12,7 +12,19 @@ from typing import Any
 
 from airflow_delta.airflow_internals.database import DagRun, HITLDetail, XComModel, create_session, of_latest_tries
 
-__all__ = ["DagRun", "answer", "clear", "create_session", "load_dags", "new_run", "returned", "run_task", "scheduler_dag"]
+__all__ = [
+    "DagRun",
+    "answer",
+    "clear",
+    "count_try",
+    "create_session",
+    "load_dags",
+    "new_run",
+    "next_try",
+    "returned",
+    "run_task",
+    "scheduler_dag",
+]
 
 
 def load_dags(file: str) -> tuple[dict[str, Any], dict[str, str]]:
@@ -66,6 +78,20 @@ def clear(instances: list[Any], session: Any) -> None:
     from airflow.models.taskinstance import clear_task_instances
 
     clear_task_instances(instances, session)
+
+
+def count_try(instance: Any) -> None:
+    """Count the try that a task instance is scheduled for; since 3.4, whatever asks for another try has counted it."""
+    if hasattr(type(instance), "working_set"):
+        instance.try_number = max(instance.try_number, 1)
+    elif instance.state != "up_for_reschedule":
+        instance.try_number += 1
+
+
+def next_try(instance: Any, session: Any) -> Any:
+    """Return the next try of a task instance whose try has ended, which is kept as history; since 3.4 another row."""
+    following = instance.prepare_db_for_next_try(session)
+    return instance if following is None else following
 
 
 def run_task(instance: Any, task: Any) -> None:

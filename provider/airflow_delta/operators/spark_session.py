@@ -78,6 +78,7 @@ class TaskSession(Part):
         """
         check_spark_here()
         check_pyspark()
+        quiet_about_pandas()
         from pyspark.sql import SparkSession
 
         storage = SparkStorage.of(log, self.spark_table_uri, self.spark_credentials, request)
@@ -156,6 +157,11 @@ class TaskSession(Part):
         if not {"spark.remote", "spark.master"} & properties.keys():
             properties["spark.master"] = url
         return {key: str(value) for key, value in properties.items()}
+
+
+def quiet_about_pandas() -> None:
+    """Keep what PySpark 4.2 says of every pandas from 3.0 on, used or not, out of the log: the two work together here."""
+    warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
 
 
 @contextmanager

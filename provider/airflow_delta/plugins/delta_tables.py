@@ -5,6 +5,7 @@ Workers import plugins, too, so the app is imported only when the API server get
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,6 +16,8 @@ from airflow.sdk.plugins_manager import AirflowPlugin
 from airflow_delta.links.delta import URL_PREFIX, URL_ROUTE
 from airflow_delta.plugins import listener
 
+logger = logging.getLogger(__name__)
+
 
 def root_path() -> str:
     """Return the path of ``[api] base_url``, below which Airflow is served; empty for the root of the host."""
@@ -22,7 +25,7 @@ def root_path() -> str:
 
 
 class LazyApp:
-    """An ASGI app that is built on its first call."""
+    """An ASGI app that is built on its first call; where Airflow lacks what it is built on, it says so."""
 
     def __init__(self) -> None:
         self._app: Any = None
@@ -35,10 +38,22 @@ class LazyApp:
     ) -> None:
         """Pass the request on."""
         if self._app is None:
-            from airflow_delta.plugins.pages import create_app
-
-            self._app = create_app()
+            self._app = _app()
         await self._app(scope, receive, send)
+
+
+def _app() -> Any:
+    try:
+        from airflow_delta.plugins.pages import create_app
+
+        return create_app()
+    except (ImportError, AttributeError) as error:
+        from starlette.responses import PlainTextResponse
+
+        from airflow_delta.plugins.problems import cannot_be_shown
+
+        logger.exception("The pages of Delta tables cannot be shown")
+        return PlainTextResponse(f"{cannot_be_shown('Delta tables')} {error}", status_code=503)
 
 
 class DeltaTablesPlugin(AirflowPlugin):

@@ -6,11 +6,12 @@ events say, and a table is reached through a connection that the user may read.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
@@ -18,7 +19,7 @@ from airflow_delta.hooks.allowed import API_SERVER, Allowed
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.links.delta import masked
 from airflow_delta.log.storage.options import kind_of
-from airflow_delta.plugins.problems import PageProblem, of_error, unknown_table
+from airflow_delta.plugins.problems import PageProblem, cannot_be_shown, of_error, unknown_table
 from airflow_delta.staging.location import Location, check_no_secret
 
 if TYPE_CHECKING:
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
 
     from airflow_delta.plugins.access import Viewer
     from airflow_delta.plugins.place import Place
+
+logger = logging.getLogger(__name__)
+
+Found = TypeVar("Found")
 
 SECONDS_KEPT = 10.0
 """How long the list of tables and connections is reused."""
@@ -106,11 +111,15 @@ class KnownConnection:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """All tables and connections that Airflow knows, for any user."""
+    """All tables and connections that Airflow knows, for any user.
+
+    :param notices: what could not be read, in sentences.
+    """
 
     tables: Mapping[str, KnownTable]
     connections: tuple[KnownConnection, ...]
     has_default: bool = False
+    notices: tuple[str, ...] = ()
 
     def seen_by(self, viewer: Viewer, table: KnownTable) -> KnownTable | None:
         """Return a table with the assets and the connection that a user may use for it; ``None`` if there are none."""
@@ -245,9 +254,11 @@ def commit_of_event(extra: Any) -> Mapping[str, Any] | None:
 
 
 def _load(session: Session) -> Known:
-    connections = _connections(session)
+    notices: list[str] = []
+    connections: Sequence[KnownConnection] = _unless_gone("Connections", _connections, session, notices)
+    assets: Sequence[tuple[int, str, Any]] = _unless_gone("Tables of assets", _assets, session, notices)
     tables: dict[str, KnownTable] = {}
-    for asset_id, asset_uri, extra in _assets(session):
+    for asset_id, asset_uri, extra in assets:
         found = _table_of(asset_uri, commit_of_event(extra))
         if found is None:
             continue
@@ -256,7 +267,19 @@ def _load(session: Session) -> Known:
         named = {**table.named, asset_id: conn_id}
         tables[key] = replace(table, asset_ids=(*table.asset_ids, asset_id), named=named)
     ordered = dict(sorted(tables.items(), key=lambda item: (item[1].name, item[0])))
-    return Known(ordered, connections, _has_default())
+    return Known(ordered, tuple(connections), _has_default(), tuple(notices))
+
+
+def _unless_gone(
+    what: str, function: Callable[[Session], Sequence[Found]], session: Session, notices: list[str]
+) -> Sequence[Found]:
+    """Return what a function reads; nothing, and say so, if this Airflow no longer has where it is: other errors may pass."""
+    try:
+        return function(session)
+    except (ImportError, AttributeError):
+        logger.exception("%s cannot be read from Airflow's database", what)
+        notices.append(cannot_be_shown(what))
+        return ()
 
 
 def _table_of(asset_uri: str, said: Mapping[str, Any] | None) -> tuple[str, str, str | None] | None:

@@ -11,6 +11,13 @@ _MOMENT = 5
 """Seconds."""
 
 
+def cannot_be_shown(what: str) -> str:
+    """Return a sentence about what pages lack because this Airflow does not have where it is."""
+    from airflow.sdk import __version__
+
+    return f"{what} cannot be shown on this Airflow (Task SDK {__version__})."
+
+
 class PageProblem(Exception):
     """An error page.
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from airflow_delta.airflow_internals.database import create_session
 from airflow_delta.plugins.formats import kind_of
 from airflow_delta.plugins.known import KnownTable, known_tables
+from airflow_delta.plugins.problems import cannot_be_shown
 from airflow_delta.plugins.runs import facts_by_version, intervals, recent_events, run_of, task_run
 from airflow_delta.plugins.transaction_rows import (
     FAILED,
@@ -77,7 +78,7 @@ def table_list(viewer: Viewer, root: str, prefix: str, *, search: str = "", page
         "search": search,
         "page": page,
         "more": more,
-        "notices": airflow.notices,
+        "notices": [*known.notices, *airflow.notices],
     }
 
 
@@ -94,9 +95,7 @@ class FromAirflow:
     @property
     def notices(self) -> list[str]:
         """Return what the page lacks, in sentences."""
-        from airflow.sdk import __version__
-
-        return [f"{what} cannot be shown on this Airflow (Task SDK {__version__})." for what in self._missing]
+        return [cannot_be_shown(what) for what in self._missing]
 
     def read(self, what: str, default: Any, function: Callable[..., Found], *arguments: Any) -> Found:
         """Return what a function reads with a session, or the default.

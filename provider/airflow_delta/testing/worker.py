@@ -107,15 +107,20 @@ def _clear(dag: Any, dag_run: Any, task_ids: list[str], session: Any) -> None:
 
 def _fail_what_was_killed(dag_run: Any, session: Any) -> None:
     """Do what Airflow does with a task whose process is gone: it counts as failed, and is retried if a retry is left."""
+    from airflow_delta.airflow_internals.dag_runs import next_try
+
     for ti in dag_run.get_task_instances(session=session):
         if ti.state in ("running", "queued", "scheduled", "restarting"):
-            ti.state = None if ti.try_number <= ti.max_tries else "failed"
+            if ti.try_number <= ti.max_tries:
+                next_try(ti, session).state = None
+            else:
+                ti.state = "failed"
     session.commit()
 
 
 def _run_to_end(dag: Any, dag_run: Any, answers: Mapping[str, str], session: Any) -> None:
     """Run what can run, one task after the other, until the run has ended."""
-    from airflow_delta.airflow_internals.dag_runs import answer, run_task
+    from airflow_delta.airflow_internals.dag_runs import answer, count_try, run_task
 
     while dag_run.state == "running":
         session.expire_all()
@@ -124,8 +129,7 @@ def _run_to_end(dag: Any, dag_run: Any, answers: Mapping[str, str], session: Any
                 ti.state = None
         session.flush()
         for ti in dag_run.update_state(session=session)[0]:
-            if ti.state != "up_for_reschedule":
-                ti.try_number += 1
+            count_try(ti)
             ti.state = "scheduled"
         session.commit()
         scheduled = [ti for ti in dag_run.get_task_instances(session=session) if ti.state == "scheduled"]

@@ -1,0 +1,58 @@
+"""The versions that are tried: which cells a change can touch, and what docs/faq.md says of them."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def versions():
+    spec = importlib.util.spec_from_file_location("versions_run", ROOT / "tests" / "versions" / "run.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # for its dataclass
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules[spec.name]
+
+
+@pytest.mark.parametrize(
+    ("paths", "expected"),
+    [
+        (["provider/airflow_delta/log/expressions"], {"sqlglot-30_15", "sqlglot-30_18", "sqlglot-30_19", "sqlglot-30_23"}),
+        (["provider/airflow_delta/testing/worker.py"], {"floor", "current", "prerelease"}),
+        (["provider/airflow_delta/hooks/frames.py"], {"frames-old", "frames-new"}),
+        (["provider/airflow_delta/hooks/frames.py.txt", "docs/faq.md"], set()),
+        (["pyproject.toml"], {"install", "python-3_13", "python-3_14"}),
+    ],
+)
+def test_cells_that_a_change_can_touch(versions, paths, expected):
+    assert set(versions.touched(paths)) - {"newest"} == expected
+
+
+def test_one_cell_more_by_turn(versions):
+    every = ["install", *versions.cells()]
+    assert [versions.chosen([], turn) for turn in range(len(every))] == [[name] for name in every]
+    assert versions.chosen(["pyproject.toml"], 0)[-1] not in versions.touched(["pyproject.toml"])
+
+
+def test_every_cell_says_what_it_depends_on(versions):
+    from conftest import DEPENDS
+
+    for name, cell in versions.cells().items():
+        assert cell.tests, name
+        assert set(cell.tests) <= DEPENDS.keys() | {"spark"}, name
+    assert versions.known()["rooms"].keys() == versions.NAMED.keys() | {versions.INSTALL}
+    missing = [room for rooms in versions.known()["rooms"].values() for room in rooms if not (ROOT / room).exists()]
+    assert not missing
+
+
+def test_the_table_of_versions_has_every_cell(versions):
+    text = (ROOT / "docs" / "faq.md").read_text()
+    rows = [line.split(" | ")[0].removeprefix("| ") for line in text.splitlines() if line.startswith("| ")]
+    assert [name for name in rows if name in {versions.INSTALL, *versions.cells()}] == [versions.INSTALL, *versions.cells()]
