@@ -43,7 +43,7 @@ def met_keys(session: Session, viewer: Viewer, table: KnownTable) -> MetKeys:
     told = MetKeys()
     for task, text, committed, said in _told(session, table):
         key = said.get("app_id")
-        if not isinstance(key, str) or not is_of(text, key) or not _are_together(task, committed):
+        if not isinstance(key, str) or not _is_of(text, key) or not _are_together(task, committed):
             continue
         if not (viewer.may_read_run(task[0]) and viewer.may_read_xcom(task[0])):
             continue
@@ -59,7 +59,7 @@ def warned(session: Session, viewer: Viewer, found: Sequence[Transaction]) -> se
     """Return the start tasks, of some transactions, whose key another run has committed."""
     runs = {one.run.id: one.run for one in found if viewer.may_read_xcom(one.run.dag_id)}
     tasks = {one.key[2] for one in found}
-    return {task for task, text in results(session, list(runs.values()), tasks, WARNING_KEY).items() if isinstance(text, str)}
+    return set(results(session, list(runs.values()), tasks, WARNING_KEY))
 
 
 def earlier_of_key(commit: Mapping[str, Any], commits: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
@@ -69,9 +69,9 @@ def earlier_of_key(commit: Mapping[str, Any], commits: Iterable[Mapping[str, Any
     return max(before, key=lambda each: int(each["version"]), default=None)
 
 
-def is_of(text: Any, key: str) -> bool:
+def _is_of(text: str | None, key: str) -> bool:
     """Return whether a warning is about a key."""
-    return isinstance(text, str) and text.startswith(f"The key {key!r} of ")
+    return text is not None and text.startswith(f"The key {key!r} of ")
 
 
 def _told(session: Session, table: KnownTable) -> Iterator[tuple[TaskKey, Any, TaskKey, Mapping[str, Any]]]:
@@ -96,7 +96,13 @@ def _told(session: Session, table: KnownTable) -> Iterator[tuple[TaskKey, Any, T
         several = said.get("commits")
         for commit in several if isinstance(several, list) and several else [said]:
             if isinstance(commit, Mapping) and isinstance(commit.get("version"), int):
-                yield (dag_id, run_id, task_id, map_index), as_json(raw), committed, commit
+                yield (dag_id, run_id, task_id, map_index), _text(raw), committed, commit
+
+
+def _text(raw: Any) -> str | None:
+    """Return the text in an XCom: the database gives it as it is, or as JSON."""
+    told = as_json(raw)
+    return told if isinstance(told, str) else raw if isinstance(raw, str) else None
 
 
 def _are_together(task: TaskKey, other: TaskKey) -> bool:
