@@ -1,4 +1,5 @@
-"""Install the servers of tests/stores, and axe-core for tests/ui, into .cache/stores, each in a pinned version: ``python tests/stores/install.py [PART...]``.
+"""Install the servers of tests/stores, and axe-core for tests/ui, into .cache/stores, each in a pinned version:
+``python tests/stores/install.py [PART...]``.
 
 What is there already in that version stays. Checksums: pip compares those of requirements.txt, npm those of package-lock.json,
 Go those of its checksum database, Ivy those beside each JAR. Go and Node.js come from PyPI too, so a machine needs neither; Ivy

@@ -65,7 +65,9 @@ def warned(session: Session, viewer: Viewer, found: Sequence[Transaction]) -> se
 def earlier_of_key(commit: Mapping[str, Any], commits: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
     """Return the latest of some commits, before one, that has one of its keys."""
     keys: Collection[str] = commit["app_transactions"]
-    before = (each for each in commits if each["version"] < commit["version"] and any(k in each["app_transactions"] for k in keys))
+    before = (
+        each for each in commits if each["version"] < commit["version"] and any(k in each["app_transactions"] for k in keys)
+    )
     return max(before, key=lambda each: int(each["version"]), default=None)
 
 
@@ -75,7 +77,7 @@ def _is_of(text: str | None, key: str) -> bool:
 
 
 def _told(session: Session, table: KnownTable) -> Iterator[tuple[TaskKey, Any, TaskKey, Mapping[str, Any]]]:
-    """Yield warnings with the commits in the events of their runs: warned task, text, committing task, and what the event says."""
+    """Yield warnings with the commits in the events of their runs: warned task, text, committing task, what the event says."""
     from sqlalchemy import and_, select
 
     from airflow_delta.airflow_internals.database import AssetEvent, XComModel, of_latest_tries

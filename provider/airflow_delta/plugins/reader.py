@@ -57,8 +57,8 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
     """Return the answer to a request: ``{"result": ...}``, or ``{"kinds": [...], "detail": ...}`` of an error.
 
     :param request: ``what`` (a function of :mod:`airflow_delta.plugins.data`, of
-        :mod:`airflow_delta.plugins.table_state` or of :mod:`airflow_delta.plugins.commit_rows`) with its ``arguments``; ``uri``, ``options`` and
-        ``within`` say where the table is.
+        :mod:`airflow_delta.plugins.table_state` or of :mod:`airflow_delta.plugins.commit_rows`) with its ``arguments``; ``uri``,
+        ``options`` and ``within`` say where the table is.
     """
     secrets = secret_values(request.get("options") or {})
     try:

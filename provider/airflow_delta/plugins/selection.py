@@ -12,8 +12,6 @@ from typing import Any, Literal
 SEARCHED = 200
 """Versions that one page with a filter or an order looks at."""
 
-NEWEST_FIRST = "-version"
-
 Order = Literal[
     "version",
     "-version",
@@ -36,6 +34,8 @@ Order = Literal[
 ]
 """A column of the history; with a minus, in descending order."""
 
+NEWEST_FIRST: Order = "-version"
+
 _VALUES: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
     "version": lambda commit: commit["version"],
     "operation": lambda commit: commit["operation"],
@@ -56,13 +56,12 @@ class Selection:
     :param operation: part of the operation's name, in any case; empty for all.
     :param dag: part of the Dag's id.
     :param key: part of a transaction key.
-    :param sort: an :data:`Order`.
     """
 
     operation: str = ""
     dag: str = ""
     key: str = ""
-    sort: str = NEWEST_FIRST
+    sort: Order = NEWEST_FIRST
 
     @property
     def is_filter(self) -> bool:
