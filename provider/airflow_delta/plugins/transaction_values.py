@@ -34,7 +34,7 @@ class Ending:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """A commit, as the log or an event tells of it.
+    """A commit, from the log or an event.
 
     :param at: its time, in milliseconds.
     :param keys: transaction keys that it holds.
