@@ -41,6 +41,7 @@ from airflow_delta.operators.origin import new_transaction_id, open_transaction
 from airflow_delta.operators.restart import ON_CLEAR, ON_CONFLICT, Restart
 from airflow_delta.operators.run_age import possible_since
 from airflow_delta.operators.task_defaults import own_settings, with_own_settings
+from airflow_delta.operators.task_loops import check_no_loop
 from airflow_delta.operators.tested import warn_if_tested
 from airflow_delta.operators.unpublished import unpublished
 from airflow_delta.operators.upstream import check_upstream
@@ -165,6 +166,7 @@ class DeltaStartTransactionOperator(BaseOperator):
         """
         from airflow_delta.commands.begin.begin import begin
 
+        check_no_loop(context)
         log = DeltaHook(self.delta_conn_id).get_log(self.table)
         self.transaction_key, self.app_id = text_of(self.transaction_key), text_of(self.app_id)
         key = self.transaction_key
