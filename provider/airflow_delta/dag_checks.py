@@ -13,6 +13,7 @@ from typing import Any
 from airflow_delta.choices import Given, choice_problem, choices_of, is_literal, literal_problems
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaIllegalArgumentException
 from airflow_delta.key_precision import day_key_problem
+from airflow_delta.task_loops import loop_problem
 
 _CONDITIONS = ("replace_where", "replace_on", "predicate", "where", "read", "condition", "partitions")
 """Parameters that are conditions in Spark SQL."""
@@ -186,8 +187,6 @@ def _loop_problems(task: Any) -> Iterator[str]:
         hasattr(operator_class, "transaction_role") or "rerun_policy" in choices_of(operator_class)
     ):
         return
-    from airflow_delta.operators.task_loops import loop_problem
-
     if (problem := loop_problem(task)) is not None:
         yield problem
 

@@ -143,7 +143,7 @@ def test_a_job_gets_no_staging_path_in_an_iteration(tmp_path, run_dag):
 
 
 def test_a_running_task_refuses_whatever_the_dag_file_showed(tmp_path, run_dag, monkeypatch):
-    monkeypatch.setattr("airflow_delta.operators.task_loops.loop_problem", lambda _: None)
+    monkeypatch.setattr("airflow_delta.dag_checks.loop_problem", lambda _: None)
     table = str(tmp_path / "t")
     for number, body in enumerate(IN_A_LOOP.values()):
         bag = bag_of(tmp_path, table, body, f"looped_{number}")

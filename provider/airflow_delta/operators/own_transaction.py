@@ -13,8 +13,8 @@ from airflow_delta.operators.identity import default_transaction_key, former_key
 from airflow_delta.operators.key_user import key_user
 from airflow_delta.operators.mapped_identity import check_instance
 from airflow_delta.operators.run_age import possible_since
-from airflow_delta.operators.task_loops import check_no_loop
 from airflow_delta.staging.choices import ISOLATION_LEVELS, KEY_CHECKS, RERUN_POLICIES
+from airflow_delta.task_loops import check_no_loop
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -12,9 +12,9 @@ from airflow_delta.operators.ended import find_end
 from airflow_delta.operators.expected_stages import valid_reports
 from airflow_delta.operators.identity import flatten_reports, stage_identity
 from airflow_delta.operators.origin import definition_mark, open_transaction
-from airflow_delta.operators.task_loops import check_no_loop
 from airflow_delta.retry_policies import FINAL_ERRORS
 from airflow_delta.staging.paths import marked
+from airflow_delta.task_loops import check_no_loop
 
 if TYPE_CHECKING:
     from airflow.sdk import Context, RetryPolicy

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.operators.identity import parse_handle
-from airflow_delta.operators.task_loops import check_no_loop
+from airflow_delta.task_loops import check_no_loop
 
 if TYPE_CHECKING:
     from airflow.sdk.types import RuntimeTaskInstanceProtocol

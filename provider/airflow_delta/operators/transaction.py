@@ -41,7 +41,6 @@ from airflow_delta.operators.origin import new_transaction_id, open_transaction
 from airflow_delta.operators.restart import ON_CLEAR, ON_CONFLICT, Restart
 from airflow_delta.operators.run_age import possible_since
 from airflow_delta.operators.task_defaults import own_settings, with_own_settings
-from airflow_delta.operators.task_loops import check_no_loop
 from airflow_delta.operators.tested import warn_if_tested
 from airflow_delta.operators.unpublished import unpublished
 from airflow_delta.operators.upstream import check_upstream
@@ -49,6 +48,7 @@ from airflow_delta.read_versions import version_of, what_was_read
 from airflow_delta.retry_policies import FINAL_ERRORS
 from airflow_delta.staging.choices import ISOLATION_LEVELS, KEY_CHECKS, RERUN_POLICIES
 from airflow_delta.staging.paths import new_attempt
+from airflow_delta.task_loops import check_no_loop
 
 if TYPE_CHECKING:
     import jinja2

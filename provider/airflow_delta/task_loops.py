@@ -1,7 +1,7 @@
 """Airflow's task loops (since 3.4), in which no task of a transaction can be.
 
-All iterations of a task have the same Dag run, task id and map index, which is what a transaction knows a task by. So it would take
-a second iteration for a retry of the first, and its rows would be lost.
+A transaction knows a task by Dag run, task id and map index, and these are the same in all iterations. It would take a second one
+for a retry of the first, and its rows would be lost.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 _WHY = (
-    "All its iterations have the same Dag run, task id and map index, so the second would be taken for a retry of the first, and its "
-    "rows would be lost. Let the loop return what is to be written and write it in a task after the loop, or map the task "
+    "All its iterations have the same Dag run, task id and map index, so the second would be taken for a retry of the first, and "
+    "its rows would be lost. Let the loop return what is to be written and write it in a task after the loop, or map the task "
     "(expand) over what the iterations work on."
 )
 
