@@ -13,6 +13,7 @@ from typing import Any
 from airflow_delta.choices import Given, choice_problem, choices_of, is_literal, literal_problems
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaIllegalArgumentException
 from airflow_delta.key_precision import day_key_problem
+from airflow_delta.task_loops import loop_problem
 
 _CONDITIONS = ("replace_where", "replace_on", "predicate", "where", "read", "condition", "partitions")
 """Parameters that are conditions in Spark SQL."""
@@ -123,6 +124,7 @@ def task_problems(task: Any) -> Iterator[str]:
                 if is_literal(table) and "://" in table and (problem := _scheme_problem(table)) is not None:
                     yield f"{name}: {problem}"
     yield from _setting_problems(task)
+    yield from _loop_problems(task)
     yield from dict.fromkeys(problem for given in _givens(task) for problem in literal_problems(_class_of(task), given))
     yield from _key_problems(task)
     if getattr(_class_of(task), "transaction_role", None) == "stage" and _given(task, "transaction") is None:
@@ -176,6 +178,17 @@ def _setting_problems(task: Any) -> Iterator[str]:
                 "Whether it does so although a task before it failed is not left to defaults: take trigger_rule out of them, and "
                 "name it on the tasks that need it."
             )
+
+
+def _loop_problems(task: Any) -> Iterator[str]:
+    operator_class = _class_of(task)
+    # What takes part in a transaction, or begins one of its own, is known by its run and task.
+    if getattr(operator_class, "transaction_role", None) == "audit" or not (
+        hasattr(operator_class, "transaction_role") or "rerun_policy" in choices_of(operator_class)
+    ):
+        return
+    if (problem := loop_problem(task)) is not None:
+        yield problem
 
 
 def _scheme_problem(table: str) -> str | None:

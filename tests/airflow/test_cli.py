@@ -50,6 +50,35 @@ def test_the_documentation_names_every_command_and_option():
             assert f"`{argument.flags[-1]}" in text or argument.kwargs.get("metavar", "-") in text, argument.flags
 
 
+def test_the_documentation_names_every_field(tmp_path):
+    from dataclasses import fields
+
+    from deltalake import write_deltalake
+
+    from airflow_delta.commands.diff.report import diff_to_dict
+    from airflow_delta.commands.diff.table_diff import published_diff
+    from airflow_delta.commands.inspect.describe import describe
+    from airflow_delta.commands.inspect.observe import recent_commits
+    from airflow_delta.commands.outcome.open_transactions import TransactionState
+    from airflow_delta.commands.publish.abort import AbortResult
+    from airflow_delta.commands.vacuum.run_vacuum import vacuum
+    from airflow_delta.hooks.delta import DeltaHook
+
+    text = (ROOT / "docs/cli.md").read_text()
+    documented = {line.split("`")[1]: line for line in text.partition("### JSON")[2].splitlines() if line.startswith("| `")}
+    write_deltalake(tmp_path, pa.table({"id": [1]}))
+    log = DeltaHook().get_log(str(tmp_path))
+    found = {
+        "history": recent_commits(log, 1)[0].to_dict(),
+        "diff": diff_to_dict(published_diff(log, None, keys=[], sample=1, limit=1)),
+        "describe": describe(log),
+        "transactions": [field.name for field in fields(TransactionState)],
+        "abort": [field.name for field in fields(AbortResult) if field.name != "contract"],
+        "vacuum": [field.name for field in fields(vacuum(log))],
+    }
+    assert {(name, field) for name, given in found.items() for field in given if f"`{field}`" not in documented[name]} == set()
+
+
 def test_the_provider_names_the_commands():
     from airflow_delta.get_provider_info import get_provider_info
 
@@ -253,6 +282,13 @@ def test_transactions_and_aborting_one(lake):
     stage(table, dead, old=8 * DAY)
     name = ("staged", "--conn-id", "lake")
 
+    table.publish(handle := table.begin(), stage(table, handle), tags={"airflow.dagId": "d", "airflow.runId": "r"})
+    everything = lake.airflow("transactions", *name, "-o", "json").json
+    committed = next(one for one in everything if one["transaction_id"] == handle.transaction_id)
+    assert (committed["dag_id"], committed["run_id"]) == ("d", "r")
+    header, *lines = lake.airflow("transactions", *name, "-o", "plain").out.splitlines()
+    assert header.split()[:4] == ["transaction", "state", "run", "version"]
+    assert any("d r " in line and handle.transaction_id in line for line in lines)
     shown = lake.airflow("transactions", *name, "-o", "json", "--state", "open", "--state", "abandoned").json
     states = {one["transaction_id"]: one["state"] for one in shown}
     assert states == {live.transaction_id: "open", dead.transaction_id: "abandoned"}
@@ -271,7 +307,7 @@ def test_transactions_and_aborting_one(lake):
 
     forced = lake.airflow("abort", *name, live.transaction_id, "--force", "--yes").out
     assert f"{live.transaction_id} | deleted" in forced
-    assert len(readers.rows(table.path)) == 2
+    assert len(readers.rows(table.path)) == 4
 
 
 @pytest.mark.slow
@@ -366,3 +402,103 @@ def test_keys_of_a_diff_in_every_form(tmp_path, capsys, given, keys):
     args.func(args)
     found = json.loads(capsys.readouterr().out)
     assert (found["keys"], found["changed"]) == (keys, 1)
+
+
+DATABASE = ("AIRFLOW_HOME", "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN")
+
+
+@pytest.mark.slow
+@pytest.mark.airflow
+def test_an_open_transaction_is_told_with_its_run(lake, tables, run_dag):
+    """Its files say nothing of it, nor does the log: Airflow's database has the start task that made its id."""
+    run = run_dag("cut_short", table=f"{tables}/cut_short")
+    database = {name: os.environ[name] for name in DATABASE}
+    found = lake.airflow("transactions", f"{tables}/cut_short", "-o", "json", **database).json
+    assert [(one["state"], one["dag_id"], one["run_id"]) for one in found] == [("open", "cut_short", run.run_id)]
+    (unknown,) = lake.airflow("transactions", f"{tables}/cut_short", "-o", "json").json
+    assert (unknown["dag_id"], unknown["run_id"]) == (None, None)
+
+
+@pytest.mark.slow
+@pytest.mark.airflow
+def test_the_pool_of_a_table_as_data(lake, airflow_database):
+    database = {name: os.environ[name] for name in DATABASE}
+    found = lake.airflow("pool", "orders", "--conn-id", "lake", "--slots", "2", "-o", "json", **database).json
+    pool = found.pop("pool")
+    assert found == {"table": "delta://connection/lake/orders", "slots": 2, "include_deferred": True}
+    assert pool in lake.airflow("list", group="pools", **database).out
+    assert lake.airflow("pool", "orders", "--conn-id", "lake", "-o", "plain", **database).out.split()[:2] == ["pool", "slots"]
+
+
+# -- completion: the protocol of argcomplete, as a shell speaks it ------------------------------------------------------------
+
+
+def completed(lake: Lake, line: str, **env: str) -> list[str]:
+    """Return what the shell is told about the end of a command line."""
+    told = lake.path.parent / "told"
+    asked = {
+        "_ARGCOMPLETE": "1",
+        "_ARGCOMPLETE_IFS": "\n",
+        "_ARGCOMPLETE_SHELL": "bash",
+        "_ARGCOMPLETE_COMP_WORDBREAKS": " \t\n\"'><;|&(",
+        "COMP_LINE": line,
+        "COMP_POINT": str(len(line)),
+        "COMP_TYPE": "9",
+    }
+    command = ["bash", "-c", 'exec "$0" -m airflow 8>"$1" 9>/dev/null >/dev/null 2>&1', sys.executable, str(told)]
+    subprocess.run(command, env={**lake.env, **asked, **env}, check=True, timeout=120)
+    return [one.rstrip() for one in told.read_text().split("\n") if one.strip()]
+
+
+@pytest.fixture(scope="module")
+def shelf(lake, tmp_path_factory) -> Lake:
+    """The lake with a folder of tables, and a connection to another directory."""
+    for name in ("orders-old", "raw/events"):
+        table = lake.table(name)
+        handle = table.begin()
+        table.publish(handle, stage(table, handle))
+    other = json.dumps({"conn_type": "delta", "host": str(lake.path / "raw")})
+    more = {"AIRFLOW_CONN_RAW": other, "AIRFLOW_CONN_WEB": "http://localhost", "AIRFLOW_CONN_BROKEN": "{"}
+    return Lake(lake.path, {**lake.env, **more})
+
+
+@pytest.mark.slow
+@pytest.mark.airflow
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("airflow delta describe --conn-id lake or", ["orders", "orders-old"]),
+        ("airflow delta describe --conn-id lake ra", ["raw/"]),
+        ("airflow delta describe --conn-id lake raw/", ["raw/events"]),
+        ("airflow delta history --conn-id=raw ", ["events"]),
+        ("airflow delta vacuum --conn-id nowhere o", []),
+        ("airflow delta history --conn-id ", ["lake", "raw"]),
+        ("airflow delta tra", ["transactions"]),
+    ],
+)
+def test_a_shell_completes_tables_and_connections(shelf, line, told):
+    found = completed(shelf, line)
+    assert [one for one in found if not one.startswith("-")] == told
+
+
+@pytest.mark.slow
+@pytest.mark.airflow
+def test_an_absolute_path_is_completed(shelf):
+    assert completed(shelf, f"airflow delta describe {shelf.path}/raw/e") == [f"{shelf.path}/raw/events"]
+
+
+@pytest.mark.slow
+@pytest.mark.airflow
+def test_a_shell_does_not_wait_for_a_store_that_does_not_answer(shelf):
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        options = {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{silent.getsockname()[1]}", "AWS_REGION": "us-east-1"}
+        options |= {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}
+        silent_one = json.dumps({"conn_type": "delta", "host": "s3://lake", "extra": {"storage_options": options}})
+        quick, slow = "airflow delta history --conn-id raw x", "airflow delta history --conn-id silent x"
+        before = time.monotonic()
+        assert completed(shelf, quick) == []
+        usual = time.monotonic() - before
+        assert completed(shelf, slow, AIRFLOW_CONN_SILENT=silent_one) == []
+    assert time.monotonic() - before - 2 * usual < 15

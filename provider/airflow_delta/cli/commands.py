@@ -124,16 +124,18 @@ def delta_describe(args: Namespace) -> None:
 @command()
 def delta_transactions(args: Namespace) -> None:
     """Show the transactions that have staged files."""
+    from airflow_delta.cli.runs import with_runs
     from airflow_delta.commands.outcome.open_transactions import STATES, transactions
 
     log = _log(args)
-    found = transactions(log, states=args.state or STATES)
+    found = with_runs(transactions(log, states=args.state or STATES))
     if not found:
         _refuse_missing(log)
     if not print_data([transaction.to_dict() for transaction in found], args.output):
         now = int(time.time() * 1000)
         rows = (_transaction_row(transaction, now) for transaction in found)
-        print_rows(rows, args.output, fold=("stages",), only_wide=("version", "attempts", "files"))
+        wide = ("version", "read", "attempts", "files", "key", "why")
+        print_rows(rows, args.output, fold=("run", "stages", "key", "why"), only_wide=wide)
 
 
 def _transaction_row(transaction: TransactionState, now: int) -> dict[str, Any]:
@@ -141,12 +143,16 @@ def _transaction_row(transaction: TransactionState, now: int) -> dict[str, Any]:
     return {
         "transaction": transaction.transaction_id,
         "state": transaction.state,
+        "run": " ".join(name for name in (transaction.dag_id, transaction.run_id) if name),
         "version": transaction.version,
+        "read": transaction.read_version,
         "attempts": transaction.attempts,
         "files": transaction.num_files,
         "size": size(transaction.num_bytes),
         "idle": None if last is None else span(now - last),
         "stages": transaction.stages,
+        "key": transaction.app_id,
+        "why": transaction.reason,
     }
 
 

@@ -23,9 +23,33 @@ from airflow_delta.airflow_internals.command_arguments import (
 _COMMANDS = "airflow_delta.cli.commands"
 
 
-def _argument(flag: str, **options: Any) -> Arg:
-    argument: Any = Arg  # which has no types
-    made: Arg = argument((flag,), **options)
+_Arg: Any = Arg  # which has no types
+
+
+class _CompletedArg(_Arg):  # type: ignore[misc]
+    """An argument whose values a shell can complete (argcomplete).
+
+    :param completer: name of a function of :mod:`airflow_delta.cli.completion`.
+    """
+
+    def __init__(self, *given: Any, completer: str, **options: Any) -> None:
+        super().__init__(*given, **options)
+        self._completer = completer
+
+    def add_to_parser(self, parser: Any) -> None:
+        """Add the argument, as Airflow does, and what completes it."""
+
+        def complete(**line: Any) -> list[str]:
+            from airflow_delta.cli import completion
+
+            found: list[str] = getattr(completion, self._completer)(**line)
+            return found
+
+        parser.add_argument(*self.flags, **self.kwargs).completer = complete
+
+
+def _argument(flag: str, *, completer: str | None = None, **options: Any) -> Arg:
+    made: Arg = _Arg((flag,), **options) if completer is None else _CompletedArg((flag,), completer=completer, **options)
     return made
 
 
@@ -33,11 +57,13 @@ _whole_number: Any = positive_int
 
 ARG_TABLE = _argument(
     "table",
+    completer="tables",
     metavar="TABLE",
     help="URI or absolute path of the table, its name below the base path of the connection, or its asset URI (delta://...)",
 )
 ARG_CONN_ID = _argument(
     "--conn-id",
+    completer="connections",
     help="Connection of type Delta Lake (default: that of the asset URI, or delta_default)",
 )
 ARG_LIMIT = _argument("--limit", type=_whole_number(allow_zero=False), default=20, help="Versions to show (default: 20)")
@@ -156,7 +182,7 @@ DELTA_COMMANDS = (
             "tasks with this pool write to the table one after the other."
         ),
         func=lazy_load_command("airflow_delta.cli.pool.delta_pool"),
-        args=(ARG_TABLE, ARG_CONN_ID, ARG_SLOTS, ARG_VERBOSE),
+        args=(ARG_TABLE, ARG_SLOTS, *_COMMON),
     ),
     ActionCommand(
         name="check-dags",

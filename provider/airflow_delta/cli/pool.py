@@ -6,7 +6,7 @@ from argparse import Namespace
 
 from airflow_delta.assets.delta import delta_asset_uri
 from airflow_delta.cli.commands import command
-from airflow_delta.cli.output import print_line
+from airflow_delta.cli.output import print_data, print_line, print_rows
 from airflow_delta.pools import table_pool
 
 
@@ -19,4 +19,9 @@ def delta_pool(args: Namespace) -> None:
     uri = delta_asset_uri(args.table, args.conn_id)
     # A task that is deferred is in the middle of its transaction.
     set_pool(name, slots=args.slots, description=f"Writers of {uri}", include_deferred=True)
+    if print_data({"pool": name, "table": uri, "slots": args.slots, "include_deferred": True}, args.output):
+        return
+    if args.output == "plain":
+        print_rows([{"pool": name, "slots": args.slots}], args.output)
+        return
     print_line(f"Pool {name} has {args.slots} {'slot' if args.slots == 1 else 'slots'}.")

@@ -12,9 +12,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import os
 import re
-import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -26,7 +24,7 @@ from airflow_delta.exceptions import HandleMismatchException
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.operators.identity import column_names, default_key_prefix, parse_handle, schema_text
 from airflow_delta.read_versions import read_version_name
-from airflow_delta.staging.paths import transaction_directory
+from airflow_delta.staging.paths import is_owned_by, owned_transaction_id, transaction_directory
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -38,18 +36,7 @@ if TYPE_CHECKING:
 def new_transaction_id(context: Context) -> str:
     """Return an id for this execution of a start task: a UUID (version 8) that starts with a digest of its owner."""
     ti = context["ti"]
-    return _transaction_id(_digest(ti.dag_id, ti.task_id, ti.run_id), os.urandom(6))
-
-
-def _digest(dag_id: str, start_task_id: str, run_id: str) -> bytes:
-    return hashlib.sha256(json.dumps([dag_id, start_task_id, run_id]).encode()).digest()[:10]
-
-
-def _transaction_id(digest: bytes, tail: bytes) -> str:
-    value = bytearray(digest + tail)
-    value[6] = 0x80 | (value[6] & 0x0F)
-    value[8] = 0x80 | (value[8] & 0x3F)
-    return str(uuid.UUID(bytes=bytes(value)))
+    return owned_transaction_id(ti.dag_id, ti.task_id, ti.run_id)
 
 
 def open_transaction(operator: Any, context: Context) -> tuple[DeltaLog, TransactionHandle]:
@@ -323,7 +310,7 @@ class _Declared:
             yield f"the table of {name!r} is {' or '.join(self.uris[:3])}"
         if handle.delta_conn_id is not None and handle.delta_conn_id not in self.conn_ids:
             yield f"the connection of {name!r} is {' or '.join(self.conn_ids[:3])}, not {handle.delta_conn_id}"
-        if not _is_of(handle.transaction_id, _digest(ti.dag_id, name, ti.run_id)):
+        if not is_owned_by(handle.transaction_id, ti.dag_id, name, ti.run_id):
             yield f"{name!r} did not make this id in the run {ti.run_id}"
         if handle.rerun_policy not in self.identity["rerun_policy"]:
             yield f"the rerun_policy of {name!r} is {self.identity['rerun_policy'][0]}, not {handle.rerun_policy}"
@@ -396,11 +383,3 @@ def _same_number(version: int, versions: list[str]) -> bool:
         return version in map(int, versions)
     except ValueError:
         return False
-
-
-def _is_of(transaction_id: str, digest: bytes) -> bool:
-    try:
-        value = uuid.UUID(transaction_id)
-    except ValueError:
-        return False
-    return transaction_id == _transaction_id(digest, value.bytes[10:])

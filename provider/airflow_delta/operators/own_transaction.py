@@ -14,6 +14,7 @@ from airflow_delta.operators.key_user import key_user
 from airflow_delta.operators.mapped_identity import check_instance
 from airflow_delta.operators.run_age import possible_since
 from airflow_delta.staging.choices import ISOLATION_LEVELS, KEY_CHECKS, RERUN_POLICIES
+from airflow_delta.task_loops import check_no_loop
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -73,7 +74,11 @@ class OwnTransaction(Part):
         return DeltaHook(delta_conn_id or DeltaHook.default_conn_name).get_log(self.table)
 
     def options(self, context: Context) -> dict[str, Any]:
-        """Return the identity as arguments of :func:`airflow_delta.commands.begin.begin.begin`."""
+        """Return the identity as arguments of :func:`airflow_delta.commands.begin.begin.begin`.
+
+        :raises DeltaIllegalArgumentException: if other tasks would have the same identity.
+        """
+        check_no_loop(context)
         key, app_id = text_of(self.transaction_key), text_of(self.app_id)
         given = key or app_id
         if key is None and app_id is None and self.txn_version is None:

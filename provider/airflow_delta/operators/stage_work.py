@@ -14,6 +14,7 @@ from airflow_delta.operators.identity import flatten_reports, stage_identity
 from airflow_delta.operators.origin import definition_mark, open_transaction
 from airflow_delta.retry_policies import FINAL_ERRORS
 from airflow_delta.staging.paths import marked
+from airflow_delta.task_loops import check_no_loop
 
 if TYPE_CHECKING:
     from airflow.sdk import Context, RetryPolicy
@@ -66,7 +67,9 @@ class StageWork(Part):
 
         :raises HandleMismatchException: if it is not the one in the Dag file, or nothing there says which table it may be about.
         :raises TransactionAbortedException: if it was aborted.
+        :raises DeltaIllegalArgumentException: if the task is inside a task loop.
         """
+        check_no_loop(context)
         self.open_own(context, *open_transaction(self.task, context))
         self._identity["attempt"] = marked(self._identity["attempt"], definition_mark(self.handle))  # the commit looks for it
         if self.handle.committed is None:

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.operators.identity import parse_handle
+from airflow_delta.task_loops import check_no_loop
 
 if TYPE_CHECKING:
     from airflow.sdk.types import RuntimeTaskInstanceProtocol
@@ -22,6 +23,7 @@ def staging_path(transaction: Any, ti: RuntimeTaskInstanceProtocol) -> str:
     :param transaction: output of the start task.
     :param ti: the running task instance.
     :raises HandleMismatchException: if no start task before this task began the transaction.
+    :raises DeltaIllegalArgumentException: inside a task loop, whose iterations would share the directory.
     """
     from airflow_delta.staging.paths import stage_key
 
@@ -30,6 +32,7 @@ def staging_path(transaction: Any, ti: RuntimeTaskInstanceProtocol) -> str:
         from airflow_delta.operators.origin import open_transaction
 
         job = SimpleNamespace(transaction=handle, task_id=ti.task_id, delta_conn_id=None, changes_table=False)
+        check_no_loop(context())
         open_transaction(job, context())
     key = stage_key(ti.task_id, -1 if ti.map_index is None else ti.map_index)
     path = f"{handle.staging_path.rstrip('/')}/{key}/try-{ti.try_number}"

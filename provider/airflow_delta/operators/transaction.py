@@ -48,6 +48,7 @@ from airflow_delta.read_versions import version_of, what_was_read
 from airflow_delta.retry_policies import FINAL_ERRORS
 from airflow_delta.staging.choices import ISOLATION_LEVELS, KEY_CHECKS, RERUN_POLICIES
 from airflow_delta.staging.paths import new_attempt
+from airflow_delta.task_loops import check_no_loop
 
 if TYPE_CHECKING:
     import jinja2
@@ -165,6 +166,7 @@ class DeltaStartTransactionOperator(BaseOperator):
         """
         from airflow_delta.commands.begin.begin import begin
 
+        check_no_loop(context)
         log = DeltaHook(self.delta_conn_id).get_log(self.table)
         self.transaction_key, self.app_id = text_of(self.transaction_key), text_of(self.app_id)
         key = self.transaction_key

@@ -7,6 +7,8 @@ only characters that no file system, URI or glob treats specially.
 from __future__ import annotations
 
 import hashlib
+import json
+import os
 import re
 import uuid
 
@@ -26,6 +28,9 @@ COMMITTED_MARKER = "_committed"
 """Says that the log holds the transaction, for an attempt that could not; earlier releases always put it."""
 COMMIT_MARKER_PREFIX = "_commit-"
 """Prefix of the numbers that attempts of the commit and deletions take: ``_commit-0``, ``_commit-1``, ..."""
+
+OWNER_LENGTH = 24
+"""Characters of a transaction's id that name its owner; the rest is random."""
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
 _MARKED = re.compile(r"[0-9]+-[0-9a-f]{8}-[0-9a-f]{8}")
@@ -59,6 +64,36 @@ def marked(attempt: str, mark: str) -> str:
 def is_marked(name: str) -> bool:
     """Return whether a name is one of :func:`marked`."""
     return _MARKED.fullmatch(name) is not None
+
+
+def owned_transaction_id(dag_id: str, start_task_id: str, run_id: str) -> str:
+    """Return an id for one execution of a start task: a UUID (version 8) that starts with a digest of its owner."""
+    return _owned_id(_digest_of(dag_id, start_task_id, run_id), os.urandom(6))
+
+
+def is_owned_by(transaction_id: str, dag_id: str, start_task_id: str, run_id: str) -> bool:
+    """Return whether :func:`owned_transaction_id` made an id for this start task in this run."""
+    try:
+        value = uuid.UUID(transaction_id)
+    except ValueError:
+        return False
+    return transaction_id == _owned_id(_digest_of(dag_id, start_task_id, run_id), value.bytes[10:])
+
+
+def owner_prefix(dag_id: str, start_task_id: str, run_id: str) -> str:
+    """Return what all ids of :func:`owned_transaction_id` begin with, to look for the owners of many at once."""
+    return _owned_id(_digest_of(dag_id, start_task_id, run_id), bytes(6))[:OWNER_LENGTH]
+
+
+def _digest_of(dag_id: str, start_task_id: str, run_id: str) -> bytes:
+    return hashlib.sha256(json.dumps([dag_id, start_task_id, run_id]).encode()).digest()[:10]
+
+
+def _owned_id(digest: bytes, tail: bytes) -> str:
+    value = bytearray(digest + tail)
+    value[6] = 0x80 | (value[6] & 0x0F)
+    value[8] = 0x80 | (value[8] & 0x3F)
+    return str(uuid.UUID(bytes=bytes(value)))
 
 
 def transaction_directory(transaction_id: str) -> str:

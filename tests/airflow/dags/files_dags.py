@@ -266,3 +266,18 @@ per_region()
 changing()
 killed_alone()
 each()
+
+
+@dag(schedule=None, start_date=datetime(2026, 1, 1), catchup=False)
+def cut_short():
+    """Rows are written, and nobody commits or aborts."""
+    start = DeltaStartTransactionOperator(task_id="start", table="{{ dag_run.conf['table'] }}")
+
+    @task
+    def write(handle):
+        write_parquet(handle, "rows", [1])
+
+    write(start.output)
+
+
+cut_short()

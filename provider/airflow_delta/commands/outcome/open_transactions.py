@@ -52,6 +52,8 @@ class TransactionState:
 
     :param state: one of :data:`STATES`.
     :param app_id: its key; known for committed ones only, from the commit.
+    :param dag_id: Dag of the task that committed it, from the commit.
+    :param run_id: run of that Dag.
     :param read_version: version that it read: from the commit, else from the request of a stage that ran on a cluster.
     :param version: version that holds it; ``None`` also if the commit has left the log.
     :param stages: directories below the transaction's: stages, or what other jobs wrote.
@@ -75,6 +77,8 @@ class TransactionState:
     first_modified: int | None
     last_modified: int | None
     reason: str
+    dag_id: str | None = None
+    run_id: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON."""
@@ -125,11 +129,14 @@ class TransactionCommit:
     """What the log says about a committed transaction; all ``None`` if only the paths of its files tell.
 
     :param version: version that holds it.
+    :param dag_id: Dag of the task that committed it, with ``run_id``; ``None`` if no task of Airflow did.
     """
 
     version: int | None = None
     read_version: int | None = None
     app_id: str | None = None
+    dag_id: str | None = None
+    run_id: str | None = None
 
 
 def transactions(
@@ -235,6 +242,7 @@ def _state(
 ) -> TransactionState:
     idle = max(now - (staged.last or 0), 0)
     markers = staged.commit_markers
+    commit = committed or TransactionCommit()
     if committed is not None:
         state = "committed"
         reason = (
@@ -262,9 +270,9 @@ def _state(
     return TransactionState(
         transaction_id=transaction_id,
         state=state,
-        app_id=committed.app_id if committed is not None else None,
-        read_version=committed.read_version if committed is not None else _requested_version(log, staged.request),
-        version=committed.version if committed is not None else None,
+        app_id=commit.app_id,
+        read_version=commit.read_version if committed is not None else _requested_version(log, staged.request),
+        version=commit.version,
         stages=tuple(sorted(staged.stages)),
         attempts=len(staged.attempts),
         num_files=staged.num_files,
@@ -272,6 +280,8 @@ def _state(
         first_modified=staged.first,
         last_modified=staged.last,
         reason=reason,
+        dag_id=commit.dag_id,
+        run_id=commit.run_id,
     )
 
 
@@ -299,10 +309,10 @@ def search_commits(log: DeltaLog, transactions: Mapping[str, int]) -> tuple[dict
         info: dict[str, Any] = read_commit_info(commit.version, commit.data, table=log.uri) or {}
         transaction = str(info.get("txnId"))
         if remaining.pop(transaction, None) is not None:
-            app_id = (info.get("tags") or {}).get("airflow.appId")
-            found[transaction] = TransactionCommit(
-                commit.version, info.get("readVersion"), None if app_id is None else str(app_id)
-            )
+            tags = info.get("tags") or {}
+            names = (tags.get(f"airflow.{name}") for name in ("appId", "dagId", "runId"))
+            app_id, dag_id, run_id = (None if name is None else str(name) for name in names)
+            found[transaction] = TransactionCommit(commit.version, info.get("readVersion"), app_id, dag_id, run_id)
             if not remaining:
                 return found, True
             oldest = min(remaining.values())
