@@ -9,9 +9,6 @@ from typing import Any
 from airflow_delta.cli.commands import command, table_of
 from airflow_delta.cli.output import print_data, print_line, print_rows
 
-if TYPE_CHECKING:
-    from airflow_delta.log.delta_log import DeltaLog
-
 
 @command()
 def delta_diff(args: Namespace) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from airflow_delta.plugins.access import Viewer
     from airflow_delta.plugins.known import KnownTable
-    from airflow_delta.plugins.transactions import Transaction
+    from airflow_delta.plugins.transaction_values import Transaction
 
 MAX_WARNINGS = 300
 """Warnings of the runs of a table that a page looks at, the latest ones."""
