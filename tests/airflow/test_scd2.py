@@ -383,7 +383,8 @@ def test_dates_names_with_dots_and_computed_columns(tmp_path, spark):
     operator_of = {"keys": ["A.KEY"], "tracked": ["TAG"], "valid_from": "since", "valid_to": "until", "current": None}
     handle = start(table.uri, transaction_key="new", schema=schema_of_columns(columns))
     first = "SELECT 'x' AS `a.key`, 'p' AS tag, 'n1' AS note, DATE'2026-01-01' AS since"
-    publish(handle, table.stage(TransactionHandle.from_dict(handle), first).to_dict())
+    new = TransactionHandle.from_dict(handle)
+    table.publish(new, table.stage(new, first))
     for number, (tag, note, day) in enumerate([("p", "n2", "2026-02-01"), ("q", "n3", "2026-03-01"), ("r", "n4", "2025-06-01")]):
         operator = DeltaScd2MergeOperator(
             task_id="m",
