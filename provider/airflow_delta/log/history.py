@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.log.actions.decode import read_commit_info
+from airflow_delta.log.progress import tracked
 from airflow_delta.log.storage.file_names import COMMIT_SUFFIX, LOG_DIRECTORY, commit_file, commit_version, version_prefix
 from airflow_delta.log.time_travel import first_recorded_version, monotonic_timestamps, timestamp_of_info
 
@@ -94,7 +95,7 @@ def read_history(log: DeltaLog, limit: int | None) -> list[CommitRecord]:
     records: list[CommitRecord] = []
     first_recorded: int | None = None
     wanted = [version for version in reversed(contiguous) if version >= lowest]
-    for start in range(0, len(wanted), _CHUNK):
+    for start in tracked(range(0, len(wanted), _CHUNK), f"Reading the history of {log.uri}", len(wanted), "commits", _CHUNK):
         chunk = wanted[start : start + _CHUNK]
         contents = _read(log, chunk)
         infos = [read_commit_info(version, data, table=log.uri) for version, data in zip(chunk, contents, strict=False)]

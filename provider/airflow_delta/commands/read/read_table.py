@@ -16,6 +16,7 @@ from airflow_delta.commands.read.page_sizes import MAX_FACTOR
 from airflow_delta.commands.read.row_filter import check_decidable, selected
 from airflow_delta.exceptions import DeltaIllegalArgumentException, DeltaTableNotFoundException, ReadLimitException
 from airflow_delta.log.features import column_mapping
+from airflow_delta.log.progress import Progress
 from airflow_delta.log.schema.types import PHYSICAL_NAME, StructField, StructType, parse_schema
 from airflow_delta.log.schema.walk import transform_fields
 
@@ -241,10 +242,11 @@ def _batches(
     width: int,
     deleted: bool,
 ) -> Iterator[pa.RecordBatch]:
+    progress = Progress(f"Reading rows of {log.uri}", len(files))
     for first in range(0, len(files), _VECTORS_AT_ONCE):
         some = files[first : first + _VECTORS_AT_ONCE]
         vectors = _vectors(log, some)
-        for position, file in enumerate(some):
+        for position, file in enumerate(progress.over(some)):
             for batch in reader.read(file, vectors.get(position), deleted=deleted):
                 kept = batch if predicate is None else batch.filter(selected(predicate, batch))
                 if kept.num_rows:

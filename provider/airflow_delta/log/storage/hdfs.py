@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, BinaryIO, NoReturn
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException, PathOutsideTableException
+from airflow_delta.log.progress import tracked
 from airflow_delta.log.storage.base import (
     AmbiguousPutError,
     FileStatus,
@@ -137,7 +138,7 @@ class HdfsStore(LogStore):
             return [self.read(path) for path in paths]
         _ = self._client  # made once, not by each thread
         with ThreadPoolExecutor(min(_THREADS, len(paths))) as pool:
-            return list(pool.map(self.read, paths))
+            return list(tracked(pool.map(self.read, paths), f"Reading files of {self.root}", len(paths)))
 
     def read_range(self, path: str, start: int, length: int) -> bytes:
         """Return up to ``length`` bytes from ``start``."""
@@ -309,7 +310,7 @@ class HdfsStore(LogStore):
                 one(path)
             return
         with ThreadPoolExecutor(min(_THREADS, len(wanted))) as pool:
-            list(pool.map(one, wanted))
+            list(tracked(pool.map(one, wanted), f"Deleting from {self.root}", len(wanted)))
 
     def delete_tree(self, directory: str) -> int:
         """Delete a directory with everything below it."""

@@ -15,6 +15,7 @@ from datetime import datetime
 from typing import Any, BinaryIO, TypeVar
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.log.progress import tracked
 from airflow_delta.log.storage.base import (
     AmbiguousPutError,
     FileStatus,
@@ -209,7 +210,7 @@ class ObjectStore(LogStore):
             return [self.read(path) for path in paths]
         self._client()
         with ThreadPoolExecutor(min(_THREADS, len(paths))) as pool:
-            return list(pool.map(self.read, paths))
+            return list(tracked(pool.map(self.read, paths), f"Reading files of {self.root}", len(paths)))
 
     def read_range(self, path: str, start: int, length: int) -> bytes:
         """Return up to ``length`` bytes from ``start``."""
@@ -423,7 +424,8 @@ class ObjectStore(LogStore):
 
         client = self._client()
         wanted = list(paths)
-        for start in range(0, len(wanted), _DELETE_BATCH):
+        batches = range(0, len(wanted), _DELETE_BATCH)
+        for start in tracked(batches, f"Deleting from {self.root}", len(wanted), count=_DELETE_BATCH):
             batch = wanted[start : start + _DELETE_BATCH]
             try:
                 self._call(batch[0], lambda batch=batch: obstore.delete(client, batch), "Deleting")  # type: ignore[misc]
