@@ -13,9 +13,10 @@ from airflow_delta.commands.compute_statistics import compute_statistics
 from airflow_delta.commands.convert.run_convert import convert_to_delta
 from airflow_delta.commands.restore import restore
 from airflow_delta.commands.vacuum.run_vacuum import vacuum
-from airflow_delta.log import DeltaLog, progress
+from airflow_delta.log import DeltaLog
+from airflow_delta.log.storage import progress
 
-LOGGER = "airflow_delta.log.progress"
+LOGGER = "airflow_delta.log.storage.progress"
 
 
 @pytest.fixture
@@ -33,7 +34,7 @@ def test_operations_on_a_table(told, tmp_path):
     uri = str(tmp_path)
     compute_statistics(DeltaLog.for_table(uri))
     assert told(f"Reading the footers of files of {uri}: 1 of 1 files (100 %), ")
-    restore(DeltaLog.for_table(uri), version=2)
+    restore(DeltaLog.for_table(uri), version=2, transaction_key="k", attempt="1-0")
     assert told(f"Looking for the files of version 2 of {uri}: 3 of 3 files (100 %), ")
     vacuum(DeltaLog.for_table(uri), retention_hours=0, retention_check=False, clock=lambda: 10**14)
     assert told(f"Listing {uri}: ")
@@ -43,6 +44,6 @@ def test_operations_on_a_table(told, tmp_path):
 def test_a_directory_of_parquet_files(told, tmp_path):
     for number in range(3):
         pq.write_table(pa.table({"id": [number]}), tmp_path / f"{number}.parquet")
-    convert_to_delta(DeltaLog.for_table(str(tmp_path)))
+    convert_to_delta(DeltaLog.for_table(str(tmp_path)), transaction_key="k", attempt="1-0")
     assert told(f"Listing {tmp_path}: 3 files, ")
     assert told(f"Reading the footers of files of {tmp_path}: 3 of 3 files (100 %), ")

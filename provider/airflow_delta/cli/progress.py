@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.cli.output import printable
-from airflow_delta.log import progress as engine
+from airflow_delta.log.storage import progress as engine
 
 if TYPE_CHECKING:
-    from airflow_delta.log.progress import Progress
+    from airflow_delta.log.storage.progress import Progress
 
 
 @contextmanager

@@ -171,7 +171,7 @@ def _without(files: pa.Table, keys: list[tuple[str, str | None]], kept: set[tupl
 def _check_files_exist(log: DeltaLog, adds: Sequence[AddFile], version: int) -> None:
     from airflow_delta.commands.files.table_paths import exists
     from airflow_delta.log.actions.deletion_vectors import vector_path
-    from airflow_delta.log.progress import tracked
+    from airflow_delta.log.storage.progress import tracked
 
     paths = {add.path: add.path for add in adds}
     for add in adds:

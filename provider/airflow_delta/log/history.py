@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.log.actions.decode import read_commit_info
-from airflow_delta.log.progress import tracked
 from airflow_delta.log.storage.file_names import COMMIT_SUFFIX, LOG_DIRECTORY, commit_file, commit_version, version_prefix
+from airflow_delta.log.storage.progress import tracked
 from airflow_delta.log.time_travel import first_recorded_version, monotonic_timestamps, timestamp_of_info
 
 if TYPE_CHECKING:

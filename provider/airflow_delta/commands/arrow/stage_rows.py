@@ -14,8 +14,8 @@ from airflow_delta.commands.arrow.data_schema import data_schema
 from airflow_delta.commands.arrow.files import RowWriter
 from airflow_delta.commands.arrow.source import Source, source_of
 from airflow_delta.exceptions import DeltaIllegalArgumentException, SchemaMismatchException
-from airflow_delta.log.progress import tracked
 from airflow_delta.log.schema.types import StructType, arrow_type, as_nullable, parse_schema
+from airflow_delta.log.storage.progress import tracked
 from airflow_delta.staging.computed import absent_identities
 from airflow_delta.staging.drift import check_contract
 from airflow_delta.staging.report import NUM_BYTES, NUM_FILES, NUM_ROWS, StageReport, StageRequest

@@ -14,18 +14,18 @@ from airflow_delta.exceptions import (
     DeltaIllegalStateException,
     StagedFileException,
 )
-from airflow_delta.log.progress import tracked
 from airflow_delta.log.schema.partition_values import parse_partition_directory
 from airflow_delta.log.schema.types import StructType
 from airflow_delta.log.storage.file_names import LOG_DIRECTORY
+from airflow_delta.log.storage.progress import tracked
 from airflow_delta.staging.paths import STAGING_DIRECTORY, is_hidden
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
     from airflow_delta.log import DeltaLog
-    from airflow_delta.log.progress import Progress
     from airflow_delta.log.storage.base import FileStatus
+    from airflow_delta.log.storage.progress import Progress
 
 _STAGED = re.compile(rf"{STAGING_DIRECTORY}/[0-9a-f]{{8}}(?:-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}}/")
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)

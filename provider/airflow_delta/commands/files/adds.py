@@ -10,7 +10,7 @@ from airflow_delta.commands.files.partitions import partition_values, time_zone_
 from airflow_delta.commands.files.written import check_files, check_rows
 from airflow_delta.exceptions import InvariantViolationException, StagedFileException
 from airflow_delta.log.actions.actions import AddFile
-from airflow_delta.log.progress import tracked
+from airflow_delta.log.storage.progress import tracked
 from airflow_delta.staging.contract import TransactionHandle
 from airflow_delta.staging.paths import is_hidden
 from airflow_delta.staging.report import StageReport, StageRequest

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_delta.commands.outcome.find_commit import CLOCKS_DIFFER_BY, newest_first
 from airflow_delta.commands.outcome.markers import read_markers
 from airflow_delta.exceptions import DeltaIllegalArgumentException
-from airflow_delta.log.progress import tracked
+from airflow_delta.log.storage.progress import tracked
 from airflow_delta.staging.paths import (
     ABORT_MARKER,
     REQUEST_NAME,

@@ -16,9 +16,9 @@ from airflow_delta.commands.read.page_sizes import MAX_FACTOR
 from airflow_delta.commands.read.row_filter import check_decidable, selected
 from airflow_delta.exceptions import DeltaIllegalArgumentException, DeltaTableNotFoundException, ReadLimitException
 from airflow_delta.log.features import column_mapping
-from airflow_delta.log.progress import Progress
 from airflow_delta.log.schema.types import PHYSICAL_NAME, StructField, StructType, parse_schema
 from airflow_delta.log.schema.walk import transform_fields
+from airflow_delta.log.storage.progress import Progress
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from airflow_delta.commands.vacuum.listing import Listing, parents
 from airflow_delta.commands.vacuum.staged_transactions import StagedTransactions, transaction_of
-from airflow_delta.log.progress import Progress
 from airflow_delta.log.storage.local import LocalStore
+from airflow_delta.log.storage.progress import Progress
 from airflow_delta.staging.paths import ABORT_MARKER, STAGING_DIRECTORY, is_marker
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from airflow_delta.exceptions import DeltaLogCorruptedException, PathOutsideTableException
-from airflow_delta.log.progress import Progress, tracked
 from airflow_delta.log.storage.file_names import LOG_DIRECTORY
 from airflow_delta.log.storage.local import LocalStore, is_there
+from airflow_delta.log.storage.progress import Progress, tracked
 from airflow_delta.staging.paths import STAGING_DIRECTORY
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ import msgspec
 
 from airflow_delta.commands.files.table_paths import keys_to_keep, relative_key
 from airflow_delta.exceptions import DeltaIllegalStateException, VersionNotFoundException
-from airflow_delta.log.progress import tracked
 from airflow_delta.log.storage.file_names import LOG_DIRECTORY
+from airflow_delta.log.storage.progress import tracked
 from airflow_delta.staging.paths import STAGING_DIRECTORY
 
 if TYPE_CHECKING:

@@ -24,8 +24,8 @@ from airflow_delta.log.actions.actions import (
     RemoveFile,
     SetTransaction,
 )
-from airflow_delta.log.progress import tracked
 from airflow_delta.log.storage.file_names import commit_file
+from airflow_delta.log.storage.progress import tracked
 
 METADATA_KEY = b'"metaData"'
 PROTOCOL_KEY = b'"protocol"'

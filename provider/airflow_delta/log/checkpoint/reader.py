@@ -21,9 +21,9 @@ from airflow_delta.log.actions.actions import DomainMetadata, Metadata, Protocol
 from airflow_delta.log.arrow.arrays import array, scalar
 from airflow_delta.log.checkpoint.manifest import CheckpointMetadata, Manifest, SidecarFile, check_manifest, decode_manifest
 from airflow_delta.log.checkpoint.part import MARKERS, CheckpointPart, InputStore, PartStatus, RowGroup
-from airflow_delta.log.progress import tracked
 from airflow_delta.log.schema.walk import Path
 from airflow_delta.log.storage.file_names import SIDECAR_DIRECTORY, is_uuid_checkpoint, split_version
+from airflow_delta.log.storage.progress import tracked
 
 Action = TypeVar("Action", Metadata, Protocol, SetTransaction, DomainMetadata, SidecarFile, CheckpointMetadata)
 

@@ -17,8 +17,8 @@ from airflow_delta.log.checkpoint.sort import Buckets, PartitionOrder, Partition
 from airflow_delta.log.checkpoint.stats import parse_stats
 from airflow_delta.log.features.indexed_columns import indexed_leaves
 from airflow_delta.log.features.protocol import features
-from airflow_delta.log.progress import tracked
 from airflow_delta.log.replay.live_files import live_batches, live_rows, tombstone_batches
+from airflow_delta.log.storage.progress import tracked
 
 if TYPE_CHECKING:
     from airflow_delta.log.actions.reconciliation import TailFiles

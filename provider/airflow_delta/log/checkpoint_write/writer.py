@@ -27,7 +27,6 @@ from airflow_delta.log.checkpoint_write.source import CheckpointSource
 from airflow_delta.log.checkpoint_write.v2 import SIDECAR_ACTIONS, uses_v2, write_manifest
 from airflow_delta.log.checksum.totals import Totals
 from airflow_delta.log.features.protocol import check_can_write
-from airflow_delta.log.progress import tracked
 from airflow_delta.log.replay.live_files import count_files
 from airflow_delta.log.storage.file_names import (
     LAST_CHECKPOINT,
@@ -37,6 +36,7 @@ from airflow_delta.log.storage.file_names import (
     sidecar_file,
     version_prefix,
 )
+from airflow_delta.log.storage.progress import tracked
 
 if TYPE_CHECKING:
     import pyarrow as pa

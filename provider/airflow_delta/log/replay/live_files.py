@@ -26,9 +26,9 @@ from airflow_delta.log.checkpoint.file_columns import (
 from airflow_delta.log.checkpoint.part import CheckpointPart, RowGroup
 from airflow_delta.log.checkpoint.prefetch import prefetched
 from airflow_delta.log.checkpoint.reader import CheckpointReader
-from airflow_delta.log.progress import tracked
 from airflow_delta.log.replay.filter import FileFilter
 from airflow_delta.log.replay.spellings import VECTOR_ID, OtherSpellings, canonical_paths, keys_of
+from airflow_delta.log.storage.progress import tracked
 
 Evaluate = Callable[[pa.RecordBatch], pa.BooleanArray]
 

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Mapping
 
 from airflow_delta.exceptions import VersionNotFoundException, VersionsNotContiguousException
 from airflow_delta.log.actions.decode import CommitFile
-from airflow_delta.log.progress import tracked
 from airflow_delta.log.segment.segment import earliest_version, list_log, missing_versions
 from airflow_delta.log.storage.base import FileStatus, LogStore
 from airflow_delta.log.storage.file_names import COMMIT_SUFFIX, LOG_DIRECTORY, commit_file, commit_version, version_prefix
+from airflow_delta.log.storage.progress import tracked
 
 _KEPT_COMMITS = 128
 _KEPT_BYTES = 16 << 20

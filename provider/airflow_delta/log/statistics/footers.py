@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
 from airflow_delta.exceptions import StagedFileException
-from airflow_delta.log.progress import Progress
 from airflow_delta.log.schema.partition_values import EPOCH
 from airflow_delta.log.storage.base import StoreRefusedError, StoreUnavailableError
+from airflow_delta.log.storage.progress import Progress
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -13,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, BinaryIO, NoReturn
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException, PathOutsideTableException
-from airflow_delta.log.progress import tracked
 from airflow_delta.log.storage.base import (
     AmbiguousPutError,
     FileStatus,
@@ -23,6 +22,7 @@ from airflow_delta.log.storage.base import (
 )
 from airflow_delta.log.storage.fork import check_runtime
 from airflow_delta.log.storage.options import HDFS_USER
+from airflow_delta.log.storage.progress import tracked
 from airflow_delta.log.storage.refusals import panics_as_errors
 
 SCHEME = "hdfs"

@@ -19,9 +19,9 @@ from airflow_delta.exceptions import (
     LocationNotWritableException,
     PathOutsideTableException,
 )
-from airflow_delta.log.progress import tracked
 from airflow_delta.log.storage.base import UNKNOWN, AmbiguousPutError, FileStatus, LogStore, Ranges
 from airflow_delta.log.storage.file_names import LOG_DIRECTORY
+from airflow_delta.log.storage.progress import tracked
 
 _NO_TMPFILE = {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT, errno.ENOSYS, errno.EPERM, errno.EACCES}
 _NO_LINK = {errno.EOPNOTSUPP, errno.EPERM, errno.ENOSYS, errno.EMLINK, errno.EXDEV}

@@ -15,7 +15,6 @@ from datetime import datetime
 from typing import Any, BinaryIO, TypeVar
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
-from airflow_delta.log.progress import tracked
 from airflow_delta.log.storage.base import (
     AmbiguousPutError,
     FileStatus,
@@ -31,6 +30,7 @@ from airflow_delta.log.storage.options import (
     check_environment,
     check_identity,
 )
+from airflow_delta.log.storage.progress import tracked
 from airflow_delta.log.storage.refusals import Refusal, access_refused, exists_for_certain, is_panic
 from airflow_delta.masking import masked, secret_values
 from airflow_delta.staging.location import AZURE, GCS, S3, Location

@@ -6,10 +6,11 @@ import logging
 
 import pytest
 
-from airflow_delta.log import DeltaLog, progress
-from airflow_delta.log.progress import Progress, tracked
+from airflow_delta.log import DeltaLog
+from airflow_delta.log.storage import progress
+from airflow_delta.log.storage.progress import Progress, tracked
 
-LOGGER = "airflow_delta.log.progress"
+LOGGER = "airflow_delta.log.storage.progress"
 
 
 @pytest.fixture

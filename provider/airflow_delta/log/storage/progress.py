@@ -47,7 +47,7 @@ class _Log:
         if (now := time.monotonic()) - self._last >= INTERVAL:
             self._last = now
             progress.told = True
-            logger.info("%s.", progress)
+            logger.info("%s.", str(progress))  # a handler may write it later
 
     def end(self, progress: Progress) -> None:
         if progress.told and progress.finished:
