@@ -96,8 +96,9 @@ def java_error(output: str) -> MissingSparkException | None:
 
 def missing_client(error: ImportError) -> MissingSparkException:
     """Return the typed error of a Spark Connect session for which a package is missing."""
+    said = str(error).rstrip(".")
     return MissingSparkException(
-        f"This task works on a Spark Connect server, and a package of its client is not installed on this worker: {error}. "
+        f"This task works on a Spark Connect server, and a package of its client is not installed on this worker: {said}. "
         f'Install the extra "connect" there: pip install "airflow-provider-delta[connect]". {_WITHOUT}'
     )
 
