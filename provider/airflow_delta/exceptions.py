@@ -141,7 +141,7 @@ class ConditionalPutException(DeltaUnsupportedOperationException):
 
 
 class MissingSparkException(DeltaUnsupportedOperationException):
-    """The work needs Spark in this process, and PySpark is not installed here, or only its client."""
+    """The work needs Spark in this process, and PySpark is not installed here, or only its client, or there is no Java."""
 
     error_class = "DELTA_SPARK_MISSING"
 

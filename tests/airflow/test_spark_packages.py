@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -90,8 +92,31 @@ def test_the_client_is_enough_for_spark_connect(monkeypatch) -> None:
     check_spark_here({"spark.master": "local[*]"})
 
 
+CONNECT = """
+import sys
+sys.modules["grpc"] = None
+from airflow_delta.exceptions import MissingSparkException
+from airflow_delta.log import DeltaLog
+from airflow_delta.operators.pyspark import DeltaStagePySparkOperator
+from airflow_delta.operators.spark_session import TaskSession
+task = DeltaStagePySparkOperator(task_id="t", python_callable=lambda: None, transaction={}, spark_conn_id="connect")
+try:
+    with task.hold(TaskSession).session(DeltaLog.for_table("/lake/t")):
+        pass
+except MissingSparkException as error:
+    print(error.message)
+"""
+
+
+def test_a_client_of_spark_connect_that_is_not_whole() -> None:
+    """In a process of its own, where no session is active."""
+    url = {"AIRFLOW_CONN_CONNECT": "spark-connect://127.0.0.1:1"}
+    done = subprocess.run([sys.executable, "-c", CONNECT], env={**os.environ, **url}, capture_output=True, text=True, check=True)
+    assert "grpcio >= 1.48.1 must be installed" in done.stdout
+    assert 'pip install "airflow-provider-delta[connect]"' in done.stdout
+
+
 def test_a_worker_without_spark_submit() -> None:
-    import subprocess
 
     try:
         subprocess.run(["spark-submit-that-is-not-there"], check=True)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_delta.airflow_internals.command_line import AirflowConsole, cli_utils, providers_configuration_loaded
 from airflow_delta.cli.output import print_data, print_line, print_rows, printable, size, span, utc
+from airflow_delta.cli.progress import progress_shown
 from airflow_delta.exceptions import DeltaError, DeltaTableNotFoundException, VacuumRetentionPeriodTooShortException
 from airflow_delta.links.delta import masked
 
@@ -41,7 +42,8 @@ def command(*, audited: bool = False) -> Callable[[_Command], _Command]:
             # As Airflow's own commands for connections do: otherwise the Task SDK does not look into the metadata database.
             os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "server"
             try:
-                run(args)
+                with progress_shown():
+                    run(args)
             except Exception as error:
                 if args.verbose:
                     raise

@@ -172,6 +172,7 @@ def _without(files: pa.Table, keys: list[tuple[str, str | None]], kept: set[tupl
 def _check_files_exist(log: DeltaLog, adds: Sequence[AddFile], version: int) -> None:
     from airflow_delta.commands.files.table_paths import exists
     from airflow_delta.log.actions.deletion_vectors import vector_path
+    from airflow_delta.log.storage.progress import tracked
 
     paths = {add.path: add.path for add in adds}
     for add in adds:
@@ -184,7 +185,8 @@ def _check_files_exist(log: DeltaLog, adds: Sequence[AddFile], version: int) -> 
         return not exists(log.store, path if path else name.removeprefix("deletion vector "), encoded=bool(path))
 
     with ThreadPoolExecutor(workers) as pool:
-        gone = [name for name, is_gone in zip(paths, pool.map(missing, paths), strict=True) if is_gone]
+        looked = tracked(pool.map(missing, paths), f"Looking for the files of version {version} of {log.uri}", len(paths))
+        gone = [name for name, is_gone in zip(paths, looked, strict=True) if is_gone]
     if gone:
         more = f" and {len(gone) - _NAMED} more" if len(gone) > _NAMED else ""
         raise DeltaFileNotFoundException(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.log.actions.decode import read_commit_info, timestamp_of_info
 from airflow_delta.log.storage.file_names import COMMIT_SUFFIX, LOG_DIRECTORY, commit_file, commit_version, version_prefix
+from airflow_delta.log.storage.progress import tracked
 from airflow_delta.log.time_travel import first_recorded_version, monotonic_timestamps
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ def read_history(latest: Snapshot, limit: int | None) -> list[CommitRecord]:
     records: list[CommitRecord] = []
     first_recorded: int | None = None
     wanted = [version for version in reversed(contiguous) if version >= lowest]
-    for start in range(0, len(wanted), _CHUNK):
+    for start in tracked(range(0, len(wanted), _CHUNK), f"Reading the history of {log.uri}", len(wanted), "commits", _CHUNK):
         chunk = wanted[start : start + _CHUNK]
         contents = _read(log.store, chunk)
         infos = [read_commit_info(version, data, table=log.uri) for version, data in zip(chunk, contents, strict=False)]

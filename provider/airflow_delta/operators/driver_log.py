@@ -9,13 +9,17 @@ import json
 import logging
 import os
 import re
+import subprocess
+import sys
 import threading
 import warnings
 from collections import deque
 from collections.abc import Mapping
 from typing import Any, BinaryIO
 
-from airflow_delta.exceptions import DeltaIllegalStateException
+from airflow_delta.exceptions import DeltaError, DeltaIllegalStateException, SparkJobException
+from airflow_delta.operators.application_output import ended_by
+from airflow_delta.operators.spark_packages import java_error
 from airflow_delta.operators.spark_properties import machine_properties
 
 logger = logging.getLogger("airflow_delta.spark.driver")
@@ -46,6 +50,10 @@ _BANNERS = re.compile(
 _TRACE = re.compile(r"\s+at \S|Caused by: |\s*Suppressed: |\s+\.\.\. \d+ more")
 _THROWN = re.compile(r"(?:[\w$]+\.)+[\w$]*(?:Exception|Error|Throwable)\b")
 _REMEMBERED = 20
+_WAIT = 2.0
+"""Seconds in which a driver that broke its connection ends."""
+
+_driver: DriverLog | None = None
 
 
 class DriverLog:
@@ -62,7 +70,8 @@ class DriverLog:
                 text = line.decode(errors="replace").rstrip()
                 try:
                     if text:
-                        self.last.append(text)
+                        if not _TRACE.match(text):
+                            self.last.append(text)
                         logger.log(*self._read(text))
                 except Exception:  # noqa: BLE001, S112 - nowhere to tell it
                     continue
@@ -119,6 +128,7 @@ def start_driver(properties: Mapping[str, str]) -> None:
     """Start the JVM of this process's session, as PySpark would, but read its stderr; do nothing if there is one.
 
     :param properties: those of the session; the JVM's own, such as its memory, can only be set now.
+    :raises MissingSparkException: if there is no Java, or one that is too old.
     :raises DeltaIllegalStateException: if it ends before it is ready.
     """
     from pyspark.core.context import SparkContext
@@ -141,16 +151,61 @@ def start_driver(properties: Mapping[str, str]) -> None:
     except PySparkRuntimeError as error:
         os.close(writing)
         thread.join(timeout=1.0)
-        raise DeltaIllegalStateException(_ended(log)) from error
+        raise java_error("\n".join(log.last)) or DeltaIllegalStateException(_ended(log)) from error
     except BaseException:
         os.close(writing)
         raise
     os.close(writing)
+    global _driver
+    _driver = log
     SparkContext._ensure_initialized(gateway=gateway)
 
 
+def driver_error(error: BaseException, uri: str = "") -> SparkJobException | None:
+    """Return the typed error if the driver that this process started has ended: every call fails then, and none says why.
+
+    :param uri: the table's location for Spark.
+    """
+    loaded: Any = sys.modules.get("pyspark.core.context")  # a client of Spark Connect has none
+    process = getattr(loaded.SparkContext._gateway, "proc", None) if loaded is not None else None
+    if isinstance(error, DeltaError) or process is None or not _is_of_driver(error):
+        return None
+    try:
+        code = process.wait(_WAIT if _is_of_connection(error) else 0)
+    except subprocess.TimeoutExpired:
+        return None
+    from airflow_delta.spark.useful_lines import memory_advice, spaced
+
+    lines = [_leader(line)[1] for line in _driver.last if not _BANNERS.match(line)] if _driver is not None else []
+    thrown = next((line for line in reversed(lines) if "OutOfMemoryError" in line), None)
+    said = (thrown or (lines[-1] if lines else "")).rstrip(".")
+    return SparkJobException(
+        f"Spark's driver, a Java process of this task, ended during the work{f' on table {uri}' if uri else ''}: "
+        f"{ended_by(code) or 'without an error'}.{spaced(said and f'It said last: {said[:500]}.')}"
+        f"{spaced(memory_advice(f'{said} exit code {code}'))}",
+        table=uri or None,
+    )
+
+
+def _is_of_driver(error: BaseException) -> bool:
+    """Return whether an error is one of PySpark, or of a connection."""
+    return isinstance(error, ConnectionError | EOFError) or type(error).__module__.startswith(("py4j.", "pyspark."))
+
+
+def _is_of_connection(error: BaseException) -> bool:
+    """Return whether an error is one of a connection, or was raised after one: the driver may be about to end."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, ConnectionError | EOFError) or type(seen).__name__ == "Py4JNetworkError":
+            return True
+        if "SparkContext was shut down" in str(seen.args):
+            return True
+        seen = seen.__cause__ or seen.__context__
+    return False
+
+
 def _ended(log: DriverLog) -> str:
-    lines = [line for line in log.last if not _TRACE.match(line) and not _BANNERS.match(line)]
+    lines = [line for line in log.last if not _BANNERS.match(line)]
     said = f"It said: {' | '.join(lines[-3:])[:1000]}" if lines else "It said nothing"
     return (
         f"Spark's Java process ended before it was ready. {said}. Check Java (17 or newer; JAVA_HOME is "

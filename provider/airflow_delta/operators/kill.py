@@ -74,6 +74,12 @@ class SessionKiller:
             self._process.kill()
 
 
+def has_ended(session: Any) -> bool:
+    """Return whether the driver JVM that PySpark started for a session of this process has ended."""
+    process = _gateway_process(session)
+    return process is not None and process.poll() is not None
+
+
 def _gateway_process(session: Any) -> Any:
     """Return the driver JVM that PySpark started for this process; ``None`` for Spark Connect or another JVM."""
     gateway = getattr(getattr(session, "_sc", None), "_gateway", None)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+import re
+import shutil
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -16,6 +18,8 @@ AUTO = "auto"
 _JARS = "spark.jars.packages"
 _FULL, _CLIENT = "pyspark", "pyspark-client"
 _INSTALL = 'pip install "airflow-provider-delta[spark]"'
+_WITHOUT = 'A stage of small data needs neither Spark nor Java: @task.delta_stage(engine="arrow").'
+_NO_JAVA = re.compile(r"(\S+/bin/java): (?:No such file|not found)")
 
 
 def check_pyspark() -> None:
@@ -58,7 +62,7 @@ def check_spark_here(properties: Mapping[str, str] | None = None) -> None:
     if find_spec(_FULL) is None:
         raise MissingSparkException(
             f'This task works on Spark, and PySpark is not installed on this worker. Install the extra "spark" there: {_INSTALL}'
-            '. For a Spark Connect server, "connect" is enough.'
+            f'. For a Spark Connect server, "connect" is enough. {_WITHOUT}'
         )
     if properties is None or "spark.remote" in properties or os.environ.get("SPARK_REMOTE"):
         return
@@ -66,8 +70,37 @@ def check_spark_here(properties: Mapping[str, str] | None = None) -> None:
         raise MissingSparkException(
             f"This task runs Spark in its own process (master {properties.get('spark.master')}), and only {_CLIENT} is installed "
             f'on this worker, which reaches a Spark Connect server and nothing else. Install the extra "spark" there: {_INSTALL}'
-            ". Or name a Spark Connect server by spark_conn_id, or a cluster that the work is submitted to (spark_submit)."
+            ". Or name a Spark Connect server by spark_conn_id, or a cluster that the work is submitted to (spark_submit). "
+            f"{_WITHOUT}"
         )
+
+
+def java_error(output: str) -> MissingSparkException | None:
+    """Return the typed error if the output of a Spark says that it found no Java, or one that is too old; else ``None``.
+
+    Spark is asked, not the environment: its ``spark-env.sh`` may know where Java is.
+    """
+    if "JAVA_HOME is not set" in output:
+        missing = "there is none on its PATH, and JAVA_HOME is not set"
+    elif found := _NO_JAVA.search(output):
+        missing = f"{found[1]} does not exist: JAVA_HOME is wrong"
+    elif "UnsupportedClassVersionError" in output:
+        missing = f"that of {os.environ.get('JAVA_HOME') or shutil.which('java')} is older"
+    else:
+        return None
+    return MissingSparkException(
+        f"Spark needs Java 17 or newer on this worker, and {missing}. Install one (Debian: apt-get install "
+        f"openjdk-17-jre-headless; conda: openjdk) and set JAVA_HOME to it. {_WITHOUT}"
+    )
+
+
+def missing_client(error: ImportError) -> MissingSparkException:
+    """Return the typed error of a Spark Connect session for which a package is missing."""
+    said = str(error).rstrip(".")
+    return MissingSparkException(
+        f"This task works on a Spark Connect server, and a package of its client is not installed on this worker: {said}. "
+        f'Install the extra "connect" there: pip install "airflow-provider-delta[connect]". {_WITHOUT}'
+    )
 
 
 def no_spark_submit(failure: BaseException) -> MissingSparkException | None:
@@ -76,7 +109,7 @@ def no_spark_submit(failure: BaseException) -> MissingSparkException | None:
         return None
     return MissingSparkException(
         f"There is no {failure.filename} on this worker to submit the application with. Install the cluster's Spark there and "
-        f'put it on PATH, or the extra "spark" of this provider: {_INSTALL}.'
+        f'put it on PATH, or the extra "spark" of this provider: {_INSTALL}. {_WITHOUT}'
     )
 
 

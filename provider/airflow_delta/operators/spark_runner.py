@@ -7,15 +7,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_delta.exceptions import DeltaIllegalStateException
+from airflow_delta.operators.application_output import ApplicationOutput
 from airflow_delta.operators.earlier_try import REQUEST_KEY, EarlierTry, earlier_try, inputs_of, note_request, noted_directory
 from airflow_delta.operators.kill import WAIT, within
 from airflow_delta.operators.progress import spark_work
 from airflow_delta.operators.source_options import mask_settings
 from airflow_delta.operators.spark_connection import check_submission
-from airflow_delta.operators.spark_properties import check_no_packages, properties_file, submit_defaults, submit_error
+from airflow_delta.operators.spark_properties import check_no_packages, properties_file, submit_defaults
 from airflow_delta.operators.spark_session import TaskSession
 from airflow_delta.operators.spark_storage import SparkStorage
-from airflow_delta.operators.submission import close_pipe, follow_driver
+from airflow_delta.operators.submission import cause_of, close_pipe, follow_driver
 
 if TYPE_CHECKING:
     from contextlib import ExitStack
@@ -135,7 +136,7 @@ class SparkRunner(TaskSession):
     def _submit(self, log: DeltaLog, request: StageRequest, secrets: Mapping[str, str]) -> StageReport:
         from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
-        from airflow_delta.commands.write.plan_write import put_request, read_report, reported_error
+        from airflow_delta.commands.write.plan_write import put_request, read_report
         from airflow_delta.spark.job import REQUEST_PROPERTY
         from airflow_delta.spark.package import application_path, build_package
 
@@ -150,18 +151,30 @@ class SparkRunner(TaskSession):
         storage = SparkStorage.of(log, self.spark_table_uri, self.spark_credentials, request)
         defaults = submit_defaults(self.spark_conn_id, storage)
         given = options.pop("properties_file", None)
+        application, output = self.application or application_path(), ApplicationOutput()
         try:
             with properties_file(secrets, given, defaults, conf) as properties, spark_work(self.task.log, log, request):
                 self._submitting = hook = SparkSubmitHook(
                     conn_id=self.spark_conn_id, conf=conf, py_files=py_files, properties_file=properties, **options
                 )
-                hook.submit(self.application or application_path())
+                output.follow(hook)
+                hook.submit(application)
                 follow_driver(hook)
         except Exception as failure:
-            found = reported_error(log, request) or submit_error(failure, storage.uri, self.spark_conn_id)
-            if found is None:
+            cause = cause_of(
+                failure,
+                log,
+                request,
+                hook=self._submitting,
+                output=output,
+                application=application,
+                uri=storage.uri,
+                spark_conn_id=self.spark_conn_id,
+                stopped=self.task.is_cancelled,
+            )
+            if cause is None:
                 raise
-            raise found from failure
+            raise cause from None  # whose lines this log has; the long command would come first
         finally:
             close_pipe(self._submitting)
             self._submitting = None

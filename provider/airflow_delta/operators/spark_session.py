@@ -18,12 +18,12 @@ from airflow_delta.exceptions import DeltaIllegalStateException
 from airflow_delta.hooks.fields import OWN
 from airflow_delta.hooks.named import named_connection
 from airflow_delta.operators.base import Part
-from airflow_delta.operators.driver_log import quiet, start_driver
-from airflow_delta.operators.kill import SessionKiller
+from airflow_delta.operators.driver_log import driver_error, quiet, start_driver
+from airflow_delta.operators.kill import SessionKiller, has_ended
 from airflow_delta.operators.progress import spark_work
 from airflow_delta.operators.source_options import mask_settings
 from airflow_delta.operators.spark_connection import DEFAULT_SPARK_CONN_ID, registration_error, spark_extras, spark_master
-from airflow_delta.operators.spark_packages import check_pyspark, check_spark_here, with_packages
+from airflow_delta.operators.spark_packages import check_pyspark, check_spark_here, missing_client, with_packages
 from airflow_delta.operators.spark_storage import SparkStorage
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from airflow_delta.log.delta_log import DeltaLog
+    from airflow_delta.operators.base import DeltaOperator
     from airflow_delta.staging.report import StageReport, StageRequest
 
 
@@ -96,12 +97,12 @@ class TaskSession(Part):
             if active is None:
                 start_driver(properties)
             with local_python(properties) if active is None else nullcontext():
-                spark = builder.getOrCreate()
+                spark = _made(builder, properties)
         self._killer = killer = SessionKiller(spark, owned=active is None, logger=self.task.log)
         try:
             if self.task.is_cancelled:  # there was nothing to interrupt while the session was being made
                 raise DeltaIllegalStateException(f"The task {self.task.task_id!r} was told to stop before its Spark work began.")
-            with storage.in_session(spark, made=active is None), typed_errors(storage.uri):
+            with storage.in_session(spark, made=active is None), typed_errors(storage.uri, task=self.task):
                 yield spark
         finally:
             killer.done()
@@ -126,15 +127,15 @@ class TaskSession(Part):
         return work
 
     def _stop(self, spark: SparkSession) -> None:
-        """Stop the session that this task made; if its driver was killed, there is nothing left to stop."""
-        if not self.task.is_cancelled:
+        """Stop the session that this task made; if its driver has ended, there is nothing left to stop."""
+        if not self.task.is_cancelled and not has_ended(spark):
             spark.stop()
             return
         try:
             with warnings.catch_warnings(action="ignore"):
                 spark.stop()
         except Exception as error:  # noqa: BLE001 - the error that ended the work says more
-            self.task.log.info("The Spark session of the killed task did not stop cleanly: %s", error)
+            self.task.log.info("The Spark session did not stop cleanly after its driver had ended: %s", error)
 
     def properties(self) -> dict[str, str]:
         """Return the session's properties as ``@task.pyspark`` does: connection, its extra, then ``config_kwargs``."""
@@ -164,6 +165,16 @@ def quiet_about_pandas() -> None:
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
 
 
+def _made(builder: Any, properties: Mapping[str, str]) -> SparkSession:
+    try:
+        spark: SparkSession = builder.getOrCreate()
+    except ImportError as error:  # PySpark asks for the packages of its client only now
+        if "spark.remote" not in properties:
+            raise
+        raise missing_client(error) from error
+    return spark
+
+
 @contextmanager
 def local_python(properties: Mapping[str, str]) -> Iterator[None]:
     """Let a local session run Python functions with this interpreter, not with whatever ``python3`` the PATH has.
@@ -184,10 +195,11 @@ def local_python(properties: Mapping[str, str]) -> Iterator[None]:
 
 
 @contextmanager
-def typed_errors(uri: str, master: str = "") -> Iterator[None]:
-    """Raise the typed error if Spark cannot work, or reach the table's store, as it is set up.
+def typed_errors(uri: str, master: str = "", task: DeltaOperator | None = None) -> Iterator[None]:
+    """Raise the typed error if Spark cannot work, or reach the table's store, as it is set up, or its driver has ended.
 
     :param master: the master of a session that is being made.
+    :param task: may have been told to stop, and have ended the driver itself.
     """
     from airflow_delta.spark.useful_lines import told_once, without_java
 
@@ -197,6 +209,9 @@ def typed_errors(uri: str, master: str = "") -> Iterator[None]:
     except Exception as error:
         from airflow_delta.spark.failures import typed_error
 
+        died = None if task is not None and task.is_cancelled else driver_error(error, uri)
+        if died is not None:
+            raise died.with_traceback(error.__traceback__) from None
         if (typed := registration_error(error, master) or typed_error(error, uri)) is None:
             raise
         typed, cause = without_java(typed, error)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 
 from airflow_delta.exceptions import DeltaError, DeltaIllegalStateException
+from airflow_delta.operators.application_output import ApplicationOutput
 from airflow_delta.operators.base import DeltaOperator, Parts, templated
 from airflow_delta.operators.drift import drift_told
 from airflow_delta.operators.earlier_try import REQUEST_KEY, EarlierTry, earlier_try, inputs_of, note_request, noted_directory
@@ -16,14 +17,15 @@ from airflow_delta.operators.kill import WAIT, within
 from airflow_delta.operators.progress import spark_work
 from airflow_delta.operators.source_options import mask_settings
 from airflow_delta.operators.spark_connection import check_submission
-from airflow_delta.operators.spark_properties import properties_file, submit_defaults, submit_error
+from airflow_delta.operators.spark_properties import properties_file, submit_defaults
 from airflow_delta.operators.spark_storage import SparkStorage
 from airflow_delta.operators.stage_work import STAGE_COLOR, GivenTable, StageWork
-from airflow_delta.operators.submission import close_pipe
+from airflow_delta.operators.submission import cause_of, close_pipe
 from airflow_delta.operators.write_options import WriteOptions
 from airflow_delta.staging.options import check_writer_options
 
 if TYPE_CHECKING:
+    from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
     from airflow.sdk import Context
     from pydantic import JsonValue
 
@@ -94,6 +96,7 @@ class DeltaStageSparkSubmitOperator(DeltaOperator, SparkSubmitOperator):
         self._waiting: EarlierTry | None = None
         self._submitted = False
         self._resumed = False
+        self._output = ApplicationOutput()
 
     @property
     def spark_conn_id(self) -> str:
@@ -164,7 +167,7 @@ class DeltaStageSparkSubmitOperator(DeltaOperator, SparkSubmitOperator):
         self, log: DeltaLog, context: Context, earlier: str | None, request: StageRequest
     ) -> tuple[StageRequest, StageReport]:
         """Submit the application, or reconnect to a driver that Airflow tracks; return its request and its report."""
-        from airflow_delta.commands.write.plan_write import put_request, read_report, read_request, reported_error
+        from airflow_delta.commands.write.plan_write import put_request, read_report, read_request
         from airflow_delta.spark.job import REQUEST_PROPERTY
         from airflow_delta.spark.package import build_package
 
@@ -194,10 +197,20 @@ class DeltaStageSparkSubmitOperator(DeltaOperator, SparkSubmitOperator):
                 super().execute(context)
         except Exception as failure:
             worked_on = request if (found := resumed()) is None else read_request(log, found)
-            typed = reported_error(log, worked_on) or submit_error(failure, storage.uri, self.spark_conn_id)
-            if typed is None:
+            cause = cause_of(
+                failure,
+                log,
+                worked_on,
+                hook=self._hook,
+                output=self._output,
+                application=self.application,
+                uri=storage.uri,
+                spark_conn_id=self.spark_conn_id,
+                stopped=self.is_cancelled,
+            )
+            if cause is None:
                 raise
-            raise typed from failure
+            raise cause from None  # whose lines this log has; the long command would come first
         finally:
             self.properties_file = given
             close_pipe(self._hook)
@@ -206,6 +219,11 @@ class DeltaStageSparkSubmitOperator(DeltaOperator, SparkSubmitOperator):
                 request = read_request(log, found)
                 self.log.info("Transaction %s: collecting what attempt %s has staged.", request.transaction_id, request.attempt)
             return request, read_report(log, request)
+
+    def _get_hook(self) -> SparkSubmitHook:
+        hook = super()._get_hook()
+        self._output.follow(hook)
+        return hook
 
     def submit_job(self, context: Context) -> str | None:
         """Store the request for a later try that reconnects, then submit the driver."""

@@ -11,19 +11,22 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import sys
 from collections.abc import Callable, Mapping
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.exceptions import DeltaIllegalArgumentException, DeltaIllegalStateException, StagingException
+from airflow_delta.exceptions import DeltaError, DeltaIllegalArgumentException, DeltaIllegalStateException, StagingException
 from airflow_delta.masking import masked
 from airflow_delta.spark.failures import typed_error
 from airflow_delta.spark.operations import run_operation
 from airflow_delta.spark.paths import escape_glob
 from airflow_delta.spark.read import read_scan_plan
 from airflow_delta.spark.stage import stage_dataframe
+from airflow_delta.spark.useful_lines import users_place
 from airflow_delta.staging.options import SECRET_PROPERTY
 from airflow_delta.staging.paths import REPORT_DIRECTORY
 from airflow_delta.staging.report import StageReport, StageRequest
@@ -85,24 +88,46 @@ class DeltaStage:
         try:
             report = work()
         except Exception as raised:
-            error = typed_error(raised, self.request.table) or raised
-            # Database drivers, for example, repeat the URL.
-            message = masked(getattr(error, "message", None) or str(error), _secrets(self.spark))
-            self._leave(
-                StageReport(
-                    transaction_id=self.request.transaction_id,
-                    stage=self.request.stage,
-                    attempt=self.request.attempt,
-                    differences=getattr(error, "differences", ()),
-                    error_class=type(error).__name__,
-                    error_message=message[:4000],
-                )
-            )
+            error = self._leave_error(raised)
             if error is raised:
                 raise
             raise error from raised
         self._leave(report)
         return report
+
+    def _leave_error(self, raised: BaseException) -> BaseException:
+        """Report an error to the worker, and return it: typed, if it can be."""
+        error = typed_error(raised, self.request.table) or raised
+        if isinstance(error, DeltaError):
+            message = error.message
+        else:
+            place = users_place(raised, str(error))
+            message = f"{type(error).__name__}: {error}{f' ({place})' if place else ''}"
+        self._leave(
+            StageReport(
+                transaction_id=self.request.transaction_id,
+                stage=self.request.stage,
+                attempt=self.request.attempt,
+                differences=getattr(error, "differences", ()),
+                error_class=type(error).__name__,
+                # Database drivers, for example, repeat the URL.
+                error_message=masked(message, _secrets(self.spark))[:4000],
+            )
+        )
+        return error
+
+    def _report_uncaught(self) -> None:
+        """Report an error that ends the program before it wrote, too: on a cluster, its output is far from the task's log."""
+        before = sys.excepthook
+
+        def report(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+            before(kind, error, trace)
+            if self._written or not isinstance(error, Exception):
+                return
+            with contextlib.suppress(Exception):  # the session may have been stopped
+                self._leave_error(error)
+
+        sys.excepthook = report
 
     def _leave(self, report: StageReport) -> None:
         from pyspark.sql import functions as sf
@@ -136,7 +161,9 @@ def delta_stage(spark: SparkSession, request: StageRequest | str | Mapping[str, 
         )
     if isinstance(value, str):
         value = _parsed(spark, value)
-    return DeltaStage(spark, value if isinstance(value, StageRequest) else StageRequest.from_dict(value))
+    stage = DeltaStage(spark, value if isinstance(value, StageRequest) else StageRequest.from_dict(value))
+    stage._report_uncaught()
+    return stage
 
 
 def _given_request(spark: SparkSession) -> str | None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator
+import traceback
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 
@@ -14,10 +15,36 @@ logger = logging.getLogger(__name__)
 
 _JAVA_FRAME = re.compile(r"^\s+at [\w$.]+[\w$./<>]*\(|^\s*\.\.\. \d+ more|JVM stacktrace:", re.MULTILINE)
 _HEADER = re.compile(r"An error occurred while calling |\w+: *$")
-_THROWN = re.compile(r"^(?:Caused by: |: |\()*(?:[\w$]+\.)+[\w$]*(?:Exception|Error|Throwable)\b\)?:? ?")
+_THROWN = re.compile(
+    r"^(?:Caused by: |: |\()*(?!java\.lang\.OutOfMemoryError)(?:[\w$]+\.)+[\w$]*(?:Exception|Error|Throwable)\b\)?:? ?"
+)
 _ABORTED = re.compile(r"^Job aborted due to stage failure: .*?\bTask \S+ in stage \S+ .*?\((?:TID \S+)\) \([^)]*\): ")
 _CLASSES = re.compile(r"\[[A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*\]")
 _PLAN = re.compile(r"^\s*(?:[+:]-|'[A-Z]|== SQL)")
+_LIBRARIES = re.compile(
+    r"[/\\](?:site-packages|dist-packages|pyspark|py4j|airflow_delta(?:-[^/\\]*\.zip)?)[/\\]|[/\\]lib[/\\]python3|^<"
+)
+_MEMORY = (
+    (
+        re.compile(r"OutOfMemoryError"),
+        "Java's memory was not enough: give it more (spark.driver.memory, spark.executor.memory), or each task less to do (more "
+        "partitions; no collect of large results).",
+    ),
+    (
+        re.compile(r"OOMKilled|memory limits?\b|exit(?:ed with)? ?code:? (?:is )?(?:137|-9)\b", re.IGNORECASE),
+        "A process was killed, which a machine or a cluster does when its memory runs out: give it more "
+        "(spark.driver.memoryOverhead, spark.executor.memoryOverhead).",
+    ),
+    (
+        re.compile(r"Python worker exited unexpectedly|\bMemoryError\b"),
+        "Python may have run out of memory: give it more (spark.executor.pyspark.memory, spark.executor.memoryOverhead), or "
+        "less to do at once.",
+    ),
+    (
+        re.compile(r"exit(?:ed with)? ?code:? (?:is )?52\b", re.IGNORECASE),
+        "Exit code 52 says that Java ran out of memory: give it more (spark.driver.memory, spark.executor.memory).",
+    ),
+)
 _LONGEST = 700
 _OWN_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 
@@ -29,12 +56,46 @@ def spark_job_error(error: BaseException, uri: str = "") -> SparkJobException | 
     """
     if isinstance(error, DeltaError) or not _is_javas(error):
         return None
+    said = useful_line(str(error)) or _nothing_said(error)
+    place = users_place(error, said)
     return SparkJobException(
-        f"Spark failed{f' on table {uri}' if uri else ''}: {useful_line(str(error)) or _nothing_said(error)} "
-        "The stack trace is in the log at DEBUG.",
+        f"Spark failed{f' on table {uri}' if uri else ''}: {said}{f' Called from {place}.' if place else ''}"
+        f"{spaced(memory_advice(str(error)))} The stack trace is in the log at DEBUG.",
         condition=_condition_of(error),
         table=uri or None,
     )
+
+
+def memory_advice(text: str) -> str:
+    """Return what to do about memory that ran out, if a text of Spark tells of that; else an empty text."""
+    return next((advice for pattern, advice in _MEMORY if pattern.search(text)), "")
+
+
+def spaced(text: str) -> str:
+    """Return a text to follow a sentence."""
+    return f" {text}" if text else ""
+
+
+def users_place(error: BaseException, said: str = "") -> str:
+    """Return the innermost line of an error's traceback that is the user's own; empty if there is none.
+
+    :param said: the error's message: what it names is left out, such as the line of a function that ran on an executor.
+    """
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not is_library(f.filename)]
+    return place_of([(f.filename, f.lineno, f.name) for f in frames], said)
+
+
+def is_library(file: str) -> bool:
+    """Return whether a file of a traceback is Python's, Spark's, ours or another package's, rather than the user's."""
+    return _LIBRARIES.search(file) is not None
+
+
+def place_of(frames: Sequence[tuple[str, object, str | None]], said: str) -> str:
+    """Return the innermost of some frames as an error names it, without those that it has named; empty if there is none."""
+    for file, line, function in reversed(frames):
+        if f'{file}", line {line}' not in said:
+            return f"{file}, line {line}" + (f", in {function}" if function and function != "<module>" else "")
+    return ""
 
 
 def _nothing_said(error: BaseException) -> str:

@@ -15,6 +15,7 @@ from airflow_delta.commands.arrow.files import RowWriter
 from airflow_delta.commands.arrow.source import Source, source_of
 from airflow_delta.exceptions import DeltaIllegalArgumentException, SchemaMismatchException
 from airflow_delta.log.schema.types import StructType, arrow_type, as_nullable, parse_schema
+from airflow_delta.log.storage.progress import tracked
 from airflow_delta.staging.computed import absent_identities
 from airflow_delta.staging.drift import check_contract
 from airflow_delta.staging.report import NUM_BYTES, NUM_FILES, NUM_ROWS, StageReport, StageRequest
@@ -66,7 +67,8 @@ def stage_rows(log: DeltaLog, rows: Any, request: StageRequest) -> StageReport:
     counters = {identity.column: Counter(identity, request) for identity in identities}
     columns = _Columns(source, data, schema, request, counters, partitions)
     try:
-        for given in source:
+        what = f"Writing rows of stage {request.stage} for {request.table}"
+        for given in tracked(source, what, unit="rows", count=lambda given: given.num_rows):
             batch = columns.of(given)
             for check in checks:
                 check(batch)

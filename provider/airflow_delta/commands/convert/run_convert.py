@@ -15,6 +15,7 @@ from airflow_delta.commands.run_large import run_large
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.log.actions.actions import Action, AddFile, Metadata
 from airflow_delta.log.schema.types import StructType
+from airflow_delta.log.statistics.footers import footers_progress
 from airflow_delta.staging.contract import CommitResult, TransactionHandle
 
 if TYPE_CHECKING:
@@ -154,9 +155,10 @@ class _Files:
         if self._footers is not None:
             yield from zip(self.statuses, self._footers, strict=True)
             return
-        for start in range(0, len(self.statuses), FILES_AT_ONCE):
-            some = self.statuses[start : start + FILES_AT_ONCE]
-            footers = footers_of(self._log, some, CONCURRENCY)
-            if len(some) == len(self.statuses):
-                self._footers = footers
-            yield from zip(some, footers, strict=True)
+        with footers_progress(self._log.store, len(self.statuses)) as progress:
+            for start in range(0, len(self.statuses), FILES_AT_ONCE):
+                some = self.statuses[start : start + FILES_AT_ONCE]
+                footers = footers_of(self._log, some, CONCURRENCY, progress)
+                if len(some) == len(self.statuses):
+                    self._footers = footers
+                yield from zip(some, footers, strict=True)

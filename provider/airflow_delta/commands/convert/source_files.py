@@ -17,6 +17,7 @@ from airflow_delta.exceptions import (
 from airflow_delta.log.schema.partition_values import parse_partition_directory
 from airflow_delta.log.schema.types import StructType
 from airflow_delta.log.storage.file_names import LOG_DIRECTORY
+from airflow_delta.log.storage.progress import tracked
 from airflow_delta.staging.paths import STAGING_DIRECTORY, is_hidden
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.log.storage.base import FileStatus
+    from airflow_delta.log.storage.progress import Progress
 
 _STAGED = re.compile(rf"{STAGING_DIRECTORY}/[0-9a-f]{{8}}(?:-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}}/")
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
@@ -36,7 +38,7 @@ def find_files(log: DeltaLog) -> list[FileStatus]:
     :raises DeltaIllegalStateException: if files of an uncommitted transaction or of another table are among them.
     """
     found = []
-    for status in log.store.list_recursive(""):
+    for status in tracked(log.store.list_recursive(""), f"Listing {log.uri}"):
         other, inner, _ = status.path.partition(f"/{LOG_DIRECTORY}/")
         if inner and not is_hidden(f"{other}/x"):
             raise DeltaIllegalStateException(
@@ -61,7 +63,7 @@ def find_files(log: DeltaLog) -> list[FileStatus]:
     return found
 
 
-def footers_of(log: DeltaLog, statuses: Sequence[FileStatus], concurrency: int) -> list[pq.FileMetaData]:
+def footers_of(log: DeltaLog, statuses: Sequence[FileStatus], concurrency: int, progress: Progress) -> list[pq.FileMetaData]:
     """Return the footers of files, in order.
 
     :raises DeltaAnalysisException: if a file is not Parquet.
@@ -69,7 +71,7 @@ def footers_of(log: DeltaLog, statuses: Sequence[FileStatus], concurrency: int) 
     from airflow_delta.log.statistics.footers import read_footers
 
     try:
-        return read_footers(log.store, statuses, concurrency)
+        return read_footers(log.store, statuses, concurrency, progress)
     except StagedFileException as error:
         raise DeltaAnalysisException(
             f"{error.message.removesuffix(' Run the stage that wrote it again.')} All files of the directory "

@@ -10,6 +10,7 @@ from airflow_delta.commands.files.partitions import partition_values, time_zone_
 from airflow_delta.commands.files.written import check_files, check_rows
 from airflow_delta.exceptions import InvariantViolationException, StagedFileException
 from airflow_delta.log.actions.actions import AddFile
+from airflow_delta.log.storage.progress import tracked
 from airflow_delta.staging.contract import TransactionHandle
 from airflow_delta.staging.paths import is_hidden
 from airflow_delta.staging.report import StageReport, StageRequest
@@ -43,7 +44,7 @@ def find_data_files(log: DeltaLog, directory: str) -> list[FileStatus]:
     :raises StagedFileException: if a job is still writing there or died while writing, or there is a symbolic link.
     """
     found = []
-    for status in log.store.list_recursive(directory):
+    for status in tracked(log.store.list_recursive(directory), f"Listing {directory} of {log.uri}"):
         relative = status.path.removeprefix(f"{directory}/")
         if is_unfinished(relative):
             raise unfinished(log, directory, relative)

@@ -52,24 +52,25 @@ def table_footers(store: LogStore, files: Sequence[AddFile], problem: str) -> It
     :param problem: what fails without a footer, for the error.
     :raises StagedFileException: if a file is gone, or is not a Parquet file.
     """
-    from airflow_delta.log.statistics.footers import read_footers
+    from airflow_delta.log.statistics.footers import footers_progress, read_footers
 
-    for start in range(0, len(files), FILES_AT_ONCE):
-        groups: dict[str | None, list[tuple[AddFile, FileStatus]]] = {}
-        for file in files[start : start + FILES_AT_ONCE]:
-            elsewhere, status = _status(store, file)
-            groups.setdefault(elsewhere, []).append((file, status))
-        for root, group in groups.items():
-            there = store if root is None else sibling(store, root)
-            try:
-                footers = read_footers(there, [status for _file, status in group], CONCURRENCY)
-            except StagedFileException as error:
-                raise StagedFileException(
-                    f"{error.message.removesuffix(' Run the stage that wrote it again.')} {problem} (table {store.root}); "
-                    "restore the file, or the table to a version without it.",
-                    table=store.root,
-                ) from error
-            yield from ((file, footer) for (file, _status_), footer in zip(group, footers, strict=True))
+    with footers_progress(store, len(files)) as progress:
+        for start in range(0, len(files), FILES_AT_ONCE):
+            groups: dict[str | None, list[tuple[AddFile, FileStatus]]] = {}
+            for file in files[start : start + FILES_AT_ONCE]:
+                elsewhere, status = _status(store, file)
+                groups.setdefault(elsewhere, []).append((file, status))
+            for root, group in groups.items():
+                there = store if root is None else sibling(store, root)
+                try:
+                    footers = read_footers(there, [status for _file, status in group], CONCURRENCY, progress)
+                except StagedFileException as error:
+                    raise StagedFileException(
+                        f"{error.message.removesuffix(' Run the stage that wrote it again.')} {problem} (table {store.root}); "
+                        "restore the file, or the table to a version without it.",
+                        table=store.root,
+                    ) from error
+                yield from ((file, footer) for (file, _status_), footer in zip(group, footers, strict=True))
 
 
 def _status(store: LogStore, file: AddFile) -> tuple[str | None, FileStatus]:

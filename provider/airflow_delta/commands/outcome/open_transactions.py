@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_delta.commands.outcome.find_commit import CLOCKS_DIFFER_BY, newest_first
 from airflow_delta.commands.outcome.markers import read_markers
 from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.log.storage.progress import tracked
 from airflow_delta.staging.paths import (
     ABORT_MARKER,
     REQUEST_NAME,
@@ -179,7 +180,7 @@ def transaction_state(
 def _group(listing: Iterable[FileStatus]) -> dict[str, _Staged]:
     """Return what is below each ``staged/<transactionId>``."""
     found: dict[str, _Staged] = {}
-    for status in listing:
+    for status in tracked(listing, f"Listing {STAGING_DIRECTORY}"):
         _, _, rest = status.path.partition("/")
         transaction, _, name = rest.partition("/")
         if name:

@@ -18,6 +18,7 @@ from airflow_delta.exceptions import DeltaIllegalArgumentException, DeltaTableNo
 from airflow_delta.log.features import column_mapping
 from airflow_delta.log.schema.types import PHYSICAL_NAME, StructField, StructType, parse_schema
 from airflow_delta.log.schema.walk import transform_fields
+from airflow_delta.log.storage.progress import Progress
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -243,10 +244,11 @@ def _batches(
     width: int,
     deleted: bool,
 ) -> Iterator[pa.RecordBatch]:
+    progress = Progress(f"Reading rows of {log.uri}", len(files))
     for first in range(0, len(files), _VECTORS_AT_ONCE):
         some = files[first : first + _VECTORS_AT_ONCE]
         vectors = _vectors(log, some)
-        for position, file in enumerate(some):
+        for position, file in enumerate(progress.over(some)):
             for batch in reader.read(file, vectors.get(position), deleted=deleted):
                 kept = batch if predicate is None else batch.filter(selected(predicate, batch))
                 if kept.num_rows:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from airflow_delta.commands.vacuum.listing import Listing, parents
 from airflow_delta.commands.vacuum.staged_transactions import StagedTransactions, transaction_of
 from airflow_delta.log.storage.local import LocalStore
+from airflow_delta.log.storage.progress import Progress
 from airflow_delta.staging.paths import ABORT_MARKER, STAGING_DIRECTORY, is_marker
 
 if TYPE_CHECKING:
@@ -95,10 +96,13 @@ def _delete_files(log: DeltaLog, files: Sequence[FileStatus], look: LastLook) ->
         return going
 
     batches = [files[start : start + _BATCH] for start in range(0, len(files), _BATCH)]
-    if local:
-        return [status for batch in batches for status in delete_batch(batch)]
-    with ThreadPoolExecutor(_THREADS) as pool:
-        return [status for going in pool.map(delete_batch, batches) for status in going]
+    with Progress(f"Deleting from {log.uri}", len(files)) as progress, ThreadPoolExecutor(1 if local else _THREADS) as pool:
+        done = map(delete_batch, batches) if local else pool.map(delete_batch, batches)
+        deleted: list[FileStatus] = []
+        for batch, going in zip(batches, done, strict=True):
+            deleted += going
+            progress.advance(len(batch))
+    return deleted
 
 
 def _checksum(path: str) -> str:

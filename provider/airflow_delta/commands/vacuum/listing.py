@@ -17,6 +17,7 @@ from urllib.parse import unquote
 from airflow_delta.exceptions import DeltaLogCorruptedException, PathOutsideTableException
 from airflow_delta.log.storage.file_names import LOG_DIRECTORY
 from airflow_delta.log.storage.local import LocalStore, is_there
+from airflow_delta.log.storage.progress import Progress, tracked
 from airflow_delta.staging.paths import STAGING_DIRECTORY
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ def _list_below(store: LogStore, start: str, hidden: Callable[[str], bool], list
         return
     tables = set()
     files = []
-    for status in store.list_recursive(start, cuts=cuts):
+    for status in tracked(store.list_recursive(start, cuts=cuts), f"Listing {store.root}"):
         directory, inner, _ = status.path.partition(f"/{LOG_DIRECTORY}/")
         if inner:
             tables.add(directory)
@@ -135,7 +136,9 @@ def _foreign_directories(store: LogStore, directories: Collection[str]) -> set[s
     wanted = list(directories)
     with ThreadPoolExecutor(_THREADS) as pool:
         logs = pool.map(lambda directory: store.list_from(f"{directory}/{LOG_DIRECTORY}", "", stat=False), wanted)
-        return {directory for directory, log in zip(wanted, logs, strict=True) if log}
+        what = f"Looking for other tables in {store.root}"
+        looked = tracked(zip(wanted, logs, strict=True), what, len(wanted), "directories")
+        return {directory for directory, log in looked if log}
 
 
 def _is_own(store: LocalStore, directory: str) -> bool:
@@ -192,13 +195,20 @@ def all_parents(paths: Collection[str]) -> set[str]:
 
 
 def _walk(store: LocalStore, start: str, hidden: Callable[[str], bool], listing: Listing) -> None:
+    with Progress(f"Listing {store.root}") as progress:
+        _walk_below(store, start, hidden, listing, progress)
+
+
+def _walk_below(store: LocalStore, start: str, hidden: Callable[[str], bool], listing: Listing, progress: Progress) -> None:
     pending = [start]
     while pending:
         directory = pending.pop()
         staged = f"{directory}/".startswith(_STAGED)
         try:
             with store.folder(directory) as folder, os.scandir(folder) as entries:
-                pending += _list_one(directory, staged, list(entries), hidden, listing)
+                children = list(entries)
+                pending += _list_one(directory, staged, children, hidden, listing)
+                progress.advance(len(children))
         except (FileNotFoundError, NotADirectoryError, PathOutsideTableException):  # gone, or a link by now
             continue
 

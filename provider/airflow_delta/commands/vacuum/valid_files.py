@@ -12,6 +12,7 @@ import msgspec
 from airflow_delta.commands.files.table_paths import keys_to_keep, relative_key
 from airflow_delta.exceptions import DeltaIllegalStateException, VersionNotFoundException
 from airflow_delta.log.storage.file_names import LOG_DIRECTORY
+from airflow_delta.log.storage.progress import tracked
 from airflow_delta.staging.paths import STAGING_DIRECTORY
 
 if TYPE_CHECKING:
@@ -75,7 +76,9 @@ def committed_within(log: DeltaLog, snapshot: Snapshot, last: int | None) -> set
 
     versions = sorted(v for v in list_log(log.store).commits if (last is None or v > last) and v <= snapshot.version)
     kept: set[str] = set()
-    for start in range(0, len(versions), _COMMITS_AT_ONCE):
+    steps = range(0, len(versions), _COMMITS_AT_ONCE)
+    what = f"Reading what commits of {log.uri} removed"
+    for start in tracked(steps, what, len(versions), "commits", _COMMITS_AT_ONCE):
         some = versions[start : start + _COMMITS_AT_ONCE]
         for file in log.read_commit_range(range(some[0], some[-1] + 1)):
             if b'"remove"' not in file.data and b'"cdc"' not in file.data:
@@ -124,7 +127,9 @@ def removed_files(log: DeltaLog, last: int | None, *, deleted_before: int) -> li
         )
     found: dict[str, FileStatus] = {}
     start = earliest if before is None else before + 1
-    for first in range(start, last + 1, _COMMITS_AT_ONCE):
+    steps = range(start, last + 1, _COMMITS_AT_ONCE)
+    what = f"Reading what commits of {log.uri} removed"
+    for first in tracked(steps, what, last + 1 - start, "commits", _COMMITS_AT_ONCE):
         for file in log.read_commit_range(range(first, min(first + _COMMITS_AT_ONCE, last + 1))):
             commit = decode_commit(file.version, file.data, table=log.uri)
             for remove in commit.removes:

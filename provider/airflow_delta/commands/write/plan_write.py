@@ -222,7 +222,7 @@ def reported_error(log: DeltaLog, request: StageRequest) -> DeltaError | None:
     """Return the error that a stage left on storage; it says more than that the application failed."""
     try:
         read_report(log, request)
-    except (StagingException, StageFailedException):
+    except StagingException:
         return None
     except DeltaError as reported:
         return reported

@@ -29,6 +29,7 @@ from airflow_delta.log.actions.actions import (
     SetTransaction,
 )
 from airflow_delta.log.storage.file_names import commit_file
+from airflow_delta.log.storage.progress import tracked
 
 METADATA_KEY = b'"metaData"'
 PROTOCOL_KEY = b'"protocol"'
@@ -174,7 +175,8 @@ def decode_commit(version: int, data: bytes, *, table: str) -> Commit:
 
 def decode_commits(files: Sequence[CommitFile], *, table: str) -> list[Commit]:
     """Decode several commits, in the given order."""
-    return [decode_commit(file.version, file.data, table=table) for file in files]
+    told = tracked(files, f"Replaying the log of {table}", len(files), "commits")
+    return [decode_commit(file.version, file.data, table=table) for file in told]
 
 
 def _add_line(commit: Commit, line: _Line) -> None:

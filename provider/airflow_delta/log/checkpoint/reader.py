@@ -23,6 +23,7 @@ from airflow_delta.log.checkpoint.manifest import CheckpointMetadata, Manifest, 
 from airflow_delta.log.checkpoint.part import MARKERS, CheckpointPart, InputStore, PartStatus, RowGroup
 from airflow_delta.log.schema.walk import Path
 from airflow_delta.log.storage.file_names import SIDECAR_DIRECTORY, is_uuid_checkpoint, split_version
+from airflow_delta.log.storage.progress import tracked
 
 Action = TypeVar("Action", Metadata, Protocol, SetTransaction, DomainMetadata, SidecarFile, CheckpointMetadata)
 
@@ -101,7 +102,8 @@ class CheckpointReader:
         if len(parts) > 1 and self._store.local_root is None:
             # Each footer costs a round trip.
             with ThreadPoolExecutor(_FOOTERS_AT_ONCE, thread_name_prefix="delta-checkpoint") as pool:
-                list(pool.map(lambda part: part.metadata, parts))
+                footers = pool.map(lambda part: part.metadata, parts)
+                list(tracked(footers, f"Opening the checkpoint of {self.table}", len(parts), "parts"))
         return parts
 
     # -- non-file actions ------------------------------------------------------------------------------------------------

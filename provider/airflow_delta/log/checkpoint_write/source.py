@@ -18,6 +18,7 @@ from airflow_delta.log.checkpoint.stats import parse_stats
 from airflow_delta.log.features.indexed_columns import indexed_leaves
 from airflow_delta.log.features.protocol import features
 from airflow_delta.log.replay.live_files import live_batches, live_rows, tombstone_batches
+from airflow_delta.log.storage.progress import tracked
 
 if TYPE_CHECKING:
     from airflow_delta.log.actions.reconciliation import TailFiles
@@ -78,7 +79,7 @@ class CheckpointSource:
             yield from merged(self._checkpoint_files(), self._tail_files(), order, self._typer)
             return
         buckets = Buckets(order, self._typer)
-        for batch in prefetched(self._files()):
+        for batch in tracked(prefetched(self._files()), f"Sorting the files of {self._snapshot.log.uri}", count=len):
             buckets.add(batch)
         yield from buckets.drain()
 

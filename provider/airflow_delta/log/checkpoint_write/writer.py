@@ -36,6 +36,7 @@ from airflow_delta.log.storage.file_names import (
     sidecar_file,
     version_prefix,
 )
+from airflow_delta.log.storage.progress import tracked
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -133,7 +134,10 @@ class _Writing:
 
     def _write_files(self, parts: PartFiles) -> int:
         adds = 0
-        for rows in prefetched(self._source.adds()):
+        known = self._snapshot.derived_totals()
+        total = known.num_files if known is not None else None
+        written = prefetched(self._source.adds())
+        for rows in tracked(written, f"Writing the checkpoint of {self._snapshot.log.uri}", total, count=len):
             adds += len(rows)
             parts.write("add", rows)
         self._check(adds)
@@ -143,10 +147,11 @@ class _Writing:
 
     def _put_all(self, names: Sequence[str], files: Sequence[BinaryIO]) -> list[int]:
         """Put files, some at a time on an object store, and return their sizes."""
+        what = f"Storing the checkpoint of {self._snapshot.log.uri}"
         if len(names) == 1 or self._snapshot.log.store.local_root is not None:
-            return list(map(self._put, names, files))
+            return list(tracked(map(self._put, names, files), what, len(names), "parts"))
         with ThreadPoolExecutor(_PUTS_AT_ONCE, thread_name_prefix="delta-checkpoint") as pool:
-            return list(pool.map(self._put, names, files))
+            return list(tracked(pool.map(self._put, names, files), what, len(names), "parts"))
 
     def _times(self, names: Sequence[str]) -> dict[str, int]:
         """Return the modification times of sidecars that were just written."""

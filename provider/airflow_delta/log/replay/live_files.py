@@ -28,6 +28,7 @@ from airflow_delta.log.checkpoint.prefetch import prefetched
 from airflow_delta.log.checkpoint.reader import CheckpointReader
 from airflow_delta.log.replay.filter import FileFilter
 from airflow_delta.log.replay.spellings import VECTOR_ID, OtherSpellings, canonical_paths, keys_of
+from airflow_delta.log.storage.progress import tracked
 
 Evaluate = Callable[[pa.RecordBatch], pa.BooleanArray]
 
@@ -87,7 +88,9 @@ def live_rows(
         wanted.append("stats_parsed")  # replaces JSON statistics if the checkpoint has none
     if file_filter is not None:
         file_filter.prepare(reader)
-    for rows in _selected_rows(reader, wanted, file_filter):
+    total = reader.num_rows if file_filter is None else None
+    found = _selected_rows(reader, wanted, file_filter)
+    for rows in tracked(found, f"Reading the checkpoint of {reader.table}", total, count=len):
         canonical = canonical_paths(rows.column("path"))
         kept = touched.kept(rows, canonical)
         if kept is not None:

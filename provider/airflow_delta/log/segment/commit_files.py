@@ -11,6 +11,7 @@ from airflow_delta.log.actions.decode import CommitFile
 from airflow_delta.log.segment.segment import earliest_version, list_log, missing_versions
 from airflow_delta.log.storage.base import FileStatus, LogStore
 from airflow_delta.log.storage.file_names import COMMIT_SUFFIX, LOG_DIRECTORY, commit_file, commit_version, version_prefix
+from airflow_delta.log.storage.progress import tracked
 
 _KEPT_COMMITS = 128
 _KEPT_BYTES = 16 << 20
@@ -80,7 +81,7 @@ class CommitFiles:
         :raises VersionsNotContiguousException: if a commit is missing although a later one exists.
         """
         if self.store.probes:
-            commits = list(self._probe(start))
+            commits = list(tracked(self._probe(start), f"Reading the log of {self.uri}", unit="commits"))
             if not commits:
                 self._refuse_cleaned_up(start)
             return commits

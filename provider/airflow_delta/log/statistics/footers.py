@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from airflow_delta.exceptions import StagedFileException
 from airflow_delta.log.schema.partition_values import EPOCH
 from airflow_delta.log.storage.base import StoreRefusedError, StoreUnavailableError
+from airflow_delta.log.storage.progress import Progress
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,16 +30,31 @@ _FRONT = "it does not start with the Parquet magic number"
 _FIXED = 8  # bytes of the footer length and the magic number
 
 
-def read_footers(store: LogStore, statuses: Sequence[FileStatus], concurrency: int = 8) -> list[pq.FileMetaData]:
+def read_footers(
+    store: LogStore, statuses: Sequence[FileStatus], concurrency: int = 8, progress: Progress | None = None
+) -> list[pq.FileMetaData]:
     """Return the footer of each file, in order.
 
     :param concurrency: number of ranges read at a time.
+    :param progress: counts them, if there are more than these.
     :raises StagedFileException: if a file is gone, shorter than listed, or not a Parquet file; names the file.
     """
-    return _each(lambda status, tail: _read_footer(store, status, tail), statuses, concurrency)
+
+    def look(status: FileStatus, tail: int) -> pq.FileMetaData:
+        return _read_footer(store, status, tail)
+
+    if progress is not None:
+        return _each(look, statuses, concurrency, progress)
+    with footers_progress(store, len(statuses)) as own:
+        return _each(look, statuses, concurrency, own)
 
 
-def _each(look: Callable[[FileStatus, int], T], statuses: Sequence[FileStatus], concurrency: int) -> list[T]:
+def footers_progress(store: LogStore, total: int) -> Progress:
+    """Return the progress of reading so many footers."""
+    return Progress(f"Reading the footers of files of {store.root}", total)
+
+
+def _each(look: Callable[[FileStatus, int], T], statuses: Sequence[FileStatus], concurrency: int, progress: Progress) -> list[T]:
     """Call ``look`` for each file and the number of bytes to begin with: of many files, twice what the largest one needs."""
     tail = _TAIL
     if len(statuses) > concurrency:
@@ -46,9 +62,9 @@ def _each(look: Callable[[FileStatus, int], T], statuses: Sequence[FileStatus], 
         if (size := getattr(first, "serialized_size", None)) is not None:
             tail = min(max(2 * size, _LEAST_TAIL), _TAIL)
     if len(statuses) <= 1 or concurrency <= 1:
-        return [look(status, tail) for status in statuses]
+        return [look(status, tail) for status in progress.over(statuses)]
     with ThreadPoolExecutor(min(concurrency, len(statuses)), thread_name_prefix="footers") as pool:
-        return list(pool.map(lambda status: look(status, tail), statuses))
+        return list(progress.over(pool.map(lambda status: look(status, tail), statuses)))
 
 
 def leaf_paths(footer: pq.FileMetaData) -> list[tuple[str, ...]]:
@@ -114,7 +130,8 @@ def try_footers(store: LogStore, statuses: Sequence[FileStatus], concurrency: in
         except _Broken as error:
             return error.why
 
-    return _each(look, statuses, concurrency)
+    with footers_progress(store, len(statuses)) as progress:
+        return _each(look, statuses, concurrency, progress)
 
 
 class _Broken(StagedFileException):

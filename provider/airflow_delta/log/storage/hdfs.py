@@ -22,6 +22,7 @@ from airflow_delta.log.storage.base import (
 )
 from airflow_delta.log.storage.fork import check_runtime
 from airflow_delta.log.storage.options import HDFS_USER
+from airflow_delta.log.storage.progress import tracked
 from airflow_delta.log.storage.refusals import panics_as_errors
 
 SCHEME = "hdfs"
@@ -137,7 +138,7 @@ class HdfsStore(LogStore):
             return [self.read(path) for path in paths]
         _ = self._client  # made once, not by each thread
         with ThreadPoolExecutor(min(_THREADS, len(paths))) as pool:
-            return list(pool.map(self.read, paths))
+            return list(tracked(pool.map(self.read, paths), f"Reading files of {self.root}", len(paths)))
 
     def read_range(self, path: str, start: int, length: int) -> bytes:
         """Return up to ``length`` bytes from ``start``."""
@@ -309,7 +310,7 @@ class HdfsStore(LogStore):
                 one(path)
             return
         with ThreadPoolExecutor(min(_THREADS, len(wanted))) as pool:
-            list(pool.map(one, wanted))
+            list(tracked(pool.map(one, wanted), f"Deleting from {self.root}", len(wanted)))
 
     def delete_tree(self, directory: str) -> int:
         """Delete a directory with everything below it."""

@@ -21,6 +21,7 @@ from airflow_delta.exceptions import (
 )
 from airflow_delta.log.storage.base import UNKNOWN, AmbiguousPutError, FileStatus, LogStore, Ranges
 from airflow_delta.log.storage.file_names import LOG_DIRECTORY
+from airflow_delta.log.storage.progress import tracked
 
 _NO_TMPFILE = {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT, errno.ENOSYS, errno.EPERM, errno.EACCES}
 _NO_LINK = {errno.EOPNOTSUPP, errno.EPERM, errno.ENOSYS, errno.EMLINK, errno.EXDEV}
@@ -245,7 +246,7 @@ class LocalStore(LogStore):
 
     def read_many(self, paths: Sequence[str]) -> list[bytes]:
         """Return several files' contents in the given order."""
-        return [self.read(path) for path in paths]
+        return [self.read(path) for path in tracked(paths, f"Reading files of {self.root}", len(paths))]
 
     def read_range(self, path: str, start: int, length: int) -> bytes:
         """Return up to ``length`` bytes from ``start``."""
@@ -532,7 +533,7 @@ class LocalStore(LogStore):
     def delete(self, paths: Iterable[str]) -> None:
         """Delete files; missing ones are ignored."""
         with _Folders(self) as folders:
-            for path in paths:
+            for path in tracked(paths, f"Deleting from {self.root}"):
                 directory, _, name = path.rpartition("/")
                 with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                     os.unlink(name, dir_fd=folders.open(directory))

@@ -30,6 +30,7 @@ from airflow_delta.log.storage.options import (
     check_environment,
     check_identity,
 )
+from airflow_delta.log.storage.progress import tracked
 from airflow_delta.log.storage.refusals import Refusal, access_refused, exists_for_certain, is_panic
 from airflow_delta.masking import masked, secret_values
 from airflow_delta.staging.location import AZURE, GCS, S3, Location
@@ -209,7 +210,7 @@ class ObjectStore(LogStore):
             return [self.read(path) for path in paths]
         self._client()
         with ThreadPoolExecutor(min(_THREADS, len(paths))) as pool:
-            return list(pool.map(self.read, paths))
+            return list(tracked(pool.map(self.read, paths), f"Reading files of {self.root}", len(paths)))
 
     def read_range(self, path: str, start: int, length: int) -> bytes:
         """Return up to ``length`` bytes from ``start``."""
@@ -423,7 +424,8 @@ class ObjectStore(LogStore):
 
         client = self._client()
         wanted = list(paths)
-        for start in range(0, len(wanted), _DELETE_BATCH):
+        batches = range(0, len(wanted), _DELETE_BATCH)
+        for start in tracked(batches, f"Deleting from {self.root}", len(wanted), count=_DELETE_BATCH):
             batch = wanted[start : start + _DELETE_BATCH]
             try:
                 self._call(batch[0], lambda batch=batch: obstore.delete(client, batch), "Deleting")  # type: ignore[misc]

@@ -22,6 +22,7 @@ from airflow_delta.exceptions import (
 from airflow_delta.log.actions.decode import CommitFile
 from airflow_delta.log.storage.base import AmbiguousPutError, StoreRefusedError
 from airflow_delta.log.storage.file_names import LOG_DIRECTORY, commit_file
+from airflow_delta.log.storage.progress import tracked
 from airflow_delta.transaction.commit.backoff import crowd_of
 from airflow_delta.transaction.commit.observer import TransactionObserver
 from airflow_delta.transaction.conflicts.checker import ConflictChecker
@@ -242,7 +243,8 @@ class CommitLoop:
             )
         started = time.monotonic()
         self._checker.begin(winners)
-        for winner in winners:
+        what = f"Checking for conflicts with commits of {self.log.uri}"
+        for winner in tracked(winners, what, len(winners), "commits"):
             self._checker.check(winner)
             if logger.isEnabledFor(logging.INFO):
                 milliseconds = int((time.monotonic() - started) * 1000)
