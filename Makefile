@@ -130,7 +130,9 @@ licences: $(STAMP)
 test-all:
 	@LIVE=long $(MAKE) --no-print-directory lint test test-slow test-faults test-stores test-clusters test-live test-ui test-lowest docs test-delta-spark
 
+# The first run installs axe-core from npm, with the Node.js of PyPI.
 test-ui: $(STAMP) $(SPARK_CLASSES)
+	@$(RUN) $(BIN)/python tests/stores/install.py python axe
 	@$(RUN_TESTS) $(IN_MEMORY) $(BIN)/python -m pytest -m browser tests/ui $(TEST_FLAGS)
 
 $(LOWEST_STAMP): requirements-lowest.lock pyproject.toml setup.cfg $(STAMP)

@@ -1,4 +1,5 @@
-"""Install the servers of tests/stores into .cache/stores, each in a pinned version: ``python tests/stores/install.py [PART...]``.
+"""Install the servers of tests/stores, and axe-core for tests/ui, into .cache/stores, each in a pinned version:
+``python tests/stores/install.py [PART...]``.
 
 What is there already in that version stays. Checksums: pip compares those of requirements.txt, npm those of package-lock.json,
 Go those of its checksum database, Ivy those beside each JAR. Go and Node.js come from PyPI too, so a machine needs neither; Ivy
@@ -28,6 +29,9 @@ JARS = PLACE / "jars"
 PYTHON = PLACE / "python"
 BIN = PLACE / "bin"
 NPM = PLACE / "npm"
+PAGES = HERE.parent / "ui" / "npm"
+AXE = PLACE / "axe"
+"""What tests/ui looks for faults in the pages with."""
 
 GCS_CONNECTOR = JARS / "gcs" / "gcs-connector-4.0.4-shaded.jar"
 HADOOP_JARS = JARS / "minicluster"
@@ -63,14 +67,14 @@ def go(module: str) -> None:
     _run(str(root / "bin" / "go"), "install", module, GOROOT=str(root), GOBIN=str(BIN), GOTOOLCHAIN="local", GOFLAGS="")
 
 
-def npm() -> None:
-    """Install the packages of package-lock.json; none of their scripts runs."""
-    shutil.rmtree(NPM, ignore_errors=True)
-    shutil.copytree(HERE / "npm", NPM)
+def npm(packages: Path, place: Path) -> None:
+    """Install the packages of a folder's package-lock.json; none of their scripts runs."""
+    shutil.rmtree(place, ignore_errors=True)
+    shutil.copytree(packages, place)
     path = f"{PYTHON / 'bin'}{os.pathsep}{os.environ['PATH']}"
     _run(
         str(PYTHON / "bin" / "npm"), "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel", "error",
-        "--prefix", str(NPM.resolve()), PATH=path, NODE_USE_SYSTEM_CA="1",
+        "--prefix", str(place.resolve()), PATH=path, NODE_USE_SYSTEM_CA="1",
     )  # fmt: skip
 
 
@@ -120,7 +124,8 @@ STEPS: dict[str, tuple[Callable[[], None], str]] = {
     "aws": (aws, (HERE / "ivy-aws.xml").read_text()),
     "pyspark-4.0": (oldest_spark, (HERE / "requirements-spark-4.0.txt").read_text()),
     "celery": (celery, (HERE / "requirements-celery.txt").read_text()),
-    "npm": (npm, (HERE / "npm" / "package-lock.json").read_text()),
+    "npm": (lambda: npm(HERE / "npm", NPM), (HERE / "npm" / "package-lock.json").read_text()),
+    "axe": (lambda: npm(PAGES, AXE), (PAGES / "package-lock.json").read_text()),
 }
 """What is done for each part, and what it depends on."""
 
@@ -145,7 +150,7 @@ def _install(name: str, step: Callable[[], None], wanted: str) -> None:
         return
     stamp.unlink(missing_ok=True)
     begun = time.monotonic()
-    print(f"Installing {name} for the tests with object stores", flush=True)
+    print(f"Installing {name} for the tests", flush=True)
     step()
     stamp.write_text(digest)  # last: an interrupted installation is done again
     print(f"    took {time.monotonic() - begun:.0f} s", flush=True)

@@ -40,6 +40,9 @@ def nights() -> None:
         runs.answer("reviewed_night", runs.run("reviewed_night", day, **FINE), "txn.approve", answer, "clara")
     runs.run("reviewed_night", 10, **FINE)
     runs.run("two_tables", 1)
+    runs.run("keyed_night", 1, **FINE, key="orders/monday")
+    runs.run("keyed_night", 2, **FINE, key="orders/monday")  # finds the key committed
+    runs.run("keyed_night", 3, **FINE, key="orders/monday", policy="replace")
 
 
 def people(tables: str) -> None:
@@ -54,6 +57,33 @@ def people(tables: str) -> None:
     odd = rows([2, 3, 40], ["Ada", "<script>document.title = 'harm'</script>", "<img src=x onerror=alert(1)>"])
     merge = deltalake.DeltaTable(f"{tables}/people").merge(odd, "target.id = source.id", "source", "target")
     merge.when_matched_update_all().when_not_matched_insert_all().execute()
+
+
+def orders(tables: str) -> None:
+    """A partitioned table of many columns with a longer history, by another writer."""
+    import deltalake
+    import pyarrow as pa
+
+    def batch(day: int) -> pa.Table:
+        rows = 40 + 17 * (day * day % 11)
+        return pa.table(
+            {
+                "order_id": pa.array(range(rows), pa.int64()),
+                "month": [f"2026-{1 + day % 3:02}"] * rows,
+                "customer": pa.array([{"name": "Ada", "tags": ["new"]}] * rows),
+                "amount": pa.array([f"{day}.50"] * rows).cast(pa.decimal128(12, 2)),
+                **{f"measure_{number}": pa.array([1.5] * rows) for number in range(14)},
+            }
+        )
+
+    path = f"{tables}/orders"
+    for day in range(45):
+        deltalake.write_deltalake(path, batch(day), mode="append", partition_by=["month"])
+        if day % 13 == 7:
+            deltalake.DeltaTable(path).delete(f"order_id < {day}")
+        if day % 20 == 11:
+            deltalake.DeltaTable(path).optimize.compact()
+    deltalake.DeltaTable(path).alter.set_table_properties({"delta.logRetentionDuration": "interval 60 days"})
 
 
 def main() -> None:
@@ -80,8 +110,9 @@ def main() -> None:
         bag.dags[dag_id].test(logical_date=date, run_after=date)
     nights()
     people(tables)
+    orders(tables)
     with create_session() as session:
-        for name in ("people", "dropped"):  # the latter is a table that is gone
+        for name in ("people", "orders", "dropped"):  # the latter is a table that is gone
             uri = delta_asset_uri(f"{tables}/{name}")
             session.add(AssetModel(name=uri, uri=uri, group="asset", extra={}))
     manager = create_auth_manager()

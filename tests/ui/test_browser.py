@@ -7,6 +7,7 @@ Chromium comes from the system (``CHROMIUM`` names another one). The screenshots
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -17,6 +18,7 @@ from urllib.parse import quote
 
 import pytest
 
+from stores.install import AXE
 from ui import server as servers
 
 pytestmark = [pytest.mark.airflow, pytest.mark.browser]
@@ -34,6 +36,8 @@ ARGUMENTS = [
 ]
 PATIENCE = 240_000  # milliseconds, on two busy cores
 INSIDE = "/plugin/delta-tables/delta-tables"
+AXE_SCRIPT = AXE / "node_modules" / "axe-core" / "axe.min.js"
+SERIOUS = ("serious", "critical")
 
 
 @pytest.fixture(scope="module")
@@ -64,9 +68,9 @@ def visit(server: servers.Server, chromium: Any) -> Iterator[Callable[..., Any]]
     def is_elsewhere(url: str) -> bool:
         return not url.startswith((server.url, "data:", "blob:"))
 
-    def open_page(path: str, *, user: str | None = "viewer", theme: str = "light", zone: str = "UTC") -> Any:
+    def open_page(path: str, *, user: str | None = "viewer", theme: str = "light", zone: str = "UTC", width: int = 1440) -> Any:
         context = chromium.new_context(
-            base_url=server.url, viewport={"width": 1440, "height": 1000}, color_scheme="light" if theme == "light" else "dark"
+            base_url=server.url, viewport={"width": width, "height": 1000}, color_scheme="light" if theme == "light" else "dark"
         )
         contexts.append(context)
         context.set_default_timeout(PATIENCE)
@@ -97,13 +101,13 @@ def table_path(server: servers.Server, name: str, page: str = "table", **paramet
     return f"{INSIDE}/{page}?table={quote(str(server.tables / name), safe='')}{more}"
 
 
-def shoot(page: Any, name: str) -> None:
+def shoot(page: Any, name: str, *, whole: bool = False) -> None:
     from playwright.sync_api import TimeoutError as PlaywrightTimeout
 
     SCREENSHOTS.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(PlaywrightTimeout):  # Airflow's UI keeps asking while a run is active
         page.wait_for_load_state("networkidle", timeout=10_000)
-    page.screenshot(path=SCREENSHOTS / f"{name}.png")
+    page.screenshot(path=SCREENSHOTS / f"{name}.png", full_page=whole)
 
 
 def test_the_navigation_leads_to_the_pages(visit):
@@ -337,8 +341,104 @@ def test_screenshots(visit, server, theme):
     shoot(page, f"list-admin-{theme}")
 
 
-@pytest.mark.parametrize("name", ["sales", "nights"])
-def test_a_narrow_window_needs_no_sideways_scrolling_of_the_page(visit, server, name):
-    page = visit(table_path(server, name).removeprefix("/plugin/delta-tables"))
-    page.set_viewport_size({"width": 720, "height": 900})
-    assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+def test_commits_are_searched_and_sorted(visit, server):
+    from playwright.sync_api import expect
+
+    page = visit(table_path(server, "orders"))
+    form = frame(page).locator("form.filter")
+    form.locator("input[name=operation]").fill("delete")
+    form.get_by_role("button", name="Apply").click()
+    expect(frame(page).locator("#history tbody tr")).to_have_count(3)
+    expect(frame(page).locator("#searched")).to_contain_text("3 commits of versions 0 to 50")
+    frame(page).locator("#history thead").get_by_role("link", name="Removed").click()
+    expect(frame(page).locator("th[aria-sort=descending]")).to_contain_text("Removed")
+    expect(frame(page).locator("#history a.version").first).to_have_text("23")
+    frame(page).locator("#history thead").get_by_role("link", name="Removed").click()
+    expect(frame(page).locator("#history a.version").first).to_have_text("38")
+    frame(page).get_by_role("link", name="Clear").click()
+    expect(frame(page).locator("#history tbody tr")).to_have_count(30)
+
+
+def test_a_key_of_another_run_is_told(visit, server):
+    from playwright.sync_api import expect
+
+    page = visit(table_path(server, "keyed"))
+    expect(frame(page).locator("#v1")).to_contain_text("key of another run")
+    frame(page).locator("#v0").get_by_role("link", name="key met again").click()
+    expect(frame(page).locator("#key")).to_contain_text("1 other run found this key committed")
+    frame(page).locator("#key").get_by_role("link", name="keyed_night").click()
+    expect(page).to_have_url(re.compile(r"/dags/keyed_night/runs/manual__2026-03-02/tasks/txn\.commit"))
+
+
+def test_rows_are_compared_by_the_keys_that_are_given(visit, server):
+    from playwright.sync_api import expect
+
+    page = visit(table_path(server, "people", "commit", version=1), user="admin")
+    section = frame(page).locator("#rows")
+    for keys, told in (("nothing", "is no column of table"), ("id, city", "(by id, city)"), ("name", "0 rows changed (by name)")):
+        section.get_by_label("Key columns").fill(keys)
+        section.get_by_role("button", name="Compare").click()
+        expect(section).to_contain_text(told)
+
+
+def pages_of(server: servers.Server) -> dict[str, str]:
+    """Every page that the plugin has, outside the frame."""
+    people = {"version": 1}
+    inside = {
+        "list": "/",
+        "table": table_path(server, "sales"),
+        "nights": table_path(server, "nights"),
+        "columns": table_path(server, "orders"),
+        "found": table_path(server, "orders", operation="delete", sort="-removed"),
+        "found-nothing": table_path(server, "orders", key="nothing"),
+        "new": table_path(server, "right"),
+        "keyed": table_path(server, "keyed"),
+        "commit": table_path(server, "sales", "commit", version=15),
+        "commit-keyed": table_path(server, "keyed", "commit", version=0),
+        "commit-create": table_path(server, "orders", "commit", version=0),
+        "rows": table_path(server, "people", "rows", **people),
+        "rows-keyed": table_path(server, "people", "rows", **people, keys="name"),
+        "rows-refused": table_path(server, "people", "rows", **people, keys="nothing"),
+        "staged": table_path(server, "sales", "transactions"),
+        "error": table_path(server, "dropped"),
+        "error-commit": table_path(server, "sales", "commit", version=99),
+        "error-address": table_path(server, "sales", "commit", version="x"),
+    }
+    return {name: f"/delta-tables/{path.removeprefix(INSIDE).lstrip('/')}" for name, path in inside.items()}
+
+
+@pytest.mark.parametrize("width", [390, 1400])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_no_page_has_a_serious_fault_or_is_wider_than_the_window(visit, server, theme, width):
+    if not AXE_SCRIPT.exists():
+        pytest.fail("axe-core is not installed: run python tests/stores/install.py python axe", pytrace=False)
+    page, found, wide = visit("/delta-tables/", user="admin", theme=theme, width=width), {}, []
+    for name, path in pages_of(server).items():
+        page.goto(path)
+        shoot(page, f"{name}-{theme}-{width}", whole=True)
+        if page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth"):
+            wide.append(name)
+        page.evaluate(AXE_SCRIPT.read_text())
+        judged = page.evaluate("axe.run()")
+        assert judged["passes"], name
+        for fault in judged["violations"]:
+            if fault["impact"] in SERIOUS:
+                found.setdefault(name, []).append([fault["id"], fault["help"], fault["nodes"][0]["html"]])
+    assert (json.dumps(found, indent=1), wide) == ("{}", [])
+
+
+@pytest.mark.parametrize(
+    ("page", "crumbs"),
+    [
+        ("commit", ["Delta tables", "sales", "Version 99"]),
+        ("rows", ["Delta tables", "sales", "Version 99", "Rows"]),
+    ],
+)
+def test_from_an_error_there_is_a_way_back(visit, server, page, crumbs):
+    from playwright.sync_api import expect
+
+    shown = visit(table_path(server, "sales", page, version=99), user="admin")
+    expect(frame(shown).get_by_role("alert")).to_be_visible()
+    assert frame(shown).locator(".crumbs > *").all_inner_texts() == crumbs
+    frame(shown).locator(".crumbs").get_by_role("link", name="sales").click()
+    expect(frame(shown).get_by_role("heading", name="History")).to_be_visible()

@@ -258,7 +258,7 @@ def test_a_commit_tells_the_metadata_that_it_set(table):
     changes = data.commit_detail(log_of(table), 0)["changes"]
     assert changes["metadata"]["configuration"] == {"delta.appendOnly": "true"}
     assert changes["metadata"]["partition_columns"] == ["part"]
-    assert changes["metadata"]["columns"][0] == {"name": "id", "type": "bigint", "nullable": True}
+    assert changes["metadata"]["columns"][0] == {"name": "id", "type": "bigint", "nullable": True, "comment": None}
     assert changes["protocol"] == {"min_reader_version": 1, "min_writer_version": 2, "features": []}
     write_commit(table, 1, add("a.parquet"))
     assert data.commit_detail(log_of(table), 1)["changes"] == {"metadata": None, "protocol": None, "domains": []}

@@ -305,3 +305,34 @@ def test_without_the_tries_of_tasks_the_page_says_what_it_lacks(runs, pages, mon
     assert "Transactions without a commit cannot be shown on this Airflow" in pages.text("nights")
     monkeypatch.undo()
     assert "cannot be shown on this Airflow" not in pages.text("nights")
+
+
+def test_a_key_of_another_run_is_told(runs, pages, monkeypatch):
+    from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
+
+    from ui.auth_manager import ScopedAuthManager
+
+    first = runs.run("keyed_night", 11, **FINE, key="again/1")
+    second = runs.run("keyed_night", 12, **FINE, key="again/1")
+    third = runs.run("keyed_night", 13, **FINE, key="again/1", policy="replace")
+    runs.run("keyed_night", 14, **FINE, key="again/2")
+    failed = runs.run("keyed_night", 15, **FINE, key="again/1", policy="replace", fault="write")
+    told = {commit["run"]["run_id"]: commit for commit in pages.table("keyed")["commits"]}
+    assert [run["run_id"] for run in told[first]["key_found_again"]] == [second]
+    assert second not in told
+    assert (told[third]["key_met"]["version"], told[third]["key_met"]["run"]["run_id"]) == (told[first]["version"], first)
+    assert [told[run]["key_met"] for run in told if run != third] == [None] * (len(told) - 1)
+    assert [told[run]["key_found_again"] for run in told if run != first] == [[]] * (len(told) - 1)
+    assert {one["run_id"]: one["met_key"] for one in pages.transactions("keyed")}[failed]
+    text = pages.text("keyed")
+    assert (text.count("key met again"), text.count("key of another run")) == (1, 2)
+    # The warning is an XCom: who may not read those is not told, and nobody reads its text.
+    assert "give them keys" not in text
+    may = ScopedAuthManager.is_authorized_dag
+    monkeypatch.setattr(
+        ScopedAuthManager,
+        "is_authorized_dag",
+        lambda self, **asked: asked.get("access_entity") != DagAccessEntity.XCOM and may(self, **asked),
+    )
+    assert "key met again" not in (text := pages.text("keyed"))
+    assert "key of another run" not in text

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from airflow_delta.cli.commands import command, table_of
 from airflow_delta.cli.output import print_data, print_line, print_rows
-
-if TYPE_CHECKING:
-    from airflow_delta.log import DeltaLog
 
 
 @command()
@@ -18,10 +15,11 @@ def delta_diff(args: Namespace) -> None:
     """Show the rows that a version added, removed and changed."""
     from airflow_delta.commands.diff.report import diff_to_dict, summary
     from airflow_delta.commands.diff.schema_changes import schema_lines
-    from airflow_delta.commands.diff.table_diff import published_diff
+    from airflow_delta.commands.diff.table_diff import given_keys, published_diff
 
     log = table_of(args)
-    found = published_diff(log, args.version, keys=_keys(log, args.version, args.keys), sample=args.rows, limit=args.max_compared)
+    keys = given_keys(log, args.version, args.keys)
+    found = published_diff(log, args.version, keys=keys, sample=args.rows, limit=args.max_compared)
     data = diff_to_dict(found)
     if print_data(data, args.output):
         return
@@ -34,17 +32,6 @@ def delta_diff(args: Namespace) -> None:
     if shown:
         names = list(dict.fromkeys(name for _, row in shown for name in row))
         print_rows([_row(kind, row, names) for kind, row in shown], args.output, fold=names)
-
-
-def _keys(log: DeltaLog, version: int | None, given: Sequence[str]) -> list[str]:
-    """Return the names of columns, of which one argument may hold several with commas between them."""
-    if not any("," in each for each in given):
-        return list(given)
-    from airflow_delta.commands.read.read_table import snapshot_of
-
-    columns = {field.name for field in snapshot_of(log, version).schema.fields}
-    split = [[each] if each in columns else [name.strip() for name in each.split(",") if name.strip()] for each in given]
-    return [name for names in split for name in names]
 
 
 def _row(kind: str, row: Mapping[str, Any], names: list[str]) -> dict[str, Any]:

@@ -33,6 +33,9 @@ FAILURE_KEY = "delta_commit_failure"
 NOTE_KEY = "delta_failure_"
 """Key, before the number of the try, of the same in the state store of a task, which outlives a clear as no XCom does."""
 
+WARNING_KEY = "delta_key_warning"
+"""XCom of a task whose key another run has committed: the warning, so that the UI shows it."""
+
 
 def leave_note(context: Mapping[str, Any], task: Any, error: BaseException) -> None:
     """Leave a short form of an error for the table's page in the state store of the running task.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.links.delta import masked
+from airflow_delta.links.delta import WARNING_KEY, masked
 from airflow_delta.operators.identity import commit_tags, default_key_prefix
 from airflow_delta.operators.origin import argument_of, scope_of, start_tasks
 from airflow_delta.operators.run_age import possible_since
@@ -14,9 +14,6 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_delta.commands.outcome.key_users import KeyUser
-
-WARNING_KEY = "delta_key_warning"
-"""XCom of a task whose key another run has committed: the warning, so that the UI shows it."""
 
 
 def key_user(task: Any, context: Context, check: str) -> KeyUser:

@@ -9,7 +9,8 @@ from markupsafe import Markup
 
 from airflow_delta.plugins.formats import compact, format_bytes, format_number
 
-_WIDTH, _LEFT, _RIGHT = 960, 64, 8
+_WIDTH, _NARROW, _LEFT, _RIGHT = 960, 360, 64, 8
+_MOST_NARROW = 30
 # A panel: its title, then the bars. The versions are below the last one.
 _HEAD, _PLOT, _GAP, _AXIS = 20, 62, 8, 18
 _PANEL = _HEAD + _PLOT + _GAP
@@ -41,19 +42,21 @@ def sparkline(values: Sequence[float | None], label: str) -> Markup:
     ).format(w=width, h=height, label=label, bars=bars)
 
 
-def commit_chart(commits: Sequence[Mapping[str, Any]]) -> Markup:
-    """Return the chart of a history page: rows above, bytes below, one column for each commit, the oldest on the left.
+def commit_chart(commits: Sequence[Mapping[str, Any]], *, narrow: bool = False) -> Markup:
+    """Return the chart of a history page: rows above, bytes below, one column for each commit, the lowest version on the left.
 
-    :param commits: newest first, with ``version``, ``operation``, ``kind``, ``num_records``, ``bytes_added``, ``bytes_removed``,
-        ``url``.
+    :param commits: with ``version``, ``operation``, ``kind``, ``num_records``, ``bytes_added``, ``bytes_removed``, ``url``.
+    :param narrow: for a narrow screen, of the latest of them.
     """
     if not commits:
         return Markup("")
-    shown = list(reversed(commits))
+    shown = sorted(commits, key=lambda commit: int(commit["version"]))[-_MOST_NARROW if narrow else 0 :]
+    width = _NARROW if narrow else _WIDTH
     panels = (
-        _panel(shown, 0, "Rows added", [commit["num_records"] for commit in shown], None, compact),
+        _panel(shown, width, 0, "Rows added", [commit["num_records"] for commit in shown], None, compact),
         _panel(
             shown,
+            width,
             _PANEL,
             "Bytes added, removed",
             [commit["bytes_added"] for commit in shown],
@@ -61,15 +64,25 @@ def commit_chart(commits: Sequence[Mapping[str, Any]]) -> Markup:
             format_bytes,
         ),
     )
-    axis = _axis(shown, 2 * _PANEL + 8)
+    axis = _axis(shown, width, 2 * _PANEL + 8)
+    # A group, not an image: its columns are links.
     return Markup(
-        '<svg class="chart" viewBox="0 0 {} {}" preserveAspectRatio="xMidYMid meet" role="img" '
+        '<svg class="chart {}" viewBox="0 0 {} {}" preserveAspectRatio="xMidYMid meet" role="group" '
         'aria-label="Rows and bytes of versions {} to {}">{}{}{}</svg>'
-    ).format(_WIDTH, 2 * _PANEL + _AXIS, shown[0]["version"], shown[-1]["version"], *panels, axis)
+    ).format(
+        "narrow" if narrow else "broad",
+        width,
+        2 * _PANEL + _AXIS,
+        shown[0]["version"],
+        shown[-1]["version"],
+        *panels,
+        axis,
+    )
 
 
 def _panel(
     commits: Sequence[Mapping[str, Any]],
+    full: int,
     top: int,
     title: str,
     up: Sequence[int | None],
@@ -86,16 +99,16 @@ def _panel(
     line = start + above
     parts = [
         Markup('<text class="title" x="{}" y="{}">{}</text>').format(_LEFT, top + 12, title),
-        Markup('<line class="base" x1="{}" x2="{}" y1="{y:.1f}" y2="{y:.1f}"></line>').format(_LEFT, _WIDTH - _RIGHT, y=line),
+        Markup('<line class="base" x1="{}" x2="{}" y1="{y:.1f}" y2="{y:.1f}"></line>').format(_LEFT, full - _RIGHT, y=line),
         Markup('<text class="tick" x="{}" y="{:.1f}">0</text>').format(_LEFT - 8, line + 3),
     ]
     if highest:
         parts += [
-            Markup('<line class="grid" x1="{}" x2="{}" y1="{y}" y2="{y}"></line>').format(_LEFT, _WIDTH - _RIGHT, y=start),
+            Markup('<line class="grid" x1="{}" x2="{}" y1="{y}" y2="{y}"></line>').format(_LEFT, full - _RIGHT, y=start),
             # Not on top of the zero, however low the bars are.
             Markup('<text class="tick" x="{}" y="{:.1f}">{}</text>').format(_LEFT - 8, min(start + 4, line - 8), text(highest)),
         ]
-    slot = (_WIDTH - _LEFT - _RIGHT) / max(len(commits), 16)
+    slot = _slot(commits, full)
     width = max(min(slot - 3, 26), 1.5)
     for index, (commit, value) in enumerate(zip(commits, up, strict=True)):
         x = _LEFT + index * slot + (slot - width) / 2
@@ -122,9 +135,14 @@ def _column(commit: Mapping[str, Any], x: float, width: float, start: float, lin
     )
 
 
-def _axis(commits: Sequence[Mapping[str, Any]], y: float) -> Markup:
-    slot = (_WIDTH - _LEFT - _RIGHT) / max(len(commits), 16)
-    step = max(-(-len(commits) // 16), 1)
+def _slot(commits: Sequence[Mapping[str, Any]], full: int) -> float:
+    """Return the width of a column with its gaps."""
+    return (full - _LEFT - _RIGHT) / max(len(commits), 8 if full == _NARROW else 16)
+
+
+def _axis(commits: Sequence[Mapping[str, Any]], full: int, y: float) -> Markup:
+    slot, most = _slot(commits, full), 8 if full == _NARROW else 16
+    step = max(-(-len(commits) // most), 1)
     return Markup("").join(
         Markup('<text class="axis" x="{:.1f}" y="{:.1f}">{}</text>').format(_LEFT + index * slot + slot / 2, y, commit["version"])
         for index, commit in enumerate(commits)

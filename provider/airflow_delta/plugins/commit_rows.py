@@ -13,6 +13,7 @@ from airflow_delta.exceptions import (
     DeltaAnalysisException,
     DeltaError,
     DeltaFileNotFoundException,
+    DeltaIllegalArgumentException,
     DeltaIllegalStateException,
     DeltaLogCorruptedException,
     DeltaTableNotFoundException,
@@ -54,16 +55,23 @@ class RowsNotShownError(DeltaError):
     """The rows cannot be read without Spark, or not by the pages."""
 
 
-def rows_of_commit(log: DeltaLog, version: int) -> dict[str, Any]:
+class RowKeysError(DeltaError):
+    """A column that is to identify rows is none of the table's."""
+
+
+def rows_of_commit(log: DeltaLog, version: int, *, keys: Sequence[str] = ()) -> dict[str, Any]:
     """Return what a commit did to rows, as counts and a sample; values are text.
 
+    :param keys: columns that identify a row, as a person writes them (:func:`given_keys`); empty: those that the condition of a
+        MERGE names.
     :raises VersionNotFoundException: if the log does not have the commit.
     :raises ReadLimitException: if the commit is too large to look at.
     :raises RowsGoneError: if VACUUM has deleted its files.
     :raises RowsNotShownError: if its rows cannot be read here.
+    :raises RowKeysError: if a key is no column.
     """
     from airflow_delta.commands.diff.bounds import Bounds
-    from airflow_delta.commands.diff.table_diff import published_diff
+    from airflow_delta.commands.diff.table_diff import given_keys, published_diff
 
     status = log.store.head(commit_file(version))
     if status is not None and status.size > MAX_COMMIT_BYTES:
@@ -75,9 +83,14 @@ def rows_of_commit(log: DeltaLog, version: int) -> dict[str, Any]:
         )
     bounds = Bounds(files=FILES, num_bytes=DATA_BYTES, values=VALUES)
     try:
-        diff = published_diff(log, version, keys=None, sample=SAMPLE, limit=ROWS, bounds=bounds)
+        named = given_keys(log, version, keys) if keys else None
+        diff = published_diff(log, version, keys=named, sample=SAMPLE, limit=ROWS, bounds=bounds)
     except DeltaFileNotFoundException as error:
         raise RowsGoneError(error.message, table=log.uri, version=version) from error
+    except DeltaIllegalArgumentException as error:  # nothing else here is a user's
+        if not keys:
+            raise
+        raise RowKeysError(error.message, table=log.uri, version=version) from error
     except (DeltaLogCorruptedException, DeltaTableNotFoundException, VersionNotFoundException):
         raise  # they have pages of their own
     except (DeltaAnalysisException, DeltaIllegalStateException, DeltaUnsupportedOperationException) as error:

@@ -49,6 +49,9 @@ MAX_TAIL_BYTES = 64 << 20
 MAX_ACTIONS = 3_000_000
 """Rows of a checkpoint, in the same search."""
 
+MAX_COLUMNS = 500
+"""Columns of a schema that are told."""
+
 _HEAD_BYTES = 256 << 10
 _AT_ONCE = 10
 _FILE_ACTIONS = (b'{"add"', b'{"remove"', b'{"cdc"')
@@ -271,19 +274,7 @@ def _check_size(log: DeltaLog) -> None:
     snapshot = log.update()
     if snapshot.version < 0:
         return
-    segment = snapshot.segment
-    size = 0
-    for version in segment.commit_versions:
-        status = segment.statuses.get(version)
-        if status is None or status.size == UNKNOWN:
-            status = log.store.head(commit_file(version))
-        size += status.size if status is not None else 0
-        if size > MAX_TAIL_BYTES:
-            raise ReadLimitException(
-                f"The commits of table {log.uri} since its last checkpoint exceed {MAX_TAIL_BYTES >> 20} MiB.",
-                table=log.uri,
-                version=snapshot.version,
-            )
+    check_commits(log, snapshot.segment.commit_versions)
     reader = snapshot.checkpoint_reader()
     try:
         rows = sum(group.num_rows for part in reader.parts for group in part.row_groups) if reader is not None else 0
@@ -295,6 +286,27 @@ def _check_size(log: DeltaLog) -> None:
             table=log.uri,
             version=snapshot.version,
         )
+
+
+def check_commits(log: DeltaLog, versions: range, *, what: str = "checkpoint") -> None:
+    """Refuse commits of the latest version that are too large together.
+
+    :param versions: some of those since its checkpoint.
+    :param what: what they came after.
+    :raises ReadLimitException: if they are over the limit.
+    """
+    segment, size = log.snapshot.segment, 0
+    for version in versions:
+        status = segment.statuses.get(version)
+        if status is None or status.size == UNKNOWN:
+            status = log.store.head(commit_file(version))
+        size += status.size if status is not None else 0
+        if size > MAX_TAIL_BYTES:
+            raise ReadLimitException(
+                f"The commits of table {log.uri} since its last {what} exceed {MAX_TAIL_BYTES >> 20} MiB.",
+                table=log.uri,
+                version=segment.version,
+            )
 
 
 def _stamp(status: FileStatus) -> list[int]:
@@ -352,7 +364,7 @@ def _changes(raw: bytes) -> dict[str, Any]:
             continue
         (kind, action), *_ = json.loads(line).items()
         if kind == "metaData":
-            changes["metadata"] = _metadata(action)
+            changes["metadata"] = told_metadata(action)
         elif kind == "protocol":
             changes["protocol"] = {
                 "min_reader_version": action.get("minReaderVersion"),
@@ -364,7 +376,11 @@ def _changes(raw: bytes) -> dict[str, Any]:
     return changes
 
 
-def _metadata(action: Mapping[str, Any]) -> dict[str, Any]:
+def told_metadata(action: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a ``metaData`` action says, with at most :data:`MAX_COLUMNS` columns.
+
+    :param action: as in the log.
+    """
     schema = _json(action.get("schemaString"))
     fields = schema.get("fields", []) if isinstance(schema, Mapping) else []
     return {
@@ -373,10 +389,17 @@ def _metadata(action: Mapping[str, Any]) -> dict[str, Any]:
         "description": action.get("description"),
         "partition_columns": list(action.get("partitionColumns") or ()),
         "configuration": masked_settings(action.get("configuration") or {}),
-        "columns": [
-            {"name": field.get("name"), "type": _type(field.get("type")), "nullable": field.get("nullable", True)}
-            for field in fields
-        ],
+        "columns": [_column(field) for field in fields[:MAX_COLUMNS]],
+        "num_columns": len(fields),
+    }
+
+
+def _column(field: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "name": field.get("name"),
+        "type": _type(field.get("type")),
+        "nullable": field.get("nullable", True),
+        "comment": (field.get("metadata") or {}).get("comment"),
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -41,6 +42,11 @@ def kind_of(operation: str | None) -> str:
     return _KINDS.get(first, "metadata")
 
 
+def keys_of_their_own(keys: Iterable[str], run: Mapping[str, Any] | None) -> list[str]:
+    """Return transaction keys that say more than the Dag run: default keys hold its id."""
+    return [key for key in keys if run is None or run["run_id"] not in key]
+
+
 def format_number(value: Any) -> str:
     """Return a whole number with thin separators: ``12 345``; a dash for ``None``."""
     if value is None:
@@ -48,9 +54,9 @@ def format_number(value: Any) -> str:
     return f"{int(value):,}".replace(",", "\u202f")
 
 
-def count_of(value: Any, thing: str) -> str:
+def count_of(value: Any, thing: str, things: str | None = None) -> str:
     """Return a count with its noun: ``1 file``, ``12 files``."""
-    return f"{format_number(value)} {thing if value == 1 else thing + 's'}"
+    return f"{format_number(value)} {thing if value == 1 else things or thing + 's'}"
 
 
 def compact(value: Any) -> str:

@@ -5,11 +5,13 @@ Read-only. A table is named by its location, and only known ones are opened (:mo
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any
 
-from fastapi import FastAPI, Query, Request
+from fastapi import Depends, FastAPI, Query, Request
 from fastapi.responses import JSONResponse, RedirectResponse, Response
 from fastapi.staticfiles import StaticFiles
 
@@ -19,15 +21,19 @@ from airflow_delta.plugins.known import KnownTable, find_table, table_of_connect
 from airflow_delta.plugins.place import Place
 from airflow_delta.plugins.problems import PageProblem, rows_refused, with_command
 from airflow_delta.plugins.reading import admitted, in_thread
-from airflow_delta.plugins.responses import SecureHeaders, add_error_pages, prefix_of, render, root_of
+from airflow_delta.plugins.responses import MAX_LOCATION, SecureHeaders, add_error_pages, prefix_of, render, root_of
+from airflow_delta.plugins.selection import NEWEST_FIRST, SEARCHED, Order, Selection
 from airflow_delta.plugins.urls import diff_command, table_url
 
-Location = Annotated[str, Query(alias="table", max_length=2000)]
+Location = Annotated[str, Query(alias="table", max_length=MAX_LOCATION)]
 Version = Annotated[int, Query(ge=0)]
 Before = Annotated[int | None, Query(ge=0)]
-Limit = Annotated[int, Query(ge=1, le=data.MAX_PAGE)]
+Limit = Annotated[int | None, Query(ge=1, le=data.MAX_PAGE)]
 Offset = Annotated[int, Query(ge=0)]
 Search = Annotated[str, Query(alias="q", max_length=200)]
+Part = Annotated[str, Query(max_length=200)]
+Keys = Annotated[list[str] | None, Query(max_length=20)]
+_MAX_KEYS = 2_000
 
 
 def create_app() -> FastAPI:
@@ -67,12 +73,37 @@ async def open_table(
     return RedirectResponse(table_url(prefix_of(request), uri), status_code=303)
 
 
-async def table(
-    request: Request, viewer: ViewerDep, location: Location, before: Before = None, limit: Limit = data.PAGE
-) -> Response:
-    """Show a table's history."""
-    page = await _table(request, viewer, location, before, limit)
-    return await in_thread(render, request, "table.html", page=page, limit=limit)
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which page of a history is asked for.
+
+    :param limit: versions that it looks at; ``None`` for the default.
+    """
+
+    selected: Selection
+    before: int | None
+    limit: int | None
+
+
+def wanted(
+    operation: Part = "",
+    dag: Part = "",
+    key: Part = "",
+    sort: Order = NEWEST_FIRST,
+    before: Before = None,
+    limit: Limit = None,
+) -> Wanted:
+    """Return which page of a history a request asks for (dependency)."""
+    return Wanted(Selection(operation.strip(), dag.strip(), key.strip(), sort), before, limit)
+
+
+WantedDep = Annotated[Wanted, Depends(wanted)]
+
+
+async def table(request: Request, viewer: ViewerDep, location: Location, wanted: WantedDep) -> Response:
+    """Show what a table is, and its history."""
+    page = await _table(request, viewer, location, wanted)
+    return await in_thread(render, request, "table.html", page=page, limit=wanted.limit)
 
 
 async def transactions(request: Request, viewer: ViewerDep, location: Location, part: bool = False) -> Response:
@@ -87,9 +118,11 @@ async def commit(request: Request, viewer: ViewerDep, location: Location, versio
     return await in_thread(render, request, "commit.html", page=page)
 
 
-async def rows(request: Request, viewer: ViewerDep, location: Location, version: Version, part: bool = False) -> Response:
+async def rows(
+    request: Request, viewer: ViewerDep, location: Location, version: Version, keys: Keys = None, part: bool = False
+) -> Response:
     """Show the rows of a commit: as a page, or as the part that the commit's page loads."""
-    page = await _rows(request, viewer, location, version)
+    page = await _rows(request, viewer, location, version, keys)
     return await in_thread(render, request, "rows_part.html" if part else "rows.html", page=page)
 
 
@@ -98,11 +131,9 @@ async def api_tables(request: Request, viewer: ViewerDep, search: Search = "", p
     return JSONResponse(await _tables(request, viewer, search, page))
 
 
-async def api_table(
-    request: Request, viewer: ViewerDep, location: Location, before: Before = None, limit: Limit = data.PAGE
-) -> Response:
-    """Return a page of a table's history."""
-    return JSONResponse(await _table(request, viewer, location, before, limit))
+async def api_table(request: Request, viewer: ViewerDep, location: Location, wanted: WantedDep) -> Response:
+    """Return what a table is, and a page of its history."""
+    return JSONResponse(await _table(request, viewer, location, wanted))
 
 
 async def api_transactions(request: Request, viewer: ViewerDep, location: Location) -> Response:
@@ -115,9 +146,9 @@ async def api_commit(request: Request, viewer: ViewerDep, location: Location, ve
     return JSONResponse(await _commit(request, viewer, location, version, offset))
 
 
-async def api_rows(request: Request, viewer: ViewerDep, location: Location, version: Version) -> Response:
+async def api_rows(request: Request, viewer: ViewerDep, location: Location, version: Version, keys: Keys = None) -> Response:
     """Return the rows of a commit."""
-    return JSONResponse(await _rows(request, viewer, location, version))
+    return JSONResponse(await _rows(request, viewer, location, version, keys))
 
 
 async def _tables(request: Request, viewer: Viewer, search: str, page: int) -> dict[str, Any]:
@@ -125,20 +156,37 @@ async def _tables(request: Request, viewer: Viewer, search: str, page: int) -> d
     return await admitted(views.table_list, viewer, *where, search=search, page=page)
 
 
-async def _table(request: Request, viewer: Viewer, location: str, before: int | None, limit: int) -> dict[str, Any]:
+async def _table(request: Request, viewer: Viewer, location: str, wanted: Wanted) -> dict[str, Any]:
     known, place = await _located(viewer, location)
-    missing: PageProblem | None = None
-    history: Mapping[str, Any]
-    try:
-        history = await reading.history(place, limit=limit, before=before)
-    except PageProblem as problem:
-        if problem.status != 404 or before is not None:
-            raise
-        missing, history = problem, views.NO_HISTORY
-    page = await in_thread(views.history_page, viewer, known, history, root_of(request), prefix_of(request))
+    selected, before = wanted.selected, wanted.before
+    looked_at = wanted.limit or (data.PAGE if selected.is_plain else SEARCHED)
+    found, state = await asyncio.gather(_history(place, looked_at, before), _state(place, before))
+    missing, history = found
+    where = root_of(request), prefix_of(request)
+    page = await in_thread(views.history_page, viewer, known, history, *where, selected=selected, state=state)
     if missing is not None and not page["transactions"]:  # else the runs that were to create it have failed
         raise missing
     return page
+
+
+async def _history(place: Place, limit: int, before: int | None) -> tuple[PageProblem | None, Mapping[str, Any]]:
+    """Return a page of the history; of a table that nothing has created yet the problem, and an empty one."""
+    try:
+        return None, await reading.history(place, limit=limit, before=before)
+    except PageProblem as problem:
+        if problem.status != 404 or before is not None:
+            raise
+        return problem, views.NO_HISTORY
+
+
+async def _state(place: Place, before: int | None) -> dict[str, Any] | None:
+    """Return what the table is now, or why that is unknown: it never costs the page its history. Older pages omit it."""
+    if before is not None:
+        return None
+    try:
+        return await reading.state(place)
+    except PageProblem as problem:
+        return {"problem": {"title": problem.title, "detail": problem.detail}}
 
 
 async def _transactions(request: Request, viewer: Viewer, location: str) -> dict[str, Any]:
@@ -153,15 +201,18 @@ async def _commit(request: Request, viewer: Viewer, location: str, version: int,
     return await in_thread(views.commit_page, viewer, known, detail, root_of(request), prefix_of(request))
 
 
-async def _rows(request: Request, viewer: Viewer, location: str, version: int) -> dict[str, Any]:
+async def _rows(request: Request, viewer: Viewer, location: str, version: int, keys: list[str] | None) -> dict[str, Any]:
+    named = [key.strip() for key in keys or () if key.strip()]
+    if sum(map(len, named)) > _MAX_KEYS:
+        raise PageProblem(422, "The address of this page is not valid", detail=f"keys: at most {_MAX_KEYS} characters")
     known, place = await _located(viewer, location)
     if not await in_thread(viewer.may_read_rows, known.conn_id):
         raise rows_refused(known.uri)
     try:
-        found = await reading.commit_rows(place, version)
+        found = await reading.commit_rows(place, version, keys=named)
     except PageProblem as problem:
-        raise with_command(problem, diff_command(known.uri, version, known.conn_id)) from None
-    return views.rows_page(known, found, prefix_of(request))
+        raise with_command(problem, diff_command(known.uri, version, known.conn_id, named)) from None
+    return views.rows_page(known, found, prefix_of(request), named)
 
 
 async def _located(viewer: Viewer, location: str) -> tuple[KnownTable, Place]:

@@ -96,6 +96,8 @@ def _of_rows(kinds: Collection[str], detail: str) -> PageProblem | None:
     if "RowsGoneError" in kinds:
         advice = "VACUUM deletes files that no version within its retention period needs. The table itself is not affected."
         return PageProblem(410, "The files of this commit are gone", advice, detail)
+    if "RowKeysError" in kinds:
+        return PageProblem(400, "These columns cannot identify a row", "Name columns of the table.", detail)
     if "RowsNotShownError" in kinds:
         return PageProblem(422, "These rows cannot be shown here", detail=detail)
     return None

@@ -56,9 +56,9 @@ def main() -> None:
 def answer(request: Mapping[str, Any]) -> dict[str, Any]:
     """Return the answer to a request: ``{"result": ...}``, or ``{"kinds": [...], "detail": ...}`` of an error.
 
-    :param request: ``what`` (a function of :mod:`airflow_delta.plugins.data` or of
-        :mod:`airflow_delta.plugins.commit_rows`) with its ``arguments``; ``uri``, ``options`` and
-        ``within`` say where the table is.
+    :param request: ``what`` (a function of :mod:`airflow_delta.plugins.data`, of
+        :mod:`airflow_delta.plugins.table_state` or of :mod:`airflow_delta.plugins.commit_rows`) with its ``arguments``; ``uri``,
+        ``options`` and ``within`` say where the table is.
     """
     secrets = secret_values(request.get("options") or {})
     try:
@@ -75,10 +75,11 @@ class OutsideBasePath(DeltaTableNotFoundException):
 
 def _read(request: Mapping[str, Any]) -> Any:
     from airflow_delta.log import DeltaLog
-    from airflow_delta.plugins import commit_rows, data
+    from airflow_delta.plugins import commit_rows, data, table_state
 
     actions: dict[str, Callable[..., Any]] = {
         "history": data.history,
+        "state": table_state.table_state,
         "commit": data.commit_detail,
         "transactions": data.open_transactions,
         "rows": commit_rows.rows_of_commit,

@@ -14,7 +14,7 @@ import os
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -80,6 +80,14 @@ async def history(place: Place, *, limit: int, before: int | None) -> dict[str, 
     return await _read(place, ("history", of, limit, before), ask)
 
 
+async def state(place: Place) -> dict[str, Any]:
+    """Return what a table is now, see :func:`airflow_delta.plugins.table_state.table_state`.
+
+    :raises PageProblem: if it cannot be read.
+    """
+    return await _read(place, ("state", place.id), lambda ask_reader: ask_reader("state", {}))
+
+
 async def commit(place: Place, version: int, *, offset: int) -> dict[str, Any]:
     """Return one commit, see :func:`airflow_delta.plugins.data.commit_detail`.
 
@@ -108,12 +116,13 @@ async def open_transactions(place: Place) -> list[dict[str, Any]]:
     return await _read(place, (LISTING, place.id), lambda ask_reader: ask_reader(LISTING, {}))
 
 
-async def commit_rows(place: Place, version: int) -> dict[str, Any]:
+async def commit_rows(place: Place, version: int, *, keys: Sequence[str] = ()) -> dict[str, Any]:
     """Return what a commit did to rows, see :func:`airflow_delta.plugins.commit_rows.rows_of_commit`.
 
     :raises PageProblem: if it cannot be told.
     """
-    return await _read(place, (ROWS, place.id, version), lambda ask_reader: ask_reader(ROWS, {"version": version}))
+    asked = {"version": version, "keys": list(keys)}
+    return await _read(place, (ROWS, place.id, version, tuple(keys)), lambda ask_reader: ask_reader(ROWS, asked))
 
 
 async def in_thread(function: Callable[..., T], *arguments: Any, **named: Any) -> T:

@@ -13,9 +13,10 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.exceptions import HTTPException
 
-from airflow_delta.links.delta import URL_PREFIX, URL_ROUTE
+from airflow_delta.links.delta import URL_PREFIX, URL_ROUTE, masked
 from airflow_delta.plugins import charts, formats
 from airflow_delta.plugins.problems import PageProblem
+from airflow_delta.plugins.urls import commit_url, table_url
 
 _HEADERS = {
     b"content-security-policy": (
@@ -27,6 +28,12 @@ _HEADERS = {
     b"referrer-policy": b"same-origin",
     b"cache-control": b"private, no-store",
 }
+
+MAX_LOCATION = 2_000
+"""Longest location in an address."""
+
+_PAGES_OF_TABLES = {"/table": "", "/commit": "", "/rows": "Rows", "/transactions": "Transactions"}
+"""What is below a table, and the last part of its breadcrumbs."""
 
 Message = MutableMapping[str, Any]
 
@@ -129,11 +136,29 @@ def _answer(request: Request, problem: PageProblem, sign_in: str | None = None) 
         content = {"status": problem.status, "title": problem.title, "advice": problem.advice, "detail": problem.detail}
         answer: Response = JSONResponse(content, status_code=problem.status)
     else:
-        template = "problem_part.html" if _is_part(request) else "problem.html"
-        answer = render(request, template, problem.status, problem=problem, sign_in=sign_in)
+        template, heading = ("problem_part.html", "h2") if _is_part(request) else ("problem.html", "h1")
+        context = {"problem": problem, "sign_in": sign_in, "crumbs": _crumbs(request), "heading": heading}
+        answer = render(request, template, problem.status, **context)
     if problem.retry_after is not None:
         answer.headers["Retry-After"] = str(problem.retry_after)
     return answer
+
+
+def _crumbs(request: Request) -> list[tuple[str, str | None]]:
+    """Return the way back from an error by the address of the page: names, and URLs of the pages above it."""
+    prefix, page, asked = prefix_of(request), _path(request), request.query_params
+    table, version = asked.get("table", ""), asked.get("version", "")
+    if page not in _PAGES_OF_TABLES or not table:
+        return [("Error", None)]
+    crumbs: list[tuple[str, str | None]] = [(masked(table).rstrip("/").rpartition("/")[2] or "Table", None)]
+    # An address with a password in it is not written anywhere.
+    is_plain = masked(table) == table and len(table) <= MAX_LOCATION
+    if page != "/table" and is_plain:
+        crumbs = [(crumbs[0][0], table_url(prefix, table))]
+    if page in ("/commit", "/rows") and version.isascii() and version.isdecimal() and len(version) < 20:
+        url = commit_url(prefix, table, int(version)) if page == "/rows" and is_plain else None
+        crumbs.append((f"Version {int(version)}", url))
+    return [*crumbs, (_PAGES_OF_TABLES[page], None)] if _PAGES_OF_TABLES[page] else crumbs
 
 
 def _path(request: Request) -> str:
@@ -165,6 +190,7 @@ def _environment() -> jinja2.Environment:
         interval=formats.format_interval,
         ago=formats.ago,
         kind=formats.kind_of,
+        unless_default=formats.keys_of_their_own,
     )
     environment.globals.update(sparkline=charts.sparkline, commit_chart=charts.commit_chart)
     return environment

@@ -239,7 +239,7 @@ def notes(session: Session, runs: Collection[Run]) -> dict[tuple[TaskKey, int], 
         columns = (Stored.dag_id, Stored.run_id, Stored.task_id, stored_map_index(), Stored.key, Stored.value)
         wanted = select(*columns).where(Stored.dag_run_id.in_(some), Stored.key.startswith(NOTE_KEY)).limit(MAX_TRIES)
         for *place, key, raw in session.execute(wanted):
-            number, value = str(key).removeprefix(NOTE_KEY), _json(raw)
+            number, value = str(key).removeprefix(NOTE_KEY), as_json(raw)
             if number.isdecimal() and isinstance(value, dict):
                 found[_key(place), int(number)] = value
     return found
@@ -256,7 +256,7 @@ def results(session: Session, runs: Collection[Run], tasks: Collection[str], key
         columns = (XComModel.dag_id, XComModel.run_id, XComModel.task_id, XComModel.map_index, XComModel.value)
         where = (XComModel.dag_run_id.in_(some), XComModel.task_id.in_(sorted(tasks)), XComModel.key == key)
         for *place, raw in session.execute(of_latest_tries(select(*columns)).where(*where).limit(MAX_TRIES)):
-            found[_key(place)] = _json(raw)
+            found[_key(place)] = as_json(raw)
     return found
 
 
@@ -264,7 +264,8 @@ def _key(place: Sequence[Any]) -> TaskKey:
     return (str(place[0]), str(place[1]), str(place[2]), int(place[3]))
 
 
-def _json(raw: Any) -> Any:
+def as_json(raw: Any) -> Any:
+    """Return a value of Airflow's database that is kept as JSON; ``None`` if it is none."""
     try:
         return json.loads(raw) if isinstance(raw, str | bytes) else raw
     except ValueError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlencode
 
@@ -22,7 +23,8 @@ def rows_url(prefix: str, table: str, version: int, **parameters: Any) -> str:
     return f"{prefix}/rows?{urlencode({'table': table, 'version': version, **parameters})}"
 
 
-def diff_command(table: str, version: int, conn_id: str | None) -> str:
+def diff_command(table: str, version: int, conn_id: str | None, keys: Sequence[str] = ()) -> str:
     """Return the command that shows the rows of a commit without the pages' limits."""
     connection = [] if conn_id is None else ["--conn-id", conn_id]
-    return shlex.join(["airflow", "delta", "diff", table, "--version", str(version), *connection])
+    compared = ["--keys", *keys] if keys else []
+    return shlex.join(["airflow", "delta", "diff", table, "--version", str(version), *connection, *compared])

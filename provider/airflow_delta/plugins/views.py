@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_delta.airflow_internals.database import create_session
 from airflow_delta.plugins.formats import kind_of
+from airflow_delta.plugins.key_warnings import MetKeys, earlier_of_key, met_keys, warned
 from airflow_delta.plugins.known import KnownTable, known_tables
 from airflow_delta.plugins.runs import facts_by_version, intervals, recent_events, run_of, task_run
+from airflow_delta.plugins.selection import Selection
 from airflow_delta.plugins.transaction_rows import (
     FAILED,
     OPEN,
@@ -37,9 +39,12 @@ TABLES = 50
 NO_HISTORY: Mapping[str, Any] = {"version": None, "commits": [], "older": None, "newer": None, "begins_at": None}
 """The history of a table that no commit has created yet."""
 
+NOTHING_SELECTED = Selection()
+
 _RUNS = 3
 
 TRIES, EVENTS, INTERVALS = "Transactions without a commit", "Attempts and rows of commits", "Data intervals"
+KEYS = "Keys that another run has committed"
 """What pages take from Airflow's own records."""
 
 
@@ -147,8 +152,21 @@ def _row(
     }
 
 
-def history_page(viewer: Viewer, table: KnownTable, history: Mapping[str, Any], root: str, prefix: str) -> dict[str, Any]:
-    """Return a page of a table's history with the runs that committed, and the transactions without a commit."""
+def history_page(
+    viewer: Viewer,
+    table: KnownTable,
+    history: Mapping[str, Any],
+    root: str,
+    prefix: str,
+    *,
+    selected: Selection = NOTHING_SELECTED,
+    state: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Return a page of a table's history with the runs that committed, and the transactions without a commit.
+
+    :param selected: which commits of the history, and in which order.
+    :param state: what the table is now, see :func:`airflow_delta.plugins.table_state.table_state`.
+    """
     with create_session(scoped=False) as session:
         airflow = FromAirflow(session)
         facts = airflow.read(EVENTS, {}, facts_by_version, viewer, table, history["commits"])
@@ -156,19 +174,44 @@ def history_page(viewer: Viewer, table: KnownTable, history: Mapping[str, Any], 
         found = airflow.read(TRIES, [], transactions_of, viewer, table, history) if history["newer"] is None else []
         runs = {run for commit in history["commits"] if (run := _run(commit)) is not None}
         known = airflow.read(INTERVALS, {}, intervals, runs)
+        # Runs that skip their commit may be routine: they push out nothing else.
+        chosen = sorted(found, key=lambda one: (one.ending.state == "skipped", -one.at))[:TRANSACTIONS]
+        keys = airflow.read(KEYS, MetKeys(), met_keys, viewer, table)
+        met = airflow.read(KEYS, set(), warned, viewer, chosen) if chosen else set()
     commits = [_commit(viewer, table, commit, facts.get(commit["version"]), known, root, prefix) for commit in history["commits"]]
-    # Runs that skip their commit may be routine: they push out nothing else.
-    chosen = sorted(found, key=lambda one: (one.ending.state == "skipped", -one.at))[:TRANSACTIONS]
-    shown = [transaction_row(viewer, table, one, root, prefix) for one in sorted(chosen, key=lambda one: -one.at)]
+    _tell_keys(commits, keys, root)
+    rows = [
+        {**transaction_row(viewer, table, one, root, prefix), "met_key": one.key in met}
+        for one in sorted(chosen, key=lambda one: -one.at)
+    ]
     return {
         **history,
         **_head(table, prefix),
-        "commits": commits,
+        "state": state,
+        "latest": commits[0] if commits and history["newer"] is None else None,
+        "commits": selected.of(commits),
+        "selected": selected.to_dict(),
+        "searched": {"newest": commits[0]["version"], "oldest": commits[-1]["version"]} if commits else None,
         **_summary(viewer, table, found, root, prefix),
-        "transactions": shown,
+        "transactions": rows,
         "num_transactions": len(found),
         "notices": airflow.notices,
     }
+
+
+def _tell_keys(commits: Sequence[dict[str, Any]], keys: MetKeys, root: str) -> None:
+    """Add to commits what runs said of their keys.
+
+    ``key_met`` is ``None``, or says which earlier commit of the key this one replaced: ``version`` and ``run``, as far as the
+    page and the user know it.
+    """
+    for commit in commits:
+        version = commit["version"]
+        commit["key_found_again"] = [task_run(root, *task) for task in keys.found_again.get(version, ())]
+        commit["key_met"] = None
+        if version in keys.met:
+            before = earlier_of_key(commit, commits) or {}
+            commit["key_met"] = {"version": before.get("version"), "run": before.get("run")}
 
 
 def _summary(viewer: Viewer, table: KnownTable, found: Sequence[Transaction], root: str, prefix: str) -> dict[str, Any]:
@@ -187,17 +230,28 @@ def commit_page(viewer: Viewer, table: KnownTable, detail: Mapping[str, Any], ro
         facts = airflow.read(EVENTS, {}, facts_by_version, viewer, table, [detail["commit"]])
         run = _run(detail["commit"])
         known = airflow.read(INTERVALS, {}, intervals, set() if run is None else {run})
+        keys = airflow.read(KEYS, MetKeys(), met_keys, viewer, table)
     commit = _commit(viewer, table, detail["commit"], facts.get(detail["commit"]["version"]), known, root, prefix)
+    _tell_keys([commit], keys, root)
     winners = [_commit(viewer, table, winner, None, {}, root, prefix) for winner in detail["winners"]]
     rows = rows_url(prefix, table.uri, commit["version"]) if viewer.may_read_rows(table.conn_id) else None
     head = _head(table, prefix)
     return {**detail, **head, "commit": commit, "winners": winners, "rows_url": rows, "notices": airflow.notices}
 
 
-def rows_page(table: KnownTable, found: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    """Return the rows of a commit, with the command that shows more of them."""
-    command = diff_command(table.uri, found["version"], table.conn_id)
-    return {**found, **_head(table, prefix), "commit_url": commit_url(prefix, table.uri, found["version"]), "command": command}
+def rows_page(table: KnownTable, found: Mapping[str, Any], prefix: str, keys: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the rows of a commit, with the command that shows more of them.
+
+    :param keys: columns that the user named.
+    """
+    version = found["version"]
+    return {
+        **found,
+        **_head(table, prefix),
+        "commit_url": commit_url(prefix, table.uri, version),
+        "rows_url": rows_url(prefix, table.uri, version),
+        "command": diff_command(table.uri, version, table.conn_id, keys),
+    }
 
 
 def transactions_page(

@@ -32,7 +32,11 @@ def nightly(dag_id: str, table: str, *, approved: bool = False, key: str | None 
 
         extracted = extract()
         with delta_transaction(
-            "txn", table=f"{ROOT}/{table}", transaction_key=key, isolation_level="{{ dag_run.conf.level }}"
+            "txn",
+            table=f"{ROOT}/{table}",
+            transaction_key=key,
+            rerun_policy="{{ dag_run.conf.get('policy', 'skip') }}",
+            isolation_level="{{ dag_run.conf.level }}",
         ) as txn:
 
             @task(retries=1, retry_delay=0.0)

@@ -126,6 +126,18 @@ def published_diff(
     return replace(found, schema_changes=schema_changes(before or _metadata_before(log, snapshot.version), after))
 
 
+def given_keys(log: DeltaLog, version: int | None, given: Sequence[str]) -> list[str]:
+    """Return the names of columns, of which one text may hold several with commas between them.
+
+    :param version: as for :func:`published_diff`, whose errors it raises.
+    """
+    if not any("," in each for each in given):
+        return list(given)
+    columns = {field.name for field in snapshot_of(log, version).schema.fields}
+    split = [[each] if each in columns else [name.strip() for name in each.split(",") if name.strip()] for each in given]
+    return [name for names in split for name in names]
+
+
 def _metadata_before(log: DeltaLog, version: int) -> Metadata | None:
     """Return the metadata of the version before one; ``None`` if there is none, or the log no longer has it."""
     try:

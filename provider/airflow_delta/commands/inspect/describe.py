@@ -44,7 +44,7 @@ def describe(log: DeltaLog) -> dict[str, Any]:
             table=log.uri,
         )
     metadata, protocol = snapshot.metadata, snapshot.protocol
-    readable = _is_readable(snapshot)
+    readable = is_readable(snapshot)
     return {
         "name": metadata.name,
         "id": metadata.id,
@@ -55,7 +55,7 @@ def describe(log: DeltaLog) -> dict[str, Any]:
         "created_at": metadata.created_time,
         "last_modified": snapshot.timestamp,
         "partition_columns": list(metadata.partition_columns),
-        "clustering_columns": _clustering_columns(snapshot),
+        "clustering_columns": clustered_by(snapshot),
         "num_files": snapshot.num_files if readable else None,
         "size_in_bytes": snapshot.size_in_bytes if readable else None,
         "num_records": _num_records(snapshot) if readable else None,
@@ -68,7 +68,8 @@ def describe(log: DeltaLog) -> dict[str, Any]:
     }
 
 
-def _is_readable(snapshot: Snapshot) -> bool:
+def is_readable(snapshot: Snapshot) -> bool:
+    """Return whether this provider can list the files of a version."""
     try:
         snapshot.check_readable()
     except (InvalidProtocolVersionException, DeltaUnsupportedTableFeatureException):
@@ -85,7 +86,7 @@ def _column(field: StructField) -> dict[str, Any]:
     }
 
 
-def _clustering_columns(snapshot: Snapshot) -> list[str]:
+def clustered_by(snapshot: Snapshot) -> list[str]:
     """Return the clustering columns by their names in the schema."""
     if "clustering" not in features(snapshot.protocol):
         return []

@@ -65,17 +65,21 @@
   localize(document);
 
   // Parts that take more than a look into the log come when they are asked for.
-  const load = (part) => {
+  const load = (part, address = part.dataset.load) => {
     part.setAttribute("aria-busy", "true");
     const hint = document.createElement("p");
     hint.className = "hint pad";
     hint.textContent = part.dataset.reading;
-    part.querySelector(".hint")?.replaceWith(hint);
-    fetch(part.dataset.load, { credentials: "same-origin", headers: { Accept: "text/html" } })
+    const form = part.querySelector("form[data-load-form]");
+    const before = part.querySelector(".hint");
+    if (before) before.replaceWith(hint);
+    else part.append(hint);
+    fetch(address, { credentials: "same-origin", headers: { Accept: "text/html" } })
       .then((response) => response.text())
       .then((text) => {
         const parsed = new DOMParser().parseFromString(text, "text/html");
         part.replaceChildren(...parsed.body.childNodes);
+        if (form && !part.querySelector("form")) part.append(form); // an error is shown: the keys can be changed
         localize(part);
       })
       .catch(() => {
@@ -88,6 +92,12 @@
     if (!part || event.button !== 0 || event.metaKey || event.ctrlKey || event.shiftKey) return;
     event.preventDefault();
     load(part);
+  });
+  document.addEventListener("submit", (event) => {
+    const part = event.target.closest?.("form[data-load-form]")?.closest("[data-load]");
+    if (!part) return;
+    event.preventDefault();
+    load(part, `${event.target.action}?${new URLSearchParams([...new FormData(event.target), ["part", "1"]])}`);
   });
 
   // A column of the chart and its row in the timeline light up together.
