@@ -54,7 +54,7 @@ def versions(client, table, user="viewer", **parameters) -> list[int]:
 @pytest.mark.parametrize(
     ("asked", "found"),
     [
-        ({"operation": "write"}, [6, 3, 1]),
+        ({"operation": "write"}, [6, 3, 1, 0]),
         ({"operation": " Optim "}, [5]),
         ({"dag": "LOAD"}, [6, 2, 1]),
         ({"key": "orders/"}, [6, 2]),
@@ -193,7 +193,7 @@ def test_breadcrumbs_of_an_error(client, people, name, asked, status, crumbs):
     (nav,) = re.findall(r'<nav class="crumbs".*?</nav>', answer.text, re.DOTALL)
     assert re.findall(r">([^<>]+)</(?:a|span)>", nav) == crumbs
     links = re.findall(r'href="([^"]+)"', nav)
-    assert len(links) == len(crumbs) - 1
+    assert len(links) >= len(crumbs) - 1  # only the last one may be none
     for link in links[:2]:
         assert client("op").get(link.replace("&amp;", "&")).status_code == 200
 

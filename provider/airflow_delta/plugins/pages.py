@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, Query, Request
@@ -72,25 +73,37 @@ async def open_table(
     return RedirectResponse(table_url(prefix_of(request), uri), status_code=303)
 
 
-def selection(operation: Part = "", dag: Part = "", key: Part = "", sort: Order = NEWEST_FIRST) -> Selection:
-    """Return which commits a page shows, and in which order (dependency)."""
-    return Selection(operation.strip(), dag.strip(), key.strip(), sort)
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which page of a history is asked for.
+
+    :param limit: versions that it looks at; ``None`` for the default.
+    """
+
+    selected: Selection
+    before: int | None
+    limit: int | None
 
 
-SelectionDep = Annotated[Selection, Depends(selection)]
-
-
-async def table(
-    request: Request,
-    viewer: ViewerDep,
-    location: Location,
-    selected: SelectionDep,
+def wanted(
+    operation: Part = "",
+    dag: Part = "",
+    key: Part = "",
+    sort: Order = NEWEST_FIRST,
     before: Before = None,
     limit: Limit = None,
-) -> Response:
+) -> Wanted:
+    """Return which page of a history a request asks for (dependency)."""
+    return Wanted(Selection(operation.strip(), dag.strip(), key.strip(), sort), before, limit)
+
+
+WantedDep = Annotated[Wanted, Depends(wanted)]
+
+
+async def table(request: Request, viewer: ViewerDep, location: Location, wanted: WantedDep) -> Response:
     """Show what a table is, and its history."""
-    page = await _table(request, viewer, location, selected, before, limit)
-    return await in_thread(render, request, "table.html", page=page, limit=limit)
+    page = await _table(request, viewer, location, wanted)
+    return await in_thread(render, request, "table.html", page=page, limit=wanted.limit)
 
 
 async def transactions(request: Request, viewer: ViewerDep, location: Location, part: bool = False) -> Response:
@@ -118,16 +131,9 @@ async def api_tables(request: Request, viewer: ViewerDep, search: Search = "", p
     return JSONResponse(await _tables(request, viewer, search, page))
 
 
-async def api_table(
-    request: Request,
-    viewer: ViewerDep,
-    location: Location,
-    selected: SelectionDep,
-    before: Before = None,
-    limit: Limit = None,
-) -> Response:
+async def api_table(request: Request, viewer: ViewerDep, location: Location, wanted: WantedDep) -> Response:
     """Return what a table is, and a page of its history."""
-    return JSONResponse(await _table(request, viewer, location, selected, before, limit))
+    return JSONResponse(await _table(request, viewer, location, wanted))
 
 
 async def api_transactions(request: Request, viewer: ViewerDep, location: Location) -> Response:
@@ -150,11 +156,10 @@ async def _tables(request: Request, viewer: Viewer, search: str, page: int) -> d
     return await admitted(views.table_list, viewer, *where, search=search, page=page)
 
 
-async def _table(
-    request: Request, viewer: Viewer, location: str, selected: Selection, before: int | None, limit: int | None
-) -> dict[str, Any]:
+async def _table(request: Request, viewer: Viewer, location: str, wanted: Wanted) -> dict[str, Any]:
     known, place = await _located(viewer, location)
-    looked_at = limit or (data.PAGE if selected.is_plain else SEARCHED)
+    selected, before = wanted.selected, wanted.before
+    looked_at = wanted.limit or (data.PAGE if selected.is_plain else SEARCHED)
     found, state = await asyncio.gather(_history(place, looked_at, before), _state(place, before))
     missing, history = found
     where = root_of(request), prefix_of(request)
