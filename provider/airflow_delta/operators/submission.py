@@ -15,7 +15,7 @@ from airflow_delta.operators.spark_packages import java_error
 from airflow_delta.operators.spark_properties import submit_error
 
 if TYPE_CHECKING:
-    from airflow_delta.log import DeltaLog
+    from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.staging.report import StageRequest
 
 logger = logging.getLogger(__name__)
