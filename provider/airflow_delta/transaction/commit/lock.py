@@ -73,7 +73,7 @@ def is_commit_lock_enabled(store: LogStore, policy: CommitPolicy) -> bool:
 
 def lock_of(store: LogStore) -> TableLock:
     """Return the lock of a table, the same for all of its logs in this process."""
-    key = store.local_root if store.local_root is not None else location_of(store).key
+    key = location_of(store).key
     with _registry:
         lock = _locks.get(key)
         if lock is None:
