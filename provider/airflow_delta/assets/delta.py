@@ -17,7 +17,7 @@ from airflow.sdk.definitions.asset import BaseAsset
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.openlineage.naming import dataset_name
-from airflow_delta.staging.location import AZURE, GCS, S3, SCHEMES, Location, check_no_secret, store_of
+from airflow_delta.staging.location import AZURE, SCHEMES, STORES, Location, check_no_secret, store_of
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.openlineage.facet import Dataset as OpenLineageDataset
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 SCHEME = "delta"
 
-_ALIASES = {S3: "s3", GCS: "gs"}
-"""How an asset spells a store; Azure's has ``az`` for a container without its account, ``abfs`` for one with it."""
 _FILE = "file"
 _CONNECTION = "connection"
 _DEFAULT_CONN_ID = "delta_default"
@@ -119,7 +117,7 @@ def _storage(scheme: str, location: str) -> str:
     store = SCHEMES.get(scheme)
     if store == AZURE:
         return "abfs" if "@" in location.partition("/")[0] else "az" if scheme in ("az", "azure") else "abfs"
-    return _ALIASES.get(store or "", scheme)
+    return STORES[store].asset if store is not None else scheme
 
 
 def _object_location(scheme: str, location: str) -> str:

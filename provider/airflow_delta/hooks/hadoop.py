@@ -12,8 +12,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from airflow_delta.exceptions import SparkCredentialsException
+from airflow_delta.staging.location import PAGES
 
-PAGES = {"S3": "docs/how-to/s3.md", "Azure": "docs/how-to/azure.md", "GCS": "docs/how-to/gcs.md"}
 OWN_CREDENTIALS = 'Or give Spark credentials of its own, and set spark_credentials="own".'
 
 _AWS = "org.apache.hadoop.fs.s3a"

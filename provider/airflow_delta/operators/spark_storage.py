@@ -18,6 +18,7 @@ from airflow_delta.exceptions import DeltaIllegalArgumentException, SparkCredent
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.hooks.fields import OWN
 from airflow_delta.hooks.hadoop import OWN_CREDENTIALS, hadoop_settings
+from airflow_delta.staging.location import OBJECT_SCHEMES
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,7 +43,7 @@ _SECRET_PARTS = (
 )
 S3A = "fs.s3a."
 _OWN_S3A = re.compile(r"^\s*spark\.hadoop\.fs\.s3a\.(?:aws\.credentials\.provider|access\.key|endpoint)\b", re.MULTILINE)
-_AUTHORITY = re.compile(r"(?:s3a|s3n|s3|abfss?|gs)://[^/]+", re.IGNORECASE)
+_AUTHORITY = re.compile(rf"(?:{OBJECT_SCHEMES})://[^/]+", re.IGNORECASE)
 # Spark's default, and the names of Azure's keys, which it would show on its pages.
 _REDACTION = "(?i)secret|password|token|access[.]?key|account[.]?key|keyfile"
 

@@ -6,9 +6,10 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
-from airflow_delta.exceptions import DeltaError, InvariantViolationException, SchemaMismatchException
+from airflow_delta.exceptions import DeltaError, SchemaMismatchException
 from airflow_delta.staging import schema as schemas
 from airflow_delta.staging.contract import Json
+from airflow_delta.staging.rules import broken_rule, refused_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -30,8 +31,7 @@ class RowChecks:
         """
         from pyspark.sql import functions as sf
 
-        where = f"table {self.table}" + (f" version {self.version}" if self.version >= 0 else "")
-        tail = f" ({where}; nothing was committed.)"
+        tail = refused_rows(self.table, self.version)
         if values is None:
             self._errors[re.escape(message + tail)] = error
             return sf.raise_error(sf.lit(message + tail))
@@ -115,9 +115,7 @@ def not_null(column: Column, field: Json, path: str, checks: RowChecks) -> Colum
         return column
     from pyspark.sql import functions as sf
 
-    violated = checks.violated(
-        InvariantViolationException, f"NOT NULL column {path} would get a null. Filter such rows out or fill them"
-    )
+    violated = checks.violated(*broken_rule("not_null", path))
     # Even if the source says it is not nullable: sources do not always keep that promise.
     return sf.when(column.isNull(), violated).otherwise(column)
 

@@ -9,15 +9,11 @@ import re
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from airflow_delta.exceptions import (
-    CharVarcharLimitException,
-    ConstraintViolationException,
-    ReplaceWhereMismatchException,
-)
 from airflow_delta.spark.align import RowChecks, not_null, quoted
 from airflow_delta.staging.contract import Json
 from airflow_delta.staging.lengths import length_problems
 from airflow_delta.staging.report import StageRequest
+from airflow_delta.staging.rules import broken_rule
 from airflow_delta.staging.schema import fields_by_name
 from airflow_delta.staging.target import partition_fields
 
@@ -74,12 +70,7 @@ def _outside_predicate(request: StageRequest, target: Json, checks: RowChecks) -
     from pyspark.sql import functions as sf
 
     expression = request.predicate or request.replace_where
-    violated = checks.violated(
-        ReplaceWhereMismatchException,
-        f"A row to write does not satisfy replaceWhere ({request.replace_where}). Filter the DataFrame or widen the predicate; "
-        "the row has the values",
-        _values(expression, target),
-    )
+    violated = checks.violated(*broken_rule("replace_where", request.replace_where), _values(expression, target))
     return [(_is_not_true(sf.expr(expression)), violated)]
 
 
@@ -89,11 +80,7 @@ def _constraints(request: StageRequest, target: Json, checks: RowChecks) -> list
     return [
         (
             _is_not_true(sf.expr(expression)),
-            checks.violated(
-                ConstraintViolationException,
-                f"CHECK constraint {name} ({expression}) is violated by a row with values",
-                _values(expression, target),
-            ),
+            checks.violated(*broken_rule("check", name, expression), _values(expression, target)),
         )
         for name, expression in request.rules.checks.items()
     ]
@@ -108,11 +95,7 @@ def _wrong_generated(
     for name, expression in request.rules.generated.items():
         if name.lower() in computed or name.lower() not in there:
             continue
-        violated = checks.violated(
-            ConstraintViolationException,
-            f"Generated column {name} must be {expression}. Drop it from the DataFrame to have it computed; a row has the values",
-            _values(f"{name} {expression}", target),
-        )
+        violated = checks.violated(*broken_rule("generated", name, expression), _values(f"{name} {expression}", target))
         found.append((~sf.col(quoted(name)).eqNullSafe(sf.expr(expression)), violated))
     return found
 
@@ -123,9 +106,7 @@ def _too_long(target: Json, checks: RowChecks) -> list[tuple[Column, Column]]:
         for path, wrong, limit in length_problems(field):
             from pyspark.sql import functions as sf
 
-            violated = checks.violated(
-                CharVarcharLimitException, f"Column {path} holds a string that is too long for {limit}. Shorten it"
-            )
+            violated = checks.violated(*broken_rule("length", path, limit))
             found.append((sf.coalesce(sf.expr(wrong), sf.lit(False)), violated))
     return found
 

@@ -8,11 +8,14 @@ from importlib import util
 from pathlib import Path
 
 from airflow_delta.exceptions import DeltaError, MissingSparkConnectorException, SparkCredentialsException, SparkStorageException
-from airflow_delta.staging.location import SCHEMES, SPARK_SCHEMES
+from airflow_delta.staging.location import OBJECT_SCHEMES, OBJECT_STORES, SCHEMES, STORES
+from airflow_delta.staging.location import PAGES as PAGES_OF_STORES
 
-PAGES = {"s3a": "docs/how-to/s3.md", "abfss": "docs/how-to/azure.md", "gs": "docs/how-to/gcs.md"}
-_KINDS = {scheme: SPARK_SCHEMES[store] for scheme, store in SCHEMES.items() if store in SPARK_SCHEMES}
+PAGES = {STORES[store].hadoop: page for store, page in PAGES_OF_STORES.items()}
+_KINDS = {scheme: STORES[store].hadoop for scheme, store in SCHEMES.items() if store in OBJECT_STORES}
 _ARTIFACTS = {"s3a": "hadoop-aws", "abfss": "hadoop-azure", "gs": "hadoop-gcp"}
+_OF_HADOOP = ("abfs", "wasb", "wasbs")
+"""Schemes that Hadoop opens beside the one that we use."""
 _OLD_GCS = "com.google.cloud.bigdataoss:gcs-connector:hadoop3-2.2.34"  # before Hadoop 3.5 had its own
 _JAR = re.compile(r"hadoop-client-api-(\d[\w.]*)\.jar")
 
@@ -25,7 +28,7 @@ _LINKAGE = re.compile(
     r"(?:NoClassDefFoundError|NoSuchMethodError|NoSuchFieldError): \S*"
     r"(?:org/apache/hadoop|software/amazon|com/amazonaws|com/google/cloud/hadoop|com/microsoft/azure)\S*"
 )
-_URI = re.compile(r"\b(s3a|s3n|s3|abfss|abfs|gs)://")
+_URI = re.compile(rf"\b({OBJECT_SCHEMES})://")
 _LOCATION = re.compile(r"\b(?:s3a|abfss?|gs)://[^\s:,;'\")\]]+")
 _HINTS = (
     ("s3a", re.compile(r"fs\.s3a|S3AFileSystem|amazon|\bS3\b", re.IGNORECASE)),
@@ -101,7 +104,7 @@ def storage_error(error: BaseException | str, uri: str = "") -> SparkStorageExce
 
 def _no_connector(scheme: str, what: str, uri: str) -> MissingSparkConnectorException:
     kind = _KINDS.get(scheme.lower(), scheme)
-    if kind != scheme and scheme in ("s3", "s3n", "az"):
+    if kind != scheme and scheme not in _OF_HADOOP:
         way_out = f"Hadoop's scheme for this store is {kind}://."
     else:
         jar = coordinate(scheme, hadoop_version())

@@ -9,8 +9,11 @@ from __future__ import annotations
 import re
 from urllib.parse import unquote
 
+from airflow_delta.staging.location import GCS, S3, store_of
+
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
-_S3 = re.compile(r"(s3[an]?)://", re.IGNORECASE)
+_RENAMED = (S3, GCS)
+"""Stores of which all schemes have the same authority."""
 _GLOB = re.compile(r"([{}\[\]*?\\])")
 
 
@@ -23,8 +26,10 @@ def data_file_uri(table: str, log_path: str) -> str:
     path = unquote(log_path)
     if not path.startswith("/") and not _SCHEME.match(path):
         return f"{table.rstrip('/')}/{path}"
-    own, other = _S3.match(table), _S3.match(path)  # a file in another bucket: Spark opens it by the table's scheme
-    return f"{own[1]}://{path[other.end() :]}" if own and other else path
+    store = store_of(path)
+    if store in _RENAMED and store_of(table) == store:  # a file in another bucket: Spark opens it by the table's scheme
+        return f"{table.partition('://')[0]}://{path.partition('://')[2]}"
+    return path
 
 
 def escape_glob(uri: str) -> str:

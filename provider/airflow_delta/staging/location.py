@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import NamedTuple
 from urllib.parse import unquote
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
@@ -19,19 +20,42 @@ from airflow_delta.masking import masked, secret_of_location
 S3, AZURE, GCS, HDFS, FILE = "S3", "Azure", "GCS", "HDFS", "file"
 """Kinds of stores."""
 
-SCHEMES: Mapping[str, str] = {
-    **dict.fromkeys(("s3", "s3a", "s3n"), S3),
-    **dict.fromkeys(("gs", "gcs"), GCS),
-    **dict.fromkeys(("az", "azure", "abfs", "abfss", "wasb", "wasbs"), AZURE),
-    "hdfs": HDFS,
-    "file": FILE,
+
+class Spellings(NamedTuple):
+    """How locations of one kind of store are spelled.
+
+    :param schemes: those that mean it.
+    :param uri: scheme in handles, logs and OpenLineage, and for object_store.
+    :param hadoop: scheme that Hadoop, and so Spark, opens.
+    :param asset: authority of its assets (``delta://s3/...``).
+    """
+
+    schemes: tuple[str, ...]
+    uri: str
+    hadoop: str
+    asset: str
+
+
+STORES: Mapping[str, Spellings] = {
+    S3: Spellings(("s3", "s3a", "s3n"), "s3", "s3a", "s3"),
+    GCS: Spellings(("gs", "gcs"), "gs", "gs", "gs"),
+    AZURE: Spellings(("az", "azure", "abfs", "abfss", "wasb", "wasbs"), "abfss", "abfss", "abfs"),
+    HDFS: Spellings(("hdfs",), "hdfs", "hdfs", "hdfs"),
+    FILE: Spellings(("file",), "file", "file", "file"),
 }
+"""The one table of stores. A container of Azure without its account is ``az``, as a URI and as an asset."""
+
+SCHEMES: Mapping[str, str] = {scheme: store for store, spellings in STORES.items() for scheme in spellings.schemes}
 """The kind of store behind each scheme; a URL of an Azure account (``https://``) is one of Azure's."""
 
-SPARK_SCHEMES: Mapping[str, str] = {S3: "s3a", AZURE: "abfss", GCS: "gs"}
-"""The scheme of a store in Hadoop."""
+OBJECT_STORES = (S3, AZURE, GCS)
+OBJECT_SCHEMES = "|".join(sorted((scheme for scheme, store in SCHEMES.items() if store in OBJECT_STORES), key=len, reverse=True))
+"""The schemes of object stores, for a regular expression."""
 
-_ENGINE = {S3: "s3", GCS: "gs", HDFS: "hdfs"}
+PAGES: Mapping[str, str] = {S3: "docs/how-to/s3.md", AZURE: "docs/how-to/azure.md", GCS: "docs/how-to/gcs.md"}
+"""The page that says how workers and Spark reach a store."""
+
+_NO_ACCOUNT = "az"
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _LOCAL = re.compile(r"file:(?://(?:localhost)?)?(?=/)", re.IGNORECASE)
 
@@ -110,8 +134,29 @@ class Location:
         if self.store == FILE:
             return "file://"
         if self.store == AZURE:
-            return f"abfss://{self.bucket}@{self.host}" if self.host else f"az://{self.bucket}"
-        return f"{_ENGINE[self.store]}://{self.bucket}"
+            return f"{STORES[AZURE].uri}://{self.bucket}@{self.host}" if self.host else f"{_NO_ACCOUNT}://{self.bucket}"
+        return f"{STORES[self.store].uri}://{self.bucket}"
+
+    @property
+    def spark(self) -> str:
+        """The location as Hadoop, and so Spark, opens it.
+
+        :raises DeltaIllegalArgumentException: if it is a container of Azure without its account, which Hadoop needs.
+        """
+        if self.store == FILE:
+            return self.uri
+        if self.store == AZURE and self.host is None:
+            raise DeltaIllegalArgumentException(
+                f"Spark needs the storage account of {self.uri}. Set the login of the connection to its name, or write "
+                f"abfss://{self.bucket}@<account>.dfs.{PUBLIC_AZURE}{self.path}.",
+                table=self.uri,
+            )
+        return f"{STORES[self.store].hadoop}://{self.root.partition('://')[2]}{self.path}"
+
+    @property
+    def asset(self) -> str:
+        """The authority of its asset, which is not its bucket: ``s3`` of ``delta://s3/bucket/path``."""
+        return _NO_ACCOUNT if self.store == AZURE and self.host is None else STORES[self.store].asset
 
     @property
     def account(self) -> str | None:
@@ -147,7 +192,7 @@ class Location:
 
         :raises DeltaIllegalArgumentException: if the path has one.
         """
-        if self.store in SPARK_SCHEMES and "//" in self.path:
+        if self.store in OBJECT_STORES and "//" in self.path:
             raise DeltaIllegalArgumentException(
                 f"The location {masked(uri)} has an empty part (//). On an object store that is another place than with one "
                 "slash, and cannot be opened. Write it with single slashes.",

@@ -6,9 +6,50 @@ SQL over the table's logical columns.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from airflow_delta.exceptions import (
+    CharVarcharLimitException,
+    ConstraintViolationException,
+    DeltaError,
+    InvariantViolationException,
+    ReplaceWhereMismatchException,
+)
 from airflow_delta.staging.contract import Payload
+
+_ROW_RULES: Mapping[str, tuple[type[DeltaError], str]] = {
+    "not_null": (InvariantViolationException, "NOT NULL column {} would get a null. Filter such rows out or fill them"),
+    "replace_where": (
+        ReplaceWhereMismatchException,
+        "A row to write does not satisfy replaceWhere ({}). Filter the rows or widen the predicate; the row has the values",
+    ),
+    "check": (ConstraintViolationException, "CHECK constraint {} ({}) is violated by a row with values"),
+    "generated": (
+        ConstraintViolationException,
+        "Generated column {} must be {}. Drop it from the data to have it computed; a row has the values",
+    ),
+    "length": (CharVarcharLimitException, "Column {} holds a string that is too long for {}. Shorten it"),
+}
+"""The error of a row that breaks a rule, for both writers. Where values are named, they follow after a colon."""
+
+
+def broken_rule(kind: str, *names: str) -> tuple[type[DeltaError], str]:
+    """Return the error of a row that breaks a rule, and its text without the table.
+
+    :param kind: ``not_null``, ``replace_where``, ``check``, ``generated`` or ``length``.
+    :param names: column, predicate, or constraint and expression.
+    """
+    error, text = _ROW_RULES[kind]
+    return error, text.format(*names)
+
+
+def refused_rows(table: str, version: int) -> str:
+    """Return how the text of such an error ends.
+
+    :param version: that was read; -1 if there was no table.
+    """
+    return f" (table {table}{f' version {version}' if version >= 0 else ''}; nothing was committed.)"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,6 +1,7 @@
 from airflow_delta.transaction.commit.active import last_commit_version_in_session as last_commit_version_in_session
 from airflow_delta.transaction.commit.hooks import CheckpointHook as CheckpointHook
 from airflow_delta.transaction.commit.hooks import ChecksumHook as ChecksumHook
+from airflow_delta.transaction.commit.hooks import CommittedTransaction as CommittedTransaction
 from airflow_delta.transaction.commit.hooks import PostCommitHook as PostCommitHook
 from airflow_delta.transaction.commit.observer import TransactionObserver as TransactionObserver
 from airflow_delta.transaction.commit.optimistic_transaction import OptimisticTransaction as OptimisticTransaction
@@ -20,6 +21,7 @@ __all__ = [
     "CommitOutcome",
     "CommitPolicy",
     "CommitStats",
+    "CommittedTransaction",
     "IsolationLevel",
     "Operation",
     "OptimisticTransaction",

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from airflow_delta.exceptions import InvariantViolationException, SchemaMismatchException
+from airflow_delta.exceptions import SchemaMismatchException
 from airflow_delta.log.schema.types import (
     INTEGRAL,
     ArrayType,
@@ -19,6 +19,7 @@ from airflow_delta.log.schema.types import (
     arrow_type,
     as_nullable,
 )
+from airflow_delta.staging.rules import broken_rule, refused_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -190,12 +191,8 @@ def check_not_null(field: StructField, values: pa.Array, *, table: str, version:
 
     here = path or field.name
     if not field.nullable and values.null_count:
-        where = f"table {table}" + (f" version {version}" if version >= 0 else "")
-        raise InvariantViolationException(
-            f"NOT NULL column {here} would get a null. Filter such rows out or fill them ({where}; nothing was committed.)",
-            table=table,
-            version=version,
-        )
+        error, what = broken_rule("not_null", here)
+        raise error(f"{what}{refused_rows(table, version)}", table=table, version=version)
     if not has_not_null(field.data_type):
         return
     match field.data_type:

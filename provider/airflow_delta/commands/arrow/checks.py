@@ -11,15 +11,13 @@ from typing import TYPE_CHECKING
 
 from airflow_delta.commands.read.row_filter import check_decidable, selected
 from airflow_delta.exceptions import (
-    CharVarcharLimitException,
-    ConstraintViolationException,
     DeltaError,
     DeltaUnsupportedOperationException,
     PredicateException,
-    ReplaceWhereMismatchException,
 )
 from airflow_delta.log.schema.types import StructType
 from airflow_delta.staging.lengths import length_problems
+from airflow_delta.staging.rules import broken_rule, refused_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -92,16 +90,11 @@ def _true(predicate: Predicate, error: Callable[[pa.RecordBatch], DeltaError]) -
 
 
 def _outside(request: StageRequest, predicate: Predicate) -> Callable[[pa.RecordBatch], DeltaError]:
-    what = (
-        f"A row to write does not satisfy replaceWhere ({request.replace_where}). Filter the rows or widen the predicate; the "
-        "row has the values"
-    )
-    return _broken(request, ReplaceWhereMismatchException, what, predicate)
+    return _broken(request, *broken_rule("replace_where", str(request.replace_where)), predicate)
 
 
 def _violation(request: StageRequest, name: str, text: str, predicate: Predicate) -> Callable[[pa.RecordBatch], DeltaError]:
-    what = f"CHECK constraint {name} ({text}) is violated by a row with values"
-    return _broken(request, ConstraintViolationException, what, predicate)
+    return _broken(request, *broken_rule("check", name, text), predicate)
 
 
 def _broken(
@@ -115,7 +108,7 @@ def _broken(
 
         values = {column: readable(row.column(column))[0] for column in columns}
         return kind(
-            f"{what}: {str(values)[:_VALUE_LENGTH]} ({_where(request)}; nothing was committed.)",
+            f"{what}: {str(values)[:_VALUE_LENGTH]}{refused_rows(request.table, request.read_version)}",
             table=request.table,
             version=request.read_version,
         )
@@ -129,15 +122,8 @@ def _short(request: StageRequest, name: str, most: int, limit: str) -> Check:
 
         longest = pc.max(pc.utf8_length(batch.column(name))).as_py()
         if longest is not None and longest > most:
-            raise CharVarcharLimitException(
-                f"Column {name} holds a string that is too long for {limit}. Shorten it ({_where(request)}; nothing was "
-                "committed.)",
-                table=request.table,
-                version=request.read_version,
-            )
+            error, what = broken_rule("length", name, limit)
+            tail = refused_rows(request.table, request.read_version)
+            raise error(f"{what}{tail}", table=request.table, version=request.read_version)
 
     return check
-
-
-def _where(request: StageRequest) -> str:
-    return f"table {request.table}" + (f" version {request.read_version}" if request.read_version >= 0 else "")

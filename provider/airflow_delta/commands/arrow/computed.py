@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_delta.exceptions import DeltaUnsupportedOperationException, IdentityInsertException, PredicateException
 from airflow_delta.log.schema.types import StructType, arrow_type, as_nullable
+from airflow_delta.staging.rules import refused_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -87,8 +88,8 @@ class Counter:
             return array(values, pa.int64())
         except OverflowError as error:
             raise IdentityInsertException(
-                f"The identity column {self._rule.column} has run out of 64-bit values (table {self._request.table} version "
-                f"{self._request.read_version}; nothing was committed.)",
+                f"The identity column {self._rule.column} has run out of 64-bit values"
+                f"{refused_rows(self._request.table, self._request.read_version)}",
                 table=self._request.table,
                 version=self._request.read_version,
             ) from error

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from airflow_delta.exceptions import CommitCancelledException, MaxCommitRetriesExceededException
 from airflow_delta.log.storage.options import location_of
-from airflow_delta.staging.location import GCS, S3, store_of
+from airflow_delta.staging.location import GCS, S3, Location, store_of
 
 if TYPE_CHECKING:
     from airflow_delta.log.storage.base import LogStore
@@ -73,7 +73,7 @@ def is_commit_lock_enabled(store: LogStore, policy: CommitPolicy) -> bool:
 
 def lock_of(store: LogStore) -> TableLock:
     """Return the lock of a table, the same for all of its logs in this process."""
-    key = store.local_root if store.local_root is not None else location_of(store).key
+    key = (location_of(store) if store.local_root is None else Location.parse(store.local_root)).key
     with _registry:
         lock = _locks.get(key)
         if lock is None:
