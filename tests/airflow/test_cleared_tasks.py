@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from airflow.sdk import DAG
 from airflow.sdk.bases.operator import ExecutorSafeguard
+from airflow.sdk.execution_time import task_runner
 
 from airflow_delta import delta_transaction, exceptions
 from airflow_delta.operators import restart
@@ -28,11 +29,17 @@ from airflow_delta.operators.spark_runner import SparkRunner
 from airflow_delta.operators.spark_session import TaskSession
 from airflow_delta.operators.sql import DeltaStageSqlOperator
 from airflow_delta.operators.stage import DeltaStageFilesOperator, DeltaStageSparkSubmitOperator
+from support.state_store import Supervisor, TaskStateStore
 
 UPSERT = {
     "condition": "target.id = source.id",
     "clauses": [{"kind": "matched", "action": "delete"}],
 }
+
+
+@pytest.fixture(autouse=True)
+def _a_supervisor_answers(monkeypatch):
+    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", Supervisor(), raising=False)
 
 
 def never(*_args, **_kwargs):
@@ -68,7 +75,6 @@ def _outside_of_the_task_runner(monkeypatch):
 @pytest.fixture
 def cleared(monkeypatch):
     """The runs that tasks asked their supervisor to clear."""
-    from airflow.sdk.execution_time import task_runner
     from airflow.sdk.execution_time.comms import OKResponse, TriggerDagRun
 
     asked = []
@@ -78,15 +84,8 @@ def cleared(monkeypatch):
             asked.append(message)
         return OKResponse(ok=True)
 
-    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", SimpleNamespace(send=send), raising=False)
+    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", Supervisor(send), raising=False)
     return asked
-
-
-class StateStore(dict):
-    """Stands for Airflow's task state store, which outlives a try and a clear."""
-
-    def set(self, key, value):
-        self[key] = value
 
 
 class TaskInstance(SimpleNamespace):
@@ -142,7 +141,7 @@ class World:
         ti = TaskInstance(
             dag_id="a_dag", run_id=run_id, task_id=operator.task_id, map_index=-1, try_number=try_number, max_tries=0, world=self
         )
-        store = self.stores.setdefault(operator.task_id, StateStore())
+        store = self.stores.setdefault(operator.task_id, TaskStateStore())
         return {
             "ti": ti,
             "dag": self.dag,

@@ -1,4 +1,4 @@
-"""A watcher in a triggerer of its own: its process, its state store and its database are this Airflow's."""
+"""A watcher in a triggerer of its own: the process, the state store and the database are those of this Airflow."""
 
 from __future__ import annotations
 

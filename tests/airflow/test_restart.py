@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 from airflow.sdk import DAG, BaseOperator, Connection, task_group
 from airflow.sdk.api.datamodels._generated import DagRunType
+from airflow.sdk.execution_time import task_runner
 
 from airflow_delta import delta_transaction, exceptions
 from airflow_delta.commands.begin.begin import begin
@@ -31,6 +32,12 @@ from airflow_delta.operators.origin import definition_mark, new_transaction_id
 from airflow_delta.operators.stage import DeltaStageFilesOperator
 from airflow_delta.operators.transaction import DeltaCommitOperator, DeltaStartTransactionOperator
 from airflow_delta.staging.paths import marked
+from support.state_store import Supervisor, TaskStateStore
+
+
+@pytest.fixture(autouse=True)
+def _a_supervisor_answers(monkeypatch):
+    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", Supervisor(), raising=False)
 
 
 @pytest.fixture(autouse=True)
@@ -39,13 +46,6 @@ def _outside_of_the_task_runner(monkeypatch):
 
     monkeypatch.setattr(ExecutorSafeguard, "test_mode", True)
     monkeypatch.setattr(restart, "WAIT_FOR_END", 0.0)
-
-
-class StateStore(dict):
-    """Stands for Airflow's task state store, which outlives a try and a clear."""
-
-    def set(self, key, value):
-        self[key] = value
 
 
 class TaskInstance(SimpleNamespace):
@@ -60,7 +60,6 @@ class TaskInstance(SimpleNamespace):
 def cleared(monkeypatch):
     """The runs that tasks asked their supervisor to clear."""
     from airflow.sdk.exceptions import ErrorType
-    from airflow.sdk.execution_time import task_runner
     from airflow.sdk.execution_time.comms import ErrorResponse, OKResponse, TriggerDagRun
 
     asked = []
@@ -71,7 +70,7 @@ def cleared(monkeypatch):
         asked.append(message)
         return OKResponse(ok=True)
 
-    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", SimpleNamespace(send=send), raising=False)
+    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", Supervisor(send), raising=False)
     return asked
 
 
@@ -80,7 +79,7 @@ class World:
 
     def __init__(self, path: Path, **commit):
         self.uri = str(path)
-        self.store = StateStore()
+        self.store = TaskStateStore()
         self.try_number = 1
         self.run_of(begin(self.log, transaction_key="first"), "append")
         self.dag = DAG("a_dag", schedule=None)
@@ -145,18 +144,18 @@ class TestOfARun:
         assert (message.dag_id, message.run_id, message.reset_dag_run) == ("a_dag", "a_run", True)
         directory = Path(world.uri, "staged", handle.transaction_id)
         assert {path.name for path in directory.rglob("*") if path.is_file()} == {"_aborted", "_commit-0", "_commit-1"}
-        assert world.store[restart.STATE_KEY]["restarts"] == 1
+        assert world.store.kept[restart.STATE_KEY]["restarts"] == 1
 
     def test_no_conflict_clears_nothing(self, world, cleared):
         handle = world.begin("mine")
         assert world.commit(handle, world.staged(handle, "overwrite"))["version"] == 1
         assert not cleared
-        assert restart.STATE_KEY not in world.store
+        assert restart.STATE_KEY not in world.store.kept
 
     def test_fails_by_default(self, world, cleared):
         world.conflict(on_conflict="fail")
         assert not cleared
-        assert restart.STATE_KEY not in world.store
+        assert restart.STATE_KEY not in world.store.kept
 
     def test_the_number_of_restarts_is_bounded(self, world, cleared):
         for _ in range(4):
@@ -187,13 +186,13 @@ class TestOfARun:
         with pytest.raises(exceptions.TransactionAbortedException):
             world.commit(handle, staged)
         assert len(cleared) == 1
-        assert world.store[restart.STATE_KEY]["restarts"] == 1, "it is the same restart"
+        assert world.store.kept[restart.STATE_KEY]["restarts"] == 1, "it is the same restart"
 
     def test_a_commit_gives_the_restarts_back(self, world, cleared):
         world.conflict()
         handle = world.begin("mine")
         world.commit(handle, world.staged(handle, "overwrite"))
-        assert world.store[restart.STATE_KEY] == {"restarts": 0}
+        assert world.store.kept[restart.STATE_KEY] == {"restarts": 0}
 
     def test_bounded_without_a_memory(self, world, cleared):
         for _ in range(8):
@@ -238,7 +237,7 @@ class TestOfARun:
         monkeypatch.setattr(DeltaCommitOperator, "_publish", ended)
         handle, _ = world.conflict()
         assert not cleared
-        assert restart.STATE_KEY not in world.store
+        assert restart.STATE_KEY not in world.store.kept
         assert not Path(world.uri, "staged", handle.transaction_id, "_aborted").exists()
 
     def test_none_at_all(self, world, cleared):

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 from airflow.sdk.exceptions import TaskDeferred
+from airflow.sdk.execution_time import task_runner
 
 from airflow_delta.commands.inspect.observe import commit_summary
 from airflow_delta.exceptions import (
@@ -22,10 +23,16 @@ from airflow_delta.log import DeltaLog
 from airflow_delta.sensors.delta import DeltaTableVersionSensor
 from airflow_delta.triggers.delta import DeltaTableVersionTrigger
 from support import tables as by_hand
+from support.state_store import Supervisor, TaskStateStore
 from support.versions import MAPPED_TASKS_HAVE_THE_DEFAULTS_OF_THEIR_CLASS
 
 MODES = ("poke", "reschedule", "deferrable")
 DAY = datetime(2026, 3, 1, tzinfo=UTC)
+
+
+@pytest.fixture(autouse=True)
+def _a_supervisor_answers(monkeypatch):
+    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", Supervisor(), raising=False)
 
 
 class WhileItWaits:
@@ -123,13 +130,6 @@ def _outside_of_the_task_runner(monkeypatch):
     monkeypatch.setattr(ExecutorSafeguard, "test_mode", True)
 
 
-class Store(dict):
-    """The state store of one task, as far as it is used: plain JSON by key."""
-
-    def set(self, key, value):
-        self[key] = value
-
-
 def sensor(path, **kwargs) -> DeltaTableVersionSensor:
     arguments = {"poke_interval": 0, "timeout": 0, "deferrable": False, **kwargs}
     return DeltaTableVersionSensor(task_id="wait", table=str(path), **arguments)
@@ -144,15 +144,15 @@ def look(path, store, **kwargs):
 def execute(operator, **context):
     pushed = {}
     ti = SimpleNamespace(xcom_push=lambda key, value: pushed.update({key: value}))
-    return operator.execute({"ti": ti, "task_state_store": Store(), **context}), pushed
+    return operator.execute({"ti": ti, "task_state_store": TaskStateStore(), **context}), pushed
 
 
 class TestState:
     def test_the_first_version_is_remembered(self, path):
         by_hand.table_with_commits(path, 2)
-        store = Store()
+        store = TaskStateStore()
         assert look(path, store) is None
-        assert store["delta_table_version"]["version"] == 2
+        assert store.kept["delta_table_version"]["version"] == 2
         by_hand.append(path, 3)
         by_hand.append(path, 4)
         assert look(path, store) == 3
@@ -160,7 +160,7 @@ class TestState:
 
     def test_what_was_looked_at_in_vain_may_be_cleaned_up(self, path):
         by_hand.table_with_commits(path, 2)
-        store = Store()
+        store = TaskStateStore()
         assert look(path, store, operation="MERGE") is None
         for version in range(3, 13):
             by_hand.append(path, version)
@@ -174,14 +174,14 @@ class TestState:
     @pytest.mark.parametrize("other", [{"operation": "WRITE"}, {"partitions": "part = 'x'"}, {"data_change_only": False}])
     def test_it_says_nothing_about_other_conditions(self, path, other):
         by_hand.create_table(path, partition_columns=["part"])
-        store = Store()
+        store = TaskStateStore()
         assert look(path, store) is None
         by_hand.write_commit(path, 1, by_hand.add("1.parquet", part="x"))
         assert look(path, store, **other) is None
-        assert store["delta_table_version"]["version"] == 1
+        assert store.kept["delta_table_version"]["version"] == 1
 
     def test_a_baseline_without_a_table_counts_everything(self, path):
-        store = Store()
+        store = TaskStateStore()
         assert look(path, store) is None
         by_hand.create_table(path, by_hand.add("0.parquet"))
         assert look(path, store) == 0
@@ -250,7 +250,7 @@ class TestDeferral:
     def test_a_first_look_that_fails_silently_changes_nothing(self, path, monkeypatch, arguments, looked_before, after):
         """Neither is what was there before taken for new, nor is the version forgotten that is known already."""
         by_hand.table_with_commits(path, 1)
-        store = Store()
+        store = TaskStateStore()
         if looked_before:
             assert look(path, store) is None
         by_hand.append(path, 2)
