@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_delta.commands.read import data_file, page_sizes
+from airflow_delta.commands.read import batches, page_sizes
 from airflow_delta.commands.read.data_file import FileReader
 from airflow_delta.commands.read.page_sizes import Chunk, batch_rows, declared, parse_header, problem_of
 from airflow_delta.commands.read.read_table import read_table
@@ -151,15 +151,15 @@ def chunks_of(path: Path, *, headers: bool) -> list[Chunk]:
 
 def test_batches_are_small_where_one_value_may_stand_in_every_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = table_of(tmp_path / "text", "string", repeated("a" * 20_000, 3_000))
-    for module in (page_sizes, data_file):
+    for module in (page_sizes, batches):
         monkeypatch.setattr(module, "BATCH_BYTES", 16 << 20)
     for headers in (True, False):
         chunks = chunks_of(path, headers=headers)
         assert batch_rows(chunks, 65_536) < 65_536
         assert batch_rows(chunks, 11) == 11
     assert batch_rows([], 65_536) == 65_536
-    batches = read_table(DeltaLog.for_table(str(path))).to_table().to_batches()
-    assert [batch.num_rows for batch in batches] == [1_024, 1_024, 952]
+    found = read_table(DeltaLog.for_table(str(path))).to_table().to_batches()
+    assert [batch.num_rows for batch in found] == [1_024, 1_024, 952]
 
 
 @pytest.mark.parametrize("longest", [41, 20_000])
@@ -175,16 +175,18 @@ def test_the_longest_value_of_a_dictionary_decides_if_other_pages_do_not_refer_t
     assert asked == [chunk]
     table = read_table(DeltaLog.for_table(str(path))).to_table()
     assert table.column(0).to_pylist() == ["a" * longest, *texts]
-    assert data_file._longest(pq.ParquetFile(path / "x.parquet", read_dictionary=["c"]), 0, chunk) == longest
+    assert batches.longest_value(pq.ParquetFile(path / "x.parquet", read_dictionary=["c"]), 0, chunk) == longest
 
 
 def test_pages_that_refer_to_a_dictionary(tmp_path: Path) -> None:
     path = table_of(tmp_path / "text", "string", pa.table({"c": [f"{n % 100:040}" for n in range(60_000)]}))
     [chunk] = chunks_of(path, headers=True)
     assert (chunk.refers, chunk.plain, chunk.distinct) == (True, 0, 100)
-    assert data_file._encoded([chunk], pa.schema([("c", pa.string())]), 60_000) == ["c"]
-    assert data_file._encoded([chunk], pa.schema([("c", pa.string())]), 11) == [], "each batch would hold the dictionary anew"
-    assert data_file._encoded([chunk], pa.schema([("c", pa.int64())]), 60_000) == []
+    assert batches.encoded_columns([chunk], pa.schema([("c", pa.string())]), 60_000) == ["c"]
+    assert batches.encoded_columns([chunk], pa.schema([("c", pa.string())]), 11) == [], (
+        "each batch would hold the dictionary anew"
+    )
+    assert batches.encoded_columns([chunk], pa.schema([("c", pa.int64())]), 60_000) == []
     assert chunks_of(path, headers=False)[0].refers, "a guess: each value would take more"
 
 
@@ -193,9 +195,9 @@ def test_small_batches_are_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(page_sizes, "BATCH_BYTES", 2 << 20)
     [batch] = read_table(DeltaLog.for_table(str(path))).to_table().to_batches()
     assert batch.column(0).to_pylist() == [f"{n:040}" for n in range(60_000)]
-    monkeypatch.setattr("airflow_delta.commands.read.data_file._BATCH_BYTES", 1 << 20)
-    batches = read_table(DeltaLog.for_table(str(path))).to_table().to_batches()
-    assert (len(batches) > 1, sum(batch.num_rows for batch in batches)) == (True, 60_000)
+    monkeypatch.setattr("airflow_delta.commands.read.batches._JOINED_BYTES", 1 << 20)
+    found = read_table(DeltaLog.for_table(str(path))).to_table().to_batches()
+    assert (len(found) > 1, sum(batch.num_rows for batch in found)) == (True, 60_000)
 
 
 def test_rows_that_take_much_more_than_their_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -12,15 +12,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from airflow_delta.commands.files.table_paths import locate
+from airflow_delta.commands.read.batches import encoded_columns, joined, longest_value, plain_field, plain_parts
 from airflow_delta.commands.read.columns import FileFields, FileKind, converter, has_ids
-from airflow_delta.commands.read.page_sizes import (
-    BATCH_BYTES,
-    SMALLEST_BATCH,
-    Chunk,
-    batch_rows,
-    declared,
-    problem_of,
-)
+from airflow_delta.commands.read.page_sizes import Chunk, batch_rows, declared, problem_of
 from airflow_delta.exceptions import (
     DeltaAnalysisException,
     DeltaFileNotFoundException,
@@ -41,8 +35,6 @@ if TYPE_CHECKING:
     from airflow_delta.log.storage.base import LogStore
 
 BATCH_ROWS = 65_536
-
-_BATCH_BYTES = 32 << 20  # up to which small batches are joined
 
 _WHOLE_BYTES = 4 << 20  # of a remote file that is read at once
 
@@ -217,16 +209,16 @@ class FileReader:
                 yield min(self.most_rows, group.num_rows - first), {}
             return
         chunks, opened = self._checked(group, names), group.opened
-        encoded = _encoded(chunks, opened.footer.schema_arrow, min(self.most_rows, group.num_rows))
+        encoded = encoded_columns(chunks, opened.footer.schema_arrow, min(self.most_rows, group.num_rows))
 
         def longest(chunk: Chunk) -> int:
-            return _longest(opened.reader([chunk.path]), group.number, chunk)
+            return longest_value(opened.reader([chunk.path]), group.number, chunk)
 
         known = {*encoded, *(f.name for f in opened.footer.schema_arrow if pa.types.is_dictionary(f.type))}
         others = [chunk for chunk in chunks if chunk.path not in known]
         size = batch_rows(others, self.most_rows, None if opened.remote else longest)
         decoded = opened.reader(encoded).iter_batches(size, row_groups=[group.number], columns=names, use_threads=True)
-        for batch in _joined_batches(chain.from_iterable(map(_plain, decoded)), self.most_rows):
+        for batch in joined(chain.from_iterable(map(plain_parts, decoded)), self.most_rows):
             yield batch.num_rows, dict(zip(batch.schema.names, batch.columns, strict=True))
 
     def _checked(self, group: RowGroup, names: Sequence[str]) -> list[Chunk]:
@@ -278,7 +270,7 @@ class FileReader:
 
         from airflow_delta.log.arrow.arrays import array
 
-        there = [_plain_field(field) for field in parquet.schema_arrow]
+        there = [plain_field(field) for field in parquet.schema_arrow]
         kind = FileKind(self._by_id, _is_legacy(parquet.metadata.metadata or {}), _int96_columns(parquet.metadata))
         if self._by_id and there and not has_ids(there) and not all(self._in_partition):
             raise DeltaAnalysisException("the table finds columns by field id, and it has no field ids")
@@ -294,100 +286,6 @@ class FileReader:
             found = pa.nulls(1, target.type)[0] if at is None else (there[at].name, converter(field, there[at], kind))
             sources.append(found)
         return sources
-
-
-def _plain(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a batch with the values that its columns refer to, in parts of which none makes too much."""
-    import pyarrow as pa
-
-    at = [number for number, column in enumerate(batch.columns) if pa.types.is_dictionary(column.type)]
-    value = sum(_longest_value(batch.column(number).dictionary) for number in at)
-    step = max(batch.num_rows, 1) if value * batch.num_rows <= BATCH_BYTES else max(SMALLEST_BATCH, BATCH_BYTES // value)
-    for first in range(0, batch.num_rows, step):
-        part = batch.slice(first, step)
-        for number in at:
-            part = part.set_column(number, batch.schema.names[number], part.column(number).dictionary_decode())
-        yield part
-
-
-def _joined_batches(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[pa.RecordBatch]:
-    """Join small batches up to a number of rows, since each costs time."""
-    waiting: list[pa.RecordBatch] = []
-    rows = used = 0
-    for batch in batches:
-        if waiting and (rows + batch.num_rows > most or used + batch.nbytes > _BATCH_BYTES):
-            yield _joined(waiting)
-            waiting, rows, used = [], 0, 0
-        waiting.append(batch)
-        rows, used = rows + batch.num_rows, used + batch.nbytes
-    if waiting:
-        yield _joined(waiting)
-
-
-def _longest(parquet: pq.ParquetFile, group: int, chunk: Chunk) -> int:
-    """Return the bytes of the longest value in the dictionary of a column that has one; the first row brings all of it."""
-    import pyarrow as pa
-
-    try:
-        batch = next(parquet.iter_batches(1, row_groups=[group], columns=[chunk.path], use_threads=False))
-    except pa.ArrowNotImplementedError:
-        return chunk.dictionary
-    lengths = [_longest_value(found.dictionary) for column in batch.columns for found in _dictionaries(column)]
-    return max(lengths) if lengths else chunk.dictionary
-
-
-def _longest_value(values: pa.Array) -> int:
-    """Return the bytes of the longest text; 0 for values of one length."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    if values.type not in (pa.string(), pa.binary(), pa.large_string(), pa.large_binary()):
-        return 0
-    longest: int | None = pc.max(pc.binary_length(values)).as_py()
-    return longest or 0
-
-
-def _dictionaries(array: pa.Array) -> Iterator[pa.DictionaryArray]:
-    """Yield the arrays at any depth that refer to a dictionary."""
-    import pyarrow as pa
-
-    kinds = pa.types
-    if kinds.is_dictionary(array.type):
-        yield array
-    elif kinds.is_struct(array.type):
-        for number in range(array.type.num_fields):
-            yield from _dictionaries(array.field(number))
-    elif kinds.is_map(array.type):
-        yield from _dictionaries(array.keys)
-        yield from _dictionaries(array.items)
-    elif kinds.is_list(array.type):
-        yield from _dictionaries(array.values)
-
-
-def _joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    import pyarrow as pa
-
-    if len(batches) == 1:
-        return batches[0]
-    [batch] = pa.Table.from_batches(batches).combine_chunks().to_batches()
-    return batch
-
-
-def _plain_field(field: pa.Field) -> pa.Field:
-    import pyarrow as pa
-
-    return field.with_type(field.type.value_type) if pa.types.is_dictionary(field.type) else field
-
-
-def _encoded(chunks: Sequence[Chunk], schema: pa.Schema, rows: int) -> list[str]:
-    """Return the columns that are decoded faster as references to a dictionary, which each batch holds anew.
-
-    :param rows: of a batch.
-    """
-    import pyarrow as pa
-
-    texts = {f.name for f in schema if (pa.types.is_string(f.type) or pa.types.is_binary(f.type)) and "." not in f.name}
-    return [chunk.path for chunk in chunks if chunk.path in texts and chunk.refers and 4 * chunk.distinct <= rows]
 
 
 def _repeated(value: pa.Scalar, length: int) -> pa.Array:
