@@ -1,6 +1,6 @@
 """Rows of a version, or of some of its files, as a stream of record batches.
 
-Memory holds a row group of one file at a time, so callers may stop whenever they have enough.
+Memory holds parts of a few row groups at a time, so callers may stop whenever they have enough.
 """
 
 from __future__ import annotations
