@@ -20,6 +20,7 @@ from typing import Any
 
 import conflict_check
 import contention_s3
+import rows
 import stage
 import tables
 
@@ -38,6 +39,7 @@ PARTS = [
     "conflict_check",
     "writers",
     "stage",
+    "rows",
     "operations",
     "scale",
 ]
@@ -353,7 +355,7 @@ def main() -> None:
     compileall.compile_dir(HERE.parent / "provider" / "airflow_delta", quiet=2)
     work = Path(tempfile.mkdtemp(prefix="delta-benchmarks-"))
     try:
-        if set(wanted) - {"contention", "contention_s3", "conflict_check", "writers", "stage", "operations", "scale"}:
+        if set(wanted) - {"contention", "contention_s3", "conflict_check", "writers", "stage", "rows", "operations", "scale"}:
             build(work, sizes)
         if "processes" in wanted:
             processes(work, sizes)
@@ -380,6 +382,8 @@ def main() -> None:
             writers(work, quick=options.quick)
         if "stage" in wanted:
             stage.main(work)
+        if "rows" in wanted:
+            ROWS.extend(rows.main(work, rows.ROWS_READ // 10 if options.quick else rows.ROWS_READ))
         if "operations" in wanted:
             operations(work, quick=options.quick)
         if "scale" in wanted:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Connection
     from pyspark.sql import SparkSession
 
-    from airflow_delta.log.delta_log import DeltaLog
+    from airflow_delta.log import DeltaLog
 
 
 class DeltaHook(BaseHook):
@@ -137,7 +137,7 @@ class DeltaHook(BaseHook):
 
         :param table: URI, absolute path, or name below the connection's base path.
         """
-        from airflow_delta.log.delta_log import DeltaLog
+        from airflow_delta.log import DeltaLog
 
         uri = self.table_uri(table)
         return DeltaLog.for_table(uri, storage_options=self.storage_options(uri) or None, connection=self._conn_name)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from airflow_delta.log.delta_log import DeltaLog
+    from airflow_delta.log import DeltaLog
 
 Row = Mapping[str, Any]
 
@@ -52,7 +52,7 @@ class LakeTable:
     @property
     def log(self) -> DeltaLog:
         """The table's log, read again."""
-        from airflow_delta.log.delta_log import DeltaLog
+        from airflow_delta.log import DeltaLog
 
         return DeltaLog.for_table(str(self.path))
 

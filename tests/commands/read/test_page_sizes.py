@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_delta.commands.read import page_sizes
+from airflow_delta.commands.read import batches, page_sizes
 from airflow_delta.commands.read.data_file import FileReader
-from airflow_delta.commands.read.page_sizes import batch_rows, check_pages, parse_header
+from airflow_delta.commands.read.page_sizes import Chunk, batch_rows, declared, parse_header, problem_of
 from airflow_delta.commands.read.read_table import read_table
 from airflow_delta.exceptions import DeltaLogCorruptedException, ReadLimitException
 from airflow_delta.log import DeltaLog
@@ -108,12 +108,13 @@ def test_a_footer_that_tells_less_than_the_pages(tmp_path: Path) -> None:
     path = table_of(tmp_path / "list", LIST, lists((1 << 26) + 1), data_page_size=1 << 40, compression="zstd")
     file = path / "x.parquet"
     parquet = pq.ParquetFile(file)
-    with file.open("rb") as opened:
-        found = check_pages(parquet, opened, 0, ["c"], headers=True)
+    with pa.OSFile(str(file)) as opened:
+        found = problem_of(declared(parquet, opened, 0, ["c"], headers=True))
     assert found is not None
     assert "c.list.element declares 67,108,865 values in one page" in found
-    assert check_pages(parquet, None, 0, ["c"], headers=False) == found, "the footer tells the same of an honest file"
-    assert check_pages(parquet, None, 0, ["another"], headers=False) is None
+    by_footer = declared(parquet, None, 0, ["c"], headers=False)
+    assert problem_of(by_footer) == found, "the footer tells the same of an honest file"
+    assert declared(parquet, None, 0, ["another"], headers=False) == []
     with pytest.raises(ReadLimitException, match="values in one page"):
         rows_of(path)
 
@@ -136,30 +137,67 @@ def test_remote_files_with_many_small_pages(tmp_path: Path, monkeypatch: pytest.
         data = pa.table({"c": pa.array(values, pa.string() if kind == "string" else pa.list_(pa.int8()))})
         options = {"use_dictionary": False, "data_page_size": 1 << 14, "write_batch_size": 100}
         path = table_of(tmp_path / name, kind, data, compression="zstd", **options)
-        assert check_pages(pq.ParquetFile(path / "x.parquet"), None, 0, ["c"], headers=False) is not None
+        assert problem_of(declared(pq.ParquetFile(path / "x.parquet"), None, 0, ["c"], headers=False)) is not None
         snapshot = DeltaLog.for_table(str(path)).update()
         [file], fields = list(snapshot.add_files()), snapshot.schema.fields
         reader = FileReader(Remote(str(path)), 1, fields, pa.schema([("c", data.schema[0].type)]), [], by_id=False)
         assert sum(batch.num_rows for batch in reader.read(file, None)) == 20_000
 
 
-def test_batches_are_small_where_one_value_may_stand_in_every_row(tmp_path: Path) -> None:
+def chunks_of(path: Path, *, headers: bool) -> list[Chunk]:
+    with pa.OSFile(str(path / "x.parquet")) as opened:
+        return declared(pq.ParquetFile(path / "x.parquet"), opened, 0, ["c"], headers=headers)
+
+
+def test_batches_are_small_where_one_value_may_stand_in_every_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = table_of(tmp_path / "text", "string", repeated("a" * 20_000, 3_000))
-    parquet = pq.ParquetFile(path / "x.parquet")
-    assert batch_rows(parquet, 0, ["c"], 65_536) < 65_536
-    assert batch_rows(parquet, 0, ["c"], 11) == 11
-    assert batch_rows(parquet, 0, [], 65_536) == 65_536
-    assert rows_of(path, 3_000) == 3_000
+    for module in (page_sizes, batches):
+        monkeypatch.setattr(module, "BATCH_BYTES", 16 << 20)
+    for headers in (True, False):
+        chunks = chunks_of(path, headers=headers)
+        assert batch_rows(chunks, 65_536) < 65_536
+        assert batch_rows(chunks, 11) == 11
+    assert batch_rows([], 65_536) == 65_536
+    found = read_table(DeltaLog.for_table(str(path))).to_table().to_batches()
+    assert [batch.num_rows for batch in found] == [1_024, 1_024, 952]
+
+
+@pytest.mark.parametrize("longest", [41, 20_000])
+def test_the_longest_value_of_a_dictionary_decides_if_other_pages_do_not_refer_to_it(tmp_path: Path, longest: int) -> None:
+    """A writer gives up its dictionary when that is full; its size alone would make all batches small."""
+    texts = [f"{n:041}" for n in range(59_999)]
+    path = table_of(tmp_path / "text", "string", pa.table({"c": ["a" * longest, *texts]}))
+    [chunk] = chunks_of(path, headers=True)
+    assert (chunk.refers, chunk.plain > 0, chunk.dictionary > 1 << 20) == (False, True, True)
+    assert batch_rows([chunk], 65_536) < 2_000
+    asked: list[Chunk] = []
+    assert (batch_rows([chunk], 65_536, lambda of: asked.append(of) or longest) == 65_536) == (longest == 41)
+    assert asked == [chunk]
+    table = read_table(DeltaLog.for_table(str(path))).to_table()
+    assert table.column(0).to_pylist() == ["a" * longest, *texts]
+    assert batches.longest_value(pq.ParquetFile(path / "x.parquet", read_dictionary=["c"]), 0, chunk) == longest
+
+
+def test_pages_that_refer_to_a_dictionary(tmp_path: Path) -> None:
+    path = table_of(tmp_path / "text", "string", pa.table({"c": [f"{n % 100:040}" for n in range(60_000)]}))
+    [chunk] = chunks_of(path, headers=True)
+    assert (chunk.refers, chunk.plain, chunk.distinct) == (True, 0, 100)
+    assert batches.encoded_columns([chunk], pa.schema([("c", pa.string())]), 60_000) == ["c"]
+    assert batches.encoded_columns([chunk], pa.schema([("c", pa.string())]), 11) == [], (
+        "each batch would hold the dictionary anew"
+    )
+    assert batches.encoded_columns([chunk], pa.schema([("c", pa.int64())]), 60_000) == []
+    assert chunks_of(path, headers=False)[0].refers, "a guess: each value would take more"
 
 
 def test_small_batches_are_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = table_of(tmp_path / "text", "string", pa.table({"c": [f"{n:040}" for n in range(60_000)]}))
-    assert batch_rows(pq.ParquetFile(path / "x.parquet"), 0, ["c"], 65_536) < 2_000
+    monkeypatch.setattr(page_sizes, "BATCH_BYTES", 2 << 20)
     [batch] = read_table(DeltaLog.for_table(str(path))).to_table().to_batches()
     assert batch.column(0).to_pylist() == [f"{n:040}" for n in range(60_000)]
-    monkeypatch.setattr("airflow_delta.commands.read.data_file._BATCH_BYTES", 1 << 20)
-    batches = read_table(DeltaLog.for_table(str(path))).to_table().to_batches()
-    assert (len(batches) > 1, sum(batch.num_rows for batch in batches)) == (True, 60_000)
+    monkeypatch.setattr("airflow_delta.commands.read.batches._JOINED_BYTES", 1 << 20)
+    found = read_table(DeltaLog.for_table(str(path))).to_table().to_batches()
+    assert (len(found) > 1, sum(batch.num_rows for batch in found)) == (True, 60_000)
 
 
 def test_rows_that_take_much_more_than_their_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,7 +235,7 @@ def test_every_page_of_a_file_is_found(tmp_path: Path, version: str, compression
         row_group_size=20_000, write_page_checksum=True,
     )  # fmt: skip
     footer = pq.ParquetFile(file).metadata
-    with file.open("rb") as opened:
+    with pa.OSFile(str(file)) as opened:
         for group in range(footer.num_row_groups):
             for at in range(footer.num_columns):
                 chunk = footer.row_group(group).column(at)

@@ -16,7 +16,6 @@ import pyarrow.parquet as pq
 import pytest
 from pyroaring import BitMap64
 
-from airflow_delta.commands.read import data_file
 from airflow_delta.commands.read.read_table import read_table
 from airflow_delta.exceptions import (
     DeltaAnalysisException,
@@ -177,7 +176,7 @@ def test_random_tables_with_mapping_deletion_vectors_and_nested_columns(tmp_path
     draw = random.Random(seed)
     table = tmp_path / "ta ble"
     random_table(table, draw)
-    monkeypatch.setattr(data_file, "BATCH_ROWS", draw.choice([3, 64, 65536]))
+    monkeypatch.setattr("airflow_delta.commands.read.read_table.BATCH_ROWS", draw.choice([3, 64, 65536]))
     expected = readers.READERS["Polars"](str(table), None).to_pylist()
     assert comparable(read(table)) == comparable(expected)
     # DuckDB returns null for this mapped partition column.

@@ -244,6 +244,17 @@ class TestScratchFiles:
         modes = {(table / "_delta_log" / name).stat().st_mode for name in ("other", "x")}
         assert len(modes) == 1, "readable for the same people as every other file"
 
+    def test_the_first_files_of_a_table_are_linked_too(self, tmp_path: Path) -> None:
+        """They are staged before there is a log."""
+        store = LocalStore(str(tmp_path / "new" / "table"))
+        with store.scratch_file() as file:
+            file.write(b"1" * 100_000)
+            file.seek(0)
+            inode = os.fstat(file.fileno()).st_ino
+            store.put_file("staged/x", file)
+        assert (tmp_path / "new" / "table" / "staged" / "x").stat().st_ino == inode
+        assert [path.name for path in (tmp_path / "new" / "table").iterdir()] == ["staged"]
+
     def test_it_leaves_nothing_when_it_is_not_put(self, table: Path) -> None:
         store = LocalStore(str(table))
         store.put("_delta_log/other", b"")

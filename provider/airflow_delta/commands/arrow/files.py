@@ -5,9 +5,11 @@ Memory holds a row group of each partition that rows are coming in for, up to a 
 
 from __future__ import annotations
 
+import threading
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -112,6 +114,8 @@ class RowWriter:
         self._most_rows = most_rows
         self._open: dict[str, _Partition] = {}
         self._buffered = 0
+        self._closing = False
+        self._counting = threading.Lock()
         self.num_files = self.num_rows = self.num_bytes = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -127,10 +131,19 @@ class RowWriter:
             self._flush(max(self._open.values(), key=lambda partition: partition.num_bytes))
 
     def close(self) -> None:
-        """Write what is left."""
-        for partition in list(self._open.values()):
+        """Write what is left: most rows of most partitions, in files of their own that do not wait for each other."""
+        import pyarrow as pa
+
+        self._closing = True
+
+        def write(partition: _Partition) -> None:
             self._flush(partition)
             self._finish(partition)
+
+        partitions = list(self._open.values())
+        with ThreadPoolExecutor(min(max(len(partitions), 1), pa.cpu_count()), thread_name_prefix="delta-write") as pool:
+            for written in [pool.submit(write, partition) for partition in partitions]:
+                written.result()
         self._open.clear()
 
     def discard(self) -> None:
@@ -168,7 +181,8 @@ class RowWriter:
         if not partition.batches:
             return
         rows = pa.Table.from_batches(partition.batches, self._stored)
-        self._buffered -= partition.num_bytes
+        with self._counting:
+            self._buffered -= partition.num_bytes
         partition.batches, partition.num_bytes = [], 0
         while rows.num_rows:
             room = rows.num_rows if self._most_rows is None else self._most_rows - partition.rows
@@ -189,7 +203,7 @@ class RowWriter:
         if partition.writer is None:
             bounded = [path for path in leaf_columns(self._stored) if path not in unbounded]
             writing = [other for other in self._open.values() if other.writer is not None]
-            if len(writing) >= OPEN_FILES:
+            if len(writing) >= OPEN_FILES and not self._closing:  # then those of other threads
                 self._finish(writing[0])
             partition.file, partition.unbounded = self._store.scratch_file(), unbounded
             partition.writer = pq.ParquetWriter(
@@ -209,8 +223,12 @@ class RowWriter:
         file, writer = partition.file, partition.writer
         if file is None or writer is None:
             return
+        with self._counting:
+            number = self.num_files
+            self.num_files += 1
+            self.num_rows += partition.rows
         codec = "" if self._compression == "none" else f".{self._compression}"
-        name = f"part-{self.num_files:05d}-{uuid.uuid4()}.c000{codec}.parquet"
+        name = f"part-{number:05d}-{uuid.uuid4()}.c000{codec}.parquet"
         unique = {path for path, count in Counter(leaf_columns(self._stored)).items() if count == 1}
         nulls = {path: partition.nulls[path] for path in sorted(partition.unbounded & unique)}
         writer.add_key_value_metadata(nan_note(name, nulls))
@@ -219,9 +237,8 @@ class RowWriter:
         file.seek(0)
         self._store.put_file("/".join(part for part in (self._directory, partition.directory, name) if part), file)
         file.close()
-        self.num_files += 1
-        self.num_rows += partition.rows
-        self.num_bytes += size
+        with self._counting:
+            self.num_bytes += size
         partition.file = partition.writer = None
         partition.rows, partition.nulls = 0, Counter()
 
@@ -231,11 +248,11 @@ def _groups(batch: pa.RecordBatch, partitions: Sequence[StructField]) -> Iterato
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    from airflow_delta.log.arrow.arrays import repeated, scalar
+    from airflow_delta.log.arrow.arrays import scalar
     from airflow_delta.log.arrow.values import to_pylist
 
-    texts: list[list[str | None]] = []
-    codes = repeated(0, batch.num_rows)
+    texts: list[list[str | None]] = []  # of each column, by code
+    codes = None
     for partition in partitions:
         encoded = batch.column(partition.name).dictionary_encode()
         try:
@@ -247,19 +264,35 @@ def _groups(batch: pa.RecordBatch, partitions: Sequence[StructField]) -> Iterato
                 f"Partition column {partition.name} ({partition.data_type}) has a value that the log cannot hold: {error}. "
                 "Nothing was committed."
             ) from error
-        texts.append([*known, None])
-        index = pc.fill_null(encoded.indices.cast(pa.int64()), scalar(len(known)))
-        codes = pc.add(pc.multiply(codes, scalar(len(known) + 1)), index)
-        if batch.num_rows:  # small numbers again, or the codes of many columns would overflow
-            again = codes.dictionary_encode()
-            codes, seen = again.indices.cast(pa.int64()), again.dictionary.to_pylist()
-            before = texts[:-1]
-            width = len(known) + 1
-            texts = [[column[code // width] for code in seen] for column in before] + [[texts[-1][code % width] for code in seen]]
-    order = pc.array_sort_indices(codes)
-    runs = pc.run_end_encode(codes.take(order))
+        width, index = len(known) + 1, encoded.indices
+        if index.null_count:
+            index = pc.fill_null(index, scalar(len(known), index.type))
+        if codes is None:
+            texts, codes = [[*known, None]], index
+            continue
+        # Small numbers again, or the codes of many columns would overflow.
+        codes = pc.add(pc.multiply(codes.cast(pa.int64()), scalar(width)), index.cast(pa.int64())).dictionary_encode()
+        seen = codes.dictionary.to_pylist()
+        texts = [[column[code // width] for code in seen] for column in texts] + [[[*known, None][code % width] for code in seen]]
+        codes = codes.indices
+    for code, rows in _by_code(batch, codes):
+        yield [column[code] for column in texts], rows
+
+
+def _by_code(batch: pa.RecordBatch, codes: pa.Array) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Yield the rows of each code, in order; few of many are copied, or they would keep the memory of all."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    order, runs = None, pc.run_end_encode(codes)
+    if len(runs.values) > len(set(runs.values.to_pylist())):
+        order = pc.array_sort_indices(codes)
+        runs = pc.run_end_encode(codes.take(order))
     start = 0
     for code, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
-        rows = batch if end - start == batch.num_rows else batch.take(order.slice(start, end - start))
-        yield [column[code] for column in texts], rows
+        if order is not None:
+            yield code, batch.take(order.slice(start, end - start))
+        else:
+            rows = batch.slice(start, end - start)
+            yield code, rows if 2 * rows.num_rows >= batch.num_rows else pa.concat_batches([rows, rows.slice(0, 0)])
         start = end

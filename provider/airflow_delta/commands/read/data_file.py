@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from airflow_delta.commands.files.table_paths import locate
+from airflow_delta.commands.read.batches import encoded_columns, joined, longest_value, plain_field, plain_parts
 from airflow_delta.commands.read.columns import FileFields, FileKind, converter, has_ids
-from airflow_delta.commands.read.page_sizes import batch_rows, check_pages
+from airflow_delta.commands.read.page_sizes import Chunk, batch_rows, declared, problem_of
 from airflow_delta.exceptions import (
     DeltaAnalysisException,
     DeltaFileNotFoundException,
@@ -31,12 +36,49 @@ if TYPE_CHECKING:
 
 BATCH_ROWS = 65_536
 
-_BATCH_BYTES = 32 << 20  # up to which small batches are joined
-
 _WHOLE_BYTES = 4 << 20  # of a remote file that is read at once
 
 _VERSION = b"org.apache.spark.version"
 _LEGACY = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """A data file.
+
+    :param content: returns the file for reads; of one at a time if each read is a request.
+    :param remote: each read is a request.
+    """
+
+    content: Callable[[], Any]
+    remote: bool
+    footer: pq.ParquetFile
+
+    def reader(self, read_dictionary: Sequence[str] = ()) -> pq.ParquetFile:
+        """Return a reader for one thread.
+
+        :param read_dictionary: columns that come as references to a dictionary.
+        """
+        return _parquet(self.content(), self.remote, metadata=self.footer.metadata, read_dictionary=list(read_dictionary))
+
+
+@dataclass(frozen=True, slots=True)
+class RowGroup:
+    """A row group of a file that has wanted rows.
+
+    :param number: in the file.
+    :param start: position of its first row in the file.
+    :param sources: where each column comes from: a scalar, or its name in the file and the function to convert it.
+    """
+
+    file: AddFile | RemoveFile
+    opened: _Opened
+    number: int
+    start: int
+    num_rows: int
+    sources: Sequence[Any]
+    marked: BitMap64 | None
+    deleted: bool
 
 
 class FileReader:
@@ -67,23 +109,71 @@ class FileReader:
         self._target = target
         self._in_partition = [field.name.lower() in partitions for field in fields]
         self._by_id = by_id
-        self._most_rows = most_rows
+        self.most_rows = most_rows
         self._stores: dict[str, LogStore] = {}
 
     def read(self, file: AddFile | RemoveFile, marked: BitMap64 | None, *, deleted: bool = False) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a file.
+        """Yield the rows of a file; parameters and errors as for :meth:`groups` and :meth:`rows`."""
+        for group in self.groups(file, marked, deleted=deleted):
+            yield from self.rows(group)
+
+    def groups(self, file: AddFile | RemoveFile, marked: BitMap64 | None, *, deleted: bool = False) -> Iterator[RowGroup]:
+        """Yield the row groups of a file that have wanted rows.
 
         :param marked: positions of the rows that its deletion vector marks.
         :param deleted: the marked rows instead of the others.
         :raises DeltaFileNotFoundException: if it is gone.
         :raises DeltaLogCorruptedException: if it is damaged.
-        :raises ReadLimitException: if it declares much more memory than its size lets expect.
         :raises DeltaAnalysisException: if it does not have the table's columns in a type that they can be read from.
+        """
+        with self._explained(file):
+            opened = self._open(file)
+            parquet = opened.footer
+            if marked and marked.max() >= parquet.metadata.num_rows:
+                raise DeltaLogCorruptedException(
+                    f"The deletion vector of {file.path} in table {self._store.root} version {self._version} marks row "
+                    f"{marked.max()}, but the file has {parquet.metadata.num_rows} rows. Another writer's commit is damaged; "
+                    "restore the table to an earlier version.",
+                    table=self._store.root,
+                    version=self._version,
+                )
+            sources = self._sources(file, parquet)
+            start = 0
+            for number in range(parquet.metadata.num_row_groups):
+                rows = parquet.metadata.row_group(number).num_rows
+                if _counts(marked, start, start + rows, deleted):
+                    yield RowGroup(file, opened, number, start, rows, sources, marked, deleted)
+                start += rows
+
+    def rows(self, group: RowGroup) -> Iterator[pa.RecordBatch]:
+        """Yield the wanted rows of a row group.
+
+        :raises ReadLimitException: if it declares much more memory than its size lets expect.
+
+        Also raises as :meth:`groups` does.
         """
         import pyarrow as pa
 
+        marked, start = group.marked, group.start
+        with self._explained(group.file):
+            most = min(self.most_rows, group.num_rows)
+            constants = [None if isinstance(source, tuple) else _repeated(source, most) for source in group.sources]
+            for length, columns in self._stored(group):
+                if _counts(marked, start, start + length, group.deleted):
+                    arrays = [
+                        source[1](columns[source[0]]) if constant is None else constant.slice(0, length)
+                        for source, constant in zip(group.sources, constants, strict=True)
+                    ]
+                    batch = pa.RecordBatch.from_arrays(arrays, schema=self._target)
+                    yield batch if marked is None else _live(batch, marked, start, group.deleted)
+                start += length
+
+    @contextmanager
+    def _explained(self, file: AddFile | RemoveFile) -> Iterator[None]:
+        import pyarrow as pa
+
         try:
-            yield from self._read(file, marked, deleted)
+            yield
         except FileNotFoundError as error:
             raise DeltaFileNotFoundException(
                 f"Data file {file.path} of table {self._store.root} version {self._version} is gone. VACUUM deletes the files of "
@@ -109,59 +199,41 @@ class FileReader:
                 version=self._version,
             ) from error
 
-    def _read(self, file: AddFile | RemoveFile, marked: BitMap64 | None, deleted: bool) -> Iterator[pa.RecordBatch]:
-        parquet, opened = self._open(file)
-        if marked and marked.max() >= parquet.metadata.num_rows:
-            raise DeltaLogCorruptedException(
-                f"The deletion vector of {file.path} in table {self._store.root} version {self._version} marks row "
-                f"{marked.max()}, but the file has {parquet.metadata.num_rows} rows. Another writer's commit is damaged; restore "
-                "the table to an earlier version.",
-                table=self._store.root,
-                version=self._version,
-            )
-        sources = self._sources(file, parquet)
-        stored = list(dict.fromkeys(source[0] for source in sources if isinstance(source, tuple)))
-        start = 0
-        for group in range(parquet.metadata.num_row_groups):
-            rows = parquet.metadata.row_group(group).num_rows
-            if _counts(marked, start, start + rows, deleted):
-                self._check_memory(file, parquet, opened, group, stored)
-                yield from self._read_group(parquet, group, start, stored, sources, marked, deleted)
-            start += rows
-
-    def _read_group(
-        self,
-        parquet: pq.ParquetFile,
-        group: int,
-        start: int,
-        stored: Sequence[str],
-        sources: Sequence[Any],
-        marked: BitMap64 | None,
-        deleted: bool,
-    ) -> Iterator[pa.RecordBatch]:
+    def _stored(self, group: RowGroup) -> Iterator[tuple[int, dict[str, pa.Array]]]:
+        """Yield number of rows and columns of batches of a row group, as the file has them, without dictionaries."""
         import pyarrow as pa
 
-        size = batch_rows(parquet, group, stored, self._most_rows)
-        for length, columns in _stored_batches(parquet, group, stored, size, self._most_rows):
-            if _counts(marked, start, start + length, deleted):
-                arrays = [_values(source, columns, length) for source in sources]
-                batch = pa.RecordBatch.from_arrays(arrays, schema=self._target)
-                yield batch if marked is None else _live(batch, marked, start, deleted)
-            start += length
+        names = list(dict.fromkeys(source[0] for source in group.sources if isinstance(source, tuple)))
+        if not names:
+            for first in range(0, group.num_rows, self.most_rows):
+                yield min(self.most_rows, group.num_rows - first), {}
+            return
+        chunks, opened = self._checked(group, names), group.opened
+        encoded = encoded_columns(chunks, opened.footer.schema_arrow, min(self.most_rows, group.num_rows))
 
-    def _check_memory(
-        self, file: AddFile | RemoveFile, parquet: pq.ParquetFile, opened: Any, group: int, stored: Sequence[str]
-    ) -> None:
-        """Refuse a row group that takes much more memory than its size lets expect.
+        def longest(chunk: Chunk) -> int:
+            return longest_value(opened.reader([chunk.path]), group.number, chunk)
+
+        known = {*encoded, *(f.name for f in opened.footer.schema_arrow if pa.types.is_dictionary(f.type))}
+        others = [chunk for chunk in chunks if chunk.path not in known]
+        size = batch_rows(others, self.most_rows, None if opened.remote else longest)
+        decoded = opened.reader(encoded).iter_batches(size, row_groups=[group.number], columns=names, use_threads=True)
+        for batch in joined(chain.from_iterable(map(plain_parts, decoded)), self.most_rows):
+            yield batch.num_rows, dict(zip(batch.schema.names, batch.columns, strict=True))
+
+    def _checked(self, group: RowGroup, names: Sequence[str]) -> list[Chunk]:
+        """Return what columns of a row group declare, and refuse those that take much more memory than their size lets expect.
 
         Headers of pages are read where that costs no requests; in other files only if the footer, which counts all pages of a
         column together, does not tell that they are small.
         """
-        headers = self._store.local_root is not None or _is_small(file)
+        opened, file, number = group.opened, group.file, group.number
         try:
-            problem = check_pages(parquet, opened, group, stored, headers=headers)
-            if problem is not None and not headers:
-                problem = check_pages(parquet, opened, group, stored, headers=True)
+            chunks = declared(opened.footer, opened.content(), number, names, headers=not opened.remote)
+            problem = problem_of(chunks)
+            if problem is not None and opened.remote:
+                chunks = declared(opened.footer, opened.content(), number, names, headers=True)
+                problem = problem_of(chunks)
         except ValueError as error:
             raise OSError(str(error)) from error
         if problem is not None:
@@ -171,11 +243,10 @@ class FileReader:
                 table=self._store.root,
                 version=self._version,
             )
+        return chunks
 
-    def _open(self, file: AddFile | RemoveFile) -> tuple[pq.ParquetFile, Any]:
-        """Return a file, and its content for other reads than those of Arrow."""
+    def _open(self, file: AddFile | RemoveFile) -> _Opened:
         import pyarrow as pa
-        import pyarrow.parquet as pq
 
         path = unquote(file.path)
         directory = path.rpartition("/")[0]
@@ -186,11 +257,12 @@ class FileReader:
                 self._stores[directory] = store
         else:
             key = path.rpartition("/")[2]
-        opened = store.open_input(key, file.size)
-        if store.local_root is None and _is_small(file):
-            opened = pa.BufferReader(opened.read())
-        parquet = pq.ParquetFile(opened, pre_buffer=store.local_root is None, coerce_int96_timestamp_unit="us")
-        return parquet, opened
+        content, remote = store.open_input(key, file.size), store.local_root is None
+        if remote and file.size is not None and file.size <= _WHOLE_BYTES:
+            content, remote = pa.BufferReader(content.read()), False
+        return _Opened(
+            partial(store.open_input, key, file.size) if remote else lambda: content, remote, _parquet(content, remote)
+        )
 
     def _sources(self, file: AddFile | RemoveFile, parquet: pq.ParquetFile) -> list[Any]:
         """Return where each column comes from: a scalar, or its name in the file and the function to convert it."""
@@ -198,7 +270,7 @@ class FileReader:
 
         from airflow_delta.log.arrow.arrays import array
 
-        there = list(parquet.schema_arrow)
+        there = [plain_field(field) for field in parquet.schema_arrow]
         kind = FileKind(self._by_id, _is_legacy(parquet.metadata.metadata or {}), _int96_columns(parquet.metadata))
         if self._by_id and there and not has_ids(there) and not all(self._in_partition):
             raise DeltaAnalysisException("the table finds columns by field id, and it has no field ids")
@@ -216,51 +288,16 @@ class FileReader:
         return sources
 
 
-def _is_small(file: AddFile | RemoveFile) -> bool:
-    return file.size is not None and file.size <= _WHOLE_BYTES
-
-
-def _stored_batches(
-    parquet: pq.ParquetFile, group: int, names: Sequence[str], size: int, most: int
-) -> Iterator[tuple[int, dict[str, pa.Array]]]:
-    """Yield number of rows and columns of batches of a row group.
-
-    :param size: rows to decode at once.
-    :param most: rows of a batch; those that are decoded are joined, since each costs time.
-    """
-    if not names:
-        rows = parquet.metadata.row_group(group).num_rows
-        for first in range(0, rows, BATCH_ROWS):
-            yield min(BATCH_ROWS, rows - first), {}
-        return
-    waiting: list[pa.RecordBatch] = []
-    rows = used = 0
-    for batch in parquet.iter_batches(size, row_groups=[group], columns=list(names), use_threads=False):
-        if waiting and (rows + batch.num_rows > most or used + batch.nbytes > _BATCH_BYTES):
-            yield rows, _joined(waiting, names)
-            waiting, rows, used = [], 0, 0
-        waiting.append(batch)
-        rows, used = rows + batch.num_rows, used + batch.nbytes
-    if waiting:
-        yield rows, _joined(waiting, names)
-
-
-def _joined(batches: Sequence[pa.RecordBatch], names: Sequence[str]) -> dict[str, pa.Array]:
+def _repeated(value: pa.Scalar, length: int) -> pa.Array:
     import pyarrow as pa
 
-    if len(batches) == 1:
-        return {name: batches[0].column(name) for name in names}
-    [batch] = pa.Table.from_batches(batches).combine_chunks().to_batches()
-    return {name: batch.column(name) for name in names}
+    return pa.repeat(value, length) if value.is_valid else pa.nulls(length, value.type)
 
 
-def _values(source: Any, columns: dict[str, pa.Array], length: int) -> pa.Array:
-    import pyarrow as pa
+def _parquet(content: Any, remote: bool, **options: Any) -> pq.ParquetFile:
+    import pyarrow.parquet as pq
 
-    if isinstance(source, tuple):
-        name, convert = source
-        return convert(columns[name])
-    return pa.repeat(source, length) if source.is_valid else pa.nulls(length, source.type)
+    return pq.ParquetFile(content, pre_buffer=remote, coerce_int96_timestamp_unit="us", **options)
 
 
 def _counts(marked: BitMap64 | None, start: int, end: int, deleted: bool) -> bool:

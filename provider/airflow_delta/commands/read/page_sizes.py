@@ -6,7 +6,7 @@ Compression and run lengths make a file of a few hundred bytes a gigabyte in mem
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -22,6 +22,9 @@ MAX_VALUES = 1 << 26
 """Values of lists and maps in one page, which may be those of one row, decoded together; more if they are stored as such."""
 
 _VALUE_BYTES = 8
+_LENGTH_BYTES = 4
+_UNKNOWN = 16_384
+_REFERENCES = (2, 8)  # PLAIN_DICTIONARY, RLE_DICTIONARY
 
 BATCH_BYTES = 1 << 30
 SMALLEST_BATCH = 1024
@@ -35,38 +38,113 @@ class PageHeader(NamedTuple):
     :param length: bytes of the header itself.
     :param size: bytes of the page that follows, as stored.
     :param memory: bytes of the page once it is decompressed.
+    :param encoding: of its values, as Parquet numbers them.
     """
 
     length: int
     size: int
     memory: int
     num_values: int
+    encoding: int
 
 
-def check_pages(parquet: pq.ParquetFile, file: Any, group: int, names: Sequence[str], *, headers: bool) -> str | None:
-    """Return why some columns of a row group are not decoded, ``None`` if they may be.
+class Chunk(NamedTuple):
+    """What the pages of a column declare in a row group; without their headers, what the footer says of all together.
+
+    :param path: in the file.
+    :param stored: compressed bytes.
+    :param repeated: it is in a list or a map.
+    :param is_text: its values have different lengths.
+    :param num_values: of all pages.
+    :param memory: bytes of its dictionary and its largest other page.
+    :param most: values in one page.
+    :param dictionary: bytes of its dictionary, of which one value may stand in all rows; more if that is not known.
+    :param distinct: values in the dictionary; a quarter of a batch if that is not known.
+    :param plain: bytes of the pages that hold values themselves.
+    :param refers: all pages refer to the dictionary; a guess without headers.
+    """
+
+    path: str
+    stored: int
+    repeated: bool
+    is_text: bool
+    num_values: int
+    memory: int
+    most: int
+    dictionary: int
+    distinct: int
+    plain: int
+    refers: bool
+
+
+def declared(parquet: pq.ParquetFile, file: Any, group: int, names: Sequence[str], *, headers: bool) -> list[Chunk]:
+    """Return what the pages of some columns of a row group declare.
 
     :param file: the open file, for the headers of its pages.
     :param names: top-level columns.
     :param headers: read these headers; otherwise believe the footer.
     :raises ValueError: if a header cannot be read.
     """
-    wanted, memory, stored = set(names), 0, 0
-    about = parquet.metadata.row_group(group)
+    wanted, about = set(names), parquet.metadata.row_group(group)
+    found = []
     for at in range(about.num_columns):
         chunk = about.column(at)
-        if not _is_of(chunk.path_in_schema, wanted):
+        if _is_of(chunk.path_in_schema, wanted):
+            repeated = parquet.schema.column(at).max_repetition_level > 0
+            found.append(_of_headers(file, chunk, repeated) if headers else _of_footer(chunk, repeated))
+    return found
+
+
+def _of_footer(chunk: pq.ColumnChunkMetaData, repeated: bool) -> Chunk:
+    total, values = chunk.total_uncompressed_size, chunk.num_values
+    return Chunk(
+        chunk.path_in_schema,
+        chunk.total_compressed_size,
+        repeated,
+        chunk.physical_type == "BYTE_ARRAY",
+        values,
+        total,
+        values,
+        min(total, MAX_BYTES),
+        _UNKNOWN,
+        0,
+        chunk.has_dictionary_page and total <= _LENGTH_BYTES * values,  # each value itself would take more
+    )
+
+
+def _of_headers(file: Any, chunk: pq.ColumnChunkMetaData, repeated: bool) -> Chunk:
+    dictionary = distinct = largest = most = plain = values = 0
+    first = chunk.has_dictionary_page
+    refers = first
+    for header in _headers(file, chunk):
+        if first:
+            dictionary, distinct, first = header.memory, header.num_values, False
             continue
-        largest, most = chunk.total_uncompressed_size, chunk.num_values
-        if headers:
-            dictionary, largest, most = _largest(file, chunk)
-            largest += dictionary
-        there = chunk.total_compressed_size
-        allowed = max(MAX_VALUES, MAX_FACTOR * there // _VALUE_BYTES)
-        if parquet.schema.column(at).max_repetition_level and most > allowed:
-            return f"column {chunk.path_in_schema} declares {most:,} values in one page, at most {allowed:,} are decoded"
-        memory += largest
-        stored += there
+        largest, most, values = max(largest, header.memory), max(most, header.num_values), values + header.num_values
+        if header.encoding not in _REFERENCES:
+            plain, refers = plain + header.memory, False
+    return Chunk(
+        chunk.path_in_schema,
+        chunk.total_compressed_size,
+        repeated,
+        chunk.physical_type == "BYTE_ARRAY",
+        values,
+        dictionary + largest,
+        most,
+        dictionary,
+        distinct,
+        plain,
+        refers,
+    )
+
+
+def problem_of(chunks: Sequence[Chunk]) -> str | None:
+    """Return why some columns of a row group are not decoded, ``None`` if they may be."""
+    for chunk in chunks:
+        allowed = max(MAX_VALUES, MAX_FACTOR * chunk.stored // _VALUE_BYTES)
+        if chunk.repeated and chunk.most > allowed:
+            return f"column {chunk.path} declares {chunk.most:,} values in one page, at most {allowed:,} are decoded"
+    memory, stored = sum(chunk.memory for chunk in chunks), sum(chunk.stored for chunk in chunks)
     if memory <= max(MAX_BYTES, MAX_FACTOR * stored):
         return None
     return (
@@ -75,15 +153,25 @@ def check_pages(parquet: pq.ParquetFile, file: Any, group: int, names: Sequence[
     )
 
 
-def batch_rows(parquet: pq.ParquetFile, group: int, names: Sequence[str], most: int) -> int:
-    """Return how many rows to decode at once: all of them may hold one value of a dictionary."""
-    wanted, value = set(names), 0
-    about = parquet.metadata.row_group(group)
-    for at in range(about.num_columns):
-        chunk = about.column(at)
-        if chunk.physical_type == "BYTE_ARRAY" and _is_of(chunk.path_in_schema, wanted):
-            value += min(chunk.total_uncompressed_size, MAX_BYTES)
-    return most if value * most <= BATCH_BYTES else min(most, max(SMALLEST_BATCH, BATCH_BYTES // value))
+def batch_rows(chunks: Sequence[Chunk], most: int, longest: Callable[[Chunk], int] | None = None) -> int:
+    """Return how many rows to decode at once: one value of a dictionary may stand in all of them.
+
+    :param longest: returns the bytes of the longest value in a dictionary; asked only if the size of the dictionary decides.
+    """
+    texts = [chunk for chunk in chunks if chunk.is_text]
+    plain = sum(chunk.plain for chunk in texts)
+    each = 0
+    if plain > BATCH_BYTES // 2:  # a row may have a page of it
+        plain, each = 0, sum(min(chunk.plain, chunk.memory) for chunk in texts)
+
+    def rows(lengths: Sequence[int]) -> int:
+        taken = plain + each * most + sum(n * min(most, chunk.num_values) for n, chunk in zip(lengths, texts, strict=True))
+        return most if taken <= BATCH_BYTES else max(SMALLEST_BATCH, (BATCH_BYTES - plain) // (each + sum(lengths)))
+
+    found = rows([chunk.dictionary for chunk in texts])
+    if found < most and longest is not None:
+        found = rows([min(chunk.dictionary, longest(chunk)) if chunk.dictionary else 0 for chunk in texts])
+    return min(most, found)
 
 
 def _is_of(path: str, names: set[str]) -> bool:
@@ -94,19 +182,6 @@ def _is_of(path: str, names: set[str]) -> bool:
             return True
         at = path.rfind(".", 0, at)
     return False
-
-
-def _largest(file: Any, chunk: pq.ColumnChunkMetaData) -> tuple[int, int, int]:
-    """Return the memory of a chunk's dictionary and of its largest other page, and the most values in a page."""
-    dictionary = largest = most = 0
-    first = True
-    for header in _headers(file, chunk):
-        if first and chunk.has_dictionary_page:
-            dictionary = header.memory
-        else:
-            largest, most = max(largest, header.memory), max(most, header.num_values)
-        first = False
-    return dictionary, largest, most
 
 
 def _headers(file: Any, chunk: pq.ColumnChunkMetaData) -> Iterator[PageHeader]:
@@ -123,8 +198,7 @@ def _headers(file: Any, chunk: pq.ColumnChunkMetaData) -> Iterator[PageHeader]:
 def _read_header(file: Any, at: int) -> PageHeader:
     size = _HEADER_BYTES
     while True:
-        file.seek(at)
-        data = file.read(size)
+        data = file.read_at(size, at)
         try:
             return parse_header(data)
         except IndexError:
@@ -145,8 +219,14 @@ def parse_header(data: bytes) -> PageHeader:
     if not isinstance(memory, int) or not isinstance(size, int) or min(memory, size) < 0:
         raise ValueError("a page has no size")
     about: dict[int, Any] = next((found[kind] for kind in (5, 8, 7) if isinstance(found.get(kind), dict)), {})
-    num_values = about.get(1)
-    return PageHeader(reader.at, size, memory, num_values if isinstance(num_values, int) else 0)
+    num_values, encoding = about.get(1), about.get(4 if 8 in found else 2)
+    return PageHeader(
+        reader.at,
+        size,
+        memory,
+        num_values if isinstance(num_values, int) else 0,
+        encoding if isinstance(encoding, int) else 0,
+    )
 
 
 class _Compact:

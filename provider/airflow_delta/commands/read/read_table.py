@@ -1,17 +1,19 @@
 """Rows of a version, or of some of its files, as a stream of record batches.
 
-Memory holds a row group of one file at a time, so callers may stop whenever they have enough.
+Memory holds parts of a few row groups at a time, so callers may stop whenever they have enough.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from airflow_delta.commands.files.row_counts import live_records, num_records
 from airflow_delta.commands.read.columns import arrow_field
 from airflow_delta.commands.read.data_file import BATCH_ROWS, FileReader
+from airflow_delta.commands.read.in_turn import in_turn
 from airflow_delta.commands.read.page_sizes import MAX_FACTOR
 from airflow_delta.commands.read.row_filter import check_decidable, selected
 from airflow_delta.exceptions import DeltaIllegalArgumentException, DeltaTableNotFoundException, ReadLimitException
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyroaring import BitMap64
 
+    from airflow_delta.commands.read.data_file import RowGroup
     from airflow_delta.log import AddFile, RemoveFile, Snapshot
     from airflow_delta.log.actions.actions import Metadata
     from airflow_delta.log.delta_log import DeltaLog
@@ -34,6 +37,10 @@ ROWS_BYTES = 2 << 30
 """Memory of the rows that a read with a limit may return, whatever the size of the files."""
 
 _VECTORS_AT_ONCE = 32
+
+_MOST_WORKERS = 8  # row groups that are decoded at once
+_BYTES_WAITING = 64 << 20  # of a row group, before they are taken
+_GROUPS_WAITING = 16
 
 
 class Rows:
@@ -245,14 +252,32 @@ def _batches(
     deleted: bool,
 ) -> Iterator[pa.RecordBatch]:
     progress = Progress(f"Reading rows of {log.uri}", len(files))
-    for first in range(0, len(files), _VECTORS_AT_ONCE):
-        some = files[first : first + _VECTORS_AT_ONCE]
-        vectors = _vectors(log, some)
-        for position, file in enumerate(progress.over(some)):
-            for batch in reader.read(file, vectors.get(position), deleted=deleted):
-                kept = batch if predicate is None else batch.filter(selected(predicate, batch))
-                if kept.num_rows:
-                    yield kept if kept.num_columns == width else kept.select(list(range(width)))
+
+    def groups() -> Iterator[Iterator[RowGroup]]:
+        for first in range(0, len(files), _VECTORS_AT_ONCE):
+            some = files[first : first + _VECTORS_AT_ONCE]
+            vectors = _vectors(log, some)
+            for position, file in enumerate(progress.over(some)):
+                yield reader.groups(file, vectors.get(position), deleted=deleted)
+
+    def rows(group: RowGroup) -> Iterator[pa.RecordBatch]:
+        for batch in reader.rows(group):
+            kept = batch if predicate is None else _selected(predicate, batch)
+            if kept.num_rows:
+                yield kept if kept.num_columns == width else kept.select(list(range(width)))
+
+    if reader.most_rows < BATCH_ROWS:  # of which nobody takes many
+        return chain.from_iterable(map(rows, chain.from_iterable(groups())))
+    import pyarrow as pa
+
+    workers = max(2, min(pa.cpu_count(), _MOST_WORKERS))
+    opened = in_turn(groups(), workers=workers, size=lambda _group: 1, most=_GROUPS_WAITING)
+    return in_turn(map(rows, opened), workers=workers, size=lambda batch: batch.nbytes, most=_BYTES_WAITING)
+
+
+def _selected(predicate: Predicate, batch: pa.RecordBatch) -> pa.RecordBatch:
+    wanted = selected(predicate, batch)
+    return batch if wanted.true_count == batch.num_rows else batch.filter(wanted)  # which would copy all of it
 
 
 def _in_proportion(

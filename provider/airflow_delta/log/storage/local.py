@@ -357,10 +357,14 @@ class LocalStore(LogStore):
         self._replace(path, (data,))
 
     def scratch_file(self) -> BinaryIO:
-        """Return an unnamed file in the log directory if the system supports it, so that putting it copies nothing."""
+        """Return an unnamed file of the table's file system if the system supports it, so that putting it copies nothing."""
         if self._anonymous_files:
-            with contextlib.suppress(OSError, PathOutsideTableException):  # then any other place is fine
-                folder = self._open_folder(LOG_DIRECTORY)
+            # Then any other place is fine.
+            with contextlib.suppress(OSError, PathOutsideTableException, LocationNotWritableException):
+                try:
+                    folder = self._open_folder(LOG_DIRECTORY)
+                except FileNotFoundError:  # the first files of a table are staged before its log
+                    folder = self._open_directory("")
                 try:
                     descriptor = os.open(".", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o666, dir_fd=folder)
                 finally:
