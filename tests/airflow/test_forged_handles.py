@@ -319,19 +319,10 @@ def altered(run, task_id: str, **fields) -> None:
     """Alter the XCom of a task in Airflow's database, as its API lets users do."""
     from airflow.models.xcom import XComModel
     from airflow.utils.session import create_session
-    from sqlalchemy import select
 
     value = {**run.xcom(task_id), **fields}
     with create_session() as session:
-        row = session.scalar(
-            select(XComModel).where(
-                XComModel.dag_id == run.dag_id,
-                XComModel.run_id == run.run_id,
-                XComModel.task_id == task_id,
-                XComModel.key == "return_value",
-            )
-        )
-        row.value = XComModel.serialize_value(value)
+        XComModel.set("return_value", value, dag_id=run.dag_id, task_id=task_id, run_id=run.run_id, session=session)
 
 
 @pytest.mark.airflow

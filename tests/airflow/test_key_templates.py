@@ -150,7 +150,7 @@ def test_an_xcom_that_is_none():
         def xcom_pull(self, **_):
             return None
 
-    ti = Pulling(task_id="start", run_id="a_run", map_index=-1, dag_id="keys")
+    ti = Pulling(task_id="start", run_id="a_run", map_index=-1, dag_id="keys", task=operator)
     with pytest.raises(REFUSED, match="transaction_key of the task 'start' is None"):
         operator.render_template_fields({**CONTEXT, "ti": ti, "dag": dag, "expanded_ti_count": None})
 

@@ -77,9 +77,11 @@ def warning_of(run, task_id: str) -> str | None:
     from airflow.utils.session import create_session
     from sqlalchemy import select
 
+    from airflow_delta.airflow_internals.database import of_latest_tries
+
     with create_session() as session:
         row = session.scalar(
-            select(XComModel).where(
+            of_latest_tries(select(XComModel)).where(
                 XComModel.dag_id == run.dag_id,
                 XComModel.run_id == run.run_id,
                 XComModel.task_id == task_id,

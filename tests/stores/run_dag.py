@@ -48,10 +48,12 @@ def result(dag_run: Any) -> dict[str, Any]:
     from airflow.utils.session import create_session
     from sqlalchemy import select
 
+    from airflow_delta.airflow_internals.database import of_latest_tries
+
     with create_session() as session:
         found = session.merge(dag_run).get_task_instances(session=session)
         rows = session.scalars(
-            select(XComModel).where(
+            of_latest_tries(select(XComModel)).where(
                 XComModel.dag_id == dag_run.dag_id, XComModel.run_id == dag_run.run_id, XComModel.key == "return_value"
             )
         )

@@ -167,14 +167,14 @@ def run(cell: Cell, more: list[str], turn: int | None) -> dict[str, str]:
     part = None if turn is None or cell.parts == 1 else f"{turn % cell.parts + 1}/{cell.parts}"
     try:
         home = environment(cell)
-        said = test(cell, home, more, part)
+        passed, said = test(cell, home, more, part)
     except (OSError, subprocess.CalledProcessError) as error:
         said_so = getattr(error, "stderr", None) or getattr(error, "stdout", None) or str(error)
         return {"verdict": "FAILED", "counts": f"no environment: {said_so[-300:].strip()}", "what": f"Python {cell.python}"}
     whole = "" if part is None else f", part {part}"
     return {
-        "verdict": "passed" if said.returncode == 0 else "FAILED",
-        "counts": counts(said.stdout) + whole,
+        "verdict": "passed" if passed else "FAILED",
+        "counts": counts(said) + whole,
         "what": installed(cell, home),
     }
 
@@ -273,8 +273,11 @@ def installed(cell: Cell, home: Path) -> str:
     return ", ".join([*found, f"Python {cell.python}"])
 
 
-def test(cell: Cell, home: Path, more: list[str], part: str | None) -> subprocess.CompletedProcess[str]:
-    """Run the tests of a cell; warnings of other versions are shown, and are no errors."""
+def test(cell: Cell, home: Path, more: list[str], part: str | None) -> tuple[bool, str]:
+    """Run the tests of a cell, and return whether they passed, and what pytest said, which ``build/versions`` has as it comes.
+
+    Warnings of other versions are shown, and are no errors.
+    """
     quick = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:disable"
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK", "SPARK_HOME"))}
     environment |= {"PATH": f"{home / 'bin'}:{os.environ['PATH']}", "TEST_DEPENDS": " ".join(cell.tests)}
@@ -282,12 +285,14 @@ def test(cell: Cell, home: Path, more: list[str], part: str | None) -> subproces
     environment |= {"SPARK_LAUNCHER_OPTS": quick, "SPARK_SUBMIT_OPTS": quick}
     command = [str(home / "bin" / "python"), "-m", "pytest", "-q", "-W", "default", "-p", "no:cacheprovider", "-n", "2"]
     command += ["--dist", "loadfile", "-m", SLOWER, *more, "tests"]
-    done = subprocess.run(
-        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
-    )
-    if done.returncode:
-        print(done.stdout[-20_000:], flush=True)
-    return done
+    log = ROOT / "build" / "versions" / f"{cell.name}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("w") as output:
+        code = subprocess.run(command, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT, check=False).returncode
+    said = log.read_text(errors="replace")
+    if code:
+        print(said[-20_000:], flush=True)
+    return code == 0, said
 
 
 def counts(output: str) -> str:
