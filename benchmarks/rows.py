@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 from pyroaring import BitMap64
 
-from airflow_delta.commands.arrow.stage_rows import stage_rows
+from airflow_delta.commands.arrow.stage_rows import stage_arrow
 from airflow_delta.commands.begin.begin import begin
 from airflow_delta.commands.publish.publish import publish
 from airflow_delta.commands.read.read_table import read_table
@@ -89,7 +89,7 @@ def write_ours(table: Path, data: pa.Table, configuration: dict[str, str | None]
     handle = begin(log, app_id="benchmark", txn_version=0, partition_by=["month"], configuration=configuration)
     view = open_stage(log, handle, task_id="stage", attempt="1")
     request = plan_stage(view, mode="append", partition_by=["month"])
-    publish(log, handle, [collect_stage(view, request, stage_rows(log, data, request))], attempt="1")
+    publish(log, handle, [collect_stage(view, request, stage_arrow(log, data, request))], attempt="1")
 
 
 def write_theirs(table: Path, data: pa.Table) -> None:

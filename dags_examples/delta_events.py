@@ -62,11 +62,13 @@ def delta_events_consumer():
             def changes(spark, key):
                 from airflow_delta.commands.changes.plan_changes import plan_changes
                 from airflow_delta.hooks.delta import DeltaHook
-                from airflow_delta.spark.changes import read_changes
+                from airflow_delta.spark.changes import read_change_plan
 
                 version = int(key.rpartition("/")[2])
                 plan = plan_changes(DeltaHook().get_log(ORDERS), starting_version=version, ending_version=version)
-                return read_changes(spark, plan).selectExpr("id", "amount", "_change_type AS change", f"{version}L AS version")
+                return read_change_plan(spark, plan).selectExpr(
+                    "id", "amount", "_change_type AS change", f"{version}L AS version"
+                )
 
             changes(key)
 

@@ -32,10 +32,14 @@ def delta_changes():
         def deleted(spark, result):
             from airflow_delta.commands.changes.plan_changes import plan_changes
             from airflow_delta.hooks.delta import DeltaHook
-            from airflow_delta.spark.changes import read_changes
+            from airflow_delta.spark.changes import read_change_plan
 
             plan = plan_changes(DeltaHook().get_log(TABLE), starting_version=result["version"])
-            return read_changes(spark, plan).where("_change_type = 'delete'").select("id", "_commit_version", "_commit_timestamp")
+            return (
+                read_change_plan(spark, plan)
+                .where("_change_type = 'delete'")
+                .select("id", "_commit_version", "_commit_timestamp")
+            )
 
         deleted(written.result)
 

@@ -83,7 +83,7 @@ def check_tasks(tasks: Sequence[Any]) -> None:
             raise DeltaIllegalArgumentException(f"The task {task.task_id!r}: {message}")
 
 
-def check_overwrites(stages: Sequence[Any]) -> None:
+def check_dag_overwrites(stages: Sequence[Any]) -> None:
     """Refuse stages of one transaction that certainly overwrite the same rows, with nothing to say which of them wins.
 
     What templates and different predicates replace is seen by the commit.

@@ -85,9 +85,9 @@ class DeltaTransactionGroup(TaskGroup):
                 "function, or create a task that stages, such as DeltaMergeOperator or DeltaStageSparkSubmitOperator."
             )
         if not self.commit_kwargs.get("allow_skipped"):  # otherwise, of two branches one may run
-            from airflow_delta.dag_checks import check_overwrites
+            from airflow_delta.dag_checks import check_dag_overwrites
 
-            check_overwrites(stages)
+            check_dag_overwrites(stages)
         audits = [task for task in self.iter_tasks() if self._takes_part(task, "audit")]
         for audit in audits:
             self._give_stages(audit, stages)
@@ -186,7 +186,7 @@ def delta_transaction(
     :param restart_conn_id: connection to Airflow's REST API, needed for ``restart`` if the Dag has tasks that are not downstream
         of the start task. (templated)
     :param conflict_detection: how closely the commit checks concurrent commits since the version that was read: ``delta``,
-        ``statistics`` or ``rows``, as in :class:`~airflow_delta.operators.committing.Committer`. Default: that of
+        ``statistics`` or ``rows``, as in :class:`~airflow_delta.operators.committing.CommitPart`. Default: that of
         ``default_args``, or ``rows``. (templated)
     :param outlets: assets that the commit emits; default: the table's own, unless its name, or the connection of a relative name,
         is templated.

@@ -64,7 +64,7 @@ def test_reads_are_recorded_for_the_conflict_check(run_dag, tables):
     from airflow_delta.log import DeltaLog
     from airflow_delta.operators.arrow import ArrowTableReader
     from airflow_delta.operators.pyspark import TableReader
-    from airflow_delta.staging.contract import ReadSet, StagedWrite
+    from airflow_delta.staging.contract import DeclaredReads, StagedWrite
 
     log = DeltaLog.for_table(f"{tables}/arrow_stages")
     view = open_stage(log, begin(log, transaction_key="reads"), task_id="stage", attempt="1-aaaaaaaa")
@@ -75,12 +75,12 @@ def test_reads_are_recorded_for_the_conflict_check(run_dag, tables):
         attempt="1",
         mode="append",
         schema_string="{}",
-        reads=ReadSet(),
+        reads=DeclaredReads(),
     )
     table = ArrowTableReader(view)
     assert table.add_reads(staged) is staged
     table.read("part = 'a'", columns=["id"])
-    assert table.add_reads(staged).reads == ReadSet(predicates=("part = 'a'",), scanned=("part = 'a'",))
+    assert table.add_reads(staged).reads == DeclaredReads(predicates=("part = 'a'",), scanned=("part = 'a'",))
     assert len(table()) == 4
     assert table.add_reads(staged).reads.whole_table
     assert issubclass(TableReader, ArrowTableReader.__mro__[1])
@@ -103,7 +103,7 @@ def test_what_a_stage_cannot_be_is_said_when_the_dag_is_parsed():
 
 @pytest.mark.s3
 def test_on_an_object_store(s3_lake):
-    from airflow_delta.commands.arrow.stage_rows import stage_rows
+    from airflow_delta.commands.arrow.stage_rows import stage_arrow
     from airflow_delta.commands.begin.begin import begin
     from airflow_delta.commands.publish.publish import publish
     from airflow_delta.commands.stage.stage_view import open_stage
@@ -116,7 +116,7 @@ def test_on_an_object_store(s3_lake):
     handle = begin(log, transaction_key="one", partition_by=["p"])
     view = open_stage(log, handle, task_id="stage", attempt="1-aaaaaaaa", spark_table_uri=log.uri)
     request = plan_stage(view)
-    staged = collect_stage(view, request, stage_rows(log, rows, request))
+    staged = collect_stage(view, request, stage_arrow(log, rows, request))
     assert not log.table_exists()
     publish(hook.get_log("staged"), handle, [staged], attempt="1-bbbbbbbb")
     options = {**hook.storage_options("s3://lake/staged"), "aws_allow_http": "true"}

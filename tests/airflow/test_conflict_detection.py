@@ -15,7 +15,7 @@ from airflow_delta import delta_transaction
 from airflow_delta.decorators.delta_stream import delta_stream_task
 from airflow_delta.exceptions import ConcurrentAppendException, DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
-from airflow_delta.operators.committing import Committer
+from airflow_delta.operators.committing import CommitPart
 from airflow_delta.operators.delete_update import DeltaDeleteOperator
 from airflow_delta.operators.detection import resolved_lines
 from airflow_delta.operators.maintenance import DeltaMaintenanceOperator
@@ -94,7 +94,7 @@ class TestLevels:
 def test_it_reaches_the_commit(level):
     operator = TASKS["commit"](conflict_detection="{{ params.level }}")
     rendered(operator, level)
-    committer = operator.hold(Committer)
+    committer = operator.hold(CommitPart)
     assert committer.policy().conflict_detection == level
     assert committer.options(context(operator))["tags"][DETECTION_TAG] == level
 
@@ -218,7 +218,7 @@ def test_the_task_of_a_commit_logs_it(uri, monkeypatch):
         table=uri, table_id="id", version=13, read_version=2, transaction_id="x", operation="WRITE", attempts=1, resolved=RESOLVED
     )
     for told in (result, replace(result, resolved={})):
-        operator.hold(Committer).note(told)
+        operator.hold(CommitPart).note(told)
     texts = operator.log.texts()
     assert [text.split(" (")[0] for text in texts] == [
         f"Transaction x: committed version 13 of {uri}",

@@ -16,7 +16,7 @@ from airflow_delta.assets.delta import commits_of_events, delta_asset, event_ext
 from airflow_delta.decorators.delta_merge import delta_merge_task
 from airflow_delta.operators.alter import DeltaAlterTableOperator
 from airflow_delta.operators.clone import DeltaCloneOperator
-from airflow_delta.operators.committing import Committer
+from airflow_delta.operators.committing import CommitPart
 from airflow_delta.operators.convert import DeltaConvertOperator
 from airflow_delta.operators.create import DeltaCreateTableOperator
 from airflow_delta.operators.delete_update import DeltaDeleteOperator, DeltaTruncateOperator, DeltaUpdateOperator
@@ -187,7 +187,7 @@ class TestTheAssetOfATaskThatCommitsByItself:
     def test_a_commit_of_an_earlier_attempt_that_has_left_the_log_is_one(self):
         task, events = DeltaTruncateOperator(**SOME), Events()
         left = replace(result(6), operation="", transaction_id="", committed_before=True)
-        Committer.of(task).emit({"outlet_events": events}, left)
+        CommitPart.of(task).emit({"outlet_events": events}, left)
         assert events[delta_asset("orders", "lake")].extra["version"] == 6
 
     def test_a_stream_without_new_batches_is_none(self):

@@ -13,7 +13,7 @@ import pytest
 from airflow_delta import exceptions
 from airflow_delta.log import DeltaLog
 from airflow_delta.observability import TaskMetrics, tag_value
-from airflow_delta.operators.committing import Committer
+from airflow_delta.operators.committing import CommitPart
 from airflow_delta.operators.delete_update import DeltaDeleteOperator
 from airflow_delta.operators.observing import watched_commit
 from airflow_delta.operators.progress import spark_work
@@ -342,8 +342,8 @@ class TestLines:
 
     def test_the_operators_that_commit_are_watched(self):
         """Whoever commits goes through the watch: their number must not grow without it."""
-        assert Committer in DeltaDeleteOperator.parts
-        assert Committer in DeltaRestoreOperator.parts
+        assert CommitPart in DeltaDeleteOperator.parts
+        assert CommitPart in DeltaRestoreOperator.parts
 
 
 REQUEST = StageRequest(

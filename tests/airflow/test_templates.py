@@ -15,7 +15,7 @@ from airflow_delta.decorators.delta_merge import delta_merge_task
 from airflow_delta.decorators.delta_stage import delta_stage_task
 from airflow_delta.decorators.delta_stream import delta_stream_task
 from airflow_delta.log import DeltaLog
-from airflow_delta.operators.committing import Committer
+from airflow_delta.operators.committing import CommitPart
 from airflow_delta.operators.stage import DeltaStageSparkSubmitOperator
 from airflow_delta.operators.vacuum import DeltaVacuumOperator
 from support.task_classes import task_classes
@@ -85,5 +85,5 @@ def test_the_timeout_of_transactions_as_text(tmp_path):
     deltalake.write_deltalake(str(tmp_path), pa.table({"id": [1]}))
     operator = DeltaVacuumOperator(task_id="t", table=str(tmp_path), transaction_timeout_hours="{{ params.hours }}")
     operator.render_template_fields({"params": {"hours": 48}})
-    result = operator.run(DeltaLog.for_table(str(tmp_path)), operator.hold(Committer), context(operator))
+    result = operator.run(DeltaLog.for_table(str(tmp_path)), operator.hold(CommitPart), context(operator))
     assert result["numLiveTransactions"] == 0

@@ -14,7 +14,7 @@ from airflow.sdk import RetryAction
 
 from airflow_delta import exceptions
 from airflow_delta.commands.stage.load import check_reported
-from airflow_delta.operators.committing import Committer
+from airflow_delta.operators.committing import CommitPart
 from airflow_delta.operators.expected_stages import _unambiguous as unambiguous_questions
 from airflow_delta.operators.expected_stages import expected_stages
 from airflow_delta.operators.identity import flatten_reports, parse_handle, try_chain
@@ -208,7 +208,7 @@ class TestCommit:
 
     def test_limits_and_options_reach_the_commit(self):
         operator = commit({}, [], max_commit_attempts=3, commit_timeout=7.5, checkpoint="off", fail_on_hook_error=True)
-        policy = operator.hold(Committer).policy()
+        policy = operator.hold(CommitPart).policy()
         assert (policy.max_attempts, policy.total_timeout, policy.checkpoint, policy.fail_on_hook_error) == (3, 7.5, "off", True)
 
     def test_user_metadata_and_own_hooks(self, uri):

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_delta.commands.changes.plan_changes import plan_changes
-from airflow_delta.commands.changes.read_changes import read_changes as read_in_worker
+from airflow_delta.commands.changes.read_changes import read_change_plan as read_in_worker
 from airflow_delta.commands.stage import scan
 from airflow_delta.exceptions import DeltaError
 from airflow_delta.spark import read as reading
-from airflow_delta.spark.changes import read_changes
+from airflow_delta.spark.changes import read_change_plan
 from airflow_delta.staging.change_plan import ChangePlan
 from delta_spark.support import delta_log, open_log, rows_of, sql_name
 
@@ -58,7 +58,7 @@ def theirs(delta: SparkSession, path: Path, **options: Any) -> list[str]:
 def ours(delta: SparkSession, path: Path, **arguments: Any) -> list[str]:
     """Return the rows as Spark reads our plan, after the worker's own reader has read the same ones."""
     plan = plan_changes(open_log(path), **arguments)
-    found = rows_of(read_changes(delta, ChangePlan.from_dict(json.loads(json.dumps(plan.to_dict())))))
+    found = rows_of(read_change_plan(delta, ChangePlan.from_dict(json.loads(json.dumps(plan.to_dict())))))
     assert rows_of(delta.createDataFrame(read_in_worker(open_log(path), **arguments).to_table())) == found
     return found
 
@@ -107,7 +107,7 @@ def test_a_mix_of_operations_of_both(delta: SparkSession, table: Table, properti
     # Without column mapping, changes are read with the latest schema; with it, with that of the last version read.
     assert ("n" in before.columns) == (ending == "plain")
     plan = plan_changes(open_log(path), starting_version=1, ending_version=3)
-    assert read_changes(delta, plan).schema.simpleString() == before.schema.simpleString()
+    assert read_change_plan(delta, plan).schema.simpleString() == before.schema.simpleString()
 
 
 def text(milliseconds: int) -> str:

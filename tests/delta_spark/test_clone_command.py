@@ -12,7 +12,7 @@ from airflow_delta.commands.changes.plan_changes import plan_changes
 from airflow_delta.commands.clone import clone_table
 from airflow_delta.commands.compute_statistics import compute_statistics
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaIllegalStateException
-from airflow_delta.spark.changes import read_changes
+from airflow_delta.spark.changes import read_change_plan
 from commands.flow import Table
 from delta_spark.support import assert_same_state, delta_rows, open_log, rows_of, sql_name
 
@@ -162,7 +162,7 @@ def test_change_data_feed_and_column_mapping(delta: SparkSession, tables: tuple[
     for path in (ours.path, theirs.path, empty.path):
         version = len(list((path / "_delta_log").glob("0*.json"))) - 1
         feed = delta.read.format("delta").option("readChangeFeed", "true").option("startingVersion", version).load(str(path))
-        changes = read_changes(delta, plan_changes(open_log(path), starting_version=version))
+        changes = read_change_plan(delta, plan_changes(open_log(path), starting_version=version))
         assert rows_of(changes) == rows_of(feed)
         assert [row.q for row in changes.collect()] == ["a"]
 

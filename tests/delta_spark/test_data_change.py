@@ -20,7 +20,7 @@ from airflow_delta.commands.rewrite.delete import plan_delete
 from airflow_delta.commands.rewrite.update import plan_update
 from airflow_delta.commands.stage.scan import plan_scan
 from airflow_delta.exceptions import StageConflictException
-from airflow_delta.spark.changes import read_changes
+from airflow_delta.spark.changes import read_change_plan
 from airflow_delta.spark.read import read_scan_plan
 from commands.flow import Table
 from delta_spark.support import open_log, rows_of, sql_name
@@ -176,7 +176,7 @@ def check(delta: SparkSession, table: Table, chain: Chain, version: int, *, feed
     if feed:
         reader = delta.read.format("delta").option("readChangeFeed", "true").option("startingVersion", version)
         changes = reader.option("endingVersion", version).load(str(table.path))
-        ours = read_changes(delta, plan_changes(open_log(table.path), starting_version=version, ending_version=version))
+        ours = read_change_plan(delta, plan_changes(open_log(table.path), starting_version=version, ending_version=version))
         assert rows_of(ours) == rows_of(changes), chain.done
         net: Counter[Row] = Counter()
         for change in changes.collect():

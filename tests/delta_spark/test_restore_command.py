@@ -13,7 +13,7 @@ import pytest
 from airflow_delta.commands.changes.plan_changes import plan_changes
 from airflow_delta.commands.restore import restore
 from airflow_delta.exceptions import DeltaError
-from airflow_delta.spark.changes import read_changes
+from airflow_delta.spark.changes import read_change_plan
 from delta_spark.support import delta_history, delta_rows, open_log, rows_of, sql_name
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ def feeds(delta: SparkSession, path: Path, start: int, end: int) -> tuple[list[s
     reader = delta.read.format("delta").option("readChangeFeed", "true").option("startingVersion", start)
     for read in (
         lambda: reader.option("endingVersion", end).load(str(path)),
-        lambda: read_changes(delta, plan_changes(open_log(path), starting_version=start, ending_version=end)),
+        lambda: read_change_plan(delta, plan_changes(open_log(path), starting_version=start, ending_version=end)),
     ):
         try:
             found.append(rows_of(read()))

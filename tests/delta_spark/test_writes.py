@@ -12,7 +12,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from airflow_delta.commands.arrow.stage_rows import stage_rows
+from airflow_delta.commands.arrow.stage_rows import stage_arrow
 from airflow_delta.commands.changes.plan_changes import plan_changes
 from airflow_delta.commands.write.collect_write import collect_stage
 from airflow_delta.commands.write.plan_write import plan_stage
@@ -27,7 +27,7 @@ from airflow_delta.exceptions import (
     SchemaMismatchException,
     StageConflictException,
 )
-from airflow_delta.spark.changes import read_changes
+from airflow_delta.spark.changes import read_change_plan
 from airflow_delta.transaction import Operation
 
 if TYPE_CHECKING:
@@ -556,7 +556,7 @@ def test_a_schema_that_is_replaced_with_the_feed_and_column_mapping(
     assert {name: after[name] for name in before} == before
     found = [(row.id, row.s.a, row._change_type) for row in feed_of(judge, version).collect()]
     assert sorted(found) == [(1, 2, "delete"), (5, 6, "insert")]
-    ours = read_changes(judge.spark, plan_changes(table.log(), starting_version=version))
+    ours = read_change_plan(judge.spark, plan_changes(table.log(), starting_version=version))
     assert sorted((row.id, row.s.a, row._change_type) for row in ours.collect()) == sorted(found)
     judge.sql("INSERT INTO {t} SELECT * FROM {t}")
 
@@ -593,7 +593,7 @@ def test_rows_staged_without_spark(delta: SparkSession, table: Table, mode: str)
         handle = table.begin()
         view = table.view(handle, spark_table_uri=table.uri)
         request = plan_stage(view, **options)
-        table.publish(handle, collect_stage(view, request, stage_rows(table.log(), rows, request)))
+        table.publish(handle, collect_stage(view, request, stage_arrow(table.log(), rows, request)))
 
     stage(rows)
     assert judge.rows("t, n, d, day, s.x, s.y, m, c, unix_micros(p)") == ordered(

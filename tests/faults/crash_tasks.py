@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_delta.commands.arrow.stage_rows import stage_rows
+from airflow_delta.commands.arrow.stage_rows import stage_arrow
 from airflow_delta.commands.begin.begin import begin
 from airflow_delta.commands.convert.run_convert import convert_to_delta
 from airflow_delta.commands.publish.abort import abort
@@ -138,7 +138,7 @@ def stage_without_spark(run: Run) -> None:
     """The worker writes the rows itself."""
     view = open_stage(run.log(), run.pulled("handle"), task_id="stage", attempt=run.attempt)
     request = plan_stage(view)
-    report = stage_rows(view.log, pa.table({"id": pa.array([5, 6], pa.int64()), "p": pa.array([1, 2], pa.int64())}), request)
+    report = stage_arrow(view.log, pa.table({"id": pa.array([5, 6], pa.int64()), "p": pa.array([1, 2], pa.int64())}), request)
     run.push("staged", collect_stage(view, request, report))
 
 

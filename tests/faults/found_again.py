@@ -41,17 +41,17 @@ Patches = dict[str, Any]
 
 
 def _abort_by_json_commits() -> Patches:
-    from airflow_delta.commands.outcome.evidence import Evidence
+    from airflow_delta.commands.outcome.evidence import LogEvidence
     from airflow_delta.commands.outcome.find_commit import find_commit
     from airflow_delta.commands.publish import abort
 
     fence_off = abort.fence_off
 
-    def evidence(log: Any, handle: Any, **_: Any) -> Evidence:
+    def evidence(log: Any, handle: Any, **_: Any) -> LogEvidence:
         log.update()
         since = max(handle.read_version + 1, 0)
         found = find_commit(log, app_id=handle.app_id, transaction_id=handle.transaction_id, since=since)
-        return Evidence(found is not None, None if found is None else found.version)
+        return LogEvidence(found is not None, None if found is None else found.version)
 
     def fenced(*arguments: Any, **options: Any) -> Any:
         markers, own = fence_off(*arguments, **options)

@@ -75,7 +75,7 @@ def _whatever_it_got_back(_rule: Any) -> Any:
             return None
         before = next(file.deletion_vector for file in winner.removed_files if file.path == added.path)
         old, new = self.vector(before), self.vector(added.deletion_vector)
-        return rows_of_winners.Replaced(new - old, new)
+        return rows_of_winners.ReplacedVector(new - old, new)
 
     return lost
 

@@ -19,7 +19,7 @@ from pyroaring import BitMap64
 from airflow_delta.commands.stage.load import StageActions
 from airflow_delta.log import AddFile, DeltaLog, RemoveFile, Snapshot
 from airflow_delta.log.statistics.wide_bounds import with_wide_bounds
-from airflow_delta.staging.contract import KeyRead, ManifestRef, ReadSet, StagedWrite, TransactionHandle
+from airflow_delta.staging.contract import DeclaredReads, KeyRead, ManifestRef, StagedWrite, TransactionHandle
 from airflow_delta.staging.manifest import encode_manifest, manifest_ref
 from airflow_delta.staging.paths import KEYS_NAME, attempt_directory
 from faults import row_model as model
@@ -75,7 +75,7 @@ class Planner:
     def _delete(self, delete: model.Delete) -> StageActions:
         files = self._files(delete.where)
         if self._by_partition(delete.where):
-            reads = ReadSet(predicates=(text_of(delete.where),), files=tuple(file.path for file in files))
+            reads = DeclaredReads(predicates=(text_of(delete.where),), files=tuple(file.path for file in files))
             return self._stage([], [file.remove(0) for file in files], mode="rewrite", operation="DELETE", reads=reads)
         return self._rewrite("DELETE", delete.where, lambda row: None if holds(delete.where, row) else row)
 
@@ -96,7 +96,7 @@ class Planner:
             mode="rewrite",
             operation="MERGE",
             num_copied_records=changed.copied,
-            reads=ReadSet(predicates=(text,), files=changed.touched, keys=keys, scanned=(text,) if merge.inserts else ()),
+            reads=DeclaredReads(predicates=(text,), files=changed.touched, keys=keys, scanned=(text,) if merge.inserts else ()),
         )
 
     def _replace(self, replace: model.Replace) -> StageActions:
@@ -113,7 +113,7 @@ class Planner:
             mode="overwrite",
             replace_where=text,
             num_copied_records=changed.copied,
-            reads=ReadSet(predicates=(str(text),), files=changed.touched),
+            reads=DeclaredReads(predicates=(str(text),), files=changed.touched),
         )
 
     def _replace_using(self, replace: model.ReplaceUsing) -> StageActions:
@@ -125,7 +125,7 @@ class Planner:
             mode="rewrite",
             parameters={"replaceUsingCols": list(replace.keys)},
             num_copied_records=changed.copied,
-            reads=ReadSet(predicates=("true",), files=changed.touched, whole_table=True, keys=(keys,), selected=True),
+            reads=DeclaredReads(predicates=("true",), files=changed.touched, whole_table=True, keys=(keys,), selected=True),
         )
 
     def _replace_partitions(self, replace: model.ReplacePartitions) -> StageActions:
@@ -137,7 +137,7 @@ class Planner:
         count = look.count([row for file in files for row, _ids in self.table.live(file).values()])
         if look.update is not None:
             return self._update(look.as_update(count), (text_of(None if whole else look.where), files))
-        reads = ReadSet(predicates=() if whole else (text_of(look.where),), whole_table=whole)
+        reads = DeclaredReads(predicates=() if whole else (text_of(look.where),), whole_table=whole)
         return self._stage(self._new(look.added(count)), mode="append", reads=reads)
 
     def _optimize(self, optimize: model.Optimize) -> StageActions:
@@ -157,7 +157,7 @@ class Planner:
             mode="rewrite",
             operation="OPTIMIZE",
             num_copied_records=0 if keeps else len(placed),
-            reads=ReadSet(files=tuple(remove.path for remove in removes)),
+            reads=DeclaredReads(files=tuple(remove.path for remove in removes)),
         )
 
     # -- rows -----------------------------------------------------------------------------------------------------------------
@@ -191,7 +191,7 @@ class Planner:
             predicates.append(source[0])
             files += [file.path for file in source[1]]
             is_marked = is_marked and source[0] != text
-        reads = ReadSet(
+        reads = DeclaredReads(
             predicates=tuple(dict.fromkeys(predicates)),
             files=tuple(dict.fromkeys(files)),
             marked=(text,) if is_marked and where is not None else (),

@@ -41,7 +41,7 @@ from typing import Any
 from airflow.sdk import get_current_context
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_delta.operators.committing import Committer
+from airflow_delta.operators.committing import CommitPart
 from airflow_delta.operators.transaction import DeltaCommitOperator
 from live.names import gate_name
 
@@ -114,10 +114,10 @@ class FaultyCommitOperator(DeltaCommitOperator):
         return result
 
     def hold(self, part: Any) -> Any:
-        return super().hold(FaultyCommitter if part is Committer else part)
+        return super().hold(FaultyCommitter if part is CommitPart else part)
 
 
-class FaultyCommitter(Committer):
+class FaultyCommitter(CommitPart):
     def policy(self) -> Any:
         policy = super().policy()
 

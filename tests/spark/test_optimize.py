@@ -11,7 +11,7 @@ from airflow_delta.commands.optimize.run_optimize import run_rewrite
 from airflow_delta.commands.read.read_table import read_table
 from airflow_delta.log.expressions.predicate import Predicate
 from airflow_delta.spark.operations import run_operation
-from airflow_delta.spark.zorder import _boundaries, _interleaved, _range_of, ordered
+from airflow_delta.spark.zorder import _boundaries, _interleaved, _range_of, along_z_curve
 from commands.flow import Table
 from support import readers
 
@@ -104,7 +104,7 @@ def test_boundaries_cut_into_equal_parts(spark):
 
 def test_a_frequent_value_does_not_make_one_file_large(spark):
     df = spark.range(8000).selectExpr("1 AS x", "id AS y")
-    parts = ordered(df, [("x",)], 4, 8000).selectExpr("spark_partition_id() AS p").groupBy("p").count().collect()
+    parts = along_z_curve(df, [("x",)], 4, 8000).selectExpr("spark_partition_id() AS p").groupBy("p").count().collect()
     assert len(parts) == 4
     assert max(row["count"] for row in parts) < 4000
 

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
-from airflow_delta.spark.audit import answer
+from airflow_delta.spark.audit import query_answer
 from airflow_delta.spark.operations import read_source
 from airflow_delta.spark.queries import run_query
 from airflow_delta.staging.audit import SqlCheck
@@ -54,7 +54,7 @@ def test_what_runs_on_the_driver(spark, text):
     for run in (
         lambda: run_query(spark, text, whose="a test"),
         lambda: read_source(spark, {"sql": text}, {}),
-        lambda: answer(spark, SqlCheck(name="a", sql=text)),
+        lambda: query_answer(spark, SqlCheck(name="a", sql=text)),
     ):
         with pytest.raises(DeltaIllegalArgumentException, match=r"never allowed|runs a script|contains|turns text"):
             run()
@@ -81,7 +81,7 @@ def test_a_check_reads_no_files(spark, tmp_path):
     (tmp_path / "secret").write_text("hush")
     text = f"SELECT true, value FROM text.`{tmp_path}/secret`"
     assert run_query(spark, text, whose="a stage may").first()["value"] == "hush"
-    found = answer(spark, SqlCheck(name="a", sql=text))
+    found = query_answer(spark, SqlCheck(name="a", sql=text))
     assert found.passed is None
     assert re.search("TABLE_OR_VIEW_NOT_FOUND", found.problem or "")
     assert spark.conf.get("spark.sql.runSQLOnFiles") == "true"

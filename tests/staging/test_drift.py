@@ -6,7 +6,7 @@ import pytest
 
 from airflow_delta.commands.definition.columns_sql import schema_of_columns
 from airflow_delta.exceptions import SchemaDriftException, SchemaMismatchException
-from airflow_delta.staging.drift import Difference, check_schema, differences
+from airflow_delta.staging.drift import SchemaDifference, check_schema, differences
 from airflow_delta.staging.rules import IdentityRule, TableRules
 from airflow_delta.staging.schema import parse_struct
 
@@ -56,7 +56,7 @@ def test_the_same_schema(data):
 def test_every_difference_is_named(data, found):
     with pytest.raises(SchemaDriftException) as raised:
         check_schema(struct(data), struct(EXPECTED), table="/t", version=3)
-    assert [str(Difference.from_dict(each)) for each in raised.value.differences] == found
+    assert [str(SchemaDifference.from_dict(each)) for each in raised.value.differences] == found
     assert "; ".join(found) in raised.value.message
     assert (raised.value.table, raised.value.version) == ("/t", 3)
     assert isinstance(raised.value, SchemaMismatchException), "as final as any other"

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from airflow_delta.exceptions import StagingException
-from airflow_delta.staging.contract import KeyRead, ReadSet
-from airflow_delta.staging.key_values import KeyValues, is_exact, problem_with, same_exact_type
+from airflow_delta.staging.contract import DeclaredReads, KeyRead
+from airflow_delta.staging.key_values import KeyValues, is_key_type, problem_with, same_exact_type
 from airflow_delta.staging.lengths import char_length
 from airflow_delta.staging.report import StageReport
 from commands.flow import column
@@ -102,7 +102,7 @@ def test_types_that_compare_alike() -> None:
         ("x", column("k", "double")),
     ):
         assert not same_exact_type(by_name[one], other)
-    assert not is_exact("decimal")
+    assert not is_key_type("decimal")
     for declared, plain in (("char(3)", False), (" CHAR(3)", False), ("varchar(3)", True)):
         field = {**column("s", "string"), "metadata": {"__CHAR_VARCHAR_TYPE_STRING": declared}}
         assert (same_exact_type(field, field), char_length(field) is None) == (plain, plain)
@@ -117,5 +117,5 @@ def test_json_forms() -> None:
     with pytest.raises(StagingException, match="nulls"):
         StageReport.from_dict({**report.to_dict(), "keys": {**keys("id").to_dict(), "nulls": [1]}})
     read = KeyRead(predicate="true", columns=("id",), null_safe=(False,), low=(1,), high=(2,), nulls=(False,), rows=((1,), (2,)))
-    reads = ReadSet(predicates=("true",), keys=(read,))
-    assert ReadSet.from_dict(json.loads(json.dumps(reads.to_dict()))) == reads
+    reads = DeclaredReads(predicates=("true",), keys=(read,))
+    assert DeclaredReads.from_dict(json.loads(json.dumps(reads.to_dict()))) == reads

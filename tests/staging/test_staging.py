@@ -12,8 +12,8 @@ from airflow_delta.log.features import type_widening
 from airflow_delta.log.features.schema_merge import merge_schema, widens
 from airflow_delta.log.schema.types import parse_type
 from airflow_delta.staging.casts import WIDENS, cast_of
-from airflow_delta.staging.contract import ReadSet, StagedWrite
-from airflow_delta.staging.manifest import check_manifest, encode_manifest, manifest_ref
+from airflow_delta.staging.contract import DeclaredReads, StagedWrite
+from airflow_delta.staging.manifest import encode_manifest, manifest_ref, verify_manifest
 from airflow_delta.staging.paths import attempt_directory, is_hidden, new_attempt, stage_key
 from airflow_delta.staging.schema import WIDEN, keeps_values, may_widen, store_assignment, written_schema
 from airflow_delta.staging.sealed import sealed, unsealed
@@ -24,7 +24,7 @@ def payload(**changes):
 
 
 def test_a_payload_survives_json():
-    write = payload(reads=ReadSet(predicates=("a = 1",)), actions=({"add": {"path": "x", "partitionValues": {"p": None}}},))
+    write = payload(reads=DeclaredReads(predicates=("a = 1",)), actions=({"add": {"path": "x", "partitionValues": {"p": None}}},))
     assert StagedWrite.from_dict(write.to_dict()) == write
     assert StagedWrite.from_dict(write.to_dict() | {"fromTheFuture": 1}) == write
 
@@ -120,9 +120,9 @@ def test_hidden_paths(path, hidden):
 def test_a_manifest_is_what_was_written_or_an_error(damage):
     data = encode_manifest([b'{"add":1}', b'{"add":3}'])
     ref = manifest_ref("m", data, 2)
-    assert check_manifest(ref, data, table="t") == [b'{"add":1}', b'{"add":3}']
+    assert verify_manifest(ref, data, table="t") == [b'{"add":1}', b'{"add":3}']
     with pytest.raises(ManifestException, match="Clear the start task"):
-        check_manifest(ref, damage(data), table="t")
+        verify_manifest(ref, damage(data), table="t")
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,9 @@ def test_both_sides_give_the_same_answer_for_a_pair_of_types(given, target):
     one, other = parse_type(given), parse_type(target)
     assert keeps_values(given, target) is widens(one, other)
     assert (
-        may_widen(given, target) is type_widening.may_widen(one, other) is (given != target and cast_of(given, target) == WIDENS)
+        may_widen(given, target)
+        is type_widening.may_change_type(one, other)
+        is (given != target and cast_of(given, target) == WIDENS)
     )
     if keeps_values(given, target):
         assert store_assignment(given, target) == WIDEN

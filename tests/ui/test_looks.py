@@ -51,7 +51,7 @@ def test_numbers_and_times():
     ],
 )
 def test_kinds(operation, kind):
-    assert formats.kind_of(operation) == kind
+    assert formats.operation_group(operation) == kind
 
 
 def commit(version, rows=10, added=1000, removed=0, operation="WRITE"):

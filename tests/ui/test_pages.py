@@ -682,7 +682,7 @@ def test_a_page_is_read_once_for_many_viewers(known, airflow_app, monkeypatch):
 
     async def look() -> list[object]:
         place, other = (reading.Place(uri, {}, "one connection") for uri in (f"{known}#1", f"{known}#2"))
-        reads = [asyncio.ensure_future(reading.open_transactions(found)) for found in [place] * 50 + [other]]
+        reads = [asyncio.ensure_future(reading.read_open_transactions(found)) for found in [place] * 50 + [other]]
         await asyncio.sleep(0.05)
         go_on.set()
         return await asyncio.gather(*reads)
@@ -709,8 +709,8 @@ def test_a_listing_that_takes_long_holds_up_no_history(airflow_app, monkeypatch)
 
     async def look() -> list[object]:
         places = [reading.Place(f"slow/{number}", {}, "slow") for number in range(4)]
-        listings = [asyncio.ensure_future(reading.open_transactions(place)) for place in places]
-        await asyncio.gather(*(reading.history(place, limit=1, before=None) for place in places))
+        listings = [asyncio.ensure_future(reading.read_open_transactions(place)) for place in places]
+        await asyncio.gather(*(reading.history_of_table(place, limit=1, before=None) for place in places))
         assert listed == ["slow/0"]
         go_on.set()
         return await asyncio.gather(*listings)
@@ -740,7 +740,7 @@ def test_of_one_connection_two_reads_are_under_way_at_a_time(airflow_app, monkey
 
     async def look() -> list[object]:
         places = [reading.Place(f"{name}/{number}", {}, name) for number in range(12) for name in ("a", "b")]
-        return await asyncio.gather(*(reading.history(place, limit=1, before=None) for place in places))
+        return await asyncio.gather(*(reading.history_of_table(place, limit=1, before=None) for place in places))
 
     monkeypatch.setattr(reading, "_ask", ask)
     assert len(asyncio.run(look())) == 24
@@ -763,7 +763,7 @@ def test_many_dead_endpoints_leave_readers_to_the_others(airflow_app, monkeypatc
     async def look() -> list[object]:
         def read(connection: str, number: int) -> asyncio.Future[object]:
             place = reading.Place(f"{connection}/{number}", {}, connection)
-            return asyncio.ensure_future(reading.history(place, limit=1, before=None))
+            return asyncio.ensure_future(reading.history_of_table(place, limit=1, before=None))
 
         await read("known", 0)
         dead = [read(f"dead{connection}", number) for connection in range(10) for number in range(2)]
@@ -791,7 +791,7 @@ def test_too_many_that_wait_are_told_so(airflow_app, monkeypatch):
 
     async def look() -> list[object]:
         places = [reading.Place(f"full/{number}", {}, "full") for number in range(7)]
-        reads = [asyncio.ensure_future(reading.history(place, limit=1, before=None)) for place in places]
+        reads = [asyncio.ensure_future(reading.history_of_table(place, limit=1, before=None)) for place in places]
         await asyncio.sleep(0.05)
         go_on.set()
         return await asyncio.gather(*reads, return_exceptions=True)

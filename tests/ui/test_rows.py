@@ -391,8 +391,8 @@ def test_rows_and_listings_hold_up_no_history(airflow_app, monkeypatch):
     async def look() -> None:
         places = [Place(f"rows/{number}", {}, "rows") for number in range(3)]
         slow = [asyncio.ensure_future(reading.commit_rows(place, 0)) for place in places]
-        slow.append(asyncio.ensure_future(reading.open_transactions(places[0])))
-        await asyncio.gather(*(reading.history(place, limit=1, before=None) for place in places))
+        slow.append(asyncio.ensure_future(reading.read_open_transactions(places[0])))
+        await asyncio.gather(*(reading.history_of_table(place, limit=1, before=None) for place in places))
         assert asked == [("rows", "rows/0")]
         go_on.set()
         await asyncio.gather(*slow)

@@ -11,10 +11,10 @@ from airflow.cli.simple_table import AirflowConsole, SimpleTable
 from airflow.utils import cli as cli_utils
 from airflow.utils.providers_configuration_loader import providers_configuration_loaded
 
-__all__ = ["AirflowConsole", "SimpleTable", "cli_utils", "load_dags", "providers_configuration_loaded", "set_pool"]
+__all__ = ["AirflowConsole", "SimpleTable", "cli_utils", "dag_bag", "providers_configuration_loaded", "set_pool"]
 
 
-def load_dags(path: str) -> Any:
+def dag_bag(path: str) -> Any:
     """Return what Airflow makes of Dag files: ``dags``, and ``import_errors`` by file."""
     from airflow.dag_processing.dagbag import DagBag
 

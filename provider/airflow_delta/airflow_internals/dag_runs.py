@@ -14,7 +14,7 @@ from airflow_delta.airflow_internals.database import DagRun, HITLDetail, XComMod
 
 __all__ = [
     "DagRun",
-    "answer",
+    "answer_task",
     "clear",
     "count_try",
     "create_session",
@@ -101,7 +101,7 @@ def run_task(instance: Any, task: Any) -> None:
     _run_task(ti=instance, task=task, run_triggerer=True)
 
 
-def answer(instance: Any, choice: str, session: Any) -> list[str] | None:
+def answer_task(instance: Any, choice: str, session: Any) -> list[str] | None:
     """Answer a human-in-the-loop task, as Airflow's REST API does.
 
     :return: what it offers, if that is not among it; nothing is answered then.

@@ -16,14 +16,14 @@ def delta_check_dags(args: Namespace) -> None:
     """Show what is wrong with the Delta tasks of Dag files; a file that cannot be read counts as wrong."""
     from airflow.sdk import conf
 
-    from airflow_delta.airflow_internals.command_line import load_dags
+    from airflow_delta.airflow_internals.command_line import dag_bag
     from airflow_delta.dag_checks import dag_problems
 
     dags_folder = Path(conf.get("core", "dags_folder"))
     wanted = Path(args.dag_folder) if args.dag_folder else dags_folder
     # As in Airflow, where a Dag file can import modules of its bundle.
     sys.path += [str(dags_folder), str((wanted if wanted.is_dir() else wanted.parent).absolute())]
-    bag = load_dags(str(wanted))
+    bag = dag_bag(str(wanted))
     dags = sorted(bag.dags.values(), key=lambda dag: str(dag.dag_id))
     rows = [
         {"file": str(path), "dag": None, "task": None, "problem": printable(message_of(error))}

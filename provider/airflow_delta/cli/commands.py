@@ -14,7 +14,7 @@ from airflow_delta.airflow_internals.command_line import AirflowConsole, cli_uti
 from airflow_delta.cli.output import print_data, print_line, print_rows, printable, size, span, utc
 from airflow_delta.cli.progress import progress_shown
 from airflow_delta.exceptions import DeltaError, DeltaTableNotFoundException, VacuumRetentionPeriodTooShortException
-from airflow_delta.links.delta import masked
+from airflow_delta.links.delta import masked_by_airflow
 
 if TYPE_CHECKING:
     from airflow_delta.commands.inspect.observe import CommitSummary
@@ -47,7 +47,7 @@ def command(*, audited: bool = False) -> Callable[[_Command], _Command]:
             except Exception as error:
                 if args.verbose:
                     raise
-                raise SystemExit(printable(masked(_readable(error)))) from None
+                raise SystemExit(printable(masked_by_airflow(_readable(error)))) from None
 
         return command
 
@@ -77,7 +77,7 @@ def delta_history(args: Namespace) -> None:
     """Show the versions of a table, newest first."""
     from airflow_delta.commands.inspect.observe import recent_commits
 
-    commits = recent_commits(table_of(args), args.limit, before=args.before)
+    commits = recent_commits(existing_table(args), args.limit, before=args.before)
     if not print_data([commit.to_dict() for commit in commits], args.output):
         print_rows(map(_commit_row, commits), args.output, fold=("operation", "by"), only_wide=("rows", "size", "read"))
 
@@ -127,10 +127,10 @@ def delta_describe(args: Namespace) -> None:
 def delta_transactions(args: Namespace) -> None:
     """Show the transactions that have staged files."""
     from airflow_delta.cli.runs import with_runs
-    from airflow_delta.commands.outcome.open_transactions import STATES, transactions
+    from airflow_delta.commands.outcome.open_transactions import STATES, list_transactions
 
     log = _log(args)
-    found = with_runs(transactions(log, states=args.state or STATES))
+    found = with_runs(list_transactions(log, states=args.state or STATES))
     if not found:
         _refuse_missing(log)
     if not print_data([transaction.to_dict() for transaction in found], args.output):
@@ -223,7 +223,7 @@ def delta_checkpoint(args: Namespace) -> None:
     """Write a checkpoint of the latest version."""
     from airflow_delta.log.features import protocol
 
-    log = table_of(args)
+    log = existing_table(args)
     snapshot = log.update()
     protocol.check_can_write(snapshot.protocol, snapshot.metadata, log.uri, snapshot.version)
     log.checkpoint(snapshot)
@@ -249,7 +249,7 @@ def _log(args: Namespace) -> DeltaLog:
     return DeltaHook(conn_id or DeltaHook.default_conn_name).get_log(table)
 
 
-def table_of(args: Namespace) -> DeltaLog:
+def existing_table(args: Namespace) -> DeltaLog:
     """Return the log of an existing table."""
     log = _log(args)
     _refuse_missing(log)

@@ -6,7 +6,7 @@ from argparse import Namespace
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_delta.cli.commands import command, table_of
+from airflow_delta.cli.commands import command, existing_table
 from airflow_delta.cli.output import print_data, print_line, print_rows
 
 
@@ -17,7 +17,7 @@ def delta_diff(args: Namespace) -> None:
     from airflow_delta.commands.diff.schema_changes import schema_lines
     from airflow_delta.commands.diff.table_diff import given_keys, published_diff
 
-    log = table_of(args)
+    log = existing_table(args)
     keys = given_keys(log, args.version, args.keys)
     found = published_diff(log, args.version, keys=keys, sample=args.rows, limit=args.max_compared)
     data = diff_to_dict(found)

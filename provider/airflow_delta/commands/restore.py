@@ -203,7 +203,7 @@ def _restored_metadata(restored: Metadata, latest: Metadata) -> Metadata:
     from airflow_delta.transaction.prepare import in_commit_timestamps
 
     metadata = _metadata_with_merged_marks(restored, latest)
-    if not (in_commit_timestamps.is_enabled(metadata) and in_commit_timestamps.is_enabled(latest)):
+    if not (in_commit_timestamps.uses_in_commit_timestamps(metadata) and in_commit_timestamps.uses_in_commit_timestamps(latest)):
         return metadata
     # They may have been off in between: only the latest version knows since when every commit has a timestamp.
     keys = (in_commit_timestamps.ENABLEMENT_VERSION, in_commit_timestamps.ENABLEMENT_TIMESTAMP)

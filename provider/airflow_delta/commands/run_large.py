@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.commands.begin.begin import begin
-from airflow_delta.commands.begin.read_snapshot import read_snapshot
+from airflow_delta.commands.begin.read_snapshot import snapshot_of_transaction
 from airflow_delta.commands.outcome.commit_result import result_of_nothing, result_of_transaction
 from airflow_delta.commands.outcome.find_commit import own_after_conflict
 from airflow_delta.exceptions import DeltaConcurrentModificationException
@@ -62,7 +62,7 @@ def run_large(
         if handle.committed is not None:
             return replace(handle.committed, committed_before=True)
         logger.info("Attempt %s of transaction %s on table %s", attempt, handle.transaction_id, log.uri)
-        snapshot = read_snapshot(log, handle)
+        snapshot = snapshot_of_transaction(log, handle)
         txn = OptimisticTransaction(
             log, snapshot, txn_id=handle.transaction_id, policy=policy, isolation_level=handle.isolation_level
         )

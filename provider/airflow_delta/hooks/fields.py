@@ -22,7 +22,7 @@ from airflow_delta.log.storage.options import (
     OTHER_LOCATIONS,
     canonical_options,
     check_identity,
-    kind_of,
+    store_kind,
 )
 from airflow_delta.masking import masked, secret_of_location, secret_values, user_info_of
 from airflow_delta.staging.location import AZURE, GCS, HDFS, S3, Location
@@ -148,7 +148,7 @@ class ConnectionFields:
         """
         self.check()
         options = canonical_options(self.given_options, uri, whose=self._whose)
-        kind, allowed = kind_of(uri), Allowed.here(process)
+        kind, allowed = store_kind(uri), Allowed.here(process)
         if kind is not None and self.connection is not None:
             if cloud := canonical_options(self._cloud_options(kind, allowed), uri, whose=self._whose):
                 self._check_one_identity(options)
@@ -287,7 +287,7 @@ class ConnectionFields:
 
 def _kind_of_base(path: str | None) -> str | None:
     """Return the kind of store of a base path, ``file`` for a local one; ``None`` without one."""
-    return None if path is None else kind_of(path) or "file"
+    return None if path is None else store_kind(path) or "file"
 
 
 def _parse_options(value: Any, conn_id: str) -> dict[str, str]:

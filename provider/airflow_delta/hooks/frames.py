@@ -89,13 +89,13 @@ def read_changes_with_spark(
     from airflow_delta.commands.read.read_table import wanted_fields
     from airflow_delta.log.expressions.predicate import Predicate
     from airflow_delta.log.schema.types import parse_schema
-    from airflow_delta.spark.changes import read_changes
+    from airflow_delta.spark.changes import read_change_plan
 
     session = _active_session(spark, log.uri)
     plan = plan_changes(log, **versions)
     schema = parse_schema(change_schema(plan.schema_string))
     wanted = wanted_fields(log, plan.ending_version, schema, columns)
-    df = read_changes(session, plan)
+    df = read_change_plan(session, plan)
     if where is not None:
         df = df.where(Predicate.parse(where, schema, table=log.uri, version=plan.ending_version).text)
     return df if columns is None else _selected(df, [field.name for field in wanted])

@@ -54,12 +54,12 @@ def failure_note(error: BaseException) -> dict[str, Any]:
     # XComs are stored and shown unmasked, unlike task logs.
     return {
         "exception": type(error).__name__,
-        "message": masked(str(error).partition("\n")[0])[:_MAX_MESSAGE],
+        "message": masked_by_airflow(str(error).partition("\n")[0])[:_MAX_MESSAGE],
         "version": getattr(error, "winning_version", None),
     }
 
 
-def masked(text: str) -> str:
+def masked_by_airflow(text: str) -> str:
     """Return a text with the secrets that Airflow knows, and credentials in URLs, masked."""
     from airflow_delta.airflow_internals.tasks import redacted
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.exceptions import DeltaAuditFailedException, DeltaConcurrentModificationException
-from airflow_delta.links.delta import masked
+from airflow_delta.links.delta import masked_by_airflow
 from airflow_delta.operators.identity import flatten_reports
 from airflow_delta.operators.maintenance import DeltaMaintenanceOperator
 from airflow_delta.operators.transaction import DeltaAbortOperator, DeltaCommitOperator
@@ -199,8 +199,8 @@ def _event(context: Context, kind: str, title: str, reason: str, **facts: Any) -
     ]
     known: dict[str, Any] = dict.fromkeys(_FACTS)
     # Messages leave Airflow, which masks only its own logs.
-    known |= {**facts, "kind": kind, "title": masked(title), "reason": masked(reason)}
-    known["message"] = masked("\n".join(line for line in lines if line)) + f"\nLog: {ti.log_url}"
+    known |= {**facts, "kind": kind, "title": masked_by_airflow(title), "reason": masked_by_airflow(reason)}
+    known["message"] = masked_by_airflow("\n".join(line for line in lines if line)) + f"\nLog: {ti.log_url}"
     known |= {name: getattr(ti, name) for name in ("dag_id", "run_id", "task_id", "map_index", "try_number", "log_url")}
     return known
 

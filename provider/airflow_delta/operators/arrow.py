@@ -16,7 +16,7 @@ from airflow_delta.operators.base import DeltaOperator, Parts, templated
 from airflow_delta.operators.drift import drift_told
 from airflow_delta.operators.pyspark import authors_own, call_injected, without_injected
 from airflow_delta.operators.stage_work import STAGE_COLOR, GivenTable, StageWork
-from airflow_delta.operators.table_reads import TableReads, change_bounds
+from airflow_delta.operators.table_reads import StageReadRecorder, change_bounds
 from airflow_delta.operators.write_options import WriteOptions
 from airflow_delta.staging.options import check_writer_options
 from airflow_delta.staging.without_spark import COMPARES, REPLACEMENTS, writer_option_problem
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class ArrowTableReader(TableReads):
+class ArrowTableReader(StageReadRecorder):
     """Reads the table as the transaction sees it, and records the reads for the conflict check of the commit.
 
     ``table()`` is the whole table, ``table("month = '2013-01-01'")`` the rows that satisfy a predicate, as a
@@ -120,7 +120,7 @@ class DeltaStageArrowOperator(DeltaOperator, PythonOperator):
                 yield from () if problem is None else (f"it has {problem}.",)
 
     def execute(self, context: Context) -> Any:
-        """Return the staged write; raises as :func:`airflow_delta.commands.arrow.stage_rows.stage_rows` does."""
+        """Return the staged write; raises as :func:`airflow_delta.commands.arrow.stage_rows.stage_arrow` does."""
         self._work = self.hold(StageWork)
         self._work.open(context)
         if (done := self._work.report_if_committed(WriteOptions.of(self).mode)) is not None:
@@ -129,7 +129,7 @@ class DeltaStageArrowOperator(DeltaOperator, PythonOperator):
 
     def execute_callable(self) -> Any:
         """Run the function, write its rows, and turn the files into staged actions."""
-        from airflow_delta.commands.arrow.stage_rows import check_possible, stage_rows
+        from airflow_delta.commands.arrow.stage_rows import check_possible, stage_arrow
         from airflow_delta.commands.write.collect_write import collect_stage
         from airflow_delta.commands.write.plan_write import plan_stage
 
@@ -142,5 +142,5 @@ class DeltaStageArrowOperator(DeltaOperator, PythonOperator):
         injected = {"table": table, "transaction": work.handle}
         rows = call_injected(self.python_callable, self.op_args, self.op_kwargs, injected)
         with drift_told(work.context, stage.handle):
-            report = stage_rows(stage.log, rows, request)
+            report = stage_arrow(stage.log, rows, request)
         return work.report(table.add_reads(work.collected(lambda: collect_stage(stage, request, report))))

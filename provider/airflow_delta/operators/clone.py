@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_delta.log.delta_log import DeltaLog
-    from airflow_delta.operators.committing import Committer
+    from airflow_delta.operators.committing import CommitPart
 
 
 class DeltaCloneOperator(DeltaMaintenanceBase):
@@ -65,7 +65,7 @@ class DeltaCloneOperator(DeltaMaintenanceBase):
         self.source_conn_id = source_conn_id
         self.source_uri = source_uri
 
-    def run(self, log: DeltaLog, committer: Committer, context: Context) -> dict[str, Any]:
+    def run(self, log: DeltaLog, committer: CommitPart, context: Context) -> dict[str, Any]:
         """Clone, commit and return the result.
 
         :raises DeltaIllegalStateException: if the table exists, or with ``replace`` is not empty.

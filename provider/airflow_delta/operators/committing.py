@@ -34,14 +34,14 @@ if TYPE_CHECKING:
     from airflow_delta.staging.contract import CommitResult, StagedWrite
     from airflow_delta.transaction import CommitPolicy, PostCommitHook
 
-__all__ = ["FINAL_ERRORS", "REFUSALS", "Committer"]
+__all__ = ["FINAL_ERRORS", "REFUSALS", "CommitPart"]
 
 TableName = tuple[Any, str | None]
 """A table as a Dag names it, and its connection."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class Committer(Part):
+class CommitPart(Part):
     """The part of a task that commits.
 
     :param user_metadata: text for ``commitInfo.userMetadata``. (templated)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_delta.log.delta_log import DeltaLog
-    from airflow_delta.operators.committing import Committer
+    from airflow_delta.operators.committing import CommitPart
 
 
 class DeltaConvertOperator(DeltaMaintenanceBase):
@@ -45,7 +45,7 @@ class DeltaConvertOperator(DeltaMaintenanceBase):
         self.properties = properties
         self.time_zone = time_zone
 
-    def run(self, log: DeltaLog, committer: Committer, context: Context) -> dict[str, Any]:
+    def run(self, log: DeltaLog, committer: CommitPart, context: Context) -> dict[str, Any]:
         """Convert, commit and return the result.
 
         :raises DeltaAnalysisException: if a file is not Parquet, or the directories do not match the partition schema.

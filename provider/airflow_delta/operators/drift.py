@@ -20,7 +20,7 @@ EVENT = "delta.stage.schemaDrift"
 
 DRIFT_KEY = "delta_schema_drift"
 """XCom of a stage that refused its rows: ``table``, ``version`` read, and ``differences``
-(:class:`airflow_delta.staging.drift.Difference`).
+(:class:`airflow_delta.staging.drift.SchemaDifference`).
 """
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.links.delta import WARNING_KEY, masked
+from airflow_delta.links.delta import WARNING_KEY, masked_by_airflow
 from airflow_delta.operators.identity import commit_tags, default_key_prefix
 from airflow_delta.operators.origin import argument_of, scope_of, start_tasks
 from airflow_delta.operators.run_age import possible_since
@@ -30,7 +30,7 @@ def key_user(task: Any, context: Context, check: str) -> KeyUser:
     def tell(text: str) -> None:
         task.log.warning(text)
         try:
-            ti.xcom_push(key=WARNING_KEY, value=masked(text))
+            ti.xcom_push(key=WARNING_KEY, value=masked_by_airflow(text))
         except Exception:  # the log says it, too
             task.log.warning("Could not push the warning about the key", exc_info=True)
 

@@ -27,7 +27,7 @@ from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.links.delta import DeltaCommitLink, DeltaTableLink
 from airflow_delta.observability import Stopwatch, TaskMetrics
 from airflow_delta.operators.base import DeltaOperator, Parts, templated
-from airflow_delta.operators.committing import Committer
+from airflow_delta.operators.committing import CommitPart
 from airflow_delta.operators.identity import column_names, stage_identity, whole_number
 from airflow_delta.operators.lineage import absolute_table
 from airflow_delta.operators.spark_session import TaskSession
@@ -73,10 +73,10 @@ class DeltaMaintenanceOperator(DeltaOperator):
     :param max_paths: number of deleted paths to list in the result of a step.
 
     The other parameters are those of :class:`~airflow_delta.operators.spark_session.TaskSession` and, for the commits of OPTIMIZE
-    and VACUUM, of :class:`~airflow_delta.operators.committing.Committer` (its ``checkpoint`` is not the step).
+    and VACUUM, of :class:`~airflow_delta.operators.committing.CommitPart` (its ``checkpoint`` is not the step).
     """
 
-    parts: ClassVar[Parts] = (TaskSession, Committer)
+    parts: ClassVar[Parts] = (TaskSession, CommitPart)
     choices: ClassVar[Choices] = {"steps": STEPS}
     template_fields: Sequence[str] = (
         "tables",
@@ -146,7 +146,7 @@ class DeltaMaintenanceOperator(DeltaOperator):
         if not names:
             raise DeltaIllegalArgumentException(f"The task {self.task_id!r} names no table. Pass tables=<URI> or a list of URIs.")
         steps = ordered_steps(column_names(self.steps))
-        committer, session = self.hold(Committer), self.hold(TaskSession)
+        committer, session = self.hold(CommitPart), self.hold(TaskSession)
         vacuum = self._vacuum_options(committer, context)
         with ExitStack() as stack:
 
@@ -170,7 +170,7 @@ class DeltaMaintenanceOperator(DeltaOperator):
         steps: Sequence[str],
         optimize: Callable[[DeltaLog], OptimizeResult],
         vacuum: dict[str, Any],
-        committer: Committer,
+        committer: CommitPart,
         context: Context,
     ) -> TableReport:
         """Run the steps for one table; an error before the first step is reported as its failure."""
@@ -191,7 +191,7 @@ class DeltaMaintenanceOperator(DeltaOperator):
             self.log.exception("The maintenance of %s did not start", name)
             return TableReport(table=name, steps=(StepReport(step=steps[0], status=FAILED, error=error),))
 
-    def _vacuum_options(self, committer: Committer, context: Context) -> dict[str, Any]:
+    def _vacuum_options(self, committer: CommitPart, context: Context) -> dict[str, Any]:
         timeout = hours(self.transaction_timeout_hours, "transaction_timeout_hours")
         return {
             "retention_hours": hours(self.retention_hours),
@@ -205,7 +205,7 @@ class DeltaMaintenanceOperator(DeltaOperator):
         }
 
     def _optimize(
-        self, log: DeltaLog, session: TaskSession, stack: ExitStack, committer: Committer, context: Context
+        self, log: DeltaLog, session: TaskSession, stack: ExitStack, committer: CommitPart, context: Context
     ) -> OptimizeResult:
         from airflow_delta.commands.optimize.plan_optimize import select_for_optimize
         from airflow_delta.commands.optimize.run_optimize import run_rewrite

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow_delta import exceptions
 from airflow_delta.observability import Stopwatch, TaskMetrics
 from airflow_delta.operators.base import DeltaOperator, Part, Parts, templated
-from airflow_delta.operators.committing import Committer
+from airflow_delta.operators.committing import CommitPart
 from airflow_delta.operators.identity import stage_identity, whole_number
 from airflow_delta.operators.origin import check_table_of_result
 from airflow_delta.operators.own_transaction import OwnTransaction
@@ -24,13 +24,13 @@ from airflow_delta.staging.contract import CommitResult, StagedWrite
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_delta.commands.optimize.bins import Rewrite
+    from airflow_delta.commands.optimize.bins import RewriteSelection
     from airflow_delta.commands.publish.compaction_request import OptimizeResult
     from airflow_delta.commands.stage.stage_view import SparkWork, StageView
     from airflow_delta.commands.stage.view import TransactionView
     from airflow_delta.log.delta_log import DeltaLog
 
-    Select = Callable[[TransactionView], Rewrite]
+    Select = Callable[[TransactionView], RewriteSelection]
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -77,7 +77,7 @@ class RewriteWork(Part):
         """
         from airflow_delta.commands.optimize.run_optimize import run_rewrite
 
-        own, committer, runner = self.task.hold(OwnTransaction), self.task.hold(Committer), self.task.hold(SparkRunner)
+        own, committer, runner = self.task.hold(OwnTransaction), self.task.hold(CommitPart), self.task.hold(SparkRunner)
         delta_conn_id = StageWork.of(self.task).delta_conn_id
         log = own.log(delta_conn_id)
         clock = Stopwatch()
@@ -142,7 +142,7 @@ class DeltaOptimizeOperator(DeltaTableOperator):
 
         return plan_optimize(stage, **RewriteWork.of(self).plan_options(), **self._limits())
 
-    def select(self, view: TransactionView) -> Rewrite:
+    def select(self, view: TransactionView) -> RewriteSelection:
         """Return the files to compact, or to order."""
         from airflow_delta.commands.optimize.plan_optimize import select_for_optimize
 
@@ -184,7 +184,7 @@ class DeltaReorgOperator(DeltaTableOperator):
 
         return plan_reorg(stage, **RewriteWork.of(self).plan_options())
 
-    def select(self, view: TransactionView) -> Rewrite:
+    def select(self, view: TransactionView) -> RewriteSelection:
         """Return the files to purge."""
         from airflow_delta.commands.optimize.reorg import select_for_purge
 
@@ -233,7 +233,7 @@ class DeltaAutoCompactOperator(DeltaMaintenanceBase):
             self.table = table
         return super().execute(context) or None
 
-    def run(self, log: DeltaLog, committer: Committer, context: Context) -> dict[str, Any]:
+    def run(self, log: DeltaLog, committer: CommitPart, context: Context) -> dict[str, Any]:
         """Compact what is due; returns an empty result if nothing is.
 
         :raises DeltaIllegalArgumentException: if the commit went to another table.
@@ -265,7 +265,7 @@ class DeltaAutoCompactOperator(DeltaMaintenanceBase):
         return {} if result is None else finish_batches(committer, context, result, clock)
 
 
-def finish_batches(committer: Committer, context: Context, result: OptimizeResult, clock: Stopwatch) -> dict[str, Any]:
+def finish_batches(committer: CommitPart, context: Context, result: OptimizeResult, clock: Stopwatch) -> dict[str, Any]:
     """Log and measure the commits of all batches, and return the result as JSON; the asset event is that of the last."""
     TaskMetrics(context["ti"]).optimized(result, clock.seconds)
     for commit in result.commits:

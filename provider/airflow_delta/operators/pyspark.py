@@ -17,7 +17,7 @@ from airflow_delta.operators.progress import spark_work
 from airflow_delta.operators.returned import not_a_dataframe
 from airflow_delta.operators.spark_session import TaskSession
 from airflow_delta.operators.stage_work import STAGE_COLOR, GivenTable, StageWork
-from airflow_delta.operators.table_reads import TableReads, change_bounds
+from airflow_delta.operators.table_reads import StageReadRecorder, change_bounds
 from airflow_delta.operators.write_options import WriteOptions
 from airflow_delta.staging.options import check_writer_options
 
@@ -33,7 +33,7 @@ INJECTED = ("spark", "table", "transaction")
 _AUTHORS = "_airflow_delta_function"
 
 
-class TableReader(TableReads):
+class TableReader(StageReadRecorder):
     """Reads the table as the transaction sees it, and records the reads for the conflict check of the commit.
 
     ``table()`` is the whole table, ``table("month = '2013-01-01'")`` the rows that satisfy a predicate; the worker prunes
@@ -58,7 +58,7 @@ class TableReader(TableReads):
         return read_scan_plan(self._spark, plan)
 
     def changes(self, start: int | datetime, end: int | datetime | None = None) -> DataFrame:
-        """Return the rows that changed between two commits, both inclusive (``airflow_delta.spark.changes.read_changes``).
+        """Return the rows that changed between two commits, both inclusive (``airflow_delta.spark.changes.read_change_plan``).
 
         Committed changes are final, so no concurrent commit conflicts with this read.
 
@@ -67,7 +67,7 @@ class TableReader(TableReads):
         :raises DeltaIllegalStateException: if the table did not record changes throughout the range.
         """
         from airflow_delta.commands.changes.plan_changes import plan_changes
-        from airflow_delta.spark.changes import read_changes
+        from airflow_delta.spark.changes import read_change_plan
 
         plan = plan_changes(
             self._stage.log,
@@ -76,7 +76,7 @@ class TableReader(TableReads):
             snapshot=self._stage.snapshot,
             transaction_id=self._stage.handle.transaction_id,
         )
-        return read_changes(self._spark, plan)
+        return read_change_plan(self._spark, plan)
 
     def as_view(self, name: str, predicate: str | None = None) -> None:
         """Give these rows a name in SQL; a table that does not exist yet has none, if its schema is known.
@@ -148,7 +148,7 @@ class DeltaStagePySparkOperator(DeltaOperator, PythonOperator):
             injected = {"spark": spark, "table": table, "transaction": self._work.handle}
             return self._dataframe(call_injected(self.python_callable, self.op_args, self.op_kwargs, injected))
 
-        return stage_rows(self, self._work, self.write_options, rows)
+        return stage_dataframe_of(self, self._work, self.write_options, rows)
 
     def _dataframe(self, result: Any) -> DataFrame:
         from pyspark.sql import DataFrame
@@ -158,7 +158,7 @@ class DeltaStagePySparkOperator(DeltaOperator, PythonOperator):
         return result
 
 
-def stage_rows(
+def stage_dataframe_of(
     task: DeltaOperator,
     work: StageWork,
     write_options: Mapping[str, Any] | None,

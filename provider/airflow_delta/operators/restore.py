@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_delta.log.delta_log import DeltaLog
-    from airflow_delta.operators.committing import Committer
+    from airflow_delta.operators.committing import CommitPart
 
 
 class DeltaRestoreOperator(DeltaMaintenanceBase):
@@ -50,7 +50,7 @@ class DeltaRestoreOperator(DeltaMaintenanceBase):
         self.protocol_downgrade_allowed = protocol_downgrade_allowed
         self.max_restarts = max_restarts
 
-    def run(self, log: DeltaLog, committer: Committer, context: Context) -> dict[str, Any]:
+    def run(self, log: DeltaLog, committer: CommitPart, context: Context) -> dict[str, Any]:
         """Restore the table."""
         from airflow_delta.commands.restore import restore
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.operators.base import TABLE_VIEW, DeltaOperator, Parts, templated
-from airflow_delta.operators.pyspark import TableReader, stage_rows
+from airflow_delta.operators.pyspark import TableReader, stage_dataframe_of
 from airflow_delta.operators.spark_session import TaskSession
 from airflow_delta.operators.stage_work import STAGE_COLOR, GivenTable, StageWork
 from airflow_delta.operators.write_options import WriteOptions
@@ -85,7 +85,7 @@ class DeltaStageSqlOperator(DeltaOperator):
                 f"where={self.where!r} of {self._whose} says which rows {{{{ table }}}} has, and its SQL does not name it. Write "
                 "the condition into the query, or read the table with {{ table }}."
             )
-        return stage_rows(self, work, self.write_options, lambda spark, table: self._rows(spark, table, query))
+        return stage_dataframe_of(self, work, self.write_options, lambda spark, table: self._rows(spark, table, query))
 
     def _rows(self, spark: SparkSession, table: TableReader, query: SqlQuery) -> DataFrame:
         from pyspark.errors import ParseException

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.links.delta import DeltaCommitLink, DeltaTableLink
 from airflow_delta.operators.base import DeltaOperator, Parts, templated
-from airflow_delta.operators.committing import Committer
+from airflow_delta.operators.committing import CommitPart
 from airflow_delta.retry_policies import FINAL_ERRORS
 
 if TYPE_CHECKING:
@@ -26,10 +26,10 @@ class DeltaComputeStatisticsOperator(DeltaOperator):
     :param max_restarts: how often to start over if another commit removes one of the files.
     :param delta_conn_id: connection of type ``delta``. (templated)
 
-    The other parameters are those of :class:`~airflow_delta.operators.committing.Committer`.
+    The other parameters are those of :class:`~airflow_delta.operators.committing.CommitPart`.
     """
 
-    parts: ClassVar[Parts] = (Committer,)
+    parts: ClassVar[Parts] = (CommitPart,)
     template_fields: Sequence[str] = ("table", "predicate", "delta_conn_id", *templated(parts))
     template_fields_renderers = {"predicate": "sql"}
     operator_extra_links = (DeltaTableLink(), DeltaCommitLink())
@@ -61,7 +61,7 @@ class DeltaComputeStatisticsOperator(DeltaOperator):
         """
         from airflow_delta.commands.compute_statistics import compute_statistics
 
-        committer = self.hold(Committer)
+        committer = self.hold(CommitPart)
         log = DeltaHook(self.delta_conn_id).get_log(self.table)
         with committer.watched(context, log, (self.table, self.delta_conn_id)):
             result = compute_statistics(

@@ -56,7 +56,7 @@ class DeltaStreamOperator(DeltaOperator, PythonOperator):
     :param write_options: options of Spark's Parquet writer. (templated)
     :param isolation_level: ``Serializable`` or ``WriteSerializable``; default: the table's property. (templated)
     :param conflict_detection: how closely to look at what others committed since a batch began: ``delta``, ``statistics`` or
-        ``rows``, as in :class:`~airflow_delta.operators.committing.Committer`. (templated)
+        ``rows``, as in :class:`~airflow_delta.operators.committing.CommitPart`. (templated)
     :param max_restarts: how often a batch starts over on the newest version after a conflict.
     :param assume_new_batch: id of a batch that is known not to be in the table, if the query has paused for so long that the
         table no longer shows it. (templated)

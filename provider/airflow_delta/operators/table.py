@@ -11,7 +11,7 @@ from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.links.delta import DeltaCommitLink, DeltaTableLink
 from airflow_delta.observability import Stopwatch, TaskMetrics
 from airflow_delta.operators.base import DeltaOperator, Parts, templated
-from airflow_delta.operators.committing import Committer
+from airflow_delta.operators.committing import CommitPart
 from airflow_delta.operators.lineage import absolute_table
 from airflow_delta.operators.outlets import set_default_outlets
 from airflow_delta.operators.own_transaction import OwnTransaction
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from airflow_delta.commands.stage.stage_view import SparkWork, StageView
     from airflow_delta.log.delta_log import DeltaLog
 
-OPERATION: Parts = (StageWork, OwnTransaction, Committer)
+OPERATION: Parts = (StageWork, OwnTransaction, CommitPart)
 """Parts of an operation without Spark."""
 
 SPARK_OPERATION: Parts = (*OPERATION, SparkRunner)
@@ -49,7 +49,7 @@ class DeltaTableOperator(DeltaOperator):
         rearrange files (OPTIMIZE, REORG) have no default.
 
     The other parameters are those of :class:`~airflow_delta.operators.stage_work.StageWork`,
-    :class:`~airflow_delta.operators.own_transaction.OwnTransaction` and :class:`~airflow_delta.operators.committing.Committer`.
+    :class:`~airflow_delta.operators.own_transaction.OwnTransaction` and :class:`~airflow_delta.operators.committing.CommitPart`.
     Operations that work on Spark also have those of :class:`~airflow_delta.operators.spark_runner.SparkRunner`.
     """
 
@@ -101,7 +101,7 @@ class DeltaTableOperator(DeltaOperator):
     def _execute_alone(self, work: StageWork, context: Context) -> dict[str, Any]:
         from airflow_delta.commands.run_transaction import run_transaction
 
-        own, committer = self.hold(OwnTransaction), self.hold(Committer)
+        own, committer = self.hold(OwnTransaction), self.hold(CommitPart)
         log = own.log(work.delta_conn_id)
         writes: list[StagedWrite] = []
 
@@ -168,10 +168,10 @@ class DeltaMaintenanceBase(DeltaOperator):
         compaction, VACUUM) have no default.
 
     The other parameters are those of :class:`~airflow_delta.operators.own_transaction.OwnTransaction` and
-    :class:`~airflow_delta.operators.committing.Committer`.
+    :class:`~airflow_delta.operators.committing.CommitPart`.
     """
 
-    parts: ClassVar[Parts] = (OwnTransaction, Committer)
+    parts: ClassVar[Parts] = (OwnTransaction, CommitPart)
     template_fields: Sequence[str] = ("delta_conn_id", *templated(parts))
     operator_extra_links = (DeltaTableLink(), DeltaCommitLink())
     default_retry_policy = FINAL_ERRORS
@@ -184,17 +184,17 @@ class DeltaMaintenanceBase(DeltaOperator):
         set_default_outlets(self, kwargs, delta_conn_id)
 
     @abstractmethod
-    def run(self, log: DeltaLog, committer: Committer, context: Context) -> dict[str, Any]:
+    def run(self, log: DeltaLog, committer: CommitPart, context: Context) -> dict[str, Any]:
         """Run the operation and return the XCom value."""
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Return what was done."""
-        own, committer = self.hold(OwnTransaction), self.hold(Committer)
+        own, committer = self.hold(OwnTransaction), self.hold(CommitPart)
         log = own.log(self.delta_conn_id)
         with committer.watched(context, log, (own.table, self.delta_conn_id)):
             return self.run(log, committer, context)
 
-    def commit_options(self, committer: Committer, context: Context) -> dict[str, Any]:
+    def commit_options(self, committer: CommitPart, context: Context) -> dict[str, Any]:
         """Return the identity and the options of the commit, as ``run_transaction`` takes them."""
         attempt = new_attempt(context["ti"].try_number)
         return {"attempt": attempt, **OwnTransaction.of(self).options(context), **committer.options(context)}

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from airflow_delta.staging.contract import StagedWrite
 
 
-class TableReads:
+class StageReadRecorder:
     """Records reads of the table that a stage is for."""
 
     def __init__(self, stage: StageView) -> None:

@@ -21,7 +21,7 @@ from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.links.delta import DeltaCommitLink, DeltaTableLink
 from airflow_delta.observability import TaskMetrics
 from airflow_delta.operators.base import DeltaOperator, Parts, templated
-from airflow_delta.operators.committing import Committer
+from airflow_delta.operators.committing import CommitPart
 from airflow_delta.operators.ended import is_aborted
 from airflow_delta.operators.expected_stages import expected_stages, valid_reports
 from airflow_delta.operators.identity import (
@@ -233,13 +233,13 @@ class DeltaCommitOperator(DeltaOperator):
     :param delta_conn_id: connection to the table; default: the start task's. (templated)
     :param table: the transaction's table; default: the start task's. Needed only if no start task is upstream. (templated)
 
-    The other parameters are those of :class:`~airflow_delta.operators.committing.Committer`.
+    The other parameters are those of :class:`~airflow_delta.operators.committing.CommitPart`.
     """
 
     transaction_role: ClassVar[str] = "commit"
     choices: ClassVar[Choices] = {"on_conflict": ON_CONFLICT, "on_clear": ON_CLEAR}
     changes_table: ClassVar[bool] = True
-    parts: ClassVar[Parts] = (Committer,)
+    parts: ClassVar[Parts] = (CommitPart,)
     template_fields: Sequence[str] = (
         "transaction",
         "staged",
@@ -296,7 +296,7 @@ class DeltaCommitOperator(DeltaOperator):
             valid.
         """
         restart = self._restart(context)
-        committer = self.hold(Committer)
+        committer = self.hold(CommitPart)
         log, handle = open_transaction(self, context)
         staged: list[StagedWrite] = []
         expected: dict[tuple[str, int], str | None] | None = None
@@ -344,7 +344,7 @@ class DeltaCommitOperator(DeltaOperator):
 
     def _publish(
         self,
-        committer: Committer,
+        committer: CommitPart,
         context: Context,
         log: DeltaLog,
         handle: TransactionHandle,

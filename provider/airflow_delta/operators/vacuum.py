@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_delta.log.delta_log import DeltaLog
-    from airflow_delta.operators.committing import Committer
+    from airflow_delta.operators.committing import CommitPart
 
 _TRANSACTION_TIMEOUT_HOURS = 7 * 24.0
 
@@ -62,7 +62,7 @@ class DeltaVacuumOperator(DeltaMaintenanceBase):
         self.logging_enabled = logging_enabled
         self.max_paths = max_paths
 
-    def run(self, log: DeltaLog, committer: Committer, context: Context) -> dict[str, Any]:
+    def run(self, log: DeltaLog, committer: CommitPart, context: Context) -> dict[str, Any]:
         """Delete the files."""
         from airflow_delta.commands.vacuum.run_vacuum import vacuum
 

@@ -70,7 +70,7 @@ def rows_of_commit(log: DeltaLog, version: int, *, keys: Sequence[str] = ()) -> 
     :raises RowsNotShownError: if its rows cannot be read here.
     :raises RowKeysError: if a key is no column.
     """
-    from airflow_delta.commands.diff.bounds import Bounds
+    from airflow_delta.commands.diff.bounds import ReadLimits
     from airflow_delta.commands.diff.table_diff import given_keys, published_diff
 
     status = log.store.head(commit_file(version))
@@ -81,7 +81,7 @@ def rows_of_commit(log: DeltaLog, version: int, *, keys: Sequence[str] = ()) -> 
             table=log.uri,
             version=version,
         )
-    bounds = Bounds(files=FILES, num_bytes=DATA_BYTES, values=VALUES)
+    bounds = ReadLimits(files=FILES, num_bytes=DATA_BYTES, values=VALUES)
     try:
         named = given_keys(log, version, keys) if keys else None
         diff = published_diff(log, version, keys=named, sample=SAMPLE, limit=ROWS, bounds=bounds)

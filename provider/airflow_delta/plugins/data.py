@@ -102,13 +102,13 @@ def open_transactions(log: DeltaLog) -> list[dict[str, Any]]:
 
     :raises ReadLimitException: if the table's log is too long for that.
     """
-    from airflow_delta.commands.outcome.open_transactions import transactions
+    from airflow_delta.commands.outcome.open_transactions import list_transactions
     from airflow_delta.staging.paths import STAGING_DIRECTORY
 
     if not log.store.list_directories(STAGING_DIRECTORY):
         return []
     _check_size(log)
-    return [state.to_dict() for state in transactions(log, states=("open", "abandoned", "aborted"))]
+    return [state.to_dict() for state in list_transactions(log, states=("open", "abandoned", "aborted"))]
 
 
 def commit_detail(
@@ -149,7 +149,7 @@ def commit_detail(
         "winners": winners,
         "latest": latest,
         "changes": _changes(raw),
-        "files": files_of_commit(raw, offset=0 if too_large else offset, limit=limit),
+        "files": page_of_files(raw, offset=0 if too_large else offset, limit=limit),
         "offset": 0 if too_large else offset,
         "limit": limit,
         "num_files": None if too_large else sum(1 for _ in _file_lines(raw)),
@@ -317,7 +317,7 @@ def _version(status: FileStatus) -> int:
     return int(status.name.partition(".")[0])
 
 
-def files_of_commit(raw: bytes, *, offset: int = 0, limit: int = FILES) -> list[dict[str, Any]]:
+def page_of_files(raw: bytes, *, offset: int = 0, limit: int = FILES) -> list[dict[str, Any]]:
     """Return some of the file actions of a commit, in its order; the others are not decoded.
 
     :param raw: the commit as in the log.

@@ -23,7 +23,7 @@ Place = tuple[str, str, int | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class RunEvidence:
     """What Airflow knows of some runs.
 
     :param tries: of their tasks.
@@ -40,7 +40,7 @@ class Evidence:
     @classmethod
     def of(
         cls, tries: Iterable[Sequence[Try]], said: Iterable[Answer], left: Mapping[tuple[TaskKey, int], Mapping[str, Any]]
-    ) -> Evidence:
+    ) -> RunEvidence:
         """Return it in order."""
         by_place: dict[Place, list[Try]] = {}
         failed: dict[tuple[str, str], list[Try]] = {}
@@ -64,7 +64,7 @@ class Evidence:
         return [found for found in near if _is_within(one, found)]
 
 
-def ending_of(one: Transaction, evidence: Evidence, since: int | None) -> Ending:
+def ending_of(one: Transaction, evidence: RunEvidence, since: int | None) -> Ending:
     """Return how a transaction ended.
 
     :param since: time from which a transaction without a commit certainly has none.
@@ -97,7 +97,7 @@ def _unfinished(one: Transaction, mine: Sequence[Try]) -> Ending | None:
     return Ending("waiting" if waiting else "running", now)
 
 
-def _without_failure(one: Transaction, mine: Sequence[Try], evidence: Evidence, since: int | None) -> Ending:
+def _without_failure(one: Transaction, mine: Sequence[Try], evidence: RunEvidence, since: int | None) -> Ending:
     commit = next((found for found in mine if found.operator == COMMIT), None)
     if commit is not None and commit.state == "success":
         # Without all commits at hand, what Airflow says counts.
@@ -115,7 +115,7 @@ def _without_failure(one: Transaction, mine: Sequence[Try], evidence: Evidence, 
     return Ending("open", reason=_LEFT)
 
 
-def _failed(failed: Sequence[Try], evidence: Evidence) -> Ending:
+def _failed(failed: Sequence[Try], evidence: RunEvidence) -> Ending:
     """Return the ending of the first of some tasks; of one that was stopped by hand, with its run, abort says why."""
     by = failed[0]
     told = (evidence.left.get((found.key, found.number)) for found in failed if found is by or found.operator == ABORT)

@@ -36,7 +36,7 @@ _KINDS = {
 }
 
 
-def kind_of(operation: str | None) -> str:
+def operation_group(operation: str | None) -> str:
     """Return the kind of an operation: write, create, change, remove, upkeep or metadata."""
     first = (operation or "").upper().split(" ")[0]
     return _KINDS.get(first, "metadata")

@@ -17,8 +17,8 @@ from urllib.parse import unquote
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.allowed import API_SERVER, Allowed
 from airflow_delta.hooks.delta import DeltaHook
-from airflow_delta.links.delta import masked
-from airflow_delta.log.storage.options import kind_of
+from airflow_delta.links.delta import masked_by_airflow
+from airflow_delta.log.storage.options import store_kind
 from airflow_delta.plugins.problems import PageProblem, cannot_be_shown, of_error, unknown_table
 from airflow_delta.staging.location import Location, check_no_secret
 
@@ -72,7 +72,7 @@ class KnownTable:
 
         if self.conn_id is None:
             try:
-                Allowed.here(API_SERVER).check({}, kind_of(self.uri), "the default connection")
+                Allowed.here(API_SERVER).check({}, store_kind(self.uri), "the default connection")
             except DeltaIllegalArgumentException as error:
                 raise of_error(error, self.uri) from None
             return Place(self.uri, {}, Location.parse(self.uri).root)
@@ -101,7 +101,7 @@ class KnownConnection:
         if not self.base_path:
             return False
         base, table = Location.parse(self.base_path), Location.parse(key)
-        return base.holds(table) and is_plain(table.path[len(base.path) :].removeprefix("/"))
+        return base.holds(table) and is_below(table.path[len(base.path) :].removeprefix("/"))
 
     def place_of(self, key: str) -> str:
         """Return the location of a table below the base path, in the account of that path."""
@@ -173,7 +173,7 @@ def table_key(uri: str) -> str:
     return location.key
 
 
-def is_plain(name: str) -> bool:
+def is_below(name: str) -> bool:
     """Return whether a relative name stays below its start, whether or not it is URL-decoded."""
     decoded = unquote(name)
     return bool(name) and not any(
@@ -210,7 +210,7 @@ def table_of_connection(viewer: Viewer, conn_id: str, name: str) -> str:
     :raises PageProblem: if there is no such connection for this user, or the name leads out of its base path.
     """
     found = next((connection for connection in known_tables().connections if connection.conn_id == conn_id), None)
-    if found is None or not found.base_path or not viewer.may_read_connection(conn_id) or not is_plain(name.strip("/")):
+    if found is None or not found.base_path or not viewer.may_read_connection(conn_id) or not is_below(name.strip("/")):
         raise unknown_table(f"{conn_id}: {name}")
     return f"{found.base_path.rstrip('/')}/{name.strip('/')}"
 
@@ -351,7 +351,7 @@ def _connections(session: Session) -> tuple[KnownConnection, ...]:
                 table_key(base)
             found.append(KnownConnection(conn_id, base))
         except Exception as error:  # noqa: BLE001 - one unreadable connection must not hide the others
-            found.append(KnownConnection(conn_id, None, masked(f"{type(error).__name__}: {error}")))
+            found.append(KnownConnection(conn_id, None, masked_by_airflow(f"{type(error).__name__}: {error}")))
     return tuple(found)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from airflow_delta.plugins.transaction_values import Asked, Commit, Transaction
+from airflow_delta.plugins.transaction_values import Asked, CommitRow, Transaction
 from airflow_delta.plugins.tries import TaskKey
 
 Siblings = Mapping[TaskKey, Sequence[Transaction]]
@@ -19,7 +19,7 @@ def siblings(found: Iterable[Transaction]) -> dict[TaskKey, list[Transaction]]:
     return told
 
 
-def match(found: Sequence[Transaction], commits: Iterable[Commit]) -> None:
+def match(found: Sequence[Transaction], commits: Iterable[CommitRow]) -> None:
     """Give each transaction its commit."""
     by_id = {one.transaction_id: one for one in found if one.transaction_id is not None}
     by_instance: dict[tuple[str, str, int], list[Transaction]] = {}
@@ -45,9 +45,9 @@ def must_have_commit(one: Transaction, asked: Asked, known: Siblings) -> bool:
     return not any(each.commit is not None and each.begun < one.begun for each in known[one.key])
 
 
-def find_repairs(found: Iterable[Transaction], commits: Iterable[Commit], known: Siblings) -> None:
+def find_repairs(found: Iterable[Transaction], commits: Iterable[CommitRow], known: Siblings) -> None:
     """Give each transaction without a commit the one that made up for it: of a later start in the same run, or of its key."""
-    by_key: dict[str, list[Commit]] = {}
+    by_key: dict[str, list[CommitRow]] = {}
     for commit in commits:
         for key in commit.keys:
             by_key.setdefault(key, []).append(commit)

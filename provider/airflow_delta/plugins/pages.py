@@ -20,7 +20,7 @@ from airflow_delta.plugins.access import Viewer, ViewerDep, may_see_assets
 from airflow_delta.plugins.known import KnownTable, find_table, table_of_connection
 from airflow_delta.plugins.place import Place
 from airflow_delta.plugins.problems import PageProblem, rows_refused, with_command
-from airflow_delta.plugins.reading import admitted, in_thread
+from airflow_delta.plugins.reading import admitted, in_plugin_thread
 from airflow_delta.plugins.responses import MAX_LOCATION, SecureHeaders, add_error_pages, prefix_of, render, root_of
 from airflow_delta.plugins.selection import NEWEST_FIRST, SEARCHED, Order, Selection
 from airflow_delta.plugins.urls import diff_command, table_url
@@ -62,7 +62,7 @@ def create_app() -> FastAPI:
 
 async def tables(request: Request, viewer: ViewerDep, search: Search = "", page: Offset = 0) -> Response:
     """Show the tables that Airflow knows."""
-    return await in_thread(render, request, "tables.html", page=await _tables(request, viewer, search, page))
+    return await in_plugin_thread(render, request, "tables.html", page=await _tables(request, viewer, search, page))
 
 
 async def open_table(
@@ -103,19 +103,19 @@ WantedDep = Annotated[Wanted, Depends(wanted)]
 async def table(request: Request, viewer: ViewerDep, location: Location, wanted: WantedDep) -> Response:
     """Show what a table is, and its history."""
     page = await _table(request, viewer, location, wanted)
-    return await in_thread(render, request, "table.html", page=page, limit=wanted.limit)
+    return await in_plugin_thread(render, request, "table.html", page=page, limit=wanted.limit)
 
 
 async def transactions(request: Request, viewer: ViewerDep, location: Location, part: bool = False) -> Response:
     """Show the uncommitted transactions: as a page, or as the part that the table's page loads."""
     page = await _transactions(request, viewer, location)
-    return await in_thread(render, request, "transactions_part.html" if part else "transactions.html", page=page)
+    return await in_plugin_thread(render, request, "transactions_part.html" if part else "transactions.html", page=page)
 
 
 async def commit(request: Request, viewer: ViewerDep, location: Location, version: Version, offset: Offset = 0) -> Response:
     """Show one commit."""
     page = await _commit(request, viewer, location, version, offset)
-    return await in_thread(render, request, "commit.html", page=page)
+    return await in_plugin_thread(render, request, "commit.html", page=page)
 
 
 async def rows(
@@ -123,7 +123,7 @@ async def rows(
 ) -> Response:
     """Show the rows of a commit: as a page, or as the part that the commit's page loads."""
     page = await _rows(request, viewer, location, version, keys)
-    return await in_thread(render, request, "rows_part.html" if part else "rows.html", page=page)
+    return await in_plugin_thread(render, request, "rows_part.html" if part else "rows.html", page=page)
 
 
 async def api_tables(request: Request, viewer: ViewerDep, search: Search = "", page: Offset = 0) -> Response:
@@ -163,7 +163,7 @@ async def _table(request: Request, viewer: Viewer, location: str, wanted: Wanted
     found, state = await asyncio.gather(_history(place, looked_at, before), _state(place, before))
     missing, history = found
     where = root_of(request), prefix_of(request)
-    page = await in_thread(views.history_page, viewer, known, history, *where, selected=selected, state=state)
+    page = await in_plugin_thread(views.history_page, viewer, known, history, *where, selected=selected, state=state)
     if missing is not None and not page["transactions"]:  # else the runs that were to create it have failed
         raise missing
     return page
@@ -172,7 +172,7 @@ async def _table(request: Request, viewer: Viewer, location: str, wanted: Wanted
 async def _history(place: Place, limit: int, before: int | None) -> tuple[PageProblem | None, Mapping[str, Any]]:
     """Return a page of the history; of a table that nothing has created yet the problem, and an empty one."""
     try:
-        return None, await reading.history(place, limit=limit, before=before)
+        return None, await reading.history_of_table(place, limit=limit, before=before)
     except PageProblem as problem:
         if problem.status != 404 or before is not None:
             raise
@@ -191,14 +191,14 @@ async def _state(place: Place, before: int | None) -> dict[str, Any] | None:
 
 async def _transactions(request: Request, viewer: Viewer, location: str) -> dict[str, Any]:
     known, place = await _located(viewer, location)
-    found = await reading.open_transactions(place)
-    return await in_thread(views.transactions_page, viewer, known, found, root_of(request), prefix_of(request))
+    found = await reading.read_open_transactions(place)
+    return await in_plugin_thread(views.transactions_page, viewer, known, found, root_of(request), prefix_of(request))
 
 
 async def _commit(request: Request, viewer: Viewer, location: str, version: int, offset: int) -> dict[str, Any]:
     known, place = await _located(viewer, location)
-    detail = await reading.commit(place, version, offset=offset)
-    return await in_thread(views.commit_page, viewer, known, detail, root_of(request), prefix_of(request))
+    detail = await reading.read_commit(place, version, offset=offset)
+    return await in_plugin_thread(views.commit_page, viewer, known, detail, root_of(request), prefix_of(request))
 
 
 async def _rows(request: Request, viewer: Viewer, location: str, version: int, keys: list[str] | None) -> dict[str, Any]:
@@ -206,7 +206,7 @@ async def _rows(request: Request, viewer: Viewer, location: str, version: int, k
     if sum(map(len, named)) > _MAX_KEYS:
         raise PageProblem(422, "The address of this page is not valid", detail=f"keys: at most {_MAX_KEYS} characters")
     known, place = await _located(viewer, location)
-    if not await in_thread(viewer.may_read_rows, known.conn_id):
+    if not await in_plugin_thread(viewer.may_read_rows, known.conn_id):
         raise rows_refused(known.uri)
     try:
         found = await reading.commit_rows(place, version, keys=named)

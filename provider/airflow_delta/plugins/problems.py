@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from airflow_delta.links.delta import masked
+from airflow_delta.links.delta import masked_by_airflow
 
 _MAX_DETAIL = 1500
 _MOMENT = 5
@@ -33,7 +33,7 @@ class PageProblem(Exception):
         self.status = status
         self.title = title
         self.advice = advice
-        self.detail = masked(detail)
+        self.detail = masked_by_airflow(detail)
         self.retry_after = retry_after
 
 
@@ -61,7 +61,7 @@ def of_kinds(kinds: Collection[str], detail: str, table: str) -> PageProblem:
     :param kinds: names of its class and of those above.
     :param detail: the error in its own words.
     """
-    detail = masked(detail)[:_MAX_DETAIL]
+    detail = masked_by_airflow(detail)[:_MAX_DETAIL]
     if "OutsideBasePath" in kinds:
         return unknown_table(table)
     if "ReadLimitException" in kinds:

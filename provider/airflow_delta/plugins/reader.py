@@ -47,13 +47,13 @@ def main() -> None:
     while (request := _receive(requests)) is not None:
         # If the API server is gone, nobody else ends a read that hangs.
         signal.setitimer(signal.ITIMER_REAL, float(request.get("seconds", 60)) + _LATE)
-        reply = json.dumps(answer(request)).encode()
+        reply = json.dumps(handle_request(request)).encode()
         signal.setitimer(signal.ITIMER_REAL, 0)
         answers.write(HEADER.pack(len(reply)) + reply)
         answers.flush()
 
 
-def answer(request: Mapping[str, Any]) -> dict[str, Any]:
+def handle_request(request: Mapping[str, Any]) -> dict[str, Any]:
     """Return the answer to a request: ``{"result": ...}``, or ``{"kinds": [...], "detail": ...}`` of an error.
 
     :param request: ``what`` (a function of :mod:`airflow_delta.plugins.data`, of

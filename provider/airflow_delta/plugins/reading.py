@@ -65,7 +65,7 @@ SLOW = frozenset({LISTING, ROWS})
 logger = logging.getLogger(__name__)
 
 
-async def history(place: Place, *, limit: int, before: int | None) -> dict[str, Any]:
+async def history_of_table(place: Place, *, limit: int, before: int | None) -> dict[str, Any]:
     """Return a page of a table's history, see :func:`airflow_delta.plugins.data.history`.
 
     :raises PageProblem: if it cannot be read.
@@ -88,7 +88,7 @@ async def state(place: Place) -> dict[str, Any]:
     return await _read(place, ("state", place.id), lambda ask_reader: ask_reader("state", {}))
 
 
-async def commit(place: Place, version: int, *, offset: int) -> dict[str, Any]:
+async def read_commit(place: Place, version: int, *, offset: int) -> dict[str, Any]:
     """Return one commit, see :func:`airflow_delta.plugins.data.commit_detail`.
 
     :raises PageProblem: if it cannot be read.
@@ -108,7 +108,7 @@ async def commit(place: Place, version: int, *, offset: int) -> dict[str, Any]:
     return await _read(place, key, ask)
 
 
-async def open_transactions(place: Place) -> list[dict[str, Any]]:
+async def read_open_transactions(place: Place) -> list[dict[str, Any]]:
     """Return the uncommitted transactions, see :func:`airflow_delta.plugins.data.open_transactions`.
 
     :raises PageProblem: if they cannot be read.
@@ -125,7 +125,7 @@ async def commit_rows(place: Place, version: int, *, keys: Sequence[str] = ()) -
     return await _read(place, (ROWS, place.id, version, tuple(keys)), lambda ask_reader: ask_reader(ROWS, asked))
 
 
-async def in_thread(function: Callable[..., T], *arguments: Any, **named: Any) -> T:
+async def in_plugin_thread(function: Callable[..., T], *arguments: Any, **named: Any) -> T:
     """Call a function that queries Airflow's database or renders a page, in one of the plugin's own threads.
 
     In the framework's threads it would block Airflow's own API. For a request that :func:`admitted` has let in: half of its work
@@ -135,13 +135,13 @@ async def in_thread(function: Callable[..., T], *arguments: Any, **named: Any) -
 
 
 async def admitted(function: Callable[..., T], *arguments: Any, **named: Any) -> T:
-    """Call the first function of a request as :func:`in_thread` does, unless too many requests are waiting.
+    """Call the first function of a request as :func:`in_plugin_thread` does, unless too many requests are waiting.
 
     :raises PageProblem: if they are: the browser is told to come back.
     """
     if _process().web.waiting >= WAITING_FOR_A_THREAD:
         raise overloaded()
-    return await in_thread(function, *arguments, **named)
+    return await in_plugin_thread(function, *arguments, **named)
 
 
 async def place_of(known: KnownTable) -> Place:

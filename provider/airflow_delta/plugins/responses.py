@@ -13,7 +13,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.exceptions import HTTPException
 
-from airflow_delta.links.delta import URL_PREFIX, URL_ROUTE, masked
+from airflow_delta.links.delta import URL_PREFIX, URL_ROUTE, masked_by_airflow
 from airflow_delta.plugins import charts, formats
 from airflow_delta.plugins.problems import PageProblem
 from airflow_delta.plugins.urls import commit_url, table_url
@@ -150,9 +150,9 @@ def _crumbs(request: Request) -> list[tuple[str, str | None]]:
     table, version = asked.get("table", ""), asked.get("version", "")
     if page not in _PAGES_OF_TABLES or not table:
         return [("Error", None)]
-    crumbs: list[tuple[str, str | None]] = [(masked(table).rstrip("/").rpartition("/")[2] or "Table", None)]
+    crumbs: list[tuple[str, str | None]] = [(masked_by_airflow(table).rstrip("/").rpartition("/")[2] or "Table", None)]
     # An address with a password in it is not written anywhere.
-    is_plain = masked(table) == table and len(table) <= MAX_LOCATION
+    is_plain = masked_by_airflow(table) == table and len(table) <= MAX_LOCATION
     if page != "/table" and is_plain:
         crumbs = [(crumbs[0][0], table_url(prefix, table))]
     if page in ("/commit", "/rows") and version.isascii() and version.isdecimal() and len(version) < 20:
@@ -189,7 +189,7 @@ def _environment() -> jinja2.Environment:
         time=formats.format_time,
         interval=formats.format_interval,
         ago=formats.ago,
-        kind=formats.kind_of,
+        kind=formats.operation_group,
         unless_default=formats.keys_of_their_own,
     )
     environment.globals.update(sparkline=charts.sparkline, commit_chart=charts.commit_chart)

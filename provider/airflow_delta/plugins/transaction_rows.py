@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.airflow_internals.web import DagAccessEntity
-from airflow_delta.links.delta import masked
+from airflow_delta.links.delta import masked_by_airflow
 from airflow_delta.plugins.runs import RECENT_EVENTS, events, outlets, task_run
-from airflow_delta.plugins.transaction_values import Asked, Commit, Transaction
-from airflow_delta.plugins.transactions import transactions
+from airflow_delta.plugins.transaction_values import Asked, CommitRow, Transaction
+from airflow_delta.plugins.transactions import airflow_transactions
 from airflow_delta.plugins.urls import commit_url
 
 if TYPE_CHECKING:
@@ -43,18 +43,18 @@ def transactions_of(session: Session, viewer: Viewer, table: KnownTable, history
     is_whole = history["older"] is None and not history["begins_at"]
     since = 0 if is_whole else min((commit.at for commit in told), default=None)
     asked = _asked(session, [table], {table.key: told}, {table.key: since}, _EVENTS)
-    return transactions(session, viewer, asked, RUNS_OF_A_TABLE).get(table.key, [])
+    return airflow_transactions(session, viewer, asked, RUNS_OF_A_TABLE).get(table.key, [])
 
 
 def transactions_of_tables(session: Session, viewer: Viewer, tables: Sequence[KnownTable]) -> dict[str, list[Transaction]]:
     """Return the same for several tables, from the latest runs and without their logs."""
-    return transactions(session, viewer, _asked(session, tables, {}, {}, 2 * RECENT_EVENTS), RUNS_OF_THE_LIST)
+    return airflow_transactions(session, viewer, _asked(session, tables, {}, {}, 2 * RECENT_EVENTS), RUNS_OF_THE_LIST)
 
 
 def _asked(
     session: Session,
     tables: Sequence[KnownTable],
-    logs: Mapping[str, Sequence[Commit]],
+    logs: Mapping[str, Sequence[CommitRow]],
     since: Mapping[str, int | None],
     limit: int,
 ) -> list[Asked]:
@@ -69,15 +69,15 @@ def _asked(
     return asked
 
 
-def _of_log(commit: Mapping[str, Any]) -> Commit:
+def _of_log(commit: Mapping[str, Any]) -> CommitRow:
     tags = commit["tags"]
     names = [tags.get(f"airflow.{name}") for name in ("dagId", "runId", "taskId")]
     task = (*names, _number(tags.get("airflow.mapIndex"))) if all(names) else None
     keys = frozenset(commit["app_transactions"])
-    return Commit(commit["version"], commit["timestamp"] or 0, commit["txn_id"], task, keys)
+    return CommitRow(commit["version"], commit["timestamp"] or 0, commit["txn_id"], task, keys)
 
 
-def _of_event(event: Any) -> Commit:
+def _of_event(event: Any) -> CommitRow:
     said = event.said
     task: TaskKey | None = None
     if event.dag_id and event.run_id and event.task_id:
@@ -86,7 +86,7 @@ def _of_event(event: Any) -> Commit:
     # A run that found its key committed did so when the event was recorded.
     at = at if isinstance(at, int) and not again else event.at
     named = None if again else said.get("transaction_id")
-    return Commit(
+    return CommitRow(
         said["version"], at, named if isinstance(named, str) else None, task, frozenset({key} if isinstance(key, str) else ())
     )
 
@@ -97,7 +97,7 @@ def transaction_row(viewer: Viewer, table: KnownTable, one: Transaction, root: s
     ending, by = one.ending, one.ending.by
     told = ending.note if viewer.may_read_xcom(dag_id) else {}
     answers = viewer.may_read_run(dag_id, DagAccessEntity.HITL_DETAIL)
-    message = masked(_text(told.get("message")) or "") or None
+    message = masked_by_airflow(_text_of(told.get("message")) or "") or None
     app_id = one.handle.get("appId")
     repair = None
     if one.commit is not None:
@@ -114,7 +114,7 @@ def transaction_row(viewer: Viewer, table: KnownTable, one: Transaction, root: s
         "begun": one.begun,
         "timestamp": one.at,
         "ended_by": None if by is None else {**task_run(root, *by.key, by.number), "state": by.state, "operator": by.operator},
-        "exception": _text(told.get("exception")),
+        "exception": _text_of(told.get("exception")),
         "message": message,
         "brief": None if message is None else brief_of(message, table.uri),
         "conflict_version": _number(told.get("version"), None),
@@ -135,7 +135,7 @@ def brief_of(message: str, uri: str) -> str:
     return brief[:1].upper() + brief[1:] if begins_sentence else brief
 
 
-def _text(value: Any) -> str | None:
+def _text_of(value: Any) -> str | None:
     return None if value is None else str(value)
 
 

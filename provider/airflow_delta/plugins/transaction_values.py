@@ -33,7 +33,7 @@ class Ending:
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
+class CommitRow:
     """A commit, from the log or an event.
 
     :param at: its time, in milliseconds.
@@ -59,7 +59,7 @@ class Asked:
     table: KnownTable
     outlets: frozenset[Task]
     seen: frozenset[Task]
-    commits: Sequence[Commit]
+    commits: Sequence[CommitRow]
     since: int | None = None
 
     @property
@@ -90,7 +90,7 @@ class Transaction:
     is_own: bool = False
     handle: Mapping[str, Any] = field(default_factory=dict)
     ending: Ending = field(default_factory=lambda: Ending("committed"))
-    commit: Commit | None = None
+    commit: CommitRow | None = None
     is_repair: bool = False
 
     @property

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.plugins.endings import Evidence, ending_of
+from airflow_delta.plugins.endings import RunEvidence, ending_of
 from airflow_delta.plugins.known import table_key
 from airflow_delta.plugins.matching import find_repairs, match, must_have_commit, siblings
 from airflow_delta.plugins.problems import PageProblem
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 _START, _COMMIT = ".start", ".commit"
 
 
-def transactions(session: Session, viewer: Viewer, asked: Sequence[Asked], runs_of_a_dag: int) -> dict[str, list[Transaction]]:
+def airflow_transactions(
+    session: Session, viewer: Viewer, asked: Sequence[Asked], runs_of_a_dag: int
+) -> dict[str, list[Transaction]]:
     """Return the transactions without a commit, and those that failed before they committed: by table, latest first.
 
     :param runs_of_a_dag: how many of each Dag's runs are looked at, the latest ones.
@@ -44,7 +46,7 @@ def transactions(session: Session, viewer: Viewer, asked: Sequence[Asked], runs_
     told = {each.table.key: list(_of_table(each, runs, by_dag, starts, handles)) for each in asked}
     troubled = {key[:2] for key, several in tries.items() if any(found.state != "success" for found in several)}
     concerned = {one.run.id: one.run for found in told.values() for one in found if one.key[:2] in troubled}.values()
-    evidence = Evidence.of(tries.values(), answers(session, concerned), notes(session, concerned))
+    evidence = RunEvidence.of(tries.values(), answers(session, concerned), notes(session, concerned))
     shown: dict[str, list[Transaction]] = {}
     for each in asked:
         found = told[each.table.key]

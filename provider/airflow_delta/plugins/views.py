@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_delta.airflow_internals.database import create_session
-from airflow_delta.plugins.formats import kind_of
+from airflow_delta.plugins.formats import operation_group
 from airflow_delta.plugins.key_warnings import MetKeys, earlier_of_key, met_keys, warned
 from airflow_delta.plugins.known import KnownTable, known_tables
 from airflow_delta.plugins.problems import cannot_be_shown
@@ -140,7 +140,7 @@ def _row(
         "url": table_url(prefix, table.uri),
         "version": latest.get("version"),
         "operation": operation,
-        "kind": kind_of(operation),
+        "kind": operation_group(operation),
         "timestamp": _whole(latest.get("timestamp")),
         "commit_url": commit_url(prefix, table.uri, latest["version"]) if latest else None,
         **_summary(viewer, table, found, root, prefix),
@@ -298,7 +298,7 @@ def _commit(
     winners = max(shown["version"] - read_version - 1, 0) if read_version is not None else None
     return {
         **shown,
-        "kind": kind_of(shown["operation"]),
+        "kind": operation_group(shown["operation"]),
         "url": commit_url(prefix, table.uri, shown["version"]),
         "run": run_of(shown["tags"], root),
         "interval": known.get(run) if (run := _run(shown)) is not None else None,

@@ -11,9 +11,9 @@ from airflow_delta.exceptions import (
     InvariantViolationException,
     StagingException,
 )
-from airflow_delta.spark.align import quoted
+from airflow_delta.spark.align import spark_name
 from airflow_delta.spark.conf import WRITE_SETTINGS, session_settings
-from airflow_delta.spark.read import read_files
+from airflow_delta.spark.read import read_plan_files
 from airflow_delta.staging.constraint import ConstraintArguments
 from airflow_delta.staging.report import StageReport, StageRequest
 
@@ -33,7 +33,7 @@ def run(spark: SparkSession, request: StageRequest) -> StageReport:
     arguments = ConstraintArguments.of(request)
     constraints, not_null = arguments.constraints, arguments.not_null
     with session_settings(spark, WRITE_SETTINGS):
-        rows = read_files(spark, request.rewrite, request.rewrite.files)
+        rows = read_plan_files(spark, request.rewrite, request.rewrite.files)
         broken = [_breaks(rows, name, text, request) for name, text in constraints.items()]
         counts = _counts(rows, [*broken, *(_is_null(path) for path in not_null)])
     where = f"{request.table} version {request.read_version}"
@@ -83,7 +83,7 @@ def _breaks(rows: DataFrame, name: str, text: str, request: StageRequest) -> Col
 def _is_null(path: Sequence[str]) -> Column:
     from pyspark.sql import functions as sf
 
-    return sf.col(".".join(map(quoted, path))).isNull()
+    return sf.col(".".join(map(spark_name, path))).isNull()
 
 
 def _counts(rows: DataFrame, broken: list[Column]) -> list[int]:

@@ -47,7 +47,7 @@ class RowChecks:
         return None
 
 
-def quoted(name: str) -> str:
+def spark_name(name: str) -> str:
     """Return a column name that Spark takes literally, including dots and backticks."""
     return "`" + name.replace("`", "``") + "`"
 
@@ -82,7 +82,7 @@ def align(
         elif source is None:
             column = sf.lit(None).cast(spark_type(field["type"]))
         else:
-            column = converted(sf.col(quoted(source["name"])), source["type"], field["type"], field["name"], checks)
+            column = converted(sf.col(spark_name(source["name"])), source["type"], field["type"], field["name"], checks)
             column = not_null(column, field, field["name"], checks)
         columns.append(column.alias(field["name"]))
     return df.select(*columns)

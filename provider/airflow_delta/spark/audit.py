@@ -31,7 +31,7 @@ def run(spark: SparkSession, request: StageRequest) -> StageReport:
     arguments = AuditArguments.of(request)
     plans = {name: ScanPlan.from_dict(plan) for name, plan in arguments.views.items()}
     with _views(spark, plans):
-        answers = [answer(spark, check).to_dict() for check in arguments.checks]
+        answers = [query_answer(spark, check).to_dict() for check in arguments.checks]
     return StageReport(
         transaction_id=request.transaction_id, stage=request.stage, attempt=request.attempt, answers=tuple(answers)
     )
@@ -50,7 +50,7 @@ def _views(spark: SparkSession, plans: dict[str, ScanPlan]) -> Iterator[None]:
             spark.catalog.dropTempView(name)
 
 
-def answer(spark: SparkSession, check: SqlCheck) -> SqlAnswer:
+def query_answer(spark: SparkSession, check: SqlCheck) -> SqlAnswer:
     """Return the answer of a check's query.
 
     An invalid query, or one that fails on the rows, is an answer too (``problem``); errors that a retry may fix are raised.

@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from airflow_delta.spark.read import read_files
+from airflow_delta.spark.read import read_plan_files
 from airflow_delta.staging.change_plan import ChangeCommit, ChangePlan
 from airflow_delta.staging.contract import Json, ScanFile, ScanPlan
 
@@ -26,13 +26,13 @@ CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP = "_change_type", "_commit_version
 _TYPES = {CHANGE_TYPE: "string", COMMIT_VERSION: "long", COMMIT_TIMESTAMP: "timestamp"}
 
 
-def read_changes(spark: SparkSession, plan: ChangePlan) -> DataFrame:
+def read_change_plan(spark: SparkSession, plan: ChangePlan) -> DataFrame:
     """Return the changed rows: the table's columns, ``_change_type``, ``_commit_version`` and ``_commit_timestamp``.
 
     ``_change_type`` is ``insert``, ``delete``, ``update_preimage`` or ``update_postimage``. Rows are in no particular order.
     """
     parts = [
-        read_files(spark, _scan_plan(plan, in_files=change_type is None), files, marked_rows=marked)
+        read_plan_files(spark, _scan_plan(plan, in_files=change_type is None), files, marked_rows=marked)
         for kind, change_type, marked in (
             ("changes", None, False),
             ("inserts", "insert", False),
@@ -42,7 +42,7 @@ def read_changes(spark: SparkSession, plan: ChangePlan) -> DataFrame:
         )
         for files in _batches(plan, kind, change_type)
     ]
-    return reduce(lambda a, b: a.unionAll(b), parts) if parts else read_files(spark, _scan_plan(plan, in_files=False), [])
+    return reduce(lambda a, b: a.unionAll(b), parts) if parts else read_plan_files(spark, _scan_plan(plan, in_files=False), [])
 
 
 def _scan_plan(plan: ChangePlan, *, in_files: bool) -> ScanPlan:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from airflow_delta.spark.align import RowChecks, not_null, quoted
+from airflow_delta.spark.align import RowChecks, not_null, spark_name
 from airflow_delta.staging.contract import Json
 from airflow_delta.staging.lengths import length_problems
 from airflow_delta.staging.report import StageRequest
@@ -41,7 +41,7 @@ def checked(df: DataFrame, request: StageRequest, target: Json, computed: Collec
         df = _empty_as_null(df, request, target)
     columns = []
     for field in target["fields"]:
-        column = sf.col(quoted(field["name"]))
+        column = sf.col(spark_name(field["name"]))
         if field["name"].lower() in computed:
             column = not_null(column, field, field["name"], checks)
         columns.append(column)
@@ -61,7 +61,7 @@ def _empty_as_null(df: DataFrame, request: StageRequest, target: Json) -> DataFr
     from pyspark.sql import functions as sf
 
     names = [field["name"] for field in partition_fields(target, request) if field["type"] in ("string", "binary")]
-    return df.withColumns({name: sf.when(sf.length(sf.col(quoted(name))) > 0, sf.col(quoted(name))) for name in names})
+    return df.withColumns({name: sf.when(sf.length(sf.col(spark_name(name))) > 0, sf.col(spark_name(name))) for name in names})
 
 
 def _outside_predicate(request: StageRequest, target: Json, checks: RowChecks) -> list[tuple[Column, Column]]:
@@ -96,7 +96,7 @@ def _wrong_generated(
         if name.lower() in computed or name.lower() not in there:
             continue
         violated = checks.violated(*broken_rule("generated", name, expression), _values(f"{name} {expression}", target))
-        found.append((~sf.col(quoted(name)).eqNullSafe(sf.expr(expression)), violated))
+        found.append((~sf.col(spark_name(name)).eqNullSafe(sf.expr(expression)), violated))
     return found
 
 
@@ -123,6 +123,6 @@ def _values(expression: str, target: Json) -> Column:
     from pyspark.sql import functions as sf
 
     words = {word.lower() for word in re.findall(r"`[^`]+`|\w+", expression)}
-    named = [f["name"] for f in target["fields"] if f["name"].lower() in words or quoted(f["name"]).lower() in words]
-    columns = [sf.col(quoted(name)) for name in named or [f["name"] for f in target["fields"]]]
+    named = [f["name"] for f in target["fields"] if f["name"].lower() in words or spark_name(f["name"]).lower() in words]
+    columns = [sf.col(spark_name(name)) for name in named or [f["name"] for f in target["fields"]]]
     return sf.substring(sf.to_json(sf.struct(*columns), {"ignoreNullFields": "false"}), 1, _VALUE_LENGTH)

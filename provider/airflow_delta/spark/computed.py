@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from airflow_delta.exceptions import IdentityInsertException
-from airflow_delta.spark.align import RowChecks, quoted, spark_type
+from airflow_delta.spark.align import RowChecks, spark_name, spark_type
 from airflow_delta.staging.contract import Json
 from airflow_delta.staging.rules import IdentityRule, TableRules
 from airflow_delta.staging.schema import fields_by_name
@@ -60,7 +60,7 @@ def with_generated(df: DataFrame, target: Json, rules: TableRules, absent: Colle
         if folded in absent and folded in expressions:
             columns.append(sf.expr(expressions[folded]).cast(spark_type(field["type"])).alias(field["name"]))
         else:
-            columns.append(sf.col(quoted(field["name"])))
+            columns.append(sf.col(spark_name(field["name"])))
     return df.select(*columns)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_delta.spark.align import align
-from airflow_delta.spark.read import read_files
-from airflow_delta.spark.rewrite import Rewrite, errors_of
+from airflow_delta.spark.read import read_plan_files
+from airflow_delta.spark.rewrite import RewriteAttempt, row_errors
 from airflow_delta.staging.report import StageReport, StageRequest
 
 if TYPE_CHECKING:
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 def run(spark: SparkSession, request: StageRequest) -> StageReport:
     """Delete the rows that ``request.predicate`` selects, all rows without one."""
-    work = Rewrite(spark, request)
-    with errors_of(work):
+    work = RewriteAttempt(spark, request)
+    with row_errors(work):
         touched = work.marked() if request.deletion_vectors else work.touched()
         work.lap("scanTimeMs")
         kept = work.partly(touched)
         if kept and not request.deletion_vectors:
-            rows = read_files(spark, work.plan, kept).where(~work.condition)
+            rows = read_plan_files(spark, work.plan, kept).where(~work.condition)
             work.write(align(rows, work.target, work.checks), "copied")
         # Readers of the change data feed take deleted rows from the deletion vectors; Delta writes no change data there either.
         if touched and request.rules.change_data and not request.deletion_vectors:

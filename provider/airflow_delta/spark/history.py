@@ -10,9 +10,9 @@ from functools import reduce
 from typing import TYPE_CHECKING
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException, DeltaIllegalStateException, SchemaMismatchException
-from airflow_delta.spark.align import RowChecks, align, quoted, spark_type
+from airflow_delta.spark.align import RowChecks, align, spark_name, spark_type
 from airflow_delta.staging.contract import Json
-from airflow_delta.staging.history import ACTION, DELETE, INSERT, NOTHING, UPDATE, HistoryColumns
+from airflow_delta.staging.history import ACTION, HISTORY_DELETE, HISTORY_INSERT, HISTORY_NOTHING, HISTORY_UPDATE, HistoryColumns
 from airflow_delta.staging.schema import fields_by_name, find_field, nullable, written_schema
 
 if TYPE_CHECKING:
@@ -200,14 +200,21 @@ class History:
 
         names = self.columns
         ours, theirs = table.select(*self._names(names.written)).alias("t"), versions.alias("v")
-        start = quoted(names.valid_from)
-        same = [sf.col(f"t.{quoted(n)}").eqNullSafe(sf.col(f"v.{quoted(n)}")) for n in (*names.keys, names.valid_from)]
+        start = spark_name(names.valid_from)
+        same = [sf.col(f"t.{spark_name(n)}").eqNullSafe(sf.col(f"v.{spark_name(n)}")) for n in (*names.keys, names.valid_from)]
         rows = ours.join(theirs, reduce(lambda a, b: a & b, same), "full_outer")
-        equal = [sf.col(f"t.{quoted(n)}").eqNullSafe(sf.col(f"v.{quoted(n)}")) for n in names.written]
+        equal = [sf.col(f"t.{spark_name(n)}").eqNullSafe(sf.col(f"v.{spark_name(n)}")) for n in names.written]
         is_new, is_gone = sf.col(f"t.{start}").isNull(), sf.col(f"v.{start}").isNull()
-        action = sf.when(is_new, INSERT).when(is_gone, DELETE).when(reduce(lambda a, b: a & b, equal), NOTHING).otherwise(UPDATE)
-        columns = [sf.when(is_gone, sf.col(f"t.{quoted(n)}")).otherwise(sf.col(f"v.{quoted(n)}")).alias(n) for n in names.written]
-        return rows.select(*columns, action.alias(ACTION)).where(sf.col(ACTION) != NOTHING)
+        action = (
+            sf.when(is_new, HISTORY_INSERT)
+            .when(is_gone, HISTORY_DELETE)
+            .when(reduce(lambda a, b: a & b, equal), HISTORY_NOTHING)
+            .otherwise(HISTORY_UPDATE)
+        )
+        columns = [
+            sf.when(is_gone, sf.col(f"t.{spark_name(n)}")).otherwise(sf.col(f"v.{spark_name(n)}")).alias(n) for n in names.written
+        ]
+        return rows.select(*columns, action.alias(ACTION)).where(sf.col(ACTION) != HISTORY_NOTHING)
 
     def _checked(self, table: DataFrame) -> DataFrame:
         """Return the versions of the table; those that overlap raise."""
@@ -234,12 +241,12 @@ class History:
 
         names = (name for name in self.columns.written if name not in self.columns.keys)
         empty = [sf.lit(None).cast(self._type(name)).alias(name) for name in names]
-        return keys.select(*self._names(self.columns.keys), *empty, sf.lit(NOTHING).alias(ACTION))
+        return keys.select(*self._names(self.columns.keys), *empty, sf.lit(HISTORY_NOTHING).alias(ACTION))
 
     def _joined(self, rows: DataFrame, others: DataFrame, how: str) -> DataFrame:
         """Return rows with (``left_semi``) or without (``left_anti``) one of equal keys among others."""
         known = others.select(*(self._column(name).alias(f"{_KEY}_{i}") for i, name in enumerate(self.columns.keys))).distinct()
-        same = [rows[quoted(name)].eqNullSafe(known[f"{_KEY}_{i}"]) for i, name in enumerate(self.columns.keys)]
+        same = [rows[spark_name(name)].eqNullSafe(known[f"{_KEY}_{i}"]) for i, name in enumerate(self.columns.keys)]
         return rows.join(known, reduce(lambda a, b: a & b, same), how)
 
     def _type(self, name: str) -> DataType:
@@ -253,4 +260,4 @@ class History:
     def _column(name: str) -> Column:
         from pyspark.sql import functions as sf
 
-        return sf.col(quoted(name))
+        return sf.col(spark_name(name))

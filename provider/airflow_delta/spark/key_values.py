@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.spark.written import check_read_back
-from airflow_delta.staging.key_values import KeyValues, is_exact
+from airflow_delta.staging.key_values import KeyValues, is_key_type
 from airflow_delta.staging.merge import ComparedColumns
 from airflow_delta.staging.report import StageRequest
 
@@ -37,7 +37,7 @@ _DATE = re.compile(r"(?!0000)[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class KeyBounds:
     """Least and greatest value of a compared column.
 
     :param data_type: of ``key.source``.
@@ -55,7 +55,7 @@ class Bounds:
     @property
     def are_exact(self) -> bool:
         """Return whether the values of the column can be reported."""
-        if not is_exact(self.data_type) or (self.longest or 0) > MAX_TEXT:
+        if not is_key_type(self.data_type) or (self.longest or 0) > MAX_TEXT:
             return False
         return self.data_type != "date" or self.low is None or all(map(_DATE.fullmatch, (self.low, self.high)))
 
@@ -71,7 +71,7 @@ def measures(column: Column, data_type: str) -> list[Column]:
     return [low, high, sf.count_if(column.isNull()), longest]
 
 
-def bounds_of(keys: Sequence[tuple[ComparedColumns, str]], measured: Sequence[Any]) -> list[Bounds]:
+def bounds_of(keys: Sequence[tuple[ComparedColumns, str]], measured: Sequence[Any]) -> list[KeyBounds]:
     """Return the bounds of columns, without those that do not cover all values that statistics may leave out.
 
     :param keys: the columns, with the types of ``source``.
@@ -90,11 +90,11 @@ def bounds_of(keys: Sequence[tuple[ComparedColumns, str]], measured: Sequence[An
                 continue
             # Both zeros inside or both outside: Parquet distinguishes -0.0 from 0.0, comparisons do not.
             low, high = low or -0.0, high or 0.0
-        found.append(Bounds(key, data_type, low, high, nulls, longest))
+        found.append(KeyBounds(key, data_type, low, high, nulls, longest))
     return found
 
 
-def key_values(rows: DataFrame, bounds: Sequence[Bounds], count: int, request: StageRequest, path: str) -> KeyValues | None:
+def key_values(rows: DataFrame, bounds: Sequence[KeyBounds], count: int, request: StageRequest, path: str) -> KeyValues | None:
     """Return the values of the compared columns, ``None`` if they cannot be reported exactly.
 
     :param rows: as they were written.
@@ -124,7 +124,7 @@ def key_values(rows: DataFrame, bounds: Sequence[Bounds], count: int, request: S
     )
 
 
-def _values(rows: DataFrame, bounds: Sequence[Bounds], count: int, request: StageRequest, path: str) -> list[list[Any] | None]:
+def _values(rows: DataFrame, bounds: Sequence[KeyBounds], count: int, request: StageRequest, path: str) -> list[list[Any] | None]:
     """Return the values of each column, in the order of the rows; ``None`` for a column with text that is not UTF-8."""
     from pyspark.sql import functions as sf
 

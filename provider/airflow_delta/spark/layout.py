@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from airflow_delta.spark.align import quoted, spark_type
+from airflow_delta.spark.align import spark_name, spark_type
 from airflow_delta.staging.contract import Json, ScanPlan
 from airflow_delta.staging.mapping import PHYSICAL_NAME, field_metadata
 from airflow_delta.staging.schema import Type, find_field
@@ -45,7 +45,7 @@ class Layout:
     def _logical(self, field: Json) -> Column:
         from pyspark.sql import functions as sf
 
-        column = sf.col(quoted(self._name(field)))
+        column = sf.col(spark_name(self._name(field)))
         if self._renames(field["type"]):
             column = column.cast(spark_type(_clean(field["type"])))  # by position, at every depth
         return column.alias(field["name"], metadata=_clean_field(field)["metadata"])

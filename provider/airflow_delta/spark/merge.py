@@ -17,9 +17,9 @@ from airflow_delta.spark.align import align
 from airflow_delta.spark.merge_clauses import CLAUSE, MergeClauses
 from airflow_delta.spark.merge_rewrite import MergeRewrite, TouchedFile
 from airflow_delta.spark.merge_source import SOURCE_ROW, MergeSource
-from airflow_delta.spark.read import FILE_COLUMN, MAX_BROADCAST_WORDS, ROW_COLUMN, read_files
-from airflow_delta.spark.rewrite import errors_of
-from airflow_delta.spark.threads import in_thread
+from airflow_delta.spark.read import FILE_COLUMN, MAX_BROADCAST_WORDS, ROW_COLUMN, read_plan_files
+from airflow_delta.spark.rewrite import row_errors
+from airflow_delta.spark.threads import with_job_group
 from airflow_delta.spark.vectors import FILE, NUMBER, WORD, file_of, files_by_uri
 from airflow_delta.staging.contract import ScanFile
 from airflow_delta.staging.merge import DELETE, MATCHED, NOT_MATCHED, NOT_MATCHED_BY_SOURCE, UPDATE, MergeArguments
@@ -40,7 +40,7 @@ def run(spark: SparkSession, request: StageRequest, source: DataFrame) -> StageR
     :raises DeltaUnsupportedOperationException: if several rows of the source match one row of the table.
     """
     work = MergeRewrite(spark, request)
-    with errors_of(work):
+    with row_errors(work):
         merge = _Merge(work, source)
         merge.run()
         keys = None if merge.by_source else merge.source.keys()  # all rows of the table were read
@@ -84,7 +84,7 @@ class _Merge:
         work.lap("scanTimeMs")
         new = self._inserted() if self.inserts and self.source.count else None
         with ThreadPoolExecutor(max_workers=1) as pool:  # two independent jobs share the cluster
-            inserting = None if new is None else pool.submit(in_thread(work.spark, work.write_inserted), new)
+            inserting = None if new is None else pool.submit(with_job_group(work.spark, work.write_inserted), new)
             updated = self._rewrite(touched) if touched else None
             inserted = None if inserting is None else inserting.result()
         if touched and work.request.rules.change_data:
@@ -102,7 +102,7 @@ class _Merge:
 
     def _target(self, files: Sequence[ScanFile], *, positions: bool = False) -> DataFrame:
         """Return the live rows of files under the alias of the table."""
-        rows = read_files(self.work.spark, self.work.plan, files, file_column=positions, row_column=positions)
+        rows = read_plan_files(self.work.spark, self.work.plan, files, file_column=positions, row_column=positions)
         return rows.alias(self._target_alias)
 
     def _joined(self, rows: DataFrame, *, small: bool, how: str | None = None) -> DataFrame:

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from airflow_delta.exceptions import DeltaAnalysisException, IdentityInsertException, SchemaMismatchException
-from airflow_delta.spark.align import converted, quoted, spark_type
+from airflow_delta.spark.align import converted, spark_name, spark_type
 from airflow_delta.spark.computed import default_values, with_identities
 from airflow_delta.spark.merge_source import MergeSource
-from airflow_delta.spark.merge_structs import absent_fields, merged
-from airflow_delta.spark.rewrite import Rewrite
+from airflow_delta.spark.merge_structs import absent_fields, merge_struct
+from airflow_delta.spark.rewrite import RewriteAttempt
 from airflow_delta.staging.contract import Json
 from airflow_delta.staging.mapping import mapped_schema
 from airflow_delta.staging.merge import DELETE, INSERT, UPDATE, MergeArguments, MergeClause
@@ -29,7 +29,7 @@ class MergeClauses:
     :ivar table: the table's schema; ``work.target`` is the schema afterwards, with new columns of the source.
     """
 
-    def __init__(self, work: Rewrite, source: MergeSource, arguments: MergeArguments) -> None:
+    def __init__(self, work: RewriteAttempt, source: MergeSource, arguments: MergeArguments) -> None:
         self._work = work
         self._source = source
         self._alias = arguments.target_alias
@@ -129,7 +129,7 @@ class MergeClauses:
         made = with_identities(rows.select(*columns, CLAUSE), counted, self._work.checks)
         columns = []
         for field in self._work.target["fields"]:
-            folded, column = field["name"].lower(), sf.col(quoted(field["name"]))
+            folded, column = field["name"].lower(), sf.col(spark_name(field["name"]))
             if folded in given:
                 explicit = [i for i, values in inserts.items() if folded in values]
                 column = sf.when(sf.col(CLAUSE).isin(explicit), sf.col(given[folded])).otherwise(column) if explicit else column
@@ -152,7 +152,7 @@ class MergeClauses:
             return table
         # Only inserts need every NOT NULL column of the source.
         relaxed = {**table, "fields": [{**field, "nullable": True} for field in table["fields"]]}
-        merged = written_schema(
+        merge_struct = written_schema(
             self._source.schema,
             relaxed,
             merge=True,
@@ -162,8 +162,8 @@ class MergeClauses:
             rules=request.rules,
         )
         known = {field["name"]: field.get("nullable", True) for field in table["fields"]}
-        fields = [{**field, "nullable": known.get(field["name"], True)} for field in merged["fields"]]
-        return mapped_schema({**merged, "fields": fields}, request.rules, request.transaction_id)
+        fields = [{**field, "nullable": known.get(field["name"], True)} for field in merge_struct["fields"]]
+        return mapped_schema({**merge_struct, "fields": fields}, request.rules, request.transaction_id)
 
     def _star(self, clause: MergeClause) -> dict[str, tuple[Column, Type]]:
         from pyspark.sql import functions as sf
@@ -177,7 +177,7 @@ class MergeClauses:
             found = there.get(folded)
             if found is not None:
                 self._check_identity(clause, folded)
-                values[folded] = (sf.col(f"{quoted(self._source.alias)}.{quoted(found['name'])}"), found["type"])
+                values[folded] = (sf.col(f"{spark_name(self._source.alias)}.{spark_name(found['name'])}"), found["type"])
             elif folded not in computed and not request.merge_schema:
                 absent.append(field["name"])
         if absent:
@@ -241,7 +241,7 @@ class MergeClauses:
         known = self._known.get(field["name"].lower())
         if clause.action == UPDATE and clause.set is None and known is not None and absent_fields(given, known["type"]):
             old = self._table_column(known)
-            return merged(column, given, field["type"], old, known["type"], field["name"], self._work.checks)
+            return merge_struct(column, given, field["type"], old, known["type"], field["name"], self._work.checks)
         return converted(column, given, field["type"], field["name"], self._work.checks)
 
     def _old(self, field: Json) -> Column:
@@ -256,7 +256,7 @@ class MergeClauses:
     def _table_column(self, field: Json) -> Column:
         from pyspark.sql import functions as sf
 
-        return sf.col(f"{quoted(self._alias)}.{quoted(field['name'])}")
+        return sf.col(f"{spark_name(self._alias)}.{spark_name(field['name'])}")
 
     def _generated(self, rows: DataFrame, action: str) -> DataFrame:
         """Return rows with generated columns computed unless the row's clause sets them."""
@@ -265,7 +265,7 @@ class MergeClauses:
         expressions = {name.lower(): text for name, text in self._work.request.rules.generated.items()}
         columns = []
         for field in self._work.target["fields"]:
-            column = sf.col(quoted(field["name"]))
+            column = sf.col(spark_name(field["name"]))
             text = expressions.get(field["name"].lower())
             made_by = [i for i, v in self._values.items() if self.all[i].action == action and field["name"].lower() not in v]
             if text is not None and made_by:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_delta.spark.paths import escape_glob
-from airflow_delta.spark.rewrite import Rewrite
+from airflow_delta.spark.rewrite import RewriteAttempt
 from airflow_delta.spark.write import write_files
 from airflow_delta.spark.written import check_read_back, save
 from airflow_delta.staging.contract import ScanFile
@@ -41,7 +41,7 @@ class TouchedFile:
         return self.gone and not self.updated
 
 
-class MergeRewrite(Rewrite):
+class MergeRewrite(RewriteAttempt):
     """One attempt of a MERGE."""
 
     def write_inserted(self, df: DataFrame) -> str:

@@ -11,15 +11,15 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.exceptions import SchemaMismatchException
-from airflow_delta.spark.align import quoted, spark_type
-from airflow_delta.spark.key_values import AS_TEXT, Bounds, bounds_of, key_values, measures
+from airflow_delta.spark.align import spark_name, spark_type
+from airflow_delta.spark.key_values import AS_TEXT, KeyBounds, bounds_of, key_values, measures
 from airflow_delta.spark.layout import Layout
 from airflow_delta.spark.paths import escape_glob
-from airflow_delta.spark.rewrite import Rewrite
+from airflow_delta.spark.rewrite import RewriteAttempt
 from airflow_delta.spark.written import check_read_back, save
 from airflow_delta.staging.casts import DIGITS
 from airflow_delta.staging.contract import Json, ScanFile
-from airflow_delta.staging.key_values import KeyValues, is_plain
+from airflow_delta.staging.key_values import KeyValues, is_stored_plainly
 from airflow_delta.staging.merge import SCRATCH, ComparedColumns
 from airflow_delta.staging.partition_texts import partition_text
 from airflow_delta.staging.schema import find_field
@@ -48,7 +48,7 @@ class MergeSource:
     :ivar count: number of rows.
     """
 
-    def __init__(self, work: Rewrite, source: DataFrame, alias: str, keys: Sequence[ComparedColumns]) -> None:
+    def __init__(self, work: RewriteAttempt, source: DataFrame, alias: str, keys: Sequence[ComparedColumns]) -> None:
         self.alias = alias
         self.schema: Json = source.schema.jsonValue()
         self._work = work
@@ -106,7 +106,7 @@ class MergeSource:
 
         fields = self.schema["fields"]
         stored = [(i, field) for i, field in enumerate(fields) if field["type"] != "void"]
-        numbered = [sf.col(quoted(field["name"])).alias(f"c{i}", metadata={}) for i, field in stored]
+        numbered = [sf.col(spark_name(field["name"])).alias(f"c{i}", metadata={}) for i, field in stored]
         self._num_written = save(source.select(*numbered, sf.monotonically_increasing_id().alias(SOURCE_ROW)), self._path)
         kept = [{**field, "name": f"c{i}", "nullable": True, "metadata": _without_id(field)} for i, field in stored]
         kept.append({"name": SOURCE_ROW, "type": "long", "nullable": True, "metadata": {}})
@@ -120,7 +120,7 @@ class MergeSource:
     def _is_comparable(self, key: ComparedColumns) -> bool:
         """Return whether values of both columns have the same order, so that bounds of one rule out values of the other."""
         mine, other = self._type(key), find_field(self._work.target, key.column)
-        if other is None or not isinstance(mine, str) or not is_plain(other):
+        if other is None or not isinstance(mine, str) or not is_stored_plainly(other):
             return False
         if mine in DIGITS and other["type"] in DIGITS:
             return True
@@ -132,9 +132,9 @@ class MergeSource:
         if name.count("`") != 2:
             return None
         field = find_field(self.schema, name[1:-1])
-        return None if field is None or not is_plain(field) else field["type"]
+        return None if field is None or not is_stored_plainly(field) else field["type"]
 
-    def _measure(self) -> tuple[int, list[Bounds]]:
+    def _measure(self) -> tuple[int, list[KeyBounds]]:
         from pyspark.sql import functions as sf
 
         keys = [(key, str(self._type(key))) for key in self._keys]
@@ -144,10 +144,10 @@ class MergeSource:
         check_read_back(self._num_written, int(count), self._path, self._work.request)
         return int(count), bounds_of(keys, measured)
 
-    def _within(self, bounds: Bounds) -> Column:
+    def _within(self, bounds: KeyBounds) -> Column:
         from pyspark.sql import functions as sf
 
-        column = sf.col(quoted(bounds.key.column))
+        column = sf.col(spark_name(bounds.key.column))
         if bounds.low is None:
             inside = sf.lit(False)
         else:

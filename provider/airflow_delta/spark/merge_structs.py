@@ -23,7 +23,7 @@ def absent_fields(given: Type, known: Type) -> list[str]:
     return found
 
 
-def merged(column: Column, given: Type, wanted: Type, old: Column, known: Type, path: str, checks: RowChecks) -> Column:
+def merge_struct(column: Column, given: Type, wanted: Type, old: Column, known: Type, path: str, checks: RowChecks) -> Column:
     """Return a struct of the source with the table's values in the fields that it lacks.
 
     :param given: type of ``column``.
@@ -39,7 +39,7 @@ def merged(column: Column, given: Type, wanted: Type, old: Column, known: Type, 
         mine, theirs = news.get(name), olds.get(name)
         if mine is not None and theirs is not None and absent_fields(mine["type"], theirs["type"]):
             new, before = column.getField(mine["name"]), old.getField(theirs["name"])
-            value = merged(new, mine["type"], field["type"], before, theirs["type"], here, checks)
+            value = merge_struct(new, mine["type"], field["type"], before, theirs["type"], here, checks)
         elif mine is not None:
             value = converted(column.getField(mine["name"]), mine["type"], field["type"], here, checks)
         elif theirs is not None:

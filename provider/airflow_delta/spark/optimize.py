@@ -10,14 +10,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.exceptions import StagingException
-from airflow_delta.spark.align import RowChecks, quoted
+from airflow_delta.spark.align import RowChecks, spark_name
 from airflow_delta.spark.conf import WRITE_SETTINGS, session_settings
 from airflow_delta.spark.paths import data_file_uri, normal_form
-from airflow_delta.spark.read import FILE_COLUMN, ROW_COLUMN, read_files
-from airflow_delta.spark.threads import in_thread
+from airflow_delta.spark.read import FILE_COLUMN, ROW_COLUMN, read_plan_files
+from airflow_delta.spark.threads import with_job_group
 from airflow_delta.spark.write import physical_names, write_files
 from airflow_delta.spark.written import written_files
-from airflow_delta.spark.zorder import ordered
+from airflow_delta.spark.zorder import along_z_curve
 from airflow_delta.staging.contract import Json, ScanFile, ScanPlan
 from airflow_delta.staging.optimize import OptimizeArguments, RowIds
 from airflow_delta.staging.report import StageReport, StageRequest
@@ -53,7 +53,7 @@ def run(spark: SparkSession, request: StageRequest) -> StageReport:
         else:
             # Spark runs jobs of several threads in parallel: a bin of one new file keeps one core busy.
             with ThreadPoolExecutor(parallel, thread_name_prefix="optimize") as pool:
-                futures = [pool.submit(in_thread(spark, work), number) for number in range(len(bins))]
+                futures = [pool.submit(with_job_group(spark, work), number) for number in range(len(bins))]
                 try:
                     for future in futures:
                         future.result()
@@ -83,16 +83,16 @@ def _write_bin(
     fields = [field for field in schema["fields"] if field["name"].lower() not in in_path]
     ids = arguments.row_ids
     if ids is None:
-        rows = read_files(spark, plan, files)
+        rows = read_plan_files(spark, plan, files)
     else:
         rows = _with_row_ids(spark, plan, files, ids, [(ids.base[n], ids.version[n]) for n in members])
         fields += [_row_id_field(name) for name in ids.columns]
-    rows = rows.select(*[quoted(field["name"]) for field in fields])
+    rows = rows.select(*[spark_name(field["name"]) for field in fields])
     columns = arguments.z_order_by
     if columns and num_files > 1:
         counts = [file.num_records for file in files]
         known = None if any(count is None for count in counts) else sum(count or 0 for count in counts)
-        rows = ordered(rows, columns, num_files, known)
+        rows = along_z_curve(rows, columns, num_files, known)
     else:
         rows = rows.coalesce(1)
     target = {"type": "struct", "fields": fields}
@@ -121,7 +121,7 @@ def _with_row_ids(
     schema = json.loads(plan.schema_string)
     schema["fields"] += [_row_id_field(name) for name in ids.columns]
     wider = replace(plan, schema_string=json.dumps(schema))
-    rows = read_files(spark, wider, files, file_column=True, row_column=True)
+    rows = read_plan_files(spark, wider, files, file_column=True, row_column=True)
     values: list[tuple[Any, ...]] = [
         (normal_form(data_file_uri(plan.table, file.path)), *numbers) for file, numbers in zip(files, first, strict=True)
     ]
@@ -137,7 +137,7 @@ def _with_row_ids(
     row_id, version = ids.columns
     return rows.withColumns(
         {
-            row_id: sf.coalesce(sf.col(quoted(row_id)), base + sf.col(ROW_COLUMN)),
-            version: sf.coalesce(sf.col(quoted(version)), sf.col(_VERSION)),
+            row_id: sf.coalesce(sf.col(spark_name(row_id)), base + sf.col(ROW_COLUMN)),
+            version: sf.coalesce(sf.col(spark_name(version)), sf.col(_VERSION)),
         }
     )

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from airflow_delta.spark.align import quoted
+from airflow_delta.spark.align import spark_name
 from airflow_delta.spark.conf import session_settings
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def rebalanced(df: DataFrame, size: int | None, partitions: Sequence[str]) -> Da
         return df
     from pyspark.sql import functions as sf
 
-    return df.hint("rebalance", *[sf.col(quoted(name)) for name in partitions])
+    return df.hint("rebalance", *[sf.col(spark_name(name)) for name in partitions])
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from functools import reduce
 from typing import TYPE_CHECKING
 
 from airflow_delta.exceptions import StagingException
-from airflow_delta.spark.align import quoted, spark_type
+from airflow_delta.spark.align import spark_name, spark_type
 from airflow_delta.spark.layout import Layout
 from airflow_delta.spark.paths import data_file_uri, escape_glob, normal_form
 from airflow_delta.staging.contract import WORD_BITS, Json, ScanFile, ScanPlan
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 FILE_COLUMN = "__airflow_delta_file"
-"""Name of the column with ``_metadata.file_path`` that :func:`read_files` can add."""
+"""Name of the column with ``_metadata.file_path`` that :func:`read_plan_files` can add."""
 
 MAX_LITERAL_PARTITIONS = 16
 """Maximum number of partitions that are read one by one, with their values as literals; more are joined to the files by path."""
@@ -35,7 +35,7 @@ MAX_BROADCAST_WORDS = 4_000_000
 """Maximum number of words of deleted rows (about 70 bytes each) that are broadcast; more are joined by a shuffle."""
 
 ROW_COLUMN = "__airflow_delta_row"
-"""Name of the column with the position of the row in its file, from 0, that :func:`read_files` can add."""
+"""Name of the column with the position of the row in its file, from 0, that :func:`read_plan_files` can add."""
 
 _VECTOR = "__airflow_delta_vector"
 
@@ -47,11 +47,11 @@ def read_scan_plan(spark: SparkSession, plan: ScanPlan) -> DataFrame:
     """
     from pyspark.sql import functions as sf
 
-    df = read_files(spark, plan, plan.files)
+    df = read_plan_files(spark, plan, plan.files)
     return df if plan.predicate is None else df.where(sf.expr(plan.predicate))
 
 
-def read_files(
+def read_plan_files(
     spark: SparkSession,
     plan: ScanPlan,
     files: Sequence[ScanFile],
@@ -87,7 +87,7 @@ def read_files(
     if marked:
         rows = _read(spark, plan, layout, marked, list(dict.fromkeys([*out, _VECTOR, ROW_COLUMN])))
         kept = _live_rows(spark, plan, marked, rows, how="left_semi" if marked_rows else "left_anti")
-        parts.append(kept.select(*map(quoted, out)))
+        parts.append(kept.select(*map(spark_name, out)))
     return _with_lengths(reduce(lambda a, b: a.unionAll(b), parts), layout)
 
 
@@ -122,7 +122,7 @@ def _read(spark: SparkSession, plan: ScanPlan, layout: Layout, files: Sequence[S
             df = df.withColumn(_VECTOR, sf.lit(vector).cast("long"))
         for (field, _), value in zip(layout.partition_columns, values, strict=True):
             df = df.withColumn(field["name"], _typed(sf.lit(value).cast("string"), field))
-        parts.append(df.select(*map(quoted, out)))
+        parts.append(df.select(*map(spark_name, out)))
     return reduce(lambda a, b: a.unionAll(b), parts)
 
 
@@ -193,7 +193,7 @@ def _join_by_path(
         field["name"]: checked(_typed(sf.col(name), field))
         for name, (field, _) in zip(columns, layout.partition_columns, strict=True)
     }
-    return joined.withColumns({**given, _VECTOR: checked(sf.col(_VECTOR))}).select(*map(quoted, out))
+    return joined.withColumns({**given, _VECTOR: checked(sf.col(_VECTOR))}).select(*map(spark_name, out))
 
 
 # -- deletion vectors ---------------------------------------------------------------------------------------------------------

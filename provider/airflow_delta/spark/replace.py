@@ -6,11 +6,11 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from airflow_delta.spark.align import quoted, spark_type
+from airflow_delta.spark.align import spark_name, spark_type
 from airflow_delta.spark.key_values import bounds_of, key_values, measures
 from airflow_delta.spark.layout import Layout
 from airflow_delta.spark.paths import data_file_uri, normal_form, normal_form_of_metadata
-from airflow_delta.spark.read import FILE_COLUMN, read_files
+from airflow_delta.spark.read import FILE_COLUMN, read_plan_files
 from airflow_delta.spark.write import read_again
 from airflow_delta.spark.written import check_read_back
 from airflow_delta.staging.contract import Json, ScanFile, ScanPlan
@@ -58,14 +58,14 @@ class ReplacedRows:
         """Return the files with at least one such row; only these are replaced."""
         if not self._plan.files or (self._on is None and self._plan.predicate is None):
             return list(self._plan.files)
-        rows = read_files(self._spark, self._plan, self._plan.files, file_column=True)
+        rows = read_plan_files(self._spark, self._plan, self._plan.files, file_column=True)
         selected = self._select(rows, wanted=True)
         found = {normal_form_of_metadata(row[0]) for row in selected.select(FILE_COLUMN).distinct().collect()}
         return [file for file in self._plan.files if normal_form(data_file_uri(self._plan.table, file.path)) in found]
 
     def rows(self, files: Sequence[ScanFile], *, wanted: bool) -> DataFrame:
         """Return the replaced rows of files, or the others, including those for which the condition is null."""
-        return self._select(read_files(self._spark, self._plan, files), wanted=wanted)
+        return self._select(read_plan_files(self._spark, self._plan, files), wanted=wanted)
 
     def keys(self, compared: Sequence[ComparedColumns]) -> KeyValues | None:
         """Return the new rows' values in the columns that the condition compares; ``None`` if none can be reported.
@@ -136,8 +136,8 @@ def _partition_value(field: Json, name: str, *, zoned: bool) -> Column:
     """
     from pyspark.sql import functions as sf
 
-    text = sf.col(quoted(name))
+    text = sf.col(spark_name(name))
     if field["type"] == "timestamp" and not zoned:
         epoch = "TIMESTAMP_NTZ'1970-01-01 00:00:00'"
-        return sf.expr(f"timestamp_micros(timestampdiff(MICROSECOND, {epoch}, CAST({quoted(name)} AS TIMESTAMP_NTZ)))")
+        return sf.expr(f"timestamp_micros(timestampdiff(MICROSECOND, {epoch}, CAST({spark_name(name)} AS TIMESTAMP_NTZ)))")
     return text if field["type"] == "string" else text.cast(spark_type(field["type"]))

@@ -19,7 +19,7 @@ from airflow_delta.spark.align import RowChecks, align
 from airflow_delta.spark.checked import checked
 from airflow_delta.spark.conf import WRITE_SETTINGS, session_settings
 from airflow_delta.spark.paths import escape_glob
-from airflow_delta.spark.read import FILE_COLUMN, read_files
+from airflow_delta.spark.read import FILE_COLUMN, read_plan_files
 from airflow_delta.spark.vectors import FILE, file_of, files_by_uri, words_of
 from airflow_delta.spark.write import physical_names, write_files, write_inserts
 from airflow_delta.spark.written import check_read_back, save, written_files
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 
-class Rewrite:
+class RewriteAttempt:
     """One attempt of an operation that rewrites rows; collects what it wrote.
 
     :ivar files: files with deleted or changed rows; the commit removes them or marks their rows.
@@ -102,7 +102,7 @@ class Rewrite:
 
     def selected(self, files: Sequence[ScanFile], *, file_column: bool = False, row_column: bool = False) -> DataFrame:
         """Return the rows that the condition selects."""
-        rows = read_files(self.spark, self.plan, files, file_column=file_column, row_column=row_column)
+        rows = read_plan_files(self.spark, self.plan, files, file_column=file_column, row_column=row_column)
         return rows if self.request.predicate is None else rows.where(self.condition)
 
     def write(self, df: DataFrame, kind: str, *, change_type: str | None = None) -> str:
@@ -170,7 +170,7 @@ class Rewrite:
 
 
 @contextmanager
-def errors_of(work: Rewrite) -> Iterator[None]:
+def row_errors(work: RewriteAttempt) -> Iterator[None]:
     """Set up the session for writing, and convert errors that rows raise."""
     try:
         with session_settings(work.spark, WRITE_SETTINGS):

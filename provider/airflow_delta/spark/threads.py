@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def in_thread(spark: SparkSession, work: Callable[..., Any]) -> Callable[..., Any]:
+def with_job_group(spark: SparkSession, work: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function for another thread: its jobs keep the group, pool and tags of this thread's jobs.
 
     So they end together if a streaming query is stopped or a group of jobs is cancelled.

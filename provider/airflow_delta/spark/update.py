@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.exceptions import SchemaMismatchException
-from airflow_delta.spark.align import align, converted, quoted, spark_type
-from airflow_delta.spark.read import read_files
-from airflow_delta.spark.rewrite import Rewrite, errors_of
+from airflow_delta.spark.align import align, converted, spark_name, spark_type
+from airflow_delta.spark.read import read_plan_files
+from airflow_delta.spark.rewrite import RewriteAttempt, row_errors
 from airflow_delta.staging.contract import ScanFile
 from airflow_delta.staging.report import StageReport, StageRequest
 from airflow_delta.staging.schema import Type, same_type, type_name
@@ -22,9 +22,9 @@ _CHANGED = "__airflow_delta_changed"
 
 def run(spark: SparkSession, request: StageRequest) -> StageReport:
     """Set columns in the rows that ``request.predicate`` selects, in all rows without one."""
-    work = Rewrite(spark, request)
+    work = RewriteAttempt(spark, request)
     arguments = UpdateArguments.of(request)
-    with errors_of(work):
+    with row_errors(work):
         touched = work.marked() if request.deletion_vectors else work.touched()
         work.lap("scanTimeMs")
         if touched:
@@ -34,7 +34,7 @@ def run(spark: SparkSession, request: StageRequest) -> StageReport:
     return work.report()
 
 
-def _write(work: Rewrite, touched: Sequence[ScanFile], arguments: UpdateArguments) -> None:
+def _write(work: RewriteAttempt, touched: Sequence[ScanFile], arguments: UpdateArguments) -> None:
     request, values = work.request, arguments.set
     change_data = request.rules.change_data
     # Change data must be what was written: values that may differ on each evaluation are read back, from separate files.
@@ -43,10 +43,10 @@ def _write(work: Rewrite, touched: Sequence[ScanFile], arguments: UpdateArgument
         new = work.write(work.aligned(updated(work, work.selected(touched), values)), "new")
         kept = [] if request.deletion_vectors or request.predicate is None else work.partly(touched)
         if kept:
-            rows = read_files(work.spark, work.plan, kept).where(~work.condition)
+            rows = read_plan_files(work.spark, work.plan, kept).where(~work.condition)
             work.write(align(rows, work.target, work.checks), "copied")
     else:
-        rows = read_files(work.spark, work.plan, touched)
+        rows = read_plan_files(work.spark, work.plan, touched)
         new = work.write(work.aligned(updated(work, rows, values, where=work.condition)), "new")
     if not change_data:
         return
@@ -58,7 +58,7 @@ def _write(work: Rewrite, touched: Sequence[ScanFile], arguments: UpdateArgument
         work.write(work.aligned(updated(work, before, values)), "change", change_type="update_postimage")
 
 
-def updated(work: Rewrite, rows: DataFrame, values: Sequence[Assignment], where: Column | None = None) -> DataFrame:
+def updated(work: RewriteAttempt, rows: DataFrame, values: Sequence[Assignment], where: Column | None = None) -> DataFrame:
     """Return rows with new values, computed from the old ones; generated columns are computed from the new ones.
 
     :param where: change only rows for which it is true.
@@ -76,7 +76,7 @@ def updated(work: Rewrite, rows: DataFrame, values: Sequence[Assignment], where:
 
     columns = []
     for field in work.target["fields"]:
-        column = sf.col(quoted(field["name"]))
+        column = sf.col(spark_name(field["name"]))
         if (change := assigned.get(field["name"])) is not None:
             new = stored(change, field["type"], field["name"]) if isinstance(change, str) else None
             new = _struct(column, field["type"], change, field["name"], stored) if new is None else new
@@ -87,7 +87,7 @@ def updated(work: Rewrite, rows: DataFrame, values: Sequence[Assignment], where:
     generated = {name.lower(): text for name, text in work.request.rules.generated.items() if name.lower() not in explicit}
     columns = []
     for field in work.target["fields"]:
-        column = sf.col(quoted(field["name"]))
+        column = sf.col(spark_name(field["name"]))
         if (expression := generated.get(field["name"].lower())) is not None:
             column = sf.when(sf.col(_CHANGED), sf.expr(expression).cast(spark_type(field["type"]))).otherwise(column)
         columns.append(column.alias(field["name"]))
@@ -106,7 +106,7 @@ def _tree(values: Sequence[Assignment]) -> dict[str, Any]:
     return tree
 
 
-def _stored(work: Rewrite, expression: str, given: Type, target: Type, path: str) -> Column:
+def _stored(work: RewriteAttempt, expression: str, given: Type, target: Type, path: str) -> Column:
     from pyspark.sql import functions as sf
 
     kinds = ["atomic" if isinstance(kind, str) else kind["type"] for kind in (given, target)]

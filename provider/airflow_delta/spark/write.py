@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from airflow_delta.exceptions import DeltaAnalysisException
-from airflow_delta.spark.align import RowChecks, quoted, spark_type
+from airflow_delta.spark.align import RowChecks, spark_name, spark_type
 from airflow_delta.spark.paths import escape_glob
 from airflow_delta.spark.written import check_read_back, save
 from airflow_delta.staging.contract import Json
-from airflow_delta.staging.mapping import field_metadata, physical_name, physical_type
+from airflow_delta.staging.mapping import field_metadata, physical_field_name, physical_type
 from airflow_delta.staging.report import StageRequest
 from airflow_delta.staging.schema import nullable
 from airflow_delta.staging.target import partition_fields
@@ -53,7 +53,7 @@ def write_files(
         for position, field in enumerate(target["fields"] if zoneless else ()):
             if field["name"] in names and field["type"] == "timestamp":
                 kept = set[str]() if new_rows else zoneless.get(field["name"], set())
-                name = physical_name(field, request.rules)
+                name = physical_field_name(field, request.rules)
                 columns[position] = _as_in_log(df.sparkSession, field["name"], kept).alias(name, metadata=field_metadata(field))
         df = df.select(*columns)
     if change_type is not None:
@@ -84,14 +84,14 @@ def write_inserts(
     partitions = physical_names(target, request)
     fields: list[Json] = []
     for field in target["fields"]:
-        name = physical_name(field, request.rules)
+        name = physical_field_name(field, request.rules)
         # Values in directory names are copied as they are, whatever their type.
         kind = "string" if name in partitions else nullable(physical_type(field["type"], request.rules))
         fields.append({"name": name, "type": kind, "nullable": True, "metadata": field_metadata(field)})
     schema = StructType.fromJson({"type": "struct", "fields": fields})
     written = f"{request.path}/{source}"
     rows = read_again(spark, written, schema, partitions, num_rows=num_rows)
-    rows = rows.select(*[sf.col(quoted(f["name"])).alias(f["name"], metadata=f["metadata"]) for f in fields])
+    rows = rows.select(*[sf.col(spark_name(f["name"])).alias(f["name"], metadata=f["metadata"]) for f in fields])
     again = _save(rows.withColumn(CHANGE_TYPE, sf.lit(change_type)), request, partitions, directory)
     check_read_back(num_rows, again, written, request)
     return again
@@ -112,7 +112,7 @@ def read_again(spark: SparkSession, path: str, schema: StructType, partitions: S
 
 def physical_names(target: Json, request: StageRequest) -> list[str]:
     """Return the names of the partition columns in directory names."""
-    return [physical_name(field, request.rules) for field in partition_fields(target, request)]
+    return [physical_field_name(field, request.rules) for field in partition_fields(target, request)]
 
 
 def _save(df: DataFrame, request: StageRequest, partitions: list[str], directory: str) -> int:
@@ -135,19 +135,19 @@ def _as_in_log(spark: SparkSession, name: str, texts: set[str]) -> Column:
     times = Counter(micros for _, micros in read)
     unique = {micros: text for text, micros in read if times[micros] == 1}
     keys, values = sf.lit(list(unique)).cast("array<bigint>"), sf.lit(list(unique.values())).cast("array<string>")
-    return sf.coalesce(sf.try_element_at(sf.map_from_arrays(keys, values), sf.unix_micros(sf.col(quoted(name)))), in_utc)
+    return sf.coalesce(sf.try_element_at(sf.map_from_arrays(keys, values), sf.unix_micros(sf.col(spark_name(name)))), in_utc)
 
 
 def _in_utc(name: str) -> str:
     # Computed from the instant: formatting in a zone with daylight saving is ambiguous for an hour a year.
-    return f"timestampadd(MICROSECOND, unix_micros({quoted(name)}), TIMESTAMP_NTZ'1970-01-01 00:00:00')"
+    return f"timestampadd(MICROSECOND, unix_micros({spark_name(name)}), TIMESTAMP_NTZ'1970-01-01 00:00:00')"
 
 
 def _stored(field: Json, request: StageRequest, checks: RowChecks, *, in_path: bool) -> Column:
     """Return a column as in files or, for a partition column, in directory names."""
     from pyspark.sql import functions as sf
 
-    column = sf.col(quoted(field["name"]))
+    column = sf.col(spark_name(field["name"]))
     if in_path and field["type"] == "timestamp":
         column = sf.expr(_in_utc(field["name"]))  # whatever the session's time zone
     if in_path and field["type"] in ("string", "binary"):
@@ -161,4 +161,4 @@ def _stored(field: Json, request: StageRequest, checks: RowChecks, *, in_path: b
         return column.alias(field["name"])
     if not isinstance(field["type"], str):
         column = column.cast(spark_type(physical_type(field["type"], request.rules)))
-    return column.alias(physical_name(field, request.rules), metadata=field_metadata(field))
+    return column.alias(physical_field_name(field, request.rules), metadata=field_metadata(field))

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.spark.align import quoted
+from airflow_delta.spark.align import spark_name
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -25,7 +25,7 @@ _SEED = 20_130_101
 _TEXT_PREFIX = 128
 
 
-def ordered(rows: DataFrame, columns: Sequence[tuple[str, ...]], num_files: int, num_rows: int | None) -> DataFrame:
+def along_z_curve(rows: DataFrame, columns: Sequence[tuple[str, ...]], num_files: int, num_rows: int | None) -> DataFrame:
     """Return the rows in ``num_files`` partitions along the Z-curve.
 
     :param columns: paths, the most important one first.
@@ -45,14 +45,14 @@ def ordered(rows: DataFrame, columns: Sequence[tuple[str, ...]], num_files: int,
     )
     placed = with_ids.withColumns({place: _interleaved([sf.col(name) for name in ids], bits), noise: sf.rand(_SEED)})
     # The noise separates rows of the same place, so that no file gets all rows of a frequent value.
-    return placed.repartitionByRange(num_files, sf.col(place), sf.col(noise)).select(*[quoted(name) for name in rows.columns])
+    return placed.repartitionByRange(num_files, sf.col(place), sf.col(noise)).select(*[spark_name(name) for name in rows.columns])
 
 
 def _comparable(rows: DataFrame, path: tuple[str, ...]) -> Column:
     """Return a column as a long, double or string of the same order."""
     from pyspark.sql import functions as sf
 
-    column = sf.col(".".join(map(quoted, path)))
+    column = sf.col(".".join(map(spark_name, path)))
     kind = rows.select(column.alias("c")).dtypes[0][1]
     if kind in ("tinyint", "smallint", "int", "bigint"):
         return column.cast("long")
@@ -65,7 +65,7 @@ def _comparable(rows: DataFrame, path: tuple[str, ...]) -> Column:
     if kind == "timestamp":
         return sf.unix_micros(column)
     if kind == "timestamp_ntz":
-        text = ".".join(map(quoted, path))
+        text = ".".join(map(spark_name, path))
         return sf.expr(f"timestampdiff(MICROSECOND, TIMESTAMP_NTZ'1970-01-01 00:00:00', {text})")
     if kind == "binary":
         return sf.hex(sf.substring(column, 1, _TEXT_PREFIX))

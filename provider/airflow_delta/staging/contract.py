@@ -291,7 +291,7 @@ class KeyRead(Payload):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ReadSet(Payload):
+class DeclaredReads(Payload):
     """What a stage read; the commit checks it against concurrent commits.
 
     :param predicates: Spark SQL, one for each read.
@@ -362,7 +362,7 @@ class StagedWrite(Payload):
     merge_schema: bool = False
     overwrite_schema: bool = False
     partition_columns: tuple[str, ...] = ()
-    reads: ReadSet = field(default_factory=ReadSet)
+    reads: DeclaredReads = field(default_factory=DeclaredReads)
     actions: tuple[dict, ...] = ()  # type: ignore[type-arg]
     manifest: ManifestRef | None = None
     num_files: int = 0

@@ -27,7 +27,7 @@ NEW, MISSING, TYPE, SPELLING = "new", "missing", "type", "spelling"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Difference(Payload):
+class SchemaDifference(Payload):
     """One difference.
 
     :param kind: ``new`` (not expected), ``missing``, ``type`` or ``spelling`` (equal but for the case of letters).
@@ -98,7 +98,7 @@ def check_schema(
         )
 
 
-def differences(data: Json, expected: Json, *, computed: Collection[str] = (), prefix: str = "") -> Iterator[Difference]:
+def differences(data: Json, expected: Json, *, computed: Collection[str] = (), prefix: str = "") -> Iterator[SchemaDifference]:
     """Yield how the fields of a struct differ from those expected.
 
     :param computed: names, in lower case, of columns that may be missing.
@@ -108,14 +108,14 @@ def differences(data: Json, expected: Json, *, computed: Collection[str] = (), p
         path, given = prefix + field["name"], there.get(field["name"].lower())
         if given is None:
             if field["name"].lower() not in computed:
-                yield Difference(kind=MISSING, column=path, expected=type_name(field["type"]))
+                yield SchemaDifference(kind=MISSING, column=path, expected=type_name(field["type"]))
             continue
         if given["name"] != field["name"]:
-            yield Difference(kind=SPELLING, column=path, expected=field["name"], given=given["name"])
+            yield SchemaDifference(kind=SPELLING, column=path, expected=field["name"], given=given["name"])
         yield from _of_types(given["type"], field["type"], path)
     for field in data["fields"]:
         if field["name"].lower() not in known:
-            yield Difference(kind=NEW, column=prefix + field["name"], given=type_name(field["type"]))
+            yield SchemaDifference(kind=NEW, column=prefix + field["name"], given=type_name(field["type"]))
 
 
 def computed_columns(rules: TableRules) -> set[str]:
@@ -124,10 +124,10 @@ def computed_columns(rules: TableRules) -> set[str]:
     return {name.lower() for name in names}
 
 
-def _of_types(given: Type, expected: Type, path: str) -> Iterator[Difference]:
+def _of_types(given: Type, expected: Type, path: str) -> Iterator[SchemaDifference]:
     kinds = [one if isinstance(one, str) else one["type"] for one in (given, expected)]
     if kinds[0] != kinds[1]:
-        yield Difference(kind=TYPE, column=path, expected=type_name(expected), given=type_name(given))
+        yield SchemaDifference(kind=TYPE, column=path, expected=type_name(expected), given=type_name(given))
     elif kinds[0] == "struct":
         yield from differences(given, expected, prefix=f"{path}.")
     elif kinds[0] == "array":

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 ACTION = "__airflow_delta_action"
 """Column of the source of the MERGE: what to do with its row."""
 
-INSERT, UPDATE, DELETE, NOTHING = "insert", "update", "delete", "nothing"
+HISTORY_INSERT, HISTORY_UPDATE, HISTORY_DELETE, HISTORY_NOTHING = "insert", "update", "delete", "nothing"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

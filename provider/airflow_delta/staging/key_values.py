@@ -43,20 +43,20 @@ class KeyValues(Payload):
     rows: tuple[Any, ...] | None = None
 
 
-def is_plain(field: Json) -> bool:
+def is_stored_plainly(field: Json) -> bool:
     """Return whether values of a field are compared as stored: no collation, no padding of ``char``."""
     metadata = field.get("metadata") or {}
     return not metadata.get("__COLLATIONS") and not str(metadata.get(DECLARED, "")).strip().lower().startswith("char")
 
 
-def is_exact(data_type: Any) -> bool:
+def is_key_type(data_type: Any) -> bool:
     """Return whether values of a type can be key values."""
     return isinstance(data_type, str) and (data_type in ("string", "date", *DIGITS) or bool(_DECIMAL.fullmatch(data_type)))
 
 
 def same_exact_type(one: Json, other: Json) -> bool:
     """Return whether values of two fields can be compared as key values: integers of any size, else values of one type."""
-    if not (is_plain(one) and is_plain(other) and is_exact(one["type"])):
+    if not (is_stored_plainly(one) and is_stored_plainly(other) and is_key_type(one["type"])):
         return False
     return one["type"] == other["type"] or {one["type"], other["type"]} <= DIGITS.keys()
 
@@ -70,7 +70,7 @@ def problem_with(keys: KeyValues, schema: Json) -> str | None:
     if any(len(values) != len(columns) for values in (keys.null_safe, keys.low, keys.high, keys.nulls)):
         return f"it does not say the same of all of {', '.join(columns)}"
     for name, field in zip(columns, known, strict=True):
-        if field is None or not is_plain(field) or not is_exact(field["type"]):
+        if field is None or not is_stored_plainly(field) or not is_key_type(field["type"]):
             return f"{name} is not a column" if field is None else f"{name} is {type_name(field['type'])}, which is not exact"
     checks = [_check_of(field["type"]) for field in known if field is not None]
     for row in _all_rows(keys):

@@ -26,7 +26,7 @@ def manifest_ref(path: str, data: bytes, count: int) -> ManifestRef:
     return ManifestRef(path=path, count=count, sha256=hashlib.sha256(data).hexdigest(), size=len(data))
 
 
-def check_manifest(
+def verify_manifest(
     ref: ManifestRef, data: bytes | None, *, table: str, what: str = "manifest", lines_are: str = "actions"
 ) -> list[bytes]:
     """Return the lines of a manifest, or of another file with a line for each item, checked against its reference.

@@ -74,7 +74,7 @@ def _same_kind(before: Type, now: Type) -> bool:
     return before["type"] == now["type"] and all(_same_kind(before[part], now[part]) for part in parts if part in before)
 
 
-def physical_name(field: Json, rules: TableRules) -> str:
+def physical_field_name(field: Json, rules: TableRules) -> str:
     """Return the name of a field in data files, statistics and partition values."""
     if rules.column_mapping == "none":
         return str(field["name"])
@@ -90,7 +90,7 @@ def field_metadata(field: Json) -> Json:
 def physical_type(data_type: Type, rules: TableRules) -> Type:
     """Return a type as in files: with physical names and field ids at every depth."""
     return nullable(
-        _each_field(data_type, "", lambda _path, f: {**f, "name": physical_name(f, rules), "metadata": field_metadata(f)})
+        _each_field(data_type, "", lambda _path, f: {**f, "name": physical_field_name(f, rules), "metadata": field_metadata(f)})
     )
 
 

@@ -34,10 +34,10 @@ def main(order: Mapping[str, Any]) -> None:
         make_database()
         return
     try:
-        answer = run(order)
+        answer_task = run(order)
     except OrderError as error:
-        answer = {"error": str(error)}
-    Path(order["result"]).write_text(json.dumps(answer, default=str))
+        answer_task = {"error": str(error)}
+    Path(order["result"]).write_text(json.dumps(answer_task, default=str))
 
 
 def run(order: Mapping[str, Any]) -> dict[str, Any]:
@@ -120,7 +120,7 @@ def _fail_what_was_killed(dag_run: Any, session: Any) -> None:
 
 def _run_to_end(dag: Any, dag_run: Any, answers: Mapping[str, str], session: Any) -> None:
     """Run what can run, one task after the other, until the run has ended."""
-    from airflow_delta.airflow_internals.dag_runs import answer, count_try, run_task
+    from airflow_delta.airflow_internals.dag_runs import answer_task, count_try, run_task
 
     while dag_run.state == "running":
         session.expire_all()
@@ -140,7 +140,7 @@ def _run_to_end(dag: Any, dag_run: Any, answers: Mapping[str, str], session: Any
         for ti in asked:
             if ti.task_id not in answers:
                 raise OrderError(f"The task {ti.task_id!r} waits for an answer: pass answers={{{ti.task_id!r}: ...}}.")
-            if (offered := answer(ti, answers[ti.task_id], session)) is not None:
+            if (offered := answer_task(ti, answers[ti.task_id], session)) is not None:
                 raise OrderError(f"The task {ti.task_id!r} offers {', '.join(offered)}, not {answers[ti.task_id]!r}.")
         if not scheduled and not asked and dag_run.state == "running":
             time.sleep(0.2)  # a sensor looks again later

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_delta.commands.arrow.stage_rows import stage_rows
+from airflow_delta.commands.arrow.stage_rows import stage_arrow
 from airflow_delta.commands.compute_statistics import compute_statistics
 from airflow_delta.commands.read.read_table import read_table
 from airflow_delta.commands.stage.plan_create import plan_create
@@ -69,7 +69,7 @@ def with_arrow(table: Table, rows: pa.Table, begin: dict[str, Any], **options: A
     handle = table.begin(**begin)
     view = table.view(handle, spark_table_uri=table.uri)
     request = plan_stage(view, **options)
-    table.publish(handle, collect_stage(view, request, stage_rows(table.log(), rows, request)))
+    table.publish(handle, collect_stage(view, request, stage_arrow(table.log(), rows, request)))
 
 
 @pytest.mark.parametrize("seed", range(6))

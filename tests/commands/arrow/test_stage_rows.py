@@ -16,7 +16,7 @@ import pytest
 
 from airflow_delta.commands.arrow import files
 from airflow_delta.commands.arrow.align import check_not_null
-from airflow_delta.commands.arrow.stage_rows import stage_rows
+from airflow_delta.commands.arrow.stage_rows import stage_arrow
 from airflow_delta.commands.arrow.table_rows import table_rows
 from airflow_delta.commands.audit.audit import AuditedTable
 from airflow_delta.commands.audit.statistics import statistics_checks
@@ -60,7 +60,7 @@ def stage(
 ) -> StagedWrite:
     view = table.view(handle, task_id=task_id, after=after, spark_table_uri=table.uri)
     request = StageRequest.from_dict(json.loads(json.dumps(plan_stage(view, **options).to_dict())))
-    report = StageReport.from_dict(json.loads(json.dumps(stage_rows(table.log(), rows, request).to_dict())))
+    report = StageReport.from_dict(json.loads(json.dumps(stage_arrow(table.log(), rows, request).to_dict())))
     return StagedWrite.from_dict(json.loads(json.dumps(collect_stage(view, request, report).to_dict())))
 
 

@@ -32,7 +32,7 @@ from airflow_delta.exceptions import (
 from airflow_delta.log.actions.actions import encode_action
 from airflow_delta.log.actions.deletion_vectors import inline_deletion_vector
 from airflow_delta.staging.audit import AuditCheck, AuditReport, SqlAnswer
-from airflow_delta.staging.contract import ReadSet, ScanPlan, StagedWrite
+from airflow_delta.staging.contract import DeclaredReads, ScanPlan, StagedWrite
 from airflow_delta.staging.paths import new_attempt
 from airflow_delta.staging.report import StageReport, StageRequest
 from commands.flow import Table, column, schema
@@ -261,7 +261,7 @@ def test_a_rewrite_of_rows_that_another_stage_replaces_is_refused_as_by_the_comm
         mode="rewrite",
         schema_string=handle.schema_string,
         partition_columns=("p",),
-        reads=ReadSet(predicates=("p = 'a'",)),
+        reads=DeclaredReads(predicates=("p = 'a'",)),
         actions=({"remove": msgspec.to_builtins(old.remove(0))},),
         num_removed_files=1,
         num_records=0,

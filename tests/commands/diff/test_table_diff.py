@@ -14,7 +14,7 @@ import pytest
 
 from airflow_delta.commands.audit.audit import AuditedTable
 from airflow_delta.commands.changes.read_changes import read_changes
-from airflow_delta.commands.diff.bounds import Bounds
+from airflow_delta.commands.diff.bounds import ReadLimits
 from airflow_delta.commands.diff.report import diff_to_dict, diff_to_text, summary
 from airflow_delta.commands.diff.schema_changes import schema_changes
 from airflow_delta.commands.diff.table_diff import TableDiff, published_diff, staged_diff
@@ -25,7 +25,7 @@ from airflow_delta.commands.rewrite.update import plan_update
 from airflow_delta.exceptions import DeltaIllegalArgumentException, VersionNotFoundException
 from airflow_delta.log import DeltaLog
 from airflow_delta.log.actions.actions import Metadata
-from airflow_delta.spark.audit import answer
+from airflow_delta.spark.audit import query_answer
 from airflow_delta.staging.audit import SqlCheck
 from airflow_delta.staging.merge import when_matched_update, when_not_matched_by_source_delete, when_not_matched_insert
 from commands.flow import Table
@@ -42,7 +42,7 @@ PROPERTIES = {
     "changes": {"delta.enableChangeDataFeed": "true"},
     "both": {"delta.enableChangeDataFeed": "true", "delta.enableDeletionVectors": "true"},
 }
-WIDE = Bounds(files=100, num_bytes=1 << 20, values=1_000)
+WIDE = ReadLimits(files=100, num_bytes=1 << 20, values=1_000)
 SOURCE = "SELECT * FROM VALUES (1L, 'p1', 9.5D), (2L, 'p0', 1.0D), (8L, 'p0', 4.0D) AS t(id, p, v)"
 UPSERT = [when_matched_update(), when_not_matched_insert()]
 SYNC = [*UPSERT, when_not_matched_by_source_delete()]
@@ -381,6 +381,6 @@ def test_dates_and_times_that_python_cannot_hold(tmp_path, spark, properties):
 
 def test_times_that_python_cannot_hold_in_the_figures_of_an_audit(spark):
     sql = "SELECT true, date_add(DATE'9999-12-31', 1) AS d, timestamp_micros(253402387200000000) AS t, 1 AS d"
-    found = answer(spark, SqlCheck(name="far", sql=sql, on_failure="fail"))
+    found = query_answer(spark, SqlCheck(name="far", sql=sql, on_failure="fail"))
     assert found.passed is True
     assert found.figures["t"].startswith("+10000-01-0")

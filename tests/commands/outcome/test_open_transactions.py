@@ -14,7 +14,7 @@ import pytest
 from pyroaring import BitMap64
 
 from airflow_delta.commands.outcome import open_transactions as listing
-from airflow_delta.commands.outcome.open_transactions import TransactionState, transaction_state, transactions
+from airflow_delta.commands.outcome.open_transactions import TransactionState, list_transactions, transaction_state
 from airflow_delta.commands.publish import publish as publishing
 from airflow_delta.commands.publish.abort import abort_transaction
 from airflow_delta.commands.vacuum.run_vacuum import HOUR, vacuum
@@ -66,7 +66,7 @@ def staged_files(table: Table, transaction_id: str) -> list[Path]:
 
 
 def state(table: Table, handle: TransactionHandle) -> TransactionState:
-    found = {one.transaction_id: one for one in transactions(table.log())}[handle.transaction_id]
+    found = {one.transaction_id: one for one in list_transactions(table.log())}[handle.transaction_id]
     assert transaction_state(table.log(), handle.transaction_id) == found
     return found
 
@@ -123,7 +123,7 @@ def test_a_transaction_that_nobody_has_touched_for_the_grace_time_is_abandoned(t
     stage(table, handle)
     age(table, handle.transaction_id, 6 * DAY)
     assert state(table, handle).state == "open"
-    [found] = transactions(table.log(), abandoned_after=timedelta(days=5), states=["abandoned"])
+    [found] = list_transactions(table.log(), abandoned_after=timedelta(days=5), states=["abandoned"])
     assert found.transaction_id == handle.transaction_id
     age(table, handle.transaction_id, 9 * DAY)
     assert state(table, handle).state == "abandoned"
@@ -163,16 +163,16 @@ def test_an_attempt_of_the_commit_in_an_unknown_state_is_told(table, monkeypatch
 
 def test_before_the_first_commit_of_a_table(tmp_path):
     table = Table(tmp_path / "table")
-    assert transactions(table.log()) == []
+    assert list_transactions(table.log()) == []
     handle = table.begin()
     stage(table, handle)
-    assert [(one.transaction_id, one.state) for one in transactions(table.log())] == [(handle.transaction_id, "open")]
+    assert [(one.transaction_id, one.state) for one in list_transactions(table.log())] == [(handle.transaction_id, "open")]
 
 
 def test_what_else_lies_in_the_directory_is_no_transaction(table):
-    before = transactions(table.log())
+    before = list_transactions(table.log())
     (table.path / "staged/README").write_text("by hand")
-    assert transactions(table.log()) == before
+    assert list_transactions(table.log()) == before
 
 
 def test_the_one_that_was_touched_last_comes_first(table):
@@ -180,9 +180,9 @@ def test_the_one_that_was_touched_last_comes_first(table):
     stage(table, old)
     stage(table, new)
     age(table, old.transaction_id, 3 * HOUR)
-    [first] = transactions(table.log(), states=["committed"])
+    [first] = list_transactions(table.log(), states=["committed"])
     age(table, first.transaction_id, HOUR)
-    assert [one.transaction_id for one in transactions(table.log())] == [
+    assert [one.transaction_id for one in list_transactions(table.log())] == [
         new.transaction_id,
         first.transaction_id,
         old.transaction_id,
@@ -191,7 +191,7 @@ def test_the_one_that_was_touched_last_comes_first(table):
 
 def test_a_state_that_there_is_not_is_refused(table):
     with pytest.raises(DeltaIllegalArgumentException, match="open, committed, aborted, abandoned, got 'lost'"):
-        transactions(table.log(), states=["open", "lost"])
+        list_transactions(table.log(), states=["open", "lost"])
 
 
 # -- committed, however little of the log is left -----------------------------------------------------------------------------
@@ -206,7 +206,7 @@ def clean_up_log(table: Table, version: int) -> None:
 
 
 def test_files_in_the_table_tell_when_the_commit_is_gone(table):
-    [first] = transactions(table.log())
+    [first] = list_transactions(table.log())
     for _ in range(2):
         table.publish(handle := table.begin(), stage(table, handle))
     clean_up_log(table, 1)
@@ -227,7 +227,7 @@ def test_tombstones_and_deletion_vectors_tell_as_well(tmp_path):
     assert isinstance(vector, DeletionVectorDescriptor)
     create_table(path, add("a.parquet", deletion_vector=vector), add("staged/t-removed/s/1-00000000/f.parquet"))
     write_commit(path, 1, remove("staged/t-removed/s/1-00000000/f.parquet", deleted_at=now))
-    found = {one.transaction_id: one.state for one in transactions(DeltaLog.for_table(str(path)))}
+    found = {one.transaction_id: one.state for one in list_transactions(DeltaLog.for_table(str(path)))}
     assert found == {"t-removed": "committed", "t-vector": "committed", "t-open": "open"}
 
 
@@ -236,8 +236,8 @@ def test_a_transaction_whose_files_have_left_the_table_is_known_by_its_commit(ta
     table.publish(handle, table.stage_files(handle, task_id="rows", path=stage_directory(handle), mode="overwrite"))
     handle = table.begin()
     table.publish(handle, table.stage_files(handle, task_id="rows", path=stage_directory(handle), mode="overwrite"))
-    assert {one.state for one in transactions(table.log())} == {"committed"}
-    assert sorted(one.version for one in transactions(table.log())) == [0, 1, 2]
+    assert {one.state for one in list_transactions(table.log())} == {"committed"}
+    assert sorted(one.version for one in list_transactions(table.log())) == [0, 1, 2]
 
 
 def stage_directory(handle: TransactionHandle) -> str:
@@ -255,7 +255,7 @@ def test_who_asks_only_for_open_ones_looks_for_no_commits_of_the_others(table, m
     looked_for: list[str] = []
     find = listing.find_commits
     monkeypatch.setattr(listing, "find_commits", lambda log, ids: looked_for.extend(ids) or find(log, ids))
-    assert [one.transaction_id for one in transactions(table.log(), states=("open", "abandoned"))] == [handle.transaction_id]
+    assert [one.transaction_id for one in list_transactions(table.log(), states=("open", "abandoned"))] == [handle.transaction_id]
     assert looked_for == [handle.transaction_id]
 
 
@@ -268,16 +268,16 @@ def test_who_asks_only_for_open_ones_lists_no_files_of_the_others(table, monkeyp
     list_recursive = log.store.list_recursive
     monkeypatch.setattr(log.store, "list_recursive", lambda directory: listed.append(directory) or list_recursive(directory))
     monkeypatch.setattr(listing, "_LISTED_ONE_BY_ONE", 50 if few else 0)
-    [found] = transactions(log, states=("open", "abandoned", "aborted"))
+    [found] = list_transactions(log, states=("open", "abandoned", "aborted"))
     assert (found.transaction_id, found.num_files) == (handle.transaction_id, 1)
     root = transaction_directory(handle.transaction_id) if few else "staged"
     assert all(directory == root or directory.startswith(f"{root}/") for directory in listed)
 
 
 def test_who_asks_only_for_open_ones_where_nothing_was_staged(tmp_path):
-    assert transactions(DeltaLog.for_table(str(tmp_path / "nothing")), states=("open",)) == []
+    assert list_transactions(DeltaLog.for_table(str(tmp_path / "nothing")), states=("open",)) == []
     create_table(tmp_path / "table")
-    assert transactions(DeltaLog.for_table(str(tmp_path / "table")), states=("open",)) == []
+    assert list_transactions(DeltaLog.for_table(str(tmp_path / "table")), states=("open",)) == []
 
 
 def test_an_old_abort_marker_alone_does_not_have_the_log_read(table, monkeypatch):
@@ -286,7 +286,7 @@ def test_an_old_abort_marker_alone_does_not_have_the_log_read(table, monkeypatch
     assert abort_transaction(table.log(), handle.transaction_id, force=True).outcome == "deleted"
     age(table, handle.transaction_id, 30 * DAY)
     monkeypatch.setattr(listing, "newest_first", None)
-    [found] = transactions(table.log(), states=("open", "abandoned", "aborted"))
+    [found] = list_transactions(table.log(), states=("open", "abandoned", "aborted"))
     assert (found.transaction_id, found.state, found.num_files) == (handle.transaction_id, "aborted", 0)
 
 
@@ -305,7 +305,7 @@ def test_one_that_is_committed_while_they_are_listed_is_not_open(table, monkeypa
 
     monkeypatch.setattr(listing, "_in_table", then_commit)
     assert handle.transaction_id in names
-    assert transactions(log, states=("open",)) == []
+    assert list_transactions(log, states=("open",)) == []
 
 
 # -- giving one up ------------------------------------------------------------------------------------------------------------
@@ -405,8 +405,8 @@ def test_vacuum_agrees_on_which_are_over(table):
     stage(table, dead)
     age(table, dead.transaction_id, 8 * DAY)
     found = vacuum(table.log(), dry_run=True)
-    assert found.num_live_transactions == len(transactions(table.log(), states=["open"])) == 1
-    abandoned = [one.transaction_id for one in transactions(table.log(), states=["abandoned"])]
+    assert found.num_live_transactions == len(list_transactions(table.log(), states=["open"])) == 1
+    abandoned = [one.transaction_id for one in list_transactions(table.log(), states=["abandoned"])]
     assert {path.split("/")[1] for path in found.paths if path.startswith("staged/")} == set(abandoned) == {dead.transaction_id}
 
 
@@ -430,13 +430,13 @@ def test_on_s3_it_is_one_listing(monkeypatch):
         listed: list[str] = []
         list_recursive = log.store.list_recursive
         monkeypatch.setattr(log.store, "list_recursive", lambda directory: listed.append(directory) or list_recursive(directory))
-        found = {one.transaction_id: one for one in transactions(log)}
+        found = {one.transaction_id: one for one in list_transactions(log)}
         assert listed == ["staged"]
         assert (found["t1"].state, found["t1"].num_bytes, found["t1"].attempts) == ("open", 10, 2)
         assert found["t2"].state == "aborted"
         assert log.store.list_directories("staged") == ["t1", "t2"]
         assert log.store.list_directories("nothing") == []
-        assert {one.transaction_id for one in transactions(log, states=("open", "aborted"))} == {"t1", "t2"}
+        assert {one.transaction_id for one in list_transactions(log, states=("open", "aborted"))} == {"t1", "t2"}
         assert abort_transaction(log, "t1", force=True).num_deleted_files == 2
         assert [one["Key"] for one in client.list_objects_v2(Bucket="lake-of-transactions")["Contents"]] == [
             "t/staged/t1/_aborted",

@@ -15,7 +15,7 @@ from airflow_delta.commands.stage.load import load_key_rows
 from airflow_delta.commands.stage.scan import plan_scan
 from airflow_delta.commands.write.plan_write import plan_stage
 from airflow_delta.exceptions import ManifestException, StagingException
-from airflow_delta.staging.contract import KeyRead, ReadSet, StagedWrite
+from airflow_delta.staging.contract import DeclaredReads, KeyRead, StagedWrite
 from airflow_delta.staging.key_values import KeyValues
 from airflow_delta.staging.merge import ComparedColumns, when_matched_delete, when_not_matched_by_source_delete
 from airflow_delta.staging.paths import KEYS_NAME
@@ -66,14 +66,14 @@ def report(request: StageRequest, keys: KeyValues | None) -> StageReport:
 def test_few_rows_are_in_the_payload(table: Table) -> None:
     handle, staged = collected(table, FEW)
     key = KeyRead(predicate=READ, columns=("id",), null_safe=(False,), low=(1,), high=(2,), nulls=(False,), rows=FEW.rows)
-    assert staged.reads == ReadSet(predicates=(READ,), keys=(key,))
+    assert staged.reads == DeclaredReads(predicates=(READ,), keys=(key,))
     assert load_key_rows(table.log(), handle, staged, key) == [[1], [2]]
     assert not list(table.path.rglob(KEYS_NAME))
 
 
 def test_a_stage_without_keys(table: Table) -> None:
     handle, staged = collected(table, None)
-    assert staged.reads == ReadSet(predicates=(READ,))
+    assert staged.reads == DeclaredReads(predicates=(READ,))
     handle, staged = collected(table, replace(FEW, rows=None))
     assert load_key_rows(table.log(), handle, staged, staged.reads.keys[0]) is None
 
@@ -156,7 +156,7 @@ def test_malformed_rows_of_a_file(table: Table) -> None:
 
 def test_a_wider_read_by_the_same_predicate(table: Table) -> None:
     """The source has read all rows that the predicate selects, whatever the MERGE has looked for."""
-    assert collected(table, FEW, scan=READ)[1].reads == ReadSet(predicates=(READ,))
+    assert collected(table, FEW, scan=READ)[1].reads == DeclaredReads(predicates=(READ,))
     reads = collected(table, FEW, scan="id > 1")[1].reads
     assert (reads.predicates, [key.predicate for key in reads.keys]) == ((READ, "`id` > 1"), [READ])
 

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_delta.log.expressions import ast
-from airflow_delta.log.expressions.arrow_rows import comparable, is_exact, may_select, needed_columns
+from airflow_delta.log.expressions.arrow_rows import comparable, is_compared_exactly, may_select, row_columns
 from airflow_delta.log.expressions.predicate import Predicate
 from airflow_delta.log.schema.types import StructField, StructType, arrow_type, parse_type
 
@@ -60,7 +60,7 @@ def evaluated(expression: ast.Expression, columns: dict[str, list[Any]]) -> list
 @pytest.mark.parametrize("text", TEXTS)
 def test_exact_parts(text: str) -> None:
     expression = Predicate.parse(text, SCHEMA).expression
-    assert all(is_exact(column.data_type) for column in ast.columns(expression))
+    assert all(is_compared_exactly(column.data_type) for column in ast.columns(expression))
     for seed in range(5):
         columns = table(seed)
         assert selected(expression, columns) == evaluated(expression, columns)
@@ -81,7 +81,7 @@ def _random(draw: random.Random, depth: int) -> ast.Expression:
         parts = tuple(_random(draw, depth - 1) for _ in range(draw.randint(1, 3)))
         return [ast.And(parts), ast.Or(parts), ast.Not(parts[0])][kind - 5]
     name = draw.choice(list(TYPES))
-    column = ast.Column((name,), (name,), parse_type(TYPES[name]), False)
+    column = ast.ColumnReference((name,), (name,), parse_type(TYPES[name]), False)
     literals = [ast.Literal(draw.choice(VALUES[name]), column.data_type) for _ in range(draw.randint(1, 3))]
     if kind == 0:
         return ast.IsNull(column)
@@ -97,7 +97,7 @@ def test_random_expressions(seed: int) -> None:
     for _ in range(20):
         expression = _random(draw, 3)
         kept, holds = selected(expression, columns), evaluated(expression, columns)
-        if any(column.path == ("f",) for column in needed_columns(expression)):
+        if any(column.path == ("f",) for column in row_columns(expression)):
             assert all(keeps or not held for keeps, held in zip(kept, holds, strict=True)), str(expression)
         else:
             assert kept == holds, str(expression)

@@ -19,7 +19,7 @@ from airflow_delta.log.expressions.like import LikePattern
 from airflow_delta.log.expressions.predicate import Predicate, partition_texts
 from airflow_delta.log.replay.row_groups import Range, may_hold
 from airflow_delta.log.schema.types import DecimalType, PrimitiveType, StructField, StructType
-from airflow_delta.log.statistics.data_skipping import has_bounds
+from airflow_delta.log.statistics.data_skipping import column_has_bounds
 
 SCHEMA = StructType(
     (
@@ -421,7 +421,7 @@ def test_char_columns_are_compared_as_if_filled_up_with_spaces():
         assert predicate.selects_partition({"c": stored}) is truth
     equal = Predicate.parse("c = 'ab' AND c IN ('ab')", schema)
     column = equal.columns[0]
-    assert not has_bounds(column)  # stored texts are in another order
+    assert not column_has_bounds(column)  # stored texts are in another order
     assert may_hold(equal.expression, lambda _column: Range("ab ", "ac"))
     assert not decides(equal.expression)
 

@@ -82,14 +82,14 @@ def test_a_new_table_gets_random_names_and_ids_parents_first(mode):
     assert all(RANDOM.fullmatch(name) for name in physical(new).values())
     assert len(set(physical(new).values())) == 8
     assert new.configuration["delta.columnMapping.maxColumnId"] == "8"
-    column_mapping.check(new)
+    column_mapping.check_mapping(new)
 
 
 def test_an_upgraded_table_keeps_the_names_that_its_files_have():
     new = column_mapping.assign(with_mode(DEEP, "name"), DEEP)
     assert ids(new) == DEEP_IDS
     assert physical(new) == {path: path.rsplit(".", 1)[-1] for path in DEEP_IDS}
-    column_mapping.check(new)
+    column_mapping.check_mapping(new)
 
 
 def test_an_upgrade_finds_columns_whatever_their_case_and_takes_the_old_spelling():
@@ -204,12 +204,12 @@ def test_mapping_that_comes_with_data_into_a_table_without_it_is_taken_out():
 )
 def test_broken_mapping_is_refused(bad, said):
     with pytest.raises(DeltaAnalysisException, match=said):
-        column_mapping.check(bad)
+        column_mapping.check_mapping(bad)
 
 
 def test_the_same_physical_name_in_two_structs_is_fine():
     inner = [struct(mapped("x", number, "p")) for number in (2, 4)]
-    column_mapping.check(with_mode(metadata(mapped("a", 1, kind=inner[0]), mapped("b", 3, kind=inner[1])), "name", 4))
+    column_mapping.check_mapping(with_mode(metadata(mapped("a", 1, kind=inner[0]), mapped("b", 3, kind=inner[1])), "name", 4))
 
 
 def test_physical_schema_and_partition_columns():

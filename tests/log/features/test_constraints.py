@@ -18,7 +18,7 @@ from airflow_delta.log.features.constraints import (
     replace_char_varchar,
     without_exists_defaults,
 )
-from airflow_delta.log.features.type_widening import may_widen, with_type_changes
+from airflow_delta.log.features.type_widening import may_change_type, with_type_changes
 from airflow_delta.log.schema.types import (
     ArrayType,
     DataType,
@@ -111,7 +111,7 @@ def kind(text: str) -> DataType:
     ],
 )
 def test_which_types_may_widen(before, after, widens):
-    assert may_widen(kind(before), kind(after)) is widens
+    assert may_change_type(kind(before), kind(after)) is widens
 
 
 def test_type_changes_are_noted_in_the_nearest_field_as_delta_does():
@@ -208,11 +208,13 @@ def domain(configuration: str, *, removed: bool = False) -> dict[str, DomainMeta
 def test_clustering_columns_are_physical_and_must_stay():
     columns = clustering.clustering_columns(domain('{"clusteringColumns":[["p1"],["s","p2"]],"domainName":"delta.clustering"}'))
     assert columns == [("p1",), ("s", "p2")]
-    clustering.check(metadata(mapped("a", 1), column("s", struct(mapped("b", 2))), column("Own")), [*columns, ("P1",), ("own",)])
+    clustering.check_clustering(
+        metadata(mapped("a", 1), column("s", struct(mapped("b", 2))), column("Own")), [*columns, ("P1",), ("own",)]
+    )
     with pytest.raises(DeltaAnalysisException, match=r"s\.p2.*DELTA_UNSUPPORTED_DROP_CLUSTERING_COLUMN"):
-        clustering.check(metadata(mapped("a", 1)), columns)
+        clustering.check_clustering(metadata(mapped("a", 1)), columns)
     with pytest.raises(DeltaAnalysisException, match="DELTA_CLUSTER_BY_WITH_PARTITIONED_BY"):
-        clustering.check(metadata(mapped("a", 1), column("p"), partition_by=["p"]), [("p1",)])
+        clustering.check_clustering(metadata(mapped("a", 1), column("p"), partition_by=["p"]), [("p1",)])
 
 
 def test_tables_without_clustering():

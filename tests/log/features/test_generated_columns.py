@@ -8,7 +8,7 @@ import pytest
 
 from airflow_delta.exceptions import DeltaAnalysisException
 from airflow_delta.log.actions.actions import Metadata
-from airflow_delta.log.features.generated_columns import check, generated_columns, without_generation
+from airflow_delta.log.features.generated_columns import check_generated_columns, generated_columns, without_generation
 from airflow_delta.log.schema.types import parse_schema
 
 STRUCT = {"type": "struct", "fields": [{"name": "x", "type": "integer", "nullable": True, "metadata": {}}]}
@@ -64,7 +64,7 @@ def metadata(kind: str, expression: str, **others: str) -> Metadata:
     ],
 )
 def test_allowed(kind, expression):
-    check(metadata(kind, expression))
+    check_generated_columns(metadata(kind, expression))
 
 
 @pytest.mark.parametrize(
@@ -95,13 +95,13 @@ def test_allowed(kind, expression):
 )
 def test_refused(kind, expression, error_class):
     with pytest.raises(DeltaAnalysisException, match=error_class) as caught:
-        check(metadata(kind, expression))
+        check_generated_columns(metadata(kind, expression))
     assert "'g'" in str(caught.value)
 
 
 def test_one_generated_column_may_not_refer_to_another():
     with pytest.raises(DeltaAnalysisException, match="DELTA_INVALID_GENERATED_COLUMN_REFERENCES"):
-        check(metadata("integer", "a + 1", h="g + 1"))
+        check_generated_columns(metadata("integer", "a + 1", h="g + 1"))
 
 
 def test_reading_and_removing():

@@ -11,7 +11,7 @@ from airflow_delta.exceptions import DeltaAnalysisException
 from airflow_delta.log.actions.actions import Metadata
 from airflow_delta.log.features.identity_columns import (
     IdentityColumn,
-    check,
+    check_identity_columns,
     identity_columns,
     with_high_water_marks,
     without_identity,
@@ -80,21 +80,21 @@ def test_marks_that_are_refused(marks, said):
 )
 def test_what_an_identity_column_may_not_be(bad, said):
     with pytest.raises(DeltaAnalysisException, match=said):
-        check(bad)
+        check_identity_columns(bad)
 
 
 def test_an_expression_and_an_identity_do_not_go_together():
     both = identity()
     both["metadata"]["delta.generationExpression"] = "a + 1"
     with pytest.raises(DeltaAnalysisException, match="DELTA_IDENTITY_COLUMNS_WITH_GENERATED_EXPRESSION"):
-        check(metadata(PLAIN, both))
+        check_identity_columns(metadata(PLAIN, both))
 
 
 def test_good_ones_pass_and_can_be_made_ordinary():
     given = identity()
     given["metadata"]["comment"] = "kept"
     table = metadata(PLAIN, given)
-    check(table)
+    check_identity_columns(table)
     plain, field = parse_schema(table.schema_string).fields
     assert without_identity(field).metadata == {"comment": "kept"}
     assert without_identity(plain) is plain

@@ -11,7 +11,7 @@ import pytest
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaIllegalStateException, SchemaMismatchException
 from airflow_delta.log.actions.actions import Format, Metadata
 from airflow_delta.log.checkpoint.schema import spark_schema
-from airflow_delta.log.features.schema_checks import check_metadata
+from airflow_delta.log.features.schema_checks import check_table_metadata
 from airflow_delta.log.features.schema_merge import WriteCast, merge_schema, write_casts
 from airflow_delta.log.schema.types import (
     DATE,
@@ -161,12 +161,12 @@ def metadata(schema: StructType, partition_columns=(), **configuration) -> Metad
 )
 def test_bad_metadata_is_refused(bad, said):
     with pytest.raises(DeltaAnalysisException, match=said):
-        check_metadata(bad)
+        check_table_metadata(bad)
 
 
 def test_the_columns_of_the_change_data_feed_are_reserved():
     with pytest.raises(DeltaIllegalStateException, match="DELTA_TABLE_ALREADY_CONTAINS_CDC_COLUMNS"):
-        check_metadata(metadata(struct(_change_type=LONG), [], enableChangeDataFeed="true"))
+        check_table_metadata(metadata(struct(_change_type=LONG), [], enableChangeDataFeed="true"))
 
 
 COLLATED = {"__COLLATIONS": {"c": "spark.UTF8_LCASE"}}
@@ -183,8 +183,8 @@ COLLATED = {"__COLLATIONS": {"c": "spark.UTF8_LCASE"}}
 def test_a_new_column_has_no_collation(schema):
     bad = metadata(StructType(schema))
     with pytest.raises(DeltaAnalysisException, match=r"c has a collation \(spark.UTF8_LCASE\).*DELTA_UNSUPPORTED_DATA_TYPES"):
-        check_metadata(bad)
-    check_metadata(bad, bad)  # another engine's
+        check_table_metadata(bad)
+    check_table_metadata(bad, bad)  # another engine's
 
 
 @pytest.mark.parametrize(
@@ -202,19 +202,19 @@ def test_a_new_column_has_no_collation(schema):
 def test_formats_that_our_commits_leave_stale_are_refused(properties, said):
     asked = metadata(struct(a=LONG), **properties)
     with pytest.raises(DeltaAnalysisException, match=said):
-        check_metadata(asked)
+        check_table_metadata(asked)
     with pytest.raises(DeltaAnalysisException, match=said):
-        check_metadata(asked, metadata(struct(a=LONG)))
-    check_metadata(asked, asked)  # it was there, set by Delta Spark
-    check_metadata(metadata(struct(a=LONG), **{"universalFormat.enabledFormats": ""}), asked)
+        check_table_metadata(asked, metadata(struct(a=LONG)))
+    check_table_metadata(asked, asked)  # it was there, set by Delta Spark
+    check_table_metadata(metadata(struct(a=LONG), **{"universalFormat.enabledFormats": ""}), asked)
 
 
 def test_a_table_without_columns_stays_one():
     empty = metadata(StructType())
-    check_metadata(empty, empty)
+    check_table_metadata(empty, empty)
 
 
 def test_good_metadata_passes():
-    check_metadata(metadata(struct(a=LONG, b=struct(c=PrimitiveType("binary"))), [], dataSkippingStatsColumns="b,a,A"))
-    check_metadata(metadata(struct(a=LONG, b=struct(c=STRING)), ["a"], dataSkippingStatsColumns="b, `b`.`c`"))
+    check_table_metadata(metadata(struct(a=LONG, b=struct(c=PrimitiveType("binary"))), [], dataSkippingStatsColumns="b,a,A"))
+    check_table_metadata(metadata(struct(a=LONG, b=struct(c=STRING)), ["a"], dataSkippingStatsColumns="b, `b`.`c`"))
     assert json.loads(to_json(TABLE))["fields"][0]["nullable"] is False

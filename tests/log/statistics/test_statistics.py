@@ -293,11 +293,11 @@ def test_a_name_with_a_dot_beside_a_struct(tmp_path, names):
         "l.list.element": 1,
         "`": 0,
     }
-    from airflow_delta.commands.files.footers import bounds_of_column, null_counts
+    from airflow_delta.commands.files.footers import bounds_of_column, footer_null_counts
 
     footer = pq.read_metadata(tmp_path / "f.parquet")
     assert bounds_of_column(footer, "a.b") == (1, 2)
-    assert null_counts(footer, ["a.b", "l.list.element", "`", "c.d"]) == {"a.b": 0, "l.list.element": 1, "`": 0, "c.d": -1}
+    assert footer_null_counts(footer, ["a.b", "l.list.element", "`", "c.d"]) == {"a.b": 0, "l.list.element": 1, "`": 0, "c.d": -1}
 
 
 @pytest.mark.parametrize("checkpoint", ["none", "delta-rs", "ours"])

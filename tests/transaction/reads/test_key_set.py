@@ -29,8 +29,8 @@ VALUES: dict[str, list[Any]] = {
 }
 
 
-def column(name: str, data_type: DataType, *, partition: bool = False) -> ast.Column:
-    return ast.Column((name,), (name,), data_type, partition)
+def column(name: str, data_type: DataType, *, partition: bool = False) -> ast.ColumnReference:
+    return ast.ColumnReference((name,), (name,), data_type, partition)
 
 
 def key_set(types: Sequence[str], rows: Sequence[Sequence[Any]], safe: Sequence[bool], *, listed: bool = True) -> KeySet:

@@ -34,7 +34,7 @@ class Unstorable(Exception):
     """A column cannot be brought to the table's type here; the message is the end of a sentence."""
 
 
-def converter(found: pa.DataType, given: DataType, target: DataType) -> Convert:
+def to_table_type(found: pa.DataType, given: DataType, target: DataType) -> Convert:
     """Return the function from a given column to the table's, under its logical names.
 
     :param given: type that the data have for Delta.
@@ -45,14 +45,14 @@ def converter(found: pa.DataType, given: DataType, target: DataType) -> Convert:
     import pyarrow.compute as pc
 
     if isinstance(found, pa.BaseExtensionType):
-        inner = converter(found.storage_type, given, target)
+        inner = to_table_type(found.storage_type, given, target)
         return lambda values: inner(values.storage)
     if pa.types.is_dictionary(found):
-        inner = converter(found.value_type, given, target)
+        inner = to_table_type(found.value_type, given, target)
         # Arrow cannot take views, which Polars' categories are.
         return lambda values: inner(_viewless(values.dictionary).take(values.indices))
     if pa.types.is_run_end_encoded(found):
-        inner = converter(found.value_type, given, target)
+        inner = to_table_type(found.value_type, given, target)
 
         def decoded(values: pa.RunEndEncodedArray) -> pa.Array:
             runs = pa.RunEndEncodedArray.from_arrays(values.run_ends, _viewless(values.values))
@@ -90,7 +90,7 @@ def _struct(found: pa.StructType, given: StructType, target: StructType) -> Conv
         if number is None:
             parts.append(None)
         else:
-            parts.append((number, converter(found.field(number).type, given.fields[number].data_type, field.data_type)))
+            parts.append((number, to_table_type(found.field(number).type, given.fields[number].data_type, field.data_type)))
 
     def convert(values: pa.StructArray) -> pa.Array:
         children = [
@@ -106,7 +106,7 @@ def _struct(found: pa.StructType, given: StructType, target: StructType) -> Conv
 def _list(found: pa.DataType, given: ArrayType, target: ArrayType) -> Convert:
     import pyarrow as pa
 
-    inner = converter(found.value_type, given.element_type, target.element_type)
+    inner = to_table_type(found.value_type, given.element_type, target.element_type)
     out = arrow_type(as_nullable(target))
 
     def convert(values: pa.Array) -> pa.Array:
@@ -122,8 +122,8 @@ def _list(found: pa.DataType, given: ArrayType, target: ArrayType) -> Convert:
 def _map(found: pa.MapType, given: MapType, target: MapType) -> Convert:
     import pyarrow as pa
 
-    key = converter(found.key_type, given.key_type, target.key_type)
-    value = converter(found.item_type, given.value_type, target.value_type)
+    key = to_table_type(found.key_type, given.key_type, target.key_type)
+    value = to_table_type(found.item_type, given.value_type, target.value_type)
     out = arrow_type(as_nullable(target))
 
     def convert(values: pa.MapArray) -> pa.Array:

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.commands.arrow.align import Convert, Unstorable, aligned, check_not_null, converter, empty_as_null
+from airflow_delta.commands.arrow.align import Convert, Unstorable, aligned, check_not_null, empty_as_null, to_table_type
 from airflow_delta.commands.arrow.checks import needs_spark, row_checks
 from airflow_delta.commands.arrow.computed import Counter, default_value
 from airflow_delta.commands.arrow.data_schema import data_schema
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from airflow_delta.staging.contract import Json
 
 
-def stage_rows(log: DeltaLog, rows: Any, request: StageRequest) -> StageReport:
+def stage_arrow(log: DeltaLog, rows: Any, request: StageRequest) -> StageReport:
     """Write rows for a request and report what was written.
 
     :param rows: a pyarrow Table or RecordBatchReader, a pandas or Polars frame, or another Arrow stream.
@@ -153,7 +153,7 @@ class _Columns:
             if folded in at:
                 number = at[folded]
                 try:
-                    convert = converter(source.schema.field(number).type, given.fields[number].data_type, field.data_type)
+                    convert = to_table_type(source.schema.field(number).type, given.fields[number].data_type, field.data_type)
                 except Unstorable as error:
                     raise SchemaMismatchException(
                         f"The data to write does not fit table {request.table}: column {field.name} goes from {error}. Nothing "

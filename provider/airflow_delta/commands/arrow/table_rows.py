@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from airflow_delta.commands.files.row_counts import live_records
-from airflow_delta.commands.read.read_table import Rows, check_limit, limited, read_files
+from airflow_delta.commands.read.read_table import Rows, check_limit, limited, worker_rows
 from airflow_delta.commands.read.row_filter import check_decidable
 from airflow_delta.commands.stage.scan import candidate_files
 from airflow_delta.exceptions import DeltaTableNotFoundException
@@ -44,5 +44,5 @@ def table_rows(
         configuration=dict(target.configuration),
     )
     version = handle.read_version
-    rows = read_files(view.log, files, metadata=metadata, version=version, predicate=predicate, columns=columns, limit=limit)
+    rows = worker_rows(view.log, files, metadata=metadata, version=version, predicate=predicate, columns=columns, limit=limit)
     return limited(rows, view.log, version, limit)

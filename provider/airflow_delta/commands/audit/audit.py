@@ -17,7 +17,7 @@ from urllib.parse import unquote
 from airflow_delta.commands.files.row_counts import live_records, num_records
 from airflow_delta.commands.stage.data_change import REARRANGING
 from airflow_delta.commands.stage.load import check_reported, parse_staged
-from airflow_delta.commands.stage.net_effect import Replaced, find_replaced
+from airflow_delta.commands.stage.net_effect import NetEffect, find_replaced
 from airflow_delta.commands.stage.scan import scan_of
 from airflow_delta.commands.stage.stage_conflicts import check_stages
 from airflow_delta.commands.stage.stage_view import open_stage
@@ -75,7 +75,7 @@ class AuditedTable:
             self._replaced  # noqa: B018 - a single stage cannot contradict itself
 
     @cached_property
-    def _replaced(self) -> Replaced:
+    def _replaced(self) -> NetEffect:
         """What the commit would add and remove, found as the commit finds it."""
         from airflow_delta.transaction import OptimisticTransaction
 

@@ -18,7 +18,7 @@ from airflow_delta.log.schema.types import FLOATING, INTEGRAL, DataType, Decimal
 
 if TYPE_CHECKING:
     from airflow_delta.commands.audit.audit import AuditedTable
-    from airflow_delta.log.expressions.ast import Column
+    from airflow_delta.log.expressions.ast import ColumnReference
 
 _CUT_OFF = dt.timedelta(microseconds=999)  # bounds of timestamps hold milliseconds, and are cut down
 _WRITERS_CUT = 64  # bytes at which some writers of Parquet cut the bounds of text
@@ -70,7 +70,7 @@ class ColumnStatistics:
         return f"the bounds of column {column} of {self.path} are wider than its values (from {self.low} to {self.high})"
 
 
-def named_column(table: AuditedTable, name: str, *, what: str) -> Column:
+def named_column(table: AuditedTable, name: str, *, what: str) -> ColumnReference:
     """Return the column that a dotted path names; back-quote names with dots or commas.
 
     :param what: parameter that names it, for messages.
@@ -99,7 +99,7 @@ def named_column(table: AuditedTable, name: str, *, what: str) -> Column:
         ) from None
 
 
-def comparable_value(column: Column, value: Any, *, what: str) -> Any:
+def comparable_value(column: ColumnReference, value: Any, *, what: str) -> Any:
     """Return an author's limit as a value to compare with those of a column; ``None`` for no limit.
 
     :raises DeltaIllegalArgumentException: if columns of this type have no bounds.
@@ -116,7 +116,7 @@ def comparable_value(column: Column, value: Any, *, what: str) -> Any:
     return limit
 
 
-def _limit(column: Column, value: Any, *, what: str) -> Any:
+def _limit(column: ColumnReference, value: Any, *, what: str) -> Any:
     if _is_number(column.data_type):
         number = decimal.Decimal("NaN") if isinstance(value, bool) else decimal.Decimal(str(value).strip())
         return None if number.is_nan() else number
@@ -129,7 +129,7 @@ def _limit(column: Column, value: Any, *, what: str) -> Any:
     raise DeltaIllegalArgumentException(f"{what}: column {column} is {column.data_type}, which has no bounds")
 
 
-def column_statistics(file: AddFile, column: Column, configuration: Mapping[str, str]) -> ColumnStatistics:
+def column_statistics(file: AddFile, column: ColumnReference, configuration: Mapping[str, str]) -> ColumnStatistics:
     """Return what a file says of a column."""
     rows = live_records(file)
     if column.is_partition:
@@ -178,7 +178,7 @@ def _as_decimal(value: Any) -> decimal.Decimal | None:
     return result if result.is_finite() else None
 
 
-def _leaf(stats: Mapping[str, Any], member: str, column: Column) -> Any:
+def _leaf(stats: Mapping[str, Any], member: str, column: ColumnReference) -> Any:
     found: Any = stats.get(member)
     for name in column.physical_path:
         found = found.get(name) if isinstance(found, Mapping) else None

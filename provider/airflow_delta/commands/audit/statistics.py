@@ -21,7 +21,7 @@ from airflow_delta.staging.partition_texts import partition_texts_of
 
 if TYPE_CHECKING:
     from airflow_delta.log.actions.actions import AddFile, RemoveFile
-    from airflow_delta.log.expressions.ast import Column
+    from airflow_delta.log.expressions.ast import ColumnReference
 
 MAX_LISTED = 20
 """Partitions that a message lists."""
@@ -102,10 +102,10 @@ def statistics_checks(
         if limit is not None and limit != "":
             checks[name] = _rows_check(_whole(name, limit), least=least)
     if rows_change:
-        checks["rows_change"] = _change_check(*_limits("rows_change", rows_change, RATIOS, number))
+        checks["rows_change"] = _change_check(*_limits("rows_change", rows_change, RATIOS, audit_number))
     for column, given in by_name("max_null_fraction", max_null_fraction).items():
         name = f"max_null_fraction.{column}"
-        fraction = number(name, given)
+        fraction = audit_number(name, given)
         if not 0 <= fraction <= 1:  # every check would pass at a percentage
             raise DeltaIllegalArgumentException(f"{name} must be from 0 to 1, got {given!r}")
         checks[name] = _nulls_check(column, fraction)
@@ -120,7 +120,7 @@ def statistics_checks(
     return StatisticsChecks(checks, check_severity("on_failure", on_failure), check_severity("on_undecidable", on_undecidable))
 
 
-def number(name: str, value: Any) -> decimal.Decimal:
+def audit_number(name: str, value: Any) -> decimal.Decimal:
     """Return a number, which a template may have rendered as text.
 
     :raises DeltaIllegalArgumentException: if the value is not a number.
@@ -135,7 +135,7 @@ def number(name: str, value: Any) -> decimal.Decimal:
 
 
 def _whole(name: str, value: Any) -> int:
-    result = number(name, value)
+    result = audit_number(name, value)
     if result != result.to_integral_value():
         raise DeltaIllegalArgumentException(f"{name} must be a whole number, got {value!r}")
     return int(result)
@@ -179,7 +179,7 @@ def _change_check(low: decimal.Decimal | None, high: decimal.Decimal | None) -> 
 # -- columns ------------------------------------------------------------------------------------------------------------------
 
 
-def _statistics(table: AuditedTable, column: Column) -> Iterator[ColumnStatistics]:
+def _statistics(table: AuditedTable, column: ColumnReference) -> Iterator[ColumnStatistics]:
     for file in table.staged:
         yield column_statistics(file, column, table.target.configuration)
 
@@ -212,7 +212,7 @@ _NAN = (
 )
 
 
-def _why_unknown(table: AuditedTable, column: Column, otherwise: str) -> str:
+def _why_unknown(table: AuditedTable, column: ColumnReference, otherwise: str) -> str:
     """Return why statistics lack something of a column, and what does not need them."""
     from airflow_delta.log.features.indexed_columns import indexed_leaves
     from airflow_delta.log.features.properties import TableProperties
@@ -225,7 +225,7 @@ def _why_unknown(table: AuditedTable, column: Column, otherwise: str) -> str:
     return f"{otherwise if indexed else _NOT_INDEXED}; {_OTHERWISE}"
 
 
-def _why_unsure(table: AuditedTable, column: Column, found: ColumnStatistics, name: str) -> str:
+def _why_unsure(table: AuditedTable, column: ColumnReference, found: ColumnStatistics, name: str) -> str:
     """Return why the bounds of a file do not decide."""
     if found.low is not None and found.high is not None:
         return f"{found.unsure(name)}. {_OTHERWISE}"
@@ -271,7 +271,7 @@ def _freshness_check(given: Mapping[str, Any]) -> Check:
     if not known or not given.get("column") or given.get("max_age") is None:
         raise DeltaIllegalArgumentException(f"freshness must be a mapping with column, max_age and perhaps now, got {given!r}")
     name, age = given["column"], given["max_age"]
-    seconds = age.total_seconds() if isinstance(age, dt.timedelta) else float(number("freshness.max_age", age))
+    seconds = age.total_seconds() if isinstance(age, dt.timedelta) else float(audit_number("freshness.max_age", age))
 
     def check(table: AuditedTable) -> Finding:
         column = named_column(table, str(name), what="freshness")

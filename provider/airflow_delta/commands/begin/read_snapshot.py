@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog
 
 
-def read_snapshot(log: DeltaLog, handle: TransactionHandle) -> Snapshot:
+def snapshot_of_transaction(log: DeltaLog, handle: TransactionHandle) -> Snapshot:
     """Return the table at the version that the transaction reads; a snapshot of version -1 if it did not exist.
 
     :raises VersionNotFoundException: if the log no longer holds that version.
@@ -125,12 +125,12 @@ def check_new_schema(schema: str, partition_by: Sequence[str], configuration: Ma
     :raises DeltaAnalysisException: if the text is not a schema, or does not fit the partitioning.
     """
     from airflow_delta.log.actions.actions import Metadata
-    from airflow_delta.log.features.schema_checks import check_metadata
+    from airflow_delta.log.features.schema_checks import check_table_metadata
     from airflow_delta.log.schema.types import parse_schema, to_json
 
     schema = to_json(parse_schema(schema))
     mapped, properties = with_column_mapping(schema, configuration)
-    check_metadata(Metadata(id=table, schema_string=mapped, partition_columns=list(partition_by), configuration=properties))
+    check_table_metadata(Metadata(id=table, schema_string=mapped, partition_columns=list(partition_by), configuration=properties))
     return schema
 
 

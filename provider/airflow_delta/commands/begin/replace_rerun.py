@@ -11,7 +11,7 @@ from airflow_delta.staging.contract import TransactionHandle
 
 if TYPE_CHECKING:
     from airflow_delta.log import Snapshot
-    from airflow_delta.log.actions.decode import Commit
+    from airflow_delta.log.actions.decode import DecodedCommit
     from airflow_delta.log.delta_log import DeltaLog
 
 KEEPS_ROWS = "airflow.keepsRows"
@@ -77,7 +77,7 @@ def _known_before(snapshot: Snapshot, handle: TransactionHandle) -> bool:
     return last is not None and last >= handle.txn_version
 
 
-def _refuse_kept_rows(handle: TransactionHandle, snapshot: Snapshot, commit: Commit) -> None:
+def _refuse_kept_rows(handle: TransactionHandle, snapshot: Snapshot, commit: DecodedCommit) -> None:
     """Refuse files that may hold rows that their commit did not bring: copies, or what a deletion vector leaves."""
     info = commit.commit_info or {}
     keeps = (info.get("tags") or {}).get(KEEPS_ROWS) == "true" or not all(add.data_change for add in commit.adds)

@@ -23,9 +23,9 @@ from airflow_delta.exceptions import (
     VersionsNotContiguousException,
 )
 from airflow_delta.log.actions.actions import AddFile, Metadata, RemoveFile
-from airflow_delta.log.actions.decode import Commit, decode_commits
+from airflow_delta.log.actions.decode import DecodedCommit, decode_commits
 from airflow_delta.log.actions.reconciliation import canonical_path
-from airflow_delta.log.features.change_data_feed import is_enabled
+from airflow_delta.log.features.change_data_feed import is_feed_enabled
 from airflow_delta.log.features.protocol import check_can_read
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def find_changes(
             _check_recorded(log, metadata, commit.version, (start, end))
             if commit.version > start:
                 check_readable(log.uri, read, metadata, commit.version, (start, end))
-        files = files_of_commit(log, commit, _time_of(log, snapshot, commit, times))
+        files = change_files(log, commit, _time_of(log, snapshot, commit, times))
         if commit.version == start > 0 and commit.metadata and (files.deletes or files.changes):
             check_removed(log.uri, read, log.snapshot_at(start - 1).metadata, start)
         if files.kinds():
@@ -135,7 +135,7 @@ def find_changes(
 # -- commits ------------------------------------------------------------------------------------------------------------------
 
 
-def _commits(log: DeltaLog, start: int, end: int) -> Iterator[Commit]:
+def _commits(log: DeltaLog, start: int, end: int) -> Iterator[DecodedCommit]:
     for first in range(start, end + 1, _CHUNK):
         versions = range(first, min(first + _CHUNK, end + 1))
         try:
@@ -153,7 +153,7 @@ def _commits(log: DeltaLog, start: int, end: int) -> Iterator[Commit]:
 
 
 def _check_recorded(log: DeltaLog, metadata: Metadata, version: int, versions: tuple[int, int]) -> None:
-    if not is_enabled(metadata):
+    if not is_feed_enabled(metadata):
         raise DeltaIllegalStateException(
             f"Table {log.uri} did not record changes at version {version}, so those from version {versions[0]} to {versions[1]} "
             "cannot be read (DELTA_MISSING_CHANGE_DATA). Choose a range in which delta.enableChangeDataFeed is true.",
@@ -175,7 +175,7 @@ def _times(log: DeltaLog, snapshot: Snapshot, start: int, end: int) -> dict[int,
     return monotonic_timestamps(log, versions, listed)
 
 
-def _time_of(log: DeltaLog, snapshot: Snapshot, commit: Commit, times: dict[int, int]) -> int:
+def _time_of(log: DeltaLog, snapshot: Snapshot, commit: DecodedCommit, times: dict[int, int]) -> int:
     from airflow_delta.log.actions.decode import timestamp_of_info
     from airflow_delta.log.time_travel import first_recorded_version
 
@@ -185,7 +185,7 @@ def _time_of(log: DeltaLog, snapshot: Snapshot, commit: Commit, times: dict[int,
     return times[commit.version]
 
 
-def files_of_commit(log: DeltaLog, commit: Commit, timestamp: int) -> ChangedFiles:
+def change_files(log: DeltaLog, commit: DecodedCommit, timestamp: int) -> ChangedFiles:
     """Return the files that show the changes of a commit."""
     files = ChangedFiles(commit.version, timestamp)
     if commit.cdcs:
@@ -216,14 +216,14 @@ def add_rewritten(log: DeltaLog, files: ChangedFiles, added: Iterable[AddFile], 
             _add_difference(log, files, removes[path], add)
 
 
-def _changed_nothing(commit: Commit) -> bool:
+def _changed_nothing(commit: DecodedCommit) -> bool:
     """Return whether a MERGE says that it changed no row; then its rewrites are not changes (Delta's hotfix)."""
     info = commit.commit_info or {}
     metrics = info.get("operationMetrics") or {}
     return info.get("operation") == "MERGE" and all(metrics.get(name) == "0" for name in _COUNTED)
 
 
-def _as_add(log: DeltaLog, commit: Commit, remove: RemoveFile) -> AddFile:
+def _as_add(log: DeltaLog, commit: DecodedCommit, remove: RemoveFile) -> AddFile:
     """Return the file as it was in the table."""
     if not remove.extended_file_metadata:
         raise DeltaIllegalStateException(

@@ -1,4 +1,4 @@
-"""Plan a read of the change data feed in the worker; :func:`airflow_delta.spark.changes.read_changes` makes a DataFrame of it."""
+"""Plan a read of the change data feed in the worker; :func:`airflow_delta.spark.changes.read_change_plan` makes a DataFrame of it."""
 
 from __future__ import annotations
 

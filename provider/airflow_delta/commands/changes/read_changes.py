@@ -14,7 +14,7 @@ import msgspec
 
 from airflow_delta.commands.changes.find_changes import Changes, find_changes
 from airflow_delta.commands.files.row_counts import live_records
-from airflow_delta.commands.read.read_table import Rows, check_limit, limited, parse_where, read_files
+from airflow_delta.commands.read.read_table import Rows, check_limit, limited, parse_where, worker_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -68,7 +68,7 @@ def read_changes(
     if limit is not None:
         counts = [count for commit in changes.commits for count in _counts(commit)] if predicate is None else []
         check_limit(log, changes.end, counts, limit, complete=predicate is None)
-    schema = read_files(log, [], metadata=metadata, version=changes.read.version, columns=columns).schema
+    schema = worker_rows(log, [], metadata=metadata, version=changes.read.version, columns=columns).schema
     return limited(Rows(schema, _batches(log, changes, predicate, columns, limit)), log, changes.end, limit)
 
 
@@ -83,7 +83,7 @@ def _batches(
                 msgspec.structs.replace(file, partition_values={**file.partition_values, **values})
                 for file in getattr(commit, kind)
             ]
-            yield from read_files(
+            yield from worker_rows(
                 log,
                 files,
                 metadata=_with_change_columns(read.metadata, in_files=change_type is None),

@@ -7,7 +7,7 @@ from dataclasses import replace
 from airflow_delta.commands.definition.altered_table import AlteredTable
 from airflow_delta.log.features.properties import TableProperties
 from airflow_delta.log.features.schema_changes import dependents
-from airflow_delta.log.features.type_widening import may_widen
+from airflow_delta.log.features.type_widening import may_change_type
 from airflow_delta.log.schema.types import ArrayType, DataType, MapType, StructType
 from airflow_delta.log.schema.walk import Path, dotted
 
@@ -42,7 +42,7 @@ def replaced_type(table: AlteredTable, old: DataType, new: DataType, path: Path)
             return MapType(key, replaced_type(table, value, to_value, (*path, "value")), may_null)
     if old == new:
         return old
-    if not may_widen(old, new):
+    if not may_change_type(old, new):
         raise table.refuse(
             f"{dotted(path)} cannot change from {old} to {new} (DELTA_UNSUPPORTED_ALTER_TABLE_CHANGE_COL_OP): its files would "
             "have to be rewritten. Overwrite the table with overwrite_schema"

@@ -95,12 +95,12 @@ class AlteredTable:
             snapshot=self.snapshot if look_at_files else None,
         )
         if self.clustering:
-            clustering.check(metadata, list(self.clustering))
+            clustering.check_clustering(metadata, list(self.clustering))
         update = update_metadata(state, metadata)
         return self.done(operation, metadata=update.metadata, protocol=update.protocol or self.protocol, sets_metadata=True)
 
 
-def table_of(handle: TransactionHandle, snapshot: Snapshot) -> AlteredTable:
+def table_as_read(handle: TransactionHandle, snapshot: Snapshot) -> AlteredTable:
     """Return the table at the version that a transaction reads.
 
     :raises DeltaTableNotFoundException: if the table did not exist.

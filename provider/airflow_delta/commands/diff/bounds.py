@@ -12,12 +12,12 @@ from airflow_delta.exceptions import DeltaUnsupportedOperationException, ReadLim
 from airflow_delta.log.actions.actions import AddFile, DeletionVectorDescriptor
 
 if TYPE_CHECKING:
-    from airflow_delta.log.actions.decode import Commit
+    from airflow_delta.log.actions.decode import DecodedCommit
     from airflow_delta.log.delta_log import DeltaLog
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
+class ReadLimits:
     """What may be read. Files outside the table's directory never are: whoever writes the log could name any file.
 
     :param files: number of data files.
@@ -29,7 +29,7 @@ class Bounds:
     num_bytes: int
     values: int
 
-    def check(self, log: DeltaLog, commit: Commit) -> None:
+    def check(self, log: DeltaLog, commit: DecodedCommit) -> None:
         """Refuse a commit before anything that it names is read.
 
         :raises ReadLimitException: if it changes the deletion vectors of too many files, which are read at once.
@@ -71,14 +71,14 @@ class Bounds:
         return found
 
 
-def _check_vector(log: DeltaLog, commit: Commit, vector: DeletionVectorDescriptor) -> None:
+def _check_vector(log: DeltaLog, commit: DecodedCommit, vector: DeletionVectorDescriptor) -> None:
     from airflow_delta.log.actions.deletion_vectors import INLINE, vector_path
 
     if vector.storage_type != INLINE and relative_key(log.store, path := vector_path(log.store, vector)) is None:
         raise _elsewhere(log, commit, path)
 
 
-def _elsewhere(log: DeltaLog, commit: Commit, path: str) -> DeltaUnsupportedOperationException:
+def _elsewhere(log: DeltaLog, commit: DecodedCommit, path: str) -> DeltaUnsupportedOperationException:
     return DeltaUnsupportedOperationException(
         f"Version {commit.version} of table {log.uri} names {path}, outside the table's directory, as a shallow clone does. "
         "Such files are not read here.",

@@ -28,7 +28,7 @@ class TooManyRowsError(Exception):
 
 
 @dataclass(slots=True)
-class Difference:
+class RowDifference:
     """Rows by what happens to them.
 
     :ivar changed: number of rows whose keys are in both; ``None`` without keys.
@@ -43,7 +43,9 @@ class Difference:
     changed_rows: list[tuple[Row, Row]] = field(default_factory=list)
 
 
-def compare(before: Stream, after: Stream, columns: Sequence[str], *, keys: Sequence[str], sample: int, limit: int) -> Difference:
+def compare(
+    before: Stream, after: Stream, columns: Sequence[str], *, keys: Sequence[str], sample: int, limit: int
+) -> RowDifference:
     """Return how the rows differ.
 
     :param columns: of both together; a column that a side lacks is null there.
@@ -61,7 +63,7 @@ def compare(before: Stream, after: Stream, columns: Sequence[str], *, keys: Sequ
         else:
             surplus[digest] += 1
     left, surplus = +left, +surplus
-    found = Difference(changed=0 if keys else None)
+    found = RowDifference(changed=0 if keys else None)
     new = _by_key(after, surplus, columns, keys, limit) if keys and left and surplus else Counter()
     pairs: dict[bytes, list[Row]] = {}
     matched: Counter[bytes] = Counter()
@@ -88,7 +90,7 @@ def _sample_new(
     columns: Sequence[str],
     keys: Sequence[str],
     limit: int,
-    found: Difference,
+    found: RowDifference,
     matched: Counter[bytes],
     pairs: dict[bytes, list[Row]],
     sample: int,

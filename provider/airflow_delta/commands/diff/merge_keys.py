@@ -7,18 +7,18 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.commands.stage.compared_columns import conjuncts
+from airflow_delta.commands.stage.compared_columns import conjunct_texts
 from airflow_delta.log.expressions.functions import oversized
 from airflow_delta.log.expressions.text import tree_of
 
 if TYPE_CHECKING:
-    from airflow_delta.log.actions.decode import Commit
+    from airflow_delta.log.actions.decode import DecodedCommit
 
 _EXPRESSION_ID = re.compile(r"#\d+L?")
 """Spark writes ``(id#12L = id#34L)``."""
 
 
-def merge_keys(commit: Commit, columns: Sequence[str]) -> list[str]:
+def merge_keys(commit: DecodedCommit, columns: Sequence[str]) -> list[str]:
     """Return the columns that the condition of a MERGE compares with a column of the same name; none of other commits.
 
     :param columns: of the table.
@@ -27,7 +27,7 @@ def merge_keys(commit: Commit, columns: Sequence[str]) -> list[str]:
     if info.get("operation") != "MERGE":
         return []
     names = {name.lower(): name for name in columns}
-    found = [names[key] for text in _conditions(info) for key in _compared(text) if key in names]
+    found = [names[key] for text in _conditions(info) for key in _compared_keys(text) if key in names]
     return list(dict.fromkeys(found))
 
 
@@ -45,7 +45,7 @@ def _conditions(info: Mapping[str, Any]) -> list[str]:
     return [one for one in conditions if isinstance(one, str)] if isinstance(conditions, list) else []
 
 
-def _compared(condition: str) -> list[str]:
+def _compared_keys(condition: str) -> list[str]:
     """Return the names that both sides of an equality have, in lower case; none if the text is not an expression."""
     from sqlglot import exp
     from sqlglot.errors import SqlglotError
@@ -54,7 +54,7 @@ def _compared(condition: str) -> list[str]:
     try:
         if oversized(text) is not None:
             return []
-        trees = [tree_of(part).unnest() for part in conjuncts(text)]
+        trees = [tree_of(part).unnest() for part in conjunct_texts(text)]
     except (SqlglotError, RecursionError):
         return []
     equal = [tree for tree in trees if isinstance(tree, exp.EQ | exp.NullSafeEQ)]

@@ -11,14 +11,14 @@ import msgspec
 
 from airflow_delta.commands.diff.compare import Stream, TooManyRowsError
 from airflow_delta.commands.files.row_counts import live_records, total
-from airflow_delta.commands.read.read_table import read_files
+from airflow_delta.commands.read.read_table import worker_rows
 from airflow_delta.log.actions.actions import AddFile, Metadata
 from airflow_delta.log.schema.types import parse_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from airflow_delta.commands.diff.bounds import Bounds
+    from airflow_delta.commands.diff.bounds import ReadLimits
     from airflow_delta.log.delta_log import DeltaLog
 
 _CHANGE_TYPE = "_change_type"
@@ -59,17 +59,17 @@ class Side:
         if self.metadata is None:
             return
         for files, deleted in ((self.files, False), (self.marked, True)):
-            yield from read_files(self.log, files, metadata=self.metadata, version=self.version, deleted=deleted)
+            yield from worker_rows(self.log, files, metadata=self.metadata, version=self.version, deleted=deleted)
         if self.changes:
             metadata = _with_change_type(self.metadata)
-            for batch in read_files(self.log, self.changes, metadata=metadata, version=self.version):
+            for batch in worker_rows(self.log, self.changes, metadata=metadata, version=self.version):
                 yield _of_kinds(batch, self.kinds)
 
     @property
     def all_files(self) -> list[AddFile]:
         return [*self.files, *self.marked, *self.changes]
 
-    def head(self, rows: int, bounds: Bounds | None) -> list[dict[str, Any]]:
+    def head(self, rows: int, bounds: ReadLimits | None) -> list[dict[str, Any]]:
         """Return the first rows; within bounds, of the smallest files."""
         found: list[dict[str, Any]] = []
         side = self

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.commands.audit.audit import AuditedTable
-from airflow_delta.commands.changes.find_changes import ChangedFiles, add_rewritten, files_of_commit
-from airflow_delta.commands.diff.compare import Difference, TooManyRowsError, compare
+from airflow_delta.commands.changes.find_changes import ChangedFiles, add_rewritten, change_files
+from airflow_delta.commands.diff.compare import RowDifference, TooManyRowsError, compare
 from airflow_delta.commands.diff.merge_keys import merge_keys
 from airflow_delta.commands.diff.schema_changes import SchemaChange, schema_changes
 from airflow_delta.commands.diff.sides import AFTER, BEFORE, Side
@@ -18,8 +18,8 @@ from airflow_delta.log.actions.actions import Metadata
 from airflow_delta.log.schema.types import parse_schema
 
 if TYPE_CHECKING:
-    from airflow_delta.commands.diff.bounds import Bounds
-    from airflow_delta.log.actions.decode import Commit
+    from airflow_delta.commands.diff.bounds import ReadLimits
+    from airflow_delta.log.actions.decode import DecodedCommit
     from airflow_delta.log.delta_log import DeltaLog
 
 ROWS_COMPARED = 1_000_000
@@ -90,7 +90,7 @@ def published_diff(
     keys: Sequence[str] | None = (),
     sample: int = SAMPLE,
     limit: int = ROWS_COMPARED,
-    bounds: Bounds | None = None,
+    bounds: ReadLimits | None = None,
 ) -> TableDiff:
     """Return what a published commit did to the version before it.
 
@@ -112,7 +112,7 @@ def published_diff(
     commit = _commit(log, snapshot.version)
     if bounds is not None:
         bounds.check(log, commit)
-    files = files_of_commit(log, commit, 0)
+    files = change_files(log, commit, 0)
     snapshot.check_readable()
     before, after = None, snapshot.metadata
     if files.deletes or files.inserted_rows or files.deleted_rows or files.changes:
@@ -146,7 +146,7 @@ def _metadata_before(log: DeltaLog, version: int) -> Metadata | None:
         return None
 
 
-def _commit(log: DeltaLog, version: int) -> Commit:
+def _commit(log: DeltaLog, version: int) -> DecodedCommit:
     from airflow_delta.exceptions import VersionsNotContiguousException
     from airflow_delta.log.actions.decode import decode_commits
 
@@ -171,7 +171,7 @@ def _diff(
     keys: Sequence[str],
     sample: int,
     limit: int,
-    bounds: Bounds | None = None,
+    bounds: ReadLimits | None = None,
 ) -> TableDiff:
     read_version, version = versions
     before = Side(log, read_version, metadata[0], files.deletes, files.deleted_rows, files.changes, BEFORE)
@@ -201,13 +201,13 @@ def _compared(
     keys: Sequence[str],
     sample: int,
     limit: int,
-    bounds: Bounds | None,
-) -> tuple[bool, Difference]:
+    bounds: ReadLimits | None,
+) -> tuple[bool, RowDifference]:
     """Return whether the rows were compared, or need not be, and how they differ."""
     one_side = before.is_empty or after.is_empty
     counts = before.count, after.count
     if one_side and None not in counts:
-        return True, Difference(
+        return True, RowDifference(
             added=counts[1] or 0,
             removed=counts[0] or 0,
             changed=0 if keys else None,
@@ -221,10 +221,10 @@ def _compared(
             return True, compare(old, new, columns, keys=keys, sample=sample, limit=limit)
         except TooManyRowsError:
             pass
-    return False, Difference(changed=None)
+    return False, RowDifference(changed=None)
 
 
-def _fields(found: Difference, before: Side, after: Side, *, exact: bool) -> dict[str, Any]:
+def _fields(found: RowDifference, before: Side, after: Side, *, exact: bool) -> dict[str, Any]:
     if not exact:
         return {"added": after.count, "removed": before.count}
     return {

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.commands.files.partitions import partition_values, time_zone_of, url_encode
-from airflow_delta.commands.files.written import check_files, check_rows
+from airflow_delta.commands.files.written import check_rows, check_written
 from airflow_delta.exceptions import InvariantViolationException, StagedFileException
 from airflow_delta.log.actions.actions import AddFile
 from airflow_delta.log.storage.progress import tracked
@@ -153,7 +153,7 @@ class Footers:
         """
         directory, before = f"{request.directory}/{name}", into.rows
         statuses = find_data_files(self._log, directory)
-        check_files(self._log, request, report, name, statuses)
+        check_written(self._log, request, report, name, statuses)
         self.collect(directory, into, statuses, identities=identities)
         check_rows(self._log, request, report, name, into.rows - before)
 
@@ -192,9 +192,9 @@ class Footers:
     def _check_not_null(self, path: str, footer: Any, values: Mapping[str, str | None]) -> None:
         if not self._not_null:
             return
-        from airflow_delta.commands.files.footers import null_counts
+        from airflow_delta.commands.files.footers import footer_null_counts
 
-        counts = null_counts(footer, [name for name in self._not_null if name not in values])
+        counts = footer_null_counts(footer, [name for name in self._not_null if name not in values])
         counts.update({name: int(values[name] is None) for name in self._not_null if name in values})
         for name, count in counts.items():
             if count:

@@ -149,7 +149,7 @@ def bounds_of_column(footer: pq.FileMetaData, name: str) -> tuple[int, int] | No
     return (min(low), max(high)) if low else None
 
 
-def null_counts(footer: pq.FileMetaData, names: Sequence[str]) -> dict[str, int]:
+def footer_null_counts(footer: pq.FileMetaData, names: Sequence[str]) -> dict[str, int]:
     """Return the number of nulls in top-level columns: -1 for a column that the file lacks or has no count for."""
     counts: dict[str, int] = {}
     leaves: dict[str, list[int]] = {}

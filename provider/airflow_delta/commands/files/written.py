@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from airflow_delta.log.storage.base import FileStatus
 
 
-def check_files(
+def check_written(
     log: DeltaLog, request: StageRequest, report: StageReport, directory: str, statuses: Sequence[FileStatus]
 ) -> None:
     """Check the number of files and bytes of a directory.

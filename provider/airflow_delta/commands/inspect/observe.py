@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from airflow_delta.commands.files.row_counts import live_records
 from airflow_delta.exceptions import VersionNotFoundException, VersionsNotContiguousException
 from airflow_delta.log.actions.actions import AddFile, CommitInfo, RemoveFile
-from airflow_delta.log.actions.decode import Commit, CommitFile, CommitHead, decode_commit
+from airflow_delta.log.actions.decode import CommitFile, CommitHead, DecodedCommit, decode_commit
 from airflow_delta.log.segment.segment import list_log
 from airflow_delta.log.storage.file_names import LOG_DIRECTORY, commit_file, commit_version, version_prefix
 from airflow_delta.log.time_travel import first_recorded_version, monotonic_timestamps
@@ -237,7 +237,7 @@ def _file_times(log: DeltaLog, versions: Sequence[int]) -> Mapping[int, int]:
     return monotonic_timestamps(log, sorted(found), found.values())
 
 
-def _observation(commit: Commit) -> Observation:
+def _observation(commit: DecodedCommit) -> Observation:
     """Return what a commit says, with the time that its writer noted."""
     info = CommitInfo.from_mapping(commit.commit_info) if commit.commit_info else _NO_INFO
     touched: dict[tuple[tuple[str, str | None], ...] | None, Mapping[str, str | None] | None] = {}

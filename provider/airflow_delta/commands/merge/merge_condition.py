@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.commands.stage.compared_columns import Sides, conjuncts, unwrapped
+from airflow_delta.commands.stage.compared_columns import Sides, conjunct_texts, unwrapped
 from airflow_delta.exceptions import DeltaAnalysisException, PredicateException
 from airflow_delta.log.expressions.syntax import syntax_problem
 from airflow_delta.log.expressions.text import tokens_of, tree_of
@@ -37,7 +37,7 @@ class MergeCondition:
         self._sides = Sides(schema, target_alias.lower(), source_alias.lower())
         try:
             check_expression(text, table=table, repeatable=True)
-            self.conjuncts = list(conjuncts(text))
+            self.conjuncts = list(conjunct_texts(text))
         except SqlglotError as error:
             raise refused(table, f"{text!r} is not valid Spark SQL: {syntax_problem(error)}") from error
         if (name := self._sides.unknown(self.conjuncts)) is not None:

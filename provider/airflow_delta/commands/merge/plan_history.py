@@ -7,11 +7,11 @@ from typing import Any
 
 from airflow_delta.commands.files.rules import table_rules
 from airflow_delta.commands.merge.plan_merge import plan_merge
-from airflow_delta.commands.stage.compared_columns import quoted
+from airflow_delta.commands.stage.compared_columns import quote_name
 from airflow_delta.commands.stage.stage_view import SparkWork, StageView
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaIllegalArgumentException, DeltaTableNotFoundException
 from airflow_delta.staging.contract import Json
-from airflow_delta.staging.history import ACTION, DELETE, INSERT, UPDATE, HistoryColumns
+from airflow_delta.staging.history import ACTION, HISTORY_DELETE, HISTORY_INSERT, HISTORY_UPDATE, HistoryColumns
 from airflow_delta.staging.merge import when_matched_delete, when_matched_update, when_not_matched_insert
 from airflow_delta.staging.schema import find_field, parse_struct, type_name
 
@@ -78,18 +78,20 @@ def plan_history(stage: StageView, columns: HistoryColumns, options: Mapping[str
 
     :param options: options of Spark's Parquet writer.
     """
-    same = [f"target.{quoted(name)} <=> source.{quoted(name)}" for name in columns.keys]
-    start = quoted(columns.valid_from)
-    values = {quoted(name): f"source.{quoted(name)}" for name in columns.written}
-    unchanged = {quoted(name) for name in (*columns.keys, columns.valid_from)}
+    same = [f"target.{quote_name(name)} <=> source.{quote_name(name)}" for name in columns.keys]
+    start = quote_name(columns.valid_from)
+    values = {quote_name(name): f"source.{quote_name(name)}" for name in columns.written}
+    unchanged = {quote_name(name) for name in (*columns.keys, columns.valid_from)}
     action = f"source.{ACTION}"
     return plan_merge(
         stage,
         condition=" AND ".join([*same, f"(target.{start} = source.{start}) IS TRUE"]),
         clauses=[
-            when_matched_delete(f"{action} = '{DELETE}'"),
-            when_matched_update({n: value for n, value in values.items() if n not in unchanged}, f"{action} = '{UPDATE}'"),
-            when_not_matched_insert(values, f"{action} = '{INSERT}'"),
+            when_matched_delete(f"{action} = '{HISTORY_DELETE}'"),
+            when_matched_update(
+                {n: value for n, value in values.items() if n not in unchanged}, f"{action} = '{HISTORY_UPDATE}'"
+            ),
+            when_not_matched_insert(values, f"{action} = '{HISTORY_INSERT}'"),
         ],
         options=options,
     )

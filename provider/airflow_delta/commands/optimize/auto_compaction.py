@@ -14,7 +14,7 @@ from airflow_delta.staging.paths import new_attempt
 from airflow_delta.staging.report import StageReport, StageRequest
 
 if TYPE_CHECKING:
-    from airflow_delta.commands.optimize.bins import Rewrite
+    from airflow_delta.commands.optimize.bins import RewriteSelection
     from airflow_delta.commands.stage.view import TransactionView
     from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.transaction.policy.policy import AutoCompactionRequest
@@ -79,7 +79,7 @@ def run_auto_compaction(
         logger.warning("%s is a clustered table and left as it is. Run OPTIMIZE with Delta Spark.", log.uri)
         return None
 
-    def select(view: TransactionView) -> Rewrite:
+    def select(view: TransactionView) -> RewriteSelection:
         return select_for_optimize(
             view,
             min_file_size=int(request["minFileSize"]),

@@ -32,7 +32,7 @@ Bin = tuple[AddFile, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Rewrite:
+class RewriteSelection:
     """What an OPTIMIZE or a REORG is to rewrite.
 
     :param operation: ``OPTIMIZE`` or ``REORG``.

@@ -10,12 +10,12 @@ import msgspec
 from airflow_delta.commands.files.adds import DataFiles, find_data_files
 from airflow_delta.commands.files.partitions import url_encode
 from airflow_delta.commands.files.table_footers import check_row_counts
-from airflow_delta.commands.files.written import check_files, check_rows
+from airflow_delta.commands.files.written import check_rows, check_written
 from airflow_delta.commands.stage.scan import candidate_files
 from airflow_delta.commands.stage.stage_view import StageView
 from airflow_delta.exceptions import StagedFileException, StagingException
 from airflow_delta.log.actions.actions import AddFile, RemoveFile
-from airflow_delta.staging.contract import ReadSet, ScanFile, StagedWrite
+from airflow_delta.staging.contract import DeclaredReads, ScanFile, StagedWrite
 from airflow_delta.staging.optimize import OptimizeArguments
 from airflow_delta.staging.partition_texts import partition_texts_of
 from airflow_delta.staging.report import StageReport, StageRequest
@@ -40,7 +40,7 @@ def collect_optimize(stage: StageView, request: StageRequest, report: StageRepor
         operation=request.operation,
         parameters=arguments.parameters,
         metrics=rewrite_metrics(adds, removes),
-        reads=ReadSet(files=tuple(remove.path for remove in removes)),
+        reads=DeclaredReads(files=tuple(remove.path for remove in removes)),
     )
 
 
@@ -110,7 +110,7 @@ def _new_files(
 
     log, handle = stage.log, stage.handle
     statuses = find_data_files(log, f"{request.directory}/{name}")
-    check_files(log, request, report, name, statuses)
+    check_written(log, request, report, name, statuses)
     schema = parse_schema(request.schema_string or "").without(list(request.partition_columns))
     properties = TableProperties(dict(handle.configuration))
     adds = []

@@ -15,7 +15,7 @@ from airflow_delta.commands.optimize.bins import (
     DEFAULT_FILE_SIZE,
     MAX_DELETED_ROWS_RATIO,
     Bin,
-    Rewrite,
+    RewriteSelection,
     bins_of,
     needs_compaction,
 )
@@ -81,7 +81,7 @@ def select_for_optimize(
     max_deleted_rows_ratio: float = MAX_DELETED_ROWS_RATIO,
     auto: bool = False,
     partitions: Sequence[Mapping[str, str | None]] | None = None,
-) -> Rewrite:
+) -> RewriteSelection:
     """Select what an OPTIMIZE rewrites.
 
     Without ``z_order_by``: files below ``min_file_size``, or with too many deleted rows, packed into bins of up to
@@ -125,7 +125,7 @@ def select_for_optimize(
     predicates = [] if where is None else [where]
     if partitions is not None:
         predicates = [_partitions_text(partitions)] if handle.partition_columns else []
-    return Rewrite(
+    return RewriteSelection(
         operation="OPTIMIZE",
         parameters={"predicate": predicates, "zOrderBy": [dotted(path) for path in paths], "clusterBy": [], "auto": auto},
         predicate=None if predicate is None else predicate.text,
@@ -136,7 +136,7 @@ def select_for_optimize(
     )
 
 
-def stage_of(stage: StageView, rewrite: Rewrite, *, parallel: int = PARALLEL) -> SparkWork | StagedWrite:
+def stage_of(stage: StageView, rewrite: RewriteSelection, *, parallel: int = PARALLEL) -> SparkWork | StagedWrite:
     """Return what Spark is asked to rewrite, or an empty staged write if nothing is selected."""
     if not rewrite.bins:
         return stage.staged(operation=rewrite.operation, parameters=dict(rewrite.parameters), mode="rewrite")

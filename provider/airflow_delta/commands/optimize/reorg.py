@@ -5,7 +5,7 @@ from __future__ import annotations
 from airflow_delta.commands.optimize.bins import (
     DEFAULT_FILE_SIZE,
     Bin,
-    Rewrite,
+    RewriteSelection,
     bins_of,
     files_with_dropped_columns,
     has_deleted_rows,
@@ -34,7 +34,7 @@ def plan_reorg(
     return stage_of(stage, select_for_purge(stage, where=where, max_file_size=max_file_size), parallel=parallel)
 
 
-def select_for_purge(view: TransactionView, *, where: str | None = None, max_file_size: int | None = None) -> Rewrite:
+def select_for_purge(view: TransactionView, *, where: str | None = None, max_file_size: int | None = None) -> RewriteSelection:
     """Select the files of any size with deleted rows, or with columns that the table does not have.
 
     Like Delta, this reads the footer of every file that the predicate selects: the log does not show dropped columns.
@@ -66,7 +66,7 @@ def select_for_purge(view: TransactionView, *, where: str | None = None, max_fil
     bins: tuple[Bin, ...] = ()
     for group in to_rearrange(view, chosen):
         bins += bins_of(group, max_size, single=True)
-    return Rewrite(
+    return RewriteSelection(
         operation="REORG",
         parameters={"predicate": [] if where is None else [where], "applyPurge": True},
         predicate=None if predicate is None else predicate.text,

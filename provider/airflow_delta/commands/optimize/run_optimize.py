@@ -18,7 +18,7 @@ import msgspec
 
 from airflow_delta.commands.begin.begin import begin
 from airflow_delta.commands.files.row_counts import live_records, total
-from airflow_delta.commands.optimize.bins import Rewrite, batches_of
+from airflow_delta.commands.optimize.bins import RewriteSelection, batches_of
 from airflow_delta.commands.optimize.collect_optimize import collect_actions, rewrite_metrics
 from airflow_delta.commands.optimize.plan_optimize import PARALLEL, stage_of
 from airflow_delta.commands.outcome.commit_result import result_of_transaction
@@ -55,7 +55,7 @@ logger = logging.getLogger(__name__)
 
 def run_rewrite(
     log: DeltaLog,
-    select: Callable[[TransactionView], Rewrite],
+    select: Callable[[TransactionView], RewriteSelection],
     on_spark: Callable[[StageRequest], StageReport],
     *,
     identity: Mapping[str, Any],

@@ -9,7 +9,7 @@ from airflow_delta.commands.files.row_counts import num_records as rows_of
 from airflow_delta.commands.files.row_counts import total
 from airflow_delta.exceptions import CommitStateUnknownException
 from airflow_delta.log.actions.actions import AddFile
-from airflow_delta.log.actions.decode import Commit
+from airflow_delta.log.actions.decode import DecodedCommit
 from airflow_delta.staging.contract import CommitResult, TransactionHandle
 from airflow_delta.transaction.policy.conflict_detection import resolved_by
 
@@ -80,7 +80,7 @@ def result_of_nothing(txn: OptimisticTransaction, handle: TransactionHandle | No
     )
 
 
-def result_of_commit(log: DeltaLog, commit: Commit, *, app_id: str | None, committed_before: bool = True) -> CommitResult:
+def result_of_commit(log: DeltaLog, commit: DecodedCommit, *, app_id: str | None, committed_before: bool = True) -> CommitResult:
     """Return the result of a commit as the log has it."""
     info = commit.commit_info or {}
     txn = next((txn for txn in commit.txns if txn.app_id == app_id), None)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class LogEvidence:
     """What is known about a transaction.
 
     :param committed: the log holds it, or may hold it; ``None``: unknown.
@@ -36,10 +36,10 @@ class Evidence:
     reason: str = ""
 
 
-NOT_COMMITTED = Evidence(False)
+NOT_COMMITTED = LogEvidence(False)
 
 
-def evidence(log: DeltaLog, handle: TransactionHandle, *, files: bool = True) -> Evidence:
+def evidence(log: DeltaLog, handle: TransactionHandle, *, files: bool = True) -> LogEvidence:
     """Ask the log for a transaction.
 
     :param files: if no commit holds it, also look at the state of its key and the table's files.
@@ -47,10 +47,10 @@ def evidence(log: DeltaLog, handle: TransactionHandle, *, files: bool = True) ->
     snapshot = log.update()
     if snapshot.version < handle.read_version:
         there = f"is at version {snapshot.version}" if snapshot.version >= 0 else "is gone"
-        return Evidence(None, reason=f"It read version {handle.read_version}, and the table {there}.")
+        return LogEvidence(None, reason=f"It read version {handle.read_version}, and the table {there}.")
     found = commit_of_transaction(log, handle.transaction_id, since=max(handle.read_version + 1, 0))
     if found.version is not None:
-        return Evidence(True, found.version, "The log holds this transaction.")
+        return LogEvidence(True, found.version, "The log holds this transaction.")
     if not files or snapshot.version < 0:
         return NOT_COMMITTED
     if (named := _named(snapshot, handle.transaction_id)) is not NOT_COMMITTED:
@@ -59,22 +59,22 @@ def evidence(log: DeltaLog, handle: TransactionHandle, *, files: bool = True) ->
         return NOT_COMMITTED
     last = snapshot.transaction_version(handle.app_id)
     if last is not None and last >= handle.txn_version:
-        return Evidence(
+        return LogEvidence(
             True, reason=f"The key {handle.app_id!r} is committed with version {last}, and the log no longer holds that commit."
         )
-    return Evidence(
+    return LogEvidence(
         None,
         reason=f"The log no longer holds every commit since version {handle.read_version}, the version read; a deleted one may "
         "have been this transaction's.",
     )
 
 
-def _named(snapshot: Snapshot, transaction_id: str) -> Evidence:
+def _named(snapshot: Snapshot, transaction_id: str) -> LogEvidence:
     try:
         if is_referenced(snapshot, transaction_id):
-            return Evidence(True, reason="Files of it are in the table.")
+            return LogEvidence(True, reason="Files of it are in the table.")
     except DeltaError as error:
-        return Evidence(None, reason=f"The files of the table cannot be read: {error.message}")
+        return LogEvidence(None, reason=f"The files of the table cannot be read: {error.message}")
     return NOT_COMMITTED
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_delta.commands.outcome.commit_result import integer, result_of_commit, result_without_commit
 from airflow_delta.exceptions import HandleMismatchException, TransactionExpiredException, VersionsNotContiguousException
-from airflow_delta.log.actions.decode import Commit, CommitFile, decode_commit, read_commit_info
+from airflow_delta.log.actions.decode import CommitFile, DecodedCommit, decode_commit, read_commit_info
 from airflow_delta.staging.contract import CommitResult, TransactionHandle
 from airflow_delta.staging.paths import STAGING_DIRECTORY
 
@@ -159,7 +159,7 @@ def commit_of_transaction(log: DeltaLog, transaction_id: str, *, since: int) -> 
     return FoundCommit(None, oldest <= since)
 
 
-def commits_of(log: DeltaLog, app_id: str, *, since: int = 0) -> Iterator[Commit]:
+def commits_of(log: DeltaLog, app_id: str, *, since: int = 0) -> Iterator[DecodedCommit]:
     """Yield the commits with a ``txn`` action of an application, newest first, as far back as the log goes.
 
     :param since: the oldest version to look at.
@@ -170,7 +170,7 @@ def commits_of(log: DeltaLog, app_id: str, *, since: int = 0) -> Iterator[Commit
             yield commit
 
 
-def holds_app_id(log: DeltaLog, file: CommitFile, app_id: str) -> Commit | None:
+def holds_app_id(log: DeltaLog, file: CommitFile, app_id: str) -> DecodedCommit | None:
     """Return a commit, decoded, if it has a ``txn`` action of an application."""
     # Other writers may escape characters: ids with such characters are not searched for as text.
     plain = app_id.isascii() and app_id.isprintable() and not set(app_id) & set("\"\\/<>&'")

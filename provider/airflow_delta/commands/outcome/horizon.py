@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from airflow_delta.commands.outcome.find_commit import CLOCKS_DIFFER_BY, holds_app_id, newest_first
 from airflow_delta.exceptions import TransactionExpiredException
-from airflow_delta.log.actions.decode import Commit, decode_commit
+from airflow_delta.log.actions.decode import DecodedCommit, decode_commit
 
 if TYPE_CHECKING:
     from airflow_delta.log import Snapshot
@@ -62,7 +62,7 @@ def last_txn_version(log: DeltaLog, snapshot: Snapshot, app_id: str, possible_si
     )
 
 
-def _timestamp(commit: Commit) -> int | None:
+def _timestamp(commit: DecodedCommit) -> int | None:
     info = commit.commit_info or {}
     value = info.get("inCommitTimestamp", info.get("timestamp"))
     return value if isinstance(value, int) else None

@@ -92,7 +92,7 @@ def fence_off(store: LogStore, transaction_id: str, *, dead_before: int | None =
     return found.markers(), [abort_marker, path]
 
 
-def is_aborted(store: LogStore, transaction_id: str) -> bool:
+def has_abort_marker(store: LogStore, transaction_id: str) -> bool:
     """Return whether the transaction has the abort marker."""
     return store.head(f"{transaction_directory(transaction_id)}/{ABORT_MARKER}") is not None
 
@@ -182,7 +182,7 @@ class Fence:
         started = {**of, "startedAt": _now(), "claim": uuid.uuid4().hex}
         marker = _claim(self._log, self._handle, started)
         self._markers[marker] = started
-        if is_aborted(self._log.store, self._handle.transaction_id):  # by an earlier release, which takes no number
+        if has_abort_marker(self._log.store, self._handle.transaction_id):  # by an earlier release, which takes no number
             raise aborted_error(self._handle)
 
     def end(self, **how: int) -> None:

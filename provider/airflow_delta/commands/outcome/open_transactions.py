@@ -140,7 +140,7 @@ class TransactionCommit:
     run_id: str | None = None
 
 
-def transactions(
+def list_transactions(
     log: DeltaLog, *, abandoned_after: timedelta = ABANDONED_AFTER, states: Collection[str] = STATES
 ) -> list[TransactionState]:
     """Return the transactions that have files under ``staged/``, last touched first.
@@ -286,19 +286,19 @@ def _state(
     )
 
 
-def find_commits(log: DeltaLog, transactions: Mapping[str, int]) -> dict[str, TransactionCommit]:
+def find_commits(log: DeltaLog, list_transactions: Mapping[str, int]) -> dict[str, TransactionCommit]:
     """Return the commits with one of these ids, reading the log back to the time of the oldest one still missing.
 
     :param transactions: id, and when its oldest file was written.
     """
-    return search_commits(log, transactions)[0]
+    return search_commits(log, list_transactions)[0]
 
 
-def search_commits(log: DeltaLog, transactions: Mapping[str, int]) -> tuple[dict[str, TransactionCommit], bool]:
+def search_commits(log: DeltaLog, list_transactions: Mapping[str, int]) -> tuple[dict[str, TransactionCommit], bool]:
     """Return what :func:`find_commits` does, and whether the log reaches back far enough: if not, missing commits may be gone."""
     from airflow_delta.log.actions.decode import read_commit_info
 
-    remaining = dict(transactions)
+    remaining = dict(list_transactions)
     found: dict[str, TransactionCommit] = {}
     if not remaining:
         return found, True

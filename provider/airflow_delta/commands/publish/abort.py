@@ -9,7 +9,7 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
-from airflow_delta.commands.outcome.evidence import Evidence, evidence, is_referenced
+from airflow_delta.commands.outcome.evidence import LogEvidence, evidence, is_referenced
 from airflow_delta.commands.outcome.find_commit import committed_earlier
 from airflow_delta.commands.outcome.markers import fence_off
 from airflow_delta.exceptions import (
@@ -37,7 +37,7 @@ def abort(log: DeltaLog, handle: TransactionHandle) -> AbortResult:
     """
     if handle.committed is not None:
         with contextlib.suppress(HandleMismatchException):  # a claim about the log decides nothing
-            earlier = Evidence(True, committed_earlier(log, handle).version, "An earlier run had committed this key.")
+            earlier = LogEvidence(True, committed_earlier(log, handle).version, "An earlier run had committed this key.")
             return _committed(handle.table, handle.transaction_id, earlier)
     first = evidence(log, handle, files=False)
     if first.committed:
@@ -78,26 +78,26 @@ def abort_transaction(
             table=log.uri,
         )
     if found.state == "committed":
-        return _committed(log.uri, transaction_id, Evidence(True, found.version, found.reason))
+        return _committed(log.uri, transaction_id, LogEvidence(True, found.version, found.reason))
     dead_before = int(time.time() * 1000) - grace // timedelta(milliseconds=1)
     oldest = found.first_modified or 0
 
-    def look() -> Evidence:
+    def look() -> LogEvidence:
         commits, complete = search_commits(log, {transaction_id: oldest})
         if (commit := commits.get(transaction_id)) is not None:
-            return Evidence(True, commit.version, "The log holds this transaction.")
+            return LogEvidence(True, commit.version, "The log holds this transaction.")
         if is_referenced(log.snapshot, transaction_id):
-            return Evidence(True, reason="Files of it are in the table.")
+            return LogEvidence(True, reason="Files of it are in the table.")
         # For what was idle for the grace time, the files of the table say enough, as for VACUUM.
         if complete or (found.last_modified or 0) < dead_before:
-            return Evidence(False)
-        return Evidence(None, reason="The log no longer holds every commit since its oldest file was written.")
+            return LogEvidence(False)
+        return LogEvidence(None, reason="The log no longer holds every commit since its oldest file was written.")
 
     return _give_up(log, transaction_id, look, table=log.uri, dead_before=dead_before)
 
 
 def _give_up(
-    log: DeltaLog, transaction_id: str, look: Callable[[], Evidence], *, table: str, dead_before: int | None = None
+    log: DeltaLog, transaction_id: str, look: Callable[[], LogEvidence], *, table: str, dead_before: int | None = None
 ) -> AbortResult:
     """Fence off the commit and delete the staged files, unless the transaction is, or may be, committed.
 
@@ -117,7 +117,7 @@ def _give_up(
         )
     found = look()
     if found.committed is not True and markers.committed:
-        found = Evidence(True, markers.version, "Its marker says that it is committed.")
+        found = LogEvidence(True, markers.version, "Its marker says that it is committed.")
     if found.committed:
         log.store.delete(own)
         return _committed(table, transaction_id, found)
@@ -158,7 +158,7 @@ def _delete_staged(log: DeltaLog, directory: str) -> int:
     return len(files) + sum(log.store.delete_tree(f"{directory}/{child}") for child in sorted(children))
 
 
-def _committed(table: str, transaction_id: str, found: Evidence) -> AbortResult:
+def _committed(table: str, transaction_id: str, found: LogEvidence) -> AbortResult:
     return AbortResult(
         transaction_id=transaction_id,
         table=table,

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.commands.definition.altered_table import AlteredTable, is_alter, table_of
+from airflow_delta.commands.definition.altered_table import AlteredTable, is_alter, table_as_read
 from airflow_delta.commands.definition.apply_changes import after_writes
 from airflow_delta.commands.stage.after import stage_id
 from airflow_delta.exceptions import StageConflictException
-from airflow_delta.staging.contract import ReadSet, StagedWrite, TransactionHandle
+from airflow_delta.staging.contract import DeclaredReads, StagedWrite, TransactionHandle
 
 if TYPE_CHECKING:
     from airflow_delta.commands.stage.view import TransactionView
@@ -33,7 +33,7 @@ def altered_table(view: TransactionView) -> AlteredTable | None:
     if not any(map(is_alter, writes)):
         return None
     _check(handle, writes)
-    table = after_writes(handle, table_of(handle, view.snapshot), writes)
+    table = after_writes(handle, table_as_read(handle, view.snapshot), writes)
     _check_change_data(handle, table, writes)
     return table
 
@@ -63,7 +63,7 @@ def with_altered_reads(view: TransactionView, table: AlteredTable) -> Transactio
     for stage in view.stages:
         reads = stage.write.reads
         if reads.predicates and alters & set(stage.write.after):
-            whole = ReadSet(files=reads.files, whole_table=True, app_ids=reads.app_ids)
+            whole = DeclaredReads(files=reads.files, whole_table=True, app_ids=reads.app_ids)
             stage = replace(stage, write=replace(stage.write, reads=whole))
         found.append(stage)
     return replace(view, stages=tuple(found))

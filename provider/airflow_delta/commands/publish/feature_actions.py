@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from airflow_delta.commands.begin.replace_rerun import KEEPS_ROWS
 from airflow_delta.commands.stage.data_change import is_rearranging
 from airflow_delta.commands.stage.load import StageActions
-from airflow_delta.commands.stage.net_effect import Replaced
+from airflow_delta.commands.stage.net_effect import NetEffect
 from airflow_delta.exceptions import StageConflictException
 from airflow_delta.log.actions.actions import AddCDCFile
 from airflow_delta.staging.contract import TransactionHandle
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 ROW_TRACKING_PRESERVED = "delta.rowTracking.preserved"
 
 
-def changes_to_commit(handle: TransactionHandle, stages: Sequence[StageActions], replaced: Replaced) -> list[AddCDCFile]:
+def changes_to_commit(handle: TransactionHandle, stages: Sequence[StageActions], replaced: NetEffect) -> list[AddCDCFile]:
     """Return the change data files of a commit.
 
     If a version has such files, readers of the change data feed take its changes from them alone (Delta protocol, "Add CDC

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_delta.commands.definition.create import defined_operation
 from airflow_delta.commands.files.row_counts import live_records
 from airflow_delta.commands.stage.load import StageActions
-from airflow_delta.commands.stage.net_effect import Replaced
+from airflow_delta.commands.stage.net_effect import NetEffect
 from airflow_delta.staging.contract import StagedWrite
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ _JOINS: dict[str, Callable[[Iterable[int]], int]] = {"minFileSize": min, "maxFil
 _PERCENTILES = ("p25FileSize", "p50FileSize", "p75FileSize")  # unknown for several stages together
 
 
-def operation_of(metadata: Metadata, stages: Sequence[StageActions], replaced: Replaced) -> Operation:
+def operation_of(metadata: Metadata, stages: Sequence[StageActions], replaced: NetEffect) -> Operation:
     """Return the one operation of all stages that change something; of several operations, ``WRITE``."""
     definition = next((stage.write.definition for stage in stages if stage.write.definition), None)
     if definition is not None:
@@ -58,7 +58,7 @@ def _other(writes: Sequence[StagedWrite]) -> Operation:
     return Operation(writes[0].operation, parameters, metrics)
 
 
-def _write(metadata: Metadata, stages: Sequence[StageActions], replaced: Replaced) -> Operation:
+def _write(metadata: Metadata, stages: Sequence[StageActions], replaced: NetEffect) -> Operation:
     """Return the ``WRITE`` as ``commitInfo`` records it (Delta's ``DeltaOperations.Write`` and its metrics)."""
     from airflow_delta.transaction import Operation
 

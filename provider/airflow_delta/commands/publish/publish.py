@@ -14,7 +14,7 @@ from airflow_delta.commands.outcome.find_commit import committed_earlier, find_c
 from airflow_delta.commands.outcome.key_users import KeyUser, check_key_of_run, check_key_of_table
 from airflow_delta.commands.outcome.markers import delete_quietly, fence, mark_committed
 from airflow_delta.commands.publish.commit import CommitOptions, commit_stages
-from airflow_delta.commands.stage.load import Expected, check_files, check_reported, parse_staged
+from airflow_delta.commands.stage.load import Expected, check_reported, check_staged_files, parse_staged
 from airflow_delta.commands.stage.stage_conflicts import check_stages
 from airflow_delta.commands.stage.view import view_of
 from airflow_delta.exceptions import TransactionAlreadyCommittedException
@@ -97,7 +97,7 @@ def publish(
         options = CommitOptions(policy=held.policy(policy), tags=tags, user_metadata=user_metadata, hooks=hooks)
         view = view_of(log, handle, writes)
         check_stages(view)
-        check_files(log.store, handle, view.stages)
+        check_staged_files(log.store, handle, view.stages)
         if handle.read_version < 0 and log.update().version < 0:
             from airflow_delta.commands.begin.location import check_location
 

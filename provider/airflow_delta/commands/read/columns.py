@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaUnsupportedOperationException
 from airflow_delta.log.features.column_mapping import field_id
-from airflow_delta.log.features.type_widening import may_widen
+from airflow_delta.log.features.type_widening import may_change_type
 from airflow_delta.log.schema.types import (
     INTEGRAL,
     ArrayType,
@@ -111,7 +111,7 @@ def has_ids(fields: Sequence[pa.Field]) -> bool:
     return any(_FIELD_ID in (f.metadata or {}) for f in fields)
 
 
-def converter(field: StructField, found: pa.Field, kind: FileKind) -> Convert:
+def from_file_type(field: StructField, found: pa.Field, kind: FileKind) -> Convert:
     """Return the function from a file's column to the table's.
 
     :param found: the column as the file has it.
@@ -225,7 +225,7 @@ def _leaf(data_type: DataType, found: pa.DataType) -> Convert:
     known = _known(found)
     fits = (
         known == data_type
-        or (known is not None and may_widen(known, data_type))
+        or (known is not None and may_change_type(known, data_type))
         or (data_type.name in INTEGRAL and types.is_integer(found))
         or (data_type.name == "string" and (types.is_large_string(found) or _is_binary(found) or types.is_string_view(found)))
         or (data_type.name == "binary" and (_is_binary(found) or types.is_string(found) or types.is_large_string(found)))

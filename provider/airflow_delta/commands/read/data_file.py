@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 from airflow_delta.commands.files.table_paths import locate
 from airflow_delta.commands.read.batches import encoded_columns, joined, longest_value, plain_field, plain_parts
-from airflow_delta.commands.read.columns import FileFields, FileKind, converter, has_ids
+from airflow_delta.commands.read.columns import FileFields, FileKind, from_file_type, has_ids
 from airflow_delta.commands.read.page_sizes import Chunk, batch_rows, declared, problem_of
 from airflow_delta.exceptions import (
     DeltaAnalysisException,
@@ -283,7 +283,7 @@ class FileReader:
                 continue
             at = by_name.find(field)
             found: tuple[str, Convert] | pa.Scalar
-            found = pa.nulls(1, target.type)[0] if at is None else (there[at].name, converter(field, there[at], kind))
+            found = pa.nulls(1, target.type)[0] if at is None else (there[at].name, from_file_type(field, there[at], kind))
             sources.append(found)
         return sources
 

@@ -123,14 +123,14 @@ def read_table(
     :raises ReadLimitException: if there are more: at once if statistics show it, else before more are returned.
     :raises PredicateException: if the predicate cannot be evaluated here exactly.
 
-    Also raises as :func:`snapshot_of` and :func:`read_files` do.
+    Also raises as :func:`snapshot_of` and :func:`worker_rows` do.
     """
     snapshot = snapshot_of(log, version, timestamp)
     predicate = None if where is None else parse_where(log, snapshot.version, snapshot.metadata, where)
-    return read_snapshot(snapshot, predicate=predicate, columns=columns, limit=limit)
+    return rows_of_snapshot(snapshot, predicate=predicate, columns=columns, limit=limit)
 
 
-def read_snapshot(
+def rows_of_snapshot(
     snapshot: Snapshot,
     *,
     predicate: Predicate | None = None,
@@ -146,7 +146,7 @@ def read_snapshot(
         sure = [file for file in files if predicate is None or predicate.selects_partition(file.partition_values)]
         counts = [live_records(file) for file in sure]
         check_limit(log, snapshot.version, counts, limit, complete=len(sure) == len(files))
-    rows = read_files(log, files, metadata=metadata, version=snapshot.version, predicate=predicate, columns=columns, limit=limit)
+    rows = worker_rows(log, files, metadata=metadata, version=snapshot.version, predicate=predicate, columns=columns, limit=limit)
     return limited(rows, log, snapshot.version, limit)
 
 
@@ -163,7 +163,7 @@ def parse_where(log: CommitFiles, version: int, metadata: Metadata, where: str) 
     return predicate
 
 
-def read_files(
+def worker_rows(
     log: CommitFiles,
     files: Sequence[AddFile | RemoveFile],
     *,

@@ -64,7 +64,7 @@ def selected(predicate: Predicate, batch: pa.RecordBatch) -> pa.BooleanArray:
 class _Rows:
     def __init__(self, batch: pa.RecordBatch) -> None:
         self._batch = batch
-        self._known: dict[ast.Column, pa.Array] = {}
+        self._known: dict[ast.ColumnReference, pa.Array] = {}
 
     def truth(self, expression: ast.Expression) -> pa.BooleanArray:
         """Return where an expression is true and where it is unknown."""
@@ -97,7 +97,7 @@ class _Rows:
                 raise AssertionError(f"{expression} is not evaluated here")
         return self._by_value(expression, expression.column)
 
-    def _values(self, column: ast.Column) -> pa.Array:
+    def _values(self, column: ast.ColumnReference) -> pa.Array:
         import pyarrow.compute as pc
 
         if column not in self._known:
@@ -107,7 +107,7 @@ class _Rows:
             self._known[column] = values
         return self._known[column]
 
-    def _compared(self, operator: str, column: ast.Column, value: Any) -> pa.BooleanArray | None:
+    def _compared(self, operator: str, column: ast.ColumnReference, value: Any) -> pa.BooleanArray | None:
         """Return the comparison of a column with a literal; ``None`` if Arrow does not compare them as Spark does."""
         import pyarrow as pa
         import pyarrow.compute as pc
@@ -127,7 +127,7 @@ class _Rows:
             return pc.or_(result, pc.is_nan(values))  # to Spark, the greatest of all numbers
         return result
 
-    def _among(self, column: ast.Column, wanted: Sequence[Any]) -> pa.BooleanArray | None:
+    def _among(self, column: ast.ColumnReference, wanted: Sequence[Any]) -> pa.BooleanArray | None:
         import pyarrow.compute as pc
 
         values = self._values(column)
@@ -136,7 +136,7 @@ class _Rows:
             return None
         return pc.if_else(pc.is_valid(values), pc.is_in(values, value_set=found), _unknown())
 
-    def _by_value(self, expression: ast.Expression, column: ast.Column) -> pa.BooleanArray:
+    def _by_value(self, expression: ast.Expression, column: ast.ColumnReference) -> pa.BooleanArray:
         """Evaluate a condition on one column once for each distinct value.
 
         Only comparisons that ask whether values are the same come here with dates and times. Those that Python cannot hold are

@@ -16,7 +16,7 @@ from airflow_delta.commands.stage.stage_view import StageView
 from airflow_delta.exceptions import StagingException
 from airflow_delta.log.actions.actions import AddCDCFile, AddFile, RemoveFile
 from airflow_delta.staging.arguments import RewriteArguments
-from airflow_delta.staging.contract import ReadSet, StagedWrite
+from airflow_delta.staging.contract import DeclaredReads, StagedWrite
 from airflow_delta.staging.merge import ComparedColumns
 from airflow_delta.staging.report import StageReport, StageRequest
 
@@ -145,7 +145,7 @@ def _data_files(stage: StageView, request: StageRequest, report: StageReport) ->
     return found[0], found[1], found[2]
 
 
-def _reads(stage: StageView, request: StageRequest, report: StageReport, compared: Sequence[ComparedColumns]) -> ReadSet:
+def _reads(stage: StageView, request: StageRequest, report: StageReport, compared: Sequence[ComparedColumns]) -> DeclaredReads:
     """Return what the stage depends on: the predicate that its files were planned for, and the files that it touched.
 
     Files without matching rows may go: what others add where the predicate matches is a conflict anyway.
@@ -157,7 +157,7 @@ def _reads(stage: StageView, request: StageRequest, report: StageReport, compare
         predicates.append(request.scan.predicate or "true")
         files += [file.path for file in request.scan.files]
         marked = marked and predicates[0] != predicates[1]
-    return ReadSet(
+    return DeclaredReads(
         predicates=tuple(dict.fromkeys(predicates)),
         files=tuple(dict.fromkeys(files)),
         marked=(predicates[0],) if marked else (),

@@ -17,7 +17,7 @@ from airflow_delta.commands.stage.stage_view import SparkWork, StageView
 from airflow_delta.exceptions import AppendOnlyException, DeltaTableNotFoundException
 from airflow_delta.log.actions.actions import AddFile
 from airflow_delta.staging.arguments import RewriteArguments
-from airflow_delta.staging.contract import ReadSet, StagedWrite, TransactionHandle
+from airflow_delta.staging.contract import DeclaredReads, StagedWrite, TransactionHandle
 
 if TYPE_CHECKING:
     from airflow_delta.commands.rewrite.collect_rewrite import Collect
@@ -122,7 +122,7 @@ class RewriteTarget:
             parameters=dict(parameters or {}),
             metrics={**(metrics or {}), "executionTimeMs": elapsed},
             mode="rewrite",
-            reads=ReadSet(
+            reads=DeclaredReads(
                 predicates=("true" if planned_for is None else planned_for.text,), files=tuple(file.path for file in removed)
             ),
         )

@@ -13,7 +13,7 @@ import msgspec
 from airflow_delta.commands.files.adds import find_data_files
 from airflow_delta.commands.files.row_counts import num_records
 from airflow_delta.commands.files.table_footers import table_footers
-from airflow_delta.commands.files.written import check_files, check_rows
+from airflow_delta.commands.files.written import check_rows, check_written
 from airflow_delta.commands.stage.stage_view import StageView
 from airflow_delta.exceptions import StagingException
 from airflow_delta.log.actions.actions import AddFile, RemoveFile
@@ -112,7 +112,7 @@ def _reported_rows(log: DeltaLog, request: StageRequest, report: StageReport) ->
     found: dict[str, BitMap64] = {}
     for name in report.vector_directories:
         statuses, num_words = find_data_files(log, f"{request.directory}/{name}"), 0
-        check_files(log, request, report, name, statuses)
+        check_written(log, request, report, name, statuses)
         for status in statuses:
             table = pq.ParquetFile(pa.BufferReader(log.store.read(status.path))).read(columns=[FILE, NUMBER, WORD])
             for uri, words in _by_file(table):

@@ -35,11 +35,11 @@ class Sides:
             return ("target" if names[0].lower() == self.target else "source"), names[1:]
         return ("target" if self.schema.find(names[0]) is not None else "source"), names
 
-    def unknown(self, conjuncts: Iterable[str]) -> str | None:
+    def unknown(self, conjunct_texts: Iterable[str]) -> str | None:
         """Return a column that some conditions say is the table's, and that it does not have; ``None`` if there is none."""
         from sqlglot import exp
 
-        for text in conjuncts:
+        for text in conjunct_texts:
             for column in tree_of(text).find_all(exp.Column):
                 names = [part.name for part in column.parts]
                 aliased = len(names) > 1 and names[0].lower() == self.target and self.schema.find(names[0]) is None
@@ -47,12 +47,12 @@ class Sides:
                     return str(names[1])
         return None
 
-    def compared(self, conjuncts: Iterable[str]) -> list[ComparedColumns]:
+    def compared(self, conjunct_texts: Iterable[str]) -> list[ComparedColumns]:
         """Return the columns that are equal in rows for which all of some conditions are true."""
         from sqlglot import exp
 
         found = []
-        for text in conjuncts:
+        for text in conjunct_texts:
             node: Any = unwrapped(tree_of(text))
             if not isinstance(node, exp.EQ | exp.NullSafeEQ):
                 continue
@@ -64,22 +64,22 @@ class Sides:
             field = self.schema.find(names[0]) if len(names) == 1 else None
             if field is None or "source" not in by_side:
                 continue
-            source = ".".join(quoted(name) for name in by_side["source"])
+            source = ".".join(quote_name(name) for name in by_side["source"])
             found.append(ComparedColumns(column=field.name, source=source, null_safe=isinstance(node, exp.NullSafeEQ)))
         return found
 
 
-def conjuncts(text: str) -> Iterator[str]:
+def conjunct_texts(text: str) -> Iterator[str]:
     """Yield the conditions that a condition joins by ``AND``."""
     pieces = split(text)
     if pieces is None or pieces[0] != "AND":
         yield text
         return
     for part in pieces[1]:
-        yield from conjuncts(part)
+        yield from conjunct_texts(part)
 
 
-def quoted(name: str) -> str:
+def quote_name(name: str) -> str:
     """Return a name that Spark SQL takes literally."""
     return "`" + name.replace("`", "``") + "`"
 

@@ -23,7 +23,7 @@ from airflow_delta.log.actions.actions import AddCDCFile, AddFile, RemoveFile
 from airflow_delta.log.actions.deletion_vectors import vector_path
 from airflow_delta.read_versions import read_version_name
 from airflow_delta.staging.contract import KeyRead, ManifestRef, StagedWrite, TransactionHandle
-from airflow_delta.staging.manifest import check_manifest
+from airflow_delta.staging.manifest import verify_manifest
 from airflow_delta.staging.paths import KEYS_NAME, MANIFEST_NAME, attempt_directory, transaction_directory
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def _lines(log: DeltaLog, handle: TransactionHandle, write: StagedWrite) -> list
         if write.manifest is None:
             return msgspec.convert(list(write.actions), list[_Line])
         data = _own_file(log, handle, write, write.manifest, MANIFEST_NAME, "manifest")
-        return [_decoder.decode(line) for line in check_manifest(write.manifest, data, table=log.uri)]
+        return [_decoder.decode(line) for line in verify_manifest(write.manifest, data, table=log.uri)]
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
         raise not_staged(handle, write, f"an action is malformed ({error})") from error
 
@@ -172,7 +172,7 @@ def load_key_rows(log: DeltaLog, handle: TransactionHandle, write: StagedWrite, 
     rows: Any = key.rows
     if key.file is not None:
         data = _own_file(log, handle, write, key.file, KEYS_NAME, "key file")
-        lines = check_manifest(key.file, data, table=log.uri, what="key file", lines_are="rows")
+        lines = verify_manifest(key.file, data, table=log.uri, what="key file", lines_are="rows")
         try:
             rows = [_row_decoder.decode(line) for line in lines]
         except (msgspec.DecodeError, msgspec.ValidationError) as error:
@@ -225,7 +225,7 @@ def _check_no_conflict(handle: TransactionHandle, stages: Sequence[StageActions]
                     )
 
 
-def check_files(store: LogStore, handle: TransactionHandle, stages: Sequence[StageActions]) -> None:
+def check_staged_files(store: LogStore, handle: TransactionHandle, stages: Sequence[StageActions]) -> None:
     """Check that every listed file exists with the listed size.
 
     Its location was checked by :func:`airflow_delta.commands.stage.staged_paths.check_paths`. Lists what the transaction staged,

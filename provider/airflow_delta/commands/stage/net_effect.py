@@ -25,7 +25,7 @@ _LISTS_FILES = ("append", "rewrite", "alter")
 
 
 @dataclass(slots=True)
-class Replaced:
+class NetEffect:
     """The files that a transaction removes and adds in the end.
 
     A file that several overwrites select is removed once. What one stage adds and a later one, planned on top of it, removes is
@@ -99,12 +99,12 @@ class Replaced:
                     )
 
 
-def find_replaced(view: TransactionView, txn: OptimisticTransaction) -> Replaced:
+def find_replaced(view: TransactionView, txn: OptimisticTransaction) -> NetEffect:
     """Return what the stages add and remove, and record in the transaction what they and their tasks have read.
 
     :raises StageConflictException: if two stages contradict each other.
     """
-    handle, replaced, defined = view.handle, Replaced(), False
+    handle, replaced, defined = view.handle, NetEffect(), False
     whole: list[tuple[StageActions, list[AddFile]]] = []
     for stage in view.stages:
         before = replaced.staged_before(stage)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 OVERWRITES = ("overwrite", "dynamic")
 
 
-def check_overwrites(view: TransactionView) -> None:
+def check_staged_overwrites(view: TransactionView) -> None:
     """Refuse overwrites of different tasks that may replace each other's new rows, unless one was planned on top of the other.
 
     :raises StageConflictException: if there are two.
@@ -28,13 +28,13 @@ def check_overwrites(view: TransactionView) -> None:
     if len({stage.write.task_id for stage in stages}) < 2:
         return
     for stage in stages:
-        others = [other for other in stages if other.write.task_id != stage.write.task_id and not _ordered(stage, other)]
+        others = [other for other in stages if other.write.task_id != stage.write.task_id and not _not_ordered(stage, other)]
         for other in others:
             if (file := next(_replaced(view, stage, other.adds), None)) is not None:
-                raise _conflict(view, stage, other, file)
+                raise _overwrite_conflict(view, stage, other, file)
 
 
-def _ordered(one: StageActions, other: StageActions) -> bool:
+def _not_ordered(one: StageActions, other: StageActions) -> bool:
     from airflow_delta.commands.stage.after import stage_id
 
     return stage_id(one.write) in other.write.after or stage_id(other.write) in one.write.after
@@ -59,7 +59,7 @@ def _replaced(view: TransactionView, stage: StageActions, adds: Sequence[AddFile
     yield from (add for add, may_hold in zip(adds, told, strict=True) if may_hold)
 
 
-def _conflict(view: TransactionView, stage: StageActions, other: StageActions, file: AddFile) -> StageConflictException:
+def _overwrite_conflict(view: TransactionView, stage: StageActions, other: StageActions, file: AddFile) -> StageConflictException:
     values = ", ".join(f"{name}={value}" for name, value in (file.partition_values or {}).items())
     where = f"partition [{values}]" if values else "the same rows"
     handle, predicate = view.handle, stage.write.replace_where

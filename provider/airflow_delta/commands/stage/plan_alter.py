@@ -10,14 +10,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.commands.definition.alter_paths import is_not_null
-from airflow_delta.commands.definition.altered_table import MODE, AlteredTable, handle_of, table_of
+from airflow_delta.commands.definition.altered_table import MODE, AlteredTable, handle_of, table_as_read
 from airflow_delta.commands.definition.apply_changes import after_writes, apply_changes
 from airflow_delta.commands.stage.scan import candidate_files, scan_of
 from airflow_delta.commands.stage.stage_view import SparkWork, StageView
 from airflow_delta.exceptions import InvariantViolationException
 from airflow_delta.staging.changes import Change, changes_from
 from airflow_delta.staging.constraint import ConstraintArguments
-from airflow_delta.staging.contract import ReadSet, StagedWrite
+from airflow_delta.staging.contract import DeclaredReads, StagedWrite
 from airflow_delta.staging.partition_texts import partition_text
 from airflow_delta.staging.report import StageReport, StageRequest
 
@@ -39,7 +39,7 @@ def plan_alter(stage: StageView, changes: Sequence[Change | Mapping[str, Any]]) 
     """
     given = changes_from(changes)
     handle = stage.handle
-    before = after_writes(handle, table_of(handle, stage.snapshot), [earlier.write for earlier in stage.stages])
+    before = after_writes(handle, table_as_read(handle, stage.snapshot), [earlier.write for earlier in stage.stages])
     table = apply_changes(before, given)
     added = table.operations[len(before.operations) :]
     columns = tuple(table.metadata.partition_columns)
@@ -48,7 +48,7 @@ def plan_alter(stage: StageView, changes: Sequence[Change | Mapping[str, Any]]) 
         operation=added[0].name if len({operation.name for operation in added}) == 1 else "ALTER TABLE",
         schema_string=table.metadata.schema_string,
         partition_columns=columns,
-        reads=ReadSet(whole_table=table.reads_table),
+        reads=DeclaredReads(whole_table=table.reads_table),
         changes=tuple(change.to_dict() for change in given),
     )
     constraints = {name: text for name, text in table.constraints.items() if before.constraints.get(name) != text}
@@ -116,9 +116,9 @@ def _nulls(table: AlteredTable, files: Sequence[AddFile], path: Path) -> list[in
     import pyarrow as pa
 
     from airflow_delta.log.arrow.arrays import array
-    from airflow_delta.log.expressions.ast import Column
+    from airflow_delta.log.expressions.ast import ColumnReference
     from airflow_delta.log.statistics.credible import null_counts
-    from airflow_delta.log.statistics.data_skipping import has_bounds
+    from airflow_delta.log.statistics.data_skipping import column_has_bounds
 
-    column = Column(tuple(path), tuple(physical), kind, is_partition=False)
-    return null_counts(array([file.stats for file in files], pa.string()), column, bounded=has_bounds(column))
+    column = ColumnReference(tuple(path), tuple(physical), kind, is_partition=False)
+    return null_counts(array([file.stats for file in files], pa.string()), column, bounded=column_has_bounds(column))

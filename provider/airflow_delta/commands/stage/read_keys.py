@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.commands.stage.load import StageActions, load_key_rows, not_staged
-from airflow_delta.log.expressions.arrow_rows import is_exact
+from airflow_delta.log.expressions.arrow_rows import is_compared_exactly
 from airflow_delta.log.schema.types import INTEGRAL, DataType, DecimalType
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def _load(view: TransactionView, stage: StageActions, key: KeyRead) -> KeySet:
 
     rows = load_key_rows(view.log, view.handle, stage.write, key)
     columns = [view.predicate_of(stage, f"{quote_name(name)} IS NULL").columns[0] for name in key.columns]
-    if not all(is_exact(column.data_type) for column in columns):
+    if not all(is_compared_exactly(column.data_type) for column in columns):
         raise not_staged(view.handle, stage.write, f"{', '.join(key.columns)} are not columns that can be compared exactly")
     readers = [_reader(column.data_type) for column in columns]
 

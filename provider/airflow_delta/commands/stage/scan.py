@@ -35,7 +35,7 @@ def plan_scan(view: TransactionView, predicate: str | None = None) -> ScanPlan:
     """Plan a read of the table at the version that the transaction reads, or as earlier stages of the transaction leave it.
 
     The worker prunes partitions, skips files by statistics and decodes deletion vectors: Spark gets the deleted rows in a form
-    that it can join. :func:`airflow_delta.spark.read.read_files` returns live rows only, so the copies of a rewrite need no
+    that it can join. :func:`airflow_delta.spark.read.read_plan_files` returns live rows only, so the copies of a rewrite need no
     deletion vector; the ``remove`` of the rewritten file has the descriptor of its ``add`` (:meth:`AddFile.remove` copies it).
 
     :raises DeltaTableNotFoundException: if the table does not exist yet.

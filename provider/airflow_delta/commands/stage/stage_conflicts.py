@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from airflow_delta.commands.stage.after import stage_id
 from airflow_delta.commands.stage.load import StageActions
-from airflow_delta.commands.stage.overwrites import check_overwrites
+from airflow_delta.commands.stage.overwrites import check_staged_overwrites
 from airflow_delta.exceptions import StageConflictException
 from airflow_delta.log.actions.actions import AddFile, RemoveFile
 from airflow_delta.staging.contract import StagedWrite, TransactionHandle
@@ -27,7 +27,7 @@ def check_stages(view: TransactionView) -> None:
 
     :raises StageConflictException: if two stages touch the same file or the same partition, or two tasks overwrite the same rows.
     """
-    check_overwrites(view)
+    check_staged_overwrites(view)
     stages = view.stages
     rewriting = [stage for stage in stages if stage.write.mode == "rewrite"]
     for stage in rewriting:

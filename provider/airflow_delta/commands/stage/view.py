@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from airflow_delta.commands.begin.read_snapshot import check_handle, read_snapshot
+from airflow_delta.commands.begin.read_snapshot import check_handle, snapshot_of_transaction
 from airflow_delta.commands.stage.after import handle_after, in_order, predicate_of, stage_id
 from airflow_delta.commands.stage.load import StageActions, load_actions
 from airflow_delta.commands.stage.staged_paths import check_paths
@@ -33,8 +33,8 @@ class ReadVersion:
 
     @cached_property
     def snapshot(self) -> Snapshot:
-        """Return the snapshot; raises as :func:`~airflow_delta.commands.begin.read_snapshot.read_snapshot` does."""
-        return read_snapshot(self._log, self._handle) if self._known is None else self._known
+        """Return the snapshot; raises as :func:`~airflow_delta.commands.begin.read_snapshot.snapshot_of_transaction` does."""
+        return snapshot_of_transaction(self._log, self._handle) if self._known is None else self._known
 
 
 def opened(log: DeltaLog, handle: TransactionHandle) -> ReadVersion:

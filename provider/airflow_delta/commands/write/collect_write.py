@@ -27,7 +27,7 @@ from airflow_delta.exceptions import (
     StagingException,
 )
 from airflow_delta.log.actions.actions import AddCDCFile, AddFile, RemoveFile
-from airflow_delta.staging.contract import ReadSet, StagedWrite, TransactionHandle
+from airflow_delta.staging.contract import DeclaredReads, StagedWrite, TransactionHandle
 from airflow_delta.staging.drift import ENFORCE, check_schema
 from airflow_delta.staging.location import Location
 from airflow_delta.staging.paths import transaction_directory
@@ -116,7 +116,7 @@ def collect_stage(stage: StageView, request: StageRequest, report: StageReport) 
     )
 
 
-def _reads(stage: StageView, request: StageRequest, report: StageReport, removes: Sequence[RemoveFile]) -> ReadSet:
+def _reads(stage: StageView, request: StageRequest, report: StageReport, removes: Sequence[RemoveFile]) -> DeclaredReads:
     """Return what the stage depends on: what it may have read, and the files that it rewrote.
 
     Rows that ``replace_on`` replaces may be anywhere in the table. If all of them equal a new row in some columns, its key values
@@ -128,13 +128,13 @@ def _reads(stage: StageView, request: StageRequest, report: StageReport, removes
         predicates = () if request.scan.predicate is None else (request.scan.predicate,)
         whole_table = request.scan.predicate is None
     if request.rewrite is None:
-        return ReadSet(predicates=predicates, whole_table=whole_table)
+        return DeclaredReads(predicates=predicates, whole_table=whole_table)
     if request.replace_where is None:
         keys = key_reads(stage, request, report, WriteArguments.of(request).keys)
         predicates += tuple(key.predicate for key in keys)
         files = tuple(remove.path for remove in removes)
-        return ReadSet(predicates=predicates, files=files, whole_table=True, keys=keys, selected=bool(keys))
-    return ReadSet(predicates=(*predicates, request.replace_where), files=report.rewritten_files, whole_table=whole_table)
+        return DeclaredReads(predicates=predicates, files=files, whole_table=True, keys=keys, selected=bool(keys))
+    return DeclaredReads(predicates=(*predicates, request.replace_where), files=report.rewritten_files, whole_table=whole_table)
 
 
 def collect_files(

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_delta.commands.stage.compared_columns import Sides, conjuncts, quoted
+from airflow_delta.commands.stage.compared_columns import Sides, conjunct_texts, quote_name
 from airflow_delta.commands.stage.plan_create import check_create
 from airflow_delta.exceptions import AppendOnlyException, DeltaIllegalArgumentException
 from airflow_delta.log.expressions.text import tree_of
@@ -113,7 +113,7 @@ def replacement(view: TransactionView, on: str | None, using: Sequence[str], *, 
         from airflow_delta.commands.write.repeatable import at_one_instant
 
         _check_repeatable(handle, on)
-        if handle.schema_string is not None and (name := Sides(view.schema, "t", "s").unknown(conjuncts(on))) is not None:
+        if handle.schema_string is not None and (name := Sides(view.schema, "t", "s").unknown(conjunct_texts(on))) is not None:
             raise DeltaIllegalArgumentException(
                 f"replace_on ({on}) names the column {name!r}, which table {handle.table} does not have. "
                 f"{known_names(name, view.schema.names)}.",
@@ -121,7 +121,7 @@ def replacement(view: TransactionView, on: str | None, using: Sequence[str], *, 
                 version=handle.read_version,
             )
         condition = at_one_instant(on, time.time_ns() // 1000, view.schema)
-        keys = tuple(Sides(view.schema, "t", "s").compared(conjuncts(on)))
+        keys = tuple(Sides(view.schema, "t", "s").compared(conjunct_texts(on)))
         return Replacement(condition, {"replaceOnCond": on}, keys)
     unknown = [name for name in using if view.schema.find(name) is None] if handle.schema_string is not None else []
     if unknown:
@@ -131,9 +131,9 @@ def replacement(view: TransactionView, on: str | None, using: Sequence[str], *, 
             table=handle.table,
             version=handle.read_version,
         )
-    condition = " AND ".join(f"t.{name} = s.{name}" for name in map(quoted, using))
+    condition = " AND ".join(f"t.{name} = s.{name}" for name in map(quote_name, using))
     found = [field for name in using if (field := view.schema.find(name)) is not None]
-    keys = tuple(ComparedColumns(column=field.name, source=quoted(field.name), null_safe=False) for field in found)
+    keys = tuple(ComparedColumns(column=field.name, source=quote_name(field.name), null_safe=False) for field in found)
     return Replacement(condition, {"replaceUsingCols": list(using)}, keys)
 
 

@@ -145,7 +145,7 @@ class FileChanges(NamedTuple):
 
 
 @dataclass(slots=True)
-class Commit:
+class DecodedCommit:
     """A decoded commit; each list is in file order."""
 
     version: int
@@ -159,7 +159,7 @@ class Commit:
     domains: list[DomainMetadata] = field(default_factory=list)
 
 
-def decode_commit(version: int, data: bytes, *, table: str) -> Commit:
+def decode_commit(version: int, data: bytes, *, table: str) -> DecodedCommit:
     """Decode all actions of a commit.
 
     Of several actions in one line, the first in Delta's order counts (``SingleAction.unwrap``).
@@ -167,19 +167,19 @@ def decode_commit(version: int, data: bytes, *, table: str) -> Commit:
     :raises DeltaLogCorruptedException: if the file is empty or truncated, or a line is not an action.
     """
     check_complete(version, data, table=table)
-    commit = Commit(version)
+    commit = DecodedCommit(version)
     for line in _decode(_lines, version, data, table=table):
         _add_line(commit, line)
     return commit
 
 
-def decode_commits(files: Sequence[CommitFile], *, table: str) -> list[Commit]:
+def decode_commits(files: Sequence[CommitFile], *, table: str) -> list[DecodedCommit]:
     """Decode several commits, in the given order."""
     told = tracked(files, f"Replaying the log of {table}", len(files), "commits")
     return [decode_commit(file.version, file.data, table=table) for file in told]
 
 
-def _add_line(commit: Commit, line: _Line) -> None:
+def _add_line(commit: DecodedCommit, line: _Line) -> None:
     if line.add is not None:
         commit.adds.append(line.add)
     elif line.remove is not None:

@@ -34,7 +34,7 @@ class FileActions(Protocol):
     def removes(self) -> list[RemoveFile]: ...
 
 
-def is_plain(path: str) -> bool:
+def has_one_spelling(path: str) -> bool:
     """Tell whether a path is its own canonical spelling: it has no scheme, and nothing that is or should be encoded."""
     return _PLAIN.fullmatch(path) is not None
 

@@ -15,7 +15,7 @@ from airflow_delta.log.arrow.arrays import repeated
 
 STRING_MAP = pa.map_(pa.string(), pa.string())
 
-DELETION_VECTOR = pa.struct(
+VECTOR_COLUMN = pa.struct(
     [
         ("storage_type", pa.string()),
         ("path_or_inline_dv", pa.string()),
@@ -34,7 +34,7 @@ FILE_SCHEMA = pa.schema(
         ("data_change", pa.bool_()),
         ("stats", pa.string()),
         ("tags", STRING_MAP),
-        ("deletion_vector", DELETION_VECTOR),
+        ("deletion_vector", VECTOR_COLUMN),
         ("base_row_id", pa.int64()),
         ("default_row_commit_version", pa.int64()),
         ("clustering_provider", pa.string()),
@@ -55,7 +55,7 @@ TOMBSTONE_SCHEMA = pa.schema(
         ("extended_file_metadata", pa.bool_()),
         ("partition_values", STRING_MAP),
         ("size", pa.int64()),
-        ("deletion_vector", DELETION_VECTOR),
+        ("deletion_vector", VECTOR_COLUMN),
         ("base_row_id", pa.int64()),
         ("default_row_commit_version", pa.int64()),
     ]
@@ -111,13 +111,13 @@ def _absent(rows: pa.RecordBatch, name: str) -> bool:
 
 def _deletion_vectors(array: pa.StructArray) -> pa.StructArray:
     if array.null_count == len(array):
-        return pa.nulls(len(array), DELETION_VECTOR)
+        return pa.nulls(len(array), VECTOR_COLUMN)
     fields = dict(zip((field.name for field in array.type), array.flatten(), strict=True))
     children = [
         fields[name].cast(field.type) if (name := camel(field.name)) in fields else pa.nulls(len(array), field.type)
-        for field in DELETION_VECTOR
+        for field in VECTOR_COLUMN
     ]
-    return pa.StructArray.from_arrays(children, fields=list(DELETION_VECTOR), mask=array.is_null())
+    return pa.StructArray.from_arrays(children, fields=list(VECTOR_COLUMN), mask=array.is_null())
 
 
 def from_actions(actions: Iterable[AddFile] | Iterable[RemoveFile], schema: pa.Schema) -> pa.RecordBatch:

@@ -119,7 +119,7 @@ def _add_line(manifest: Manifest, line: _Line) -> None:
         manifest.domains.append(line.domain_metadata)
 
 
-def check_manifest(
+def check_checkpoint_manifest(
     version: int, about: CheckpointMetadata | None, sidecars: Sequence[SidecarFile], *, complete: bool, corrupted: Corrupted
 ) -> None:
     """Refuse a manifest that was truncated between two actions, as far as that can be detected.

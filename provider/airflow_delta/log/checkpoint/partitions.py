@@ -33,7 +33,7 @@ def combinations(columns: Sequence[pa.Array], keys: pa.Array) -> pa.Table:
     return pa.table([*(column.take(first) for column in columns), values, counts], names=[*names, KEY, COUNT])
 
 
-def merged(found: pa.Table) -> pa.Table:
+def merge_combinations(found: pa.Table) -> pa.Table:
     """Return the different rows of several such tables, one after the other, with their counts added up."""
     found = found.combine_chunks()
     keys = found.column(KEY).combine_chunks()

@@ -19,7 +19,13 @@ import pyarrow.compute as pc
 
 from airflow_delta.log.actions.actions import DomainMetadata, Metadata, Protocol, SetTransaction
 from airflow_delta.log.arrow.arrays import array, scalar
-from airflow_delta.log.checkpoint.manifest import CheckpointMetadata, Manifest, SidecarFile, check_manifest, decode_manifest
+from airflow_delta.log.checkpoint.manifest import (
+    CheckpointMetadata,
+    Manifest,
+    SidecarFile,
+    check_checkpoint_manifest,
+    decode_manifest,
+)
 from airflow_delta.log.checkpoint.part import MARKERS, CheckpointPart, InputStore, PartStatus, RowGroup
 from airflow_delta.log.schema.walk import Path
 from airflow_delta.log.storage.file_names import SIDECAR_DIRECTORY, is_uuid_checkpoint, split_version
@@ -62,7 +68,9 @@ class CheckpointReader:
             raise top.corrupted("is missing") from error
         manifest = decode_manifest(data, top.corrupted)
         complete = manifest.protocol is not None and manifest.metadata is not None
-        check_manifest(self.version, manifest.checkpoint_metadata, manifest.sidecars, complete=complete, corrupted=top.corrupted)
+        check_checkpoint_manifest(
+            self.version, manifest.checkpoint_metadata, manifest.sidecars, complete=complete, corrupted=top.corrupted
+        )
         return manifest
 
     @property
@@ -85,7 +93,7 @@ class CheckpointReader:
                 pass
             (top,) = self._top
             complete = None not in self.protocol_and_metadata()
-            check_manifest(self.version, about, found, complete=complete, corrupted=top.corrupted)
+            check_checkpoint_manifest(self.version, about, found, complete=complete, corrupted=top.corrupted)
         return found
 
     @cached_property

@@ -152,7 +152,7 @@ def stats_type(indexed: list[Leaf], *, tight_bounds: bool = False) -> pa.StructT
     :param tight_bounds: include ``tightBounds``, as for tables with deletion vectors.
     """
     members: list[tuple[str, pa.DataType]] = [("numRecords", pa.int64())]
-    bounds = [(leaf, arrow_type(leaf.data_type)) for leaf in indexed if has_bounds(leaf.data_type)]
+    bounds = [(leaf, arrow_type(leaf.data_type)) for leaf in indexed if type_has_bounds(leaf.data_type)]
     if bounds:
         nested = _nested(bounds)
         members += [("minValues", nested), ("maxValues", nested)]
@@ -163,7 +163,7 @@ def stats_type(indexed: list[Leaf], *, tight_bounds: bool = False) -> pa.StructT
     return pa.struct(members)
 
 
-def has_bounds(data_type: DataType) -> bool:
+def type_has_bounds(data_type: DataType) -> bool:
     """Tell whether statistics have bounds for columns of that type."""
     return isinstance(data_type, DecimalType) or data_type.name in _ORDERED
 

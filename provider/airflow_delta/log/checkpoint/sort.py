@@ -88,10 +88,10 @@ class PartitionOrder:
             counted = combinations(texts, combination_keys(texts))
             found = counted if found is None else pa.concat_tables([found, counted])
             if found.num_rows > 4 * bucket_rows:
-                found = partitions.merged(found)
+                found = partitions.merge_combinations(found)
         if found is None:
             return cls(array([], pa.string()), [0])
-        found = partitions.merged(found)
+        found = partitions.merge_combinations(found)
         texts = [found.column(str(i)).combine_chunks() for i in range(len(typer.names))]
         typed = pa.table(typer.typed(texts), names=[str(i) for i in range(len(texts))])
         order = pc.sort_indices(typed, sort_keys=[(name, "ascending") for name in typed.column_names])
@@ -137,7 +137,7 @@ class Buckets:
             if self._sizes[bucket] <= 1:
                 yield from batches  # one partition, of any size: nothing to sort
             else:
-                yield ordered(joined(list(batches)), self._order, self._typer)
+                yield sort_by_partition(joined(list(batches)), self._order, self._typer)
             self._held[bucket] = []
 
 
@@ -149,12 +149,12 @@ def joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.concat_arrays(parts) for parts in columns], schema=batches[0].schema)
 
 
-def ordered(files: pa.RecordBatch, order: PartitionOrder, typer: PartitionTyper) -> pa.RecordBatch:
+def sort_by_partition(files: pa.RecordBatch, order: PartitionOrder, typer: PartitionTyper) -> pa.RecordBatch:
     """Return files sorted by partition; files of one partition keep their order."""
     return files.take(pc.sort_indices(order.places(files, typer)))
 
 
-def merged(
+def merge_sorted(
     files: Iterable[pa.RecordBatch], more: pa.RecordBatch, order: PartitionOrder, typer: PartitionTyper
 ) -> Iterator[pa.RecordBatch]:
     """Merge a few files into batches of files that are already in order.
@@ -162,13 +162,13 @@ def merged(
     :param files: batches in order.
     :param more: a few files in any order.
     """
-    more = ordered(more, order, typer)
+    more = sort_by_partition(more, order, typer)
     places = order.places(more, typer).to_pylist()
     done = 0
     for batch in files:
         last = order.places(batch.slice(batch.num_rows - 1), typer)[0].as_py()
         until = bisect_left(places, last, lo=done)
-        yield batch if until == done else ordered(joined([batch, more.slice(done, until - done)]), order, typer)
+        yield batch if until == done else sort_by_partition(joined([batch, more.slice(done, until - done)]), order, typer)
         done = until
     if done < more.num_rows:
         yield more.slice(done)

@@ -13,7 +13,7 @@ from airflow_delta.log.checkpoint.file_columns import FILE_SCHEMA, from_actions,
 from airflow_delta.log.checkpoint.prefetch import prefetched
 from airflow_delta.log.checkpoint.rows import AddRows, state_rows, tombstone_rows
 from airflow_delta.log.checkpoint.schema import CheckpointSchema, partition_type, stats_type
-from airflow_delta.log.checkpoint.sort import Buckets, PartitionOrder, PartitionTyper, merged
+from airflow_delta.log.checkpoint.sort import Buckets, PartitionOrder, PartitionTyper, merge_sorted
 from airflow_delta.log.checkpoint.stats import parse_stats
 from airflow_delta.log.features.indexed_columns import indexed_leaves
 from airflow_delta.log.features.protocol import features
@@ -76,7 +76,7 @@ class CheckpointSource:
 
     def _sorted(self, order: PartitionOrder) -> Iterator[pa.RecordBatch]:
         if self._reader is not None and order.follows(self._checkpoint_values(), self._typer):
-            yield from merged(self._checkpoint_files(), self._tail_files(), order, self._typer)
+            yield from merge_sorted(self._checkpoint_files(), self._tail_files(), order, self._typer)
             return
         buckets = Buckets(order, self._typer)
         for batch in tracked(prefetched(self._files()), f"Sorting the files of {self._snapshot.log.uri}", count=len):

@@ -17,7 +17,7 @@ from airflow_delta.log.schema.types import INTEGRAL, DataType, DecimalType
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Values = Callable[[ast.Column], "pa.Array | None"]
+Values = Callable[[ast.ColumnReference], "pa.Array | None"]
 """Function that gives the values of a column; ``None`` if they are unknown."""
 
 _EXACT = frozenset({*INTEGRAL, "string", "date", "boolean"})
@@ -25,7 +25,7 @@ _MAX_PRECISION = 38
 _WIDE = decimal.Context(prec=1000)
 
 
-def is_exact(data_type: DataType) -> bool:
+def is_compared_exactly(data_type: DataType) -> bool:
     """Return whether values of a type are compared here as in Spark."""
     return isinstance(data_type, DecimalType) or data_type.name in _EXACT
 
@@ -41,10 +41,10 @@ def decides(expression: ast.Expression) -> bool:
             return False
         case ast.Constant() | ast.IsNull():
             return True
-    return all(is_exact(column.data_type) and column.char_length is None for column in ast.columns(expression))
+    return all(is_compared_exactly(column.data_type) and column.char_length is None for column in ast.columns(expression))
 
 
-def needed_columns(expression: ast.Expression) -> list[ast.Column]:
+def row_columns(expression: ast.Expression) -> list[ast.ColumnReference]:
     """Return the columns whose values can help to decide an expression."""
     return [column for column in dict.fromkeys(ast.columns(expression)) if len(column.physical_path) == 1]
 
@@ -118,7 +118,7 @@ class _Rows:
                 return pc.is_null(values)
             case ast.Not(ast.IsNull()):
                 return pc.is_valid(values)
-        if not is_exact(column.data_type) or column.char_length is not None:
+        if not is_compared_exactly(column.data_type) or column.char_length is not None:
             return None
         match expression:
             case ast.Compare("<=>", _, literal):
@@ -151,7 +151,7 @@ def is_among(values: pa.Array, wanted: list[Any], data_type: DataType) -> pa.Boo
     """Return where values equal one of some others, which are not null; ``None`` if that is unknown."""
     import pyarrow.compute as pc
 
-    found = literals_of(wanted, data_type, values.type) if is_exact(data_type) else None
+    found = literals_of(wanted, data_type, values.type) if is_compared_exactly(data_type) else None
     return None if found is None else _is_true(pc.is_in(values, value_set=found))
 
 

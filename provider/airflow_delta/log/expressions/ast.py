@@ -26,7 +26,7 @@ NEGATED = {"=": "<>", "<>": "=", "<": ">=", "<=": ">", ">": "<=", ">=": "<"}
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class ColumnReference:
     """A column, or a field of a struct.
 
     :param path: logical names from the top.
@@ -70,7 +70,7 @@ class Compare:
     """``column operator literal``."""
 
     operator: str
-    column: Column
+    column: ColumnReference
     literal: Literal
 
     def __str__(self) -> str:
@@ -81,7 +81,7 @@ class Compare:
 class In:
     """``column IN (literals)``; null if nothing matches and a literal is null."""
 
-    column: Column
+    column: ColumnReference
     literals: tuple[Literal, ...]
 
     def __str__(self) -> str:
@@ -92,7 +92,7 @@ class In:
 class IsNull:
     """``column IS NULL``."""
 
-    column: Column
+    column: ColumnReference
 
     def __str__(self) -> str:
         return f"{self.column} IS NULL"
@@ -102,7 +102,7 @@ class IsNull:
 class Like:
     """``column LIKE 'pattern'``; a backslash escapes wildcards."""
 
-    column: Column
+    column: ColumnReference
     pattern: str
 
     def __str__(self) -> str:
@@ -155,7 +155,7 @@ class Opaque:
     """
 
     text: str
-    uses: tuple[Column, ...]
+    uses: tuple[ColumnReference, ...]
 
     def __str__(self) -> str:
         return f"({self.text})"
@@ -171,7 +171,7 @@ def _operand(part: Expression) -> str:
 # -- structure ----------------------------------------------------------------------------------------------------------------
 
 
-def columns(expression: Expression) -> Iterator[Column]:
+def columns(expression: Expression) -> Iterator[ColumnReference]:
     """Yield the columns that an expression refers to, with repetitions."""
     match expression:
         case And(parts) | Or(parts):
@@ -303,7 +303,7 @@ def _any(parts: list[Callable[[Row], Truth]]) -> Callable[[Row], Truth]:
     return evaluate
 
 
-def _key(column: Column, literals: tuple[Literal, ...]) -> Callable[[Any], Any]:
+def _key(column: ColumnReference, literals: tuple[Literal, ...]) -> Callable[[Any], Any]:
     """Return a function that maps values to keys which Python compares as Spark compares the values.
 
     :param literals: what the column is compared with.
@@ -316,7 +316,7 @@ def _key(column: Column, literals: tuple[Literal, ...]) -> Callable[[Any], Any]:
     return lambda value: value
 
 
-def _in(column: Column, literals: tuple[Literal, ...]) -> Callable[[Row], Truth]:
+def _in(column: ColumnReference, literals: tuple[Literal, ...]) -> Callable[[Row], Truth]:
     key, path = _key(column, literals), column.physical_path
     wanted = {key(literal.value) for literal in literals if literal.value is not None}
     missed: Truth = None if any(literal.value is None for literal in literals) else False
@@ -340,7 +340,7 @@ _OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
 }
 
 
-def _compare(operator: str, column: Column, literal: Literal) -> Callable[[Row], Truth]:
+def _compare(operator: str, column: ColumnReference, literal: Literal) -> Callable[[Row], Truth]:
     key, path = _key(column, (literal,)), column.physical_path
     if literal.value is None:
         return (lambda row: row.get(path) is None) if operator == "<=>" else (lambda _row: None)

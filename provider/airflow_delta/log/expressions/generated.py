@@ -67,7 +67,7 @@ _WORDS = _names(
 )
 
 
-def check(schema: StructType, expressions: Mapping[str, str]) -> None:
+def check_generation_expressions(schema: StructType, expressions: Mapping[str, str]) -> None:
     """Check the generation expressions of a schema.
 
     :param expressions: by column name.

@@ -44,7 +44,7 @@ class NotComparableError(ValueError):
     """A constant cannot be compared or cast here, but perhaps by Spark."""
 
 
-class Constant(NamedTuple):
+class TypedLiteral(NamedTuple):
     """A constant and its type in Spark.
 
     :param value: ``None`` is null.
@@ -58,7 +58,7 @@ class Constant(NamedTuple):
     is_literal: bool = True
 
 
-def number(text: str, suffix: str = "") -> Constant:
+def number_literal(text: str, suffix: str = "") -> TypedLiteral:
     """Return a literal number of Spark SQL.
 
     :param text: with its sign, without its suffix.
@@ -68,21 +68,21 @@ def number(text: str, suffix: str = "") -> Constant:
     if len(text) > MAX_DIGITS:
         raise NotComparableError("it has too many digits")
     if suffix == "F":
-        return Constant(_float32(float(text)), PrimitiveType("float"))
+        return TypedLiteral(_float32(float(text)), PrimitiveType("float"))
     if suffix == "D" or (not suffix and "e" in text.lower()):
-        return Constant(_finite(float(text)), PrimitiveType("double"))
+        return TypedLiteral(_finite(float(text)), PrimitiveType("double"))
     if suffix == "BD" or not _WHOLE.fullmatch(text):
         return _decimal_literal(decimal.Decimal(text))
     value = int(text)
     for name in {"Y": ["byte"], "S": ["short"], "L": ["long"], "": ["integer", "long"]}[suffix]:
         if _in_range(value, name):
-            return Constant(value, PrimitiveType(name))
+            return TypedLiteral(value, PrimitiveType(name))
     if suffix:
         raise NotComparableError("it is out of range")
     return _decimal_literal(decimal.Decimal(value))
 
 
-def _decimal_literal(value: decimal.Decimal) -> Constant:
+def _decimal_literal(value: decimal.Decimal) -> TypedLiteral:
     digits, exponent = len(value.as_tuple().digits), int(value.as_tuple().exponent)
     if exponent > MAX_DIGITS:
         raise NotComparableError("its exponent is too large")
@@ -90,7 +90,7 @@ def _decimal_literal(value: decimal.Decimal) -> Constant:
     precision = max(digits + max(exponent, 0), scale)
     if precision > _MAX_PRECISION:
         raise NotComparableError("it has too many digits")
-    return Constant(value, DecimalType(precision, scale))
+    return TypedLiteral(value, DecimalType(precision, scale))
 
 
 def _in_range(value: int, name: str) -> bool:
@@ -142,7 +142,7 @@ def is_beyond_long(value: Any, data_type: DataType) -> bool:
 # -- comparisons --------------------------------------------------------------------------------------------------------------
 
 
-def coerce(constant: Constant, data_type: DataType) -> Any:
+def coerce(constant: TypedLiteral, data_type: DataType) -> Any:
     """Return the value of a constant when it is compared with a column of a type.
 
     :raises NotComparableError: if they are not compared here as in Spark.
@@ -159,7 +159,7 @@ def coerce(constant: Constant, data_type: DataType) -> Any:
     return value
 
 
-def coerce_listed(constants: Sequence[Constant], data_type: DataType) -> list[Any]:
+def coerce_listed(constants: Sequence[TypedLiteral], data_type: DataType) -> list[Any]:
     """Return the values of constants that are compared with a column of a type by ``IN``, for which Spark takes one common type.
 
     Errors as for :func:`coerce`.
@@ -204,13 +204,13 @@ def _is_exact(data_type: DataType) -> bool:
     return isinstance(data_type, DecimalType) or data_type.name in INTEGRAL
 
 
-def _digits_of(number: decimal.Decimal) -> tuple[int, int]:
+def _digits_of(number_literal: decimal.Decimal) -> tuple[int, int]:
     """Return how many digits a number has before and after its decimal point."""
-    exponent = int(number.as_tuple().exponent)
-    return max(number.adjusted() + 1, 0) if number else 0, max(-exponent, 0)
+    exponent = int(number_literal.as_tuple().exponent)
+    return max(number_literal.adjusted() + 1, 0) if number_literal else 0, max(-exponent, 0)
 
 
-def _digits(constant: Constant, value: Any) -> tuple[int, int]:
+def _digits(constant: TypedLiteral, value: Any) -> tuple[int, int]:
     """Return how many digits Spark gives a number before and after its decimal point to compare it with a decimal."""
     given = constant.data_type
     if isinstance(given, DecimalType):
@@ -245,7 +245,7 @@ def _check_precision(digits: list[tuple[int, int]], data_type: DataType) -> None
         raise NotComparableError("Spark rounds to compare them")
 
 
-def _coerced(constant: Constant, data_type: DataType) -> Any:
+def _coerced(constant: TypedLiteral, data_type: DataType) -> Any:
     name = data_type.name
     if _is_exact(data_type):
         return _exact(constant, data_type)
@@ -264,11 +264,11 @@ def _coerced(constant: Constant, data_type: DataType) -> Any:
     return convert(constant)
 
 
-def _refuse(constant: Constant) -> Any:
+def _refuse(constant: TypedLiteral) -> Any:
     raise NotComparableError(f"it cannot be compared with a {constant.data_type}")
 
 
-def _exact(constant: Constant, data_type: DataType) -> Any:
+def _exact(constant: TypedLiteral, data_type: DataType) -> Any:
     """Return an int for a whole number, else a Decimal: both compare exactly with ints and Decimals."""
     value = constant.value
     if isinstance(value, str):
@@ -297,7 +297,7 @@ def _exact_text(text: str, data_type: DataType) -> Any:
     return int(value) if value == int(value) else value
 
 
-def _floating(constant: Constant, data_type: DataType) -> float:
+def _floating(constant: TypedLiteral, data_type: DataType) -> float:
     value, given = constant.value, constant.data_type
     if isinstance(value, str):
         return _float_of_text(value)
@@ -324,13 +324,13 @@ def _float_of_text(text: str) -> float:
     return float(spelled)
 
 
-def _string(constant: Constant) -> str:
+def _string(constant: TypedLiteral) -> str:
     if constant.data_type.name != "string":
         raise NotComparableError(f"it is a string column; compare it with a quoted literal, not with a {constant.data_type}")
     return str(constant.value)
 
 
-def _boolean(constant: Constant) -> bool:
+def _boolean(constant: TypedLiteral) -> bool:
     if constant.data_type.name == "boolean":
         return bool(constant.value)
     if constant.data_type.name == "string":
@@ -340,7 +340,7 @@ def _boolean(constant: Constant) -> bool:
     return bool(_refuse(constant))
 
 
-def _date(constant: Constant) -> dt.date:
+def _date(constant: TypedLiteral) -> dt.date:
     if constant.data_type.name == "date":
         return constant.value  # type: ignore[no-any-return]
     if constant.data_type.name == "string":
@@ -348,7 +348,7 @@ def _date(constant: Constant) -> dt.date:
     return _refuse(constant)  # type: ignore[no-any-return]
 
 
-def _timestamp(constant: Constant) -> dt.datetime:
+def _timestamp(constant: TypedLiteral) -> dt.datetime:
     value, name = constant.value, constant.data_type.name
     if name == "string":
         return parse_timestamp(trimmed(value), zoned=True)
@@ -359,7 +359,7 @@ def _timestamp(constant: Constant) -> dt.datetime:
     return _refuse(constant)  # type: ignore[no-any-return]
 
 
-def _timestamp_ntz(constant: Constant) -> dt.datetime:
+def _timestamp_ntz(constant: TypedLiteral) -> dt.datetime:
     value, name = constant.value, constant.data_type.name
     if name == "string":
         return parse_timestamp(trimmed(value), zoned=False)
@@ -370,7 +370,7 @@ def _timestamp_ntz(constant: Constant) -> dt.datetime:
     return _refuse(constant)  # type: ignore[no-any-return]
 
 
-def _binary(constant: Constant) -> bytes:
+def _binary(constant: TypedLiteral) -> bytes:
     if constant.data_type.name == "binary":
         return bytes(constant.value)
     if constant.data_type.name == "string":
@@ -381,7 +381,7 @@ def _binary(constant: Constant) -> bytes:
 # -- casts --------------------------------------------------------------------------------------------------------------------
 
 
-def cast(constant: Constant, target: DataType) -> Constant:
+def cast(constant: TypedLiteral, target: DataType) -> TypedLiteral:
     """Return the constant that ``CAST(constant AS target)`` is.
 
     :raises NotComparableError: if it is not cast here, or its result depends on Spark's settings.
@@ -390,18 +390,18 @@ def cast(constant: Constant, target: DataType) -> Constant:
     if isinstance(target, DecimalType) and not 0 <= target.scale <= target.precision <= _MAX_PRECISION:
         raise NotComparableError("there is no such decimal")
     if constant.value is None and (isinstance(target, DecimalType) or target.name in _CASTS):
-        return Constant(None, target, is_literal=False)
+        return TypedLiteral(None, target, is_literal=False)
     if constant.data_type == target:
         return constant._replace(is_literal=False)
     if isinstance(target, DecimalType):
-        return Constant(_to_decimal(constant, target), target, is_literal=False)
+        return TypedLiteral(_to_decimal(constant, target), target, is_literal=False)
     convert = _CASTS.get(target.name)
     if convert is None:
         raise NotComparableError(f"nothing is cast to {target} here")
-    return Constant(convert(constant, target), target, is_literal=False)
+    return TypedLiteral(convert(constant, target), target, is_literal=False)
 
 
-def _to_integral(constant: Constant, target: DataType) -> int:
+def _to_integral(constant: TypedLiteral, target: DataType) -> int:
     value = constant.value
     if isinstance(value, str):
         spelled = trimmed(value)
@@ -417,7 +417,7 @@ def _to_integral(constant: Constant, target: DataType) -> int:
     return int(value)
 
 
-def _to_decimal(constant: Constant, target: DecimalType) -> decimal.Decimal:
+def _to_decimal(constant: TypedLiteral, target: DecimalType) -> decimal.Decimal:
     value = constant.value
     if isinstance(value, str):
         spelled = trimmed(value)
@@ -433,18 +433,18 @@ def _to_decimal(constant: Constant, target: DecimalType) -> decimal.Decimal:
     return abs(rounded) if rounded == 0 else rounded
 
 
-def _to_floating(constant: Constant, target: DataType) -> float:
-    number = _floating(constant, target)
-    return number if target.name == "double" or not math.isfinite(number) else _float32(number)
+def _to_floating(constant: TypedLiteral, target: DataType) -> float:
+    number_literal = _floating(constant, target)
+    return number_literal if target.name == "double" or not math.isfinite(number_literal) else _float32(number_literal)
 
 
-def _to_string(constant: Constant, _target: DataType) -> str:
+def _to_string(constant: TypedLiteral, _target: DataType) -> str:
     if constant.data_type.name not in INTEGRAL:
         raise NotComparableError(f"a {constant.data_type} is not cast to a string here")
     return str(constant.value)
 
 
-_CASTS: dict[str, Callable[[Constant, Any], Any]] = {
+_CASTS: dict[str, Callable[[TypedLiteral, Any], Any]] = {
     **dict.fromkeys(INTEGRAL, _to_integral),
     **dict.fromkeys(FLOATING, _to_floating),
     "string": _to_string,

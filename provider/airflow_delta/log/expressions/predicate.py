@@ -71,7 +71,7 @@ class Predicate:
         return hash(self.text)
 
     @cached_property
-    def columns(self) -> tuple[ast.Column, ...]:
+    def columns(self) -> tuple[ast.ColumnReference, ...]:
         """Return the columns it refers to, without duplicates."""
         return tuple(dict.fromkeys(ast.columns(self.expression)))
 
@@ -194,11 +194,11 @@ class Predicate:
         return to_array(kept, pa.bool_()).take(combined.indices)
 
 
-def _value(text: str | None, column: ast.Column) -> Any:
+def _value(text: str | None, column: ast.ColumnReference) -> Any:
     return possible_instants(text, column.data_type) or parse_partition_value(text, column.data_type, str(column))
 
 
-def _row(columns: Sequence[ast.Column], partition_values: Mapping[str, str | None]) -> dict[tuple[str, ...], Any]:
+def _row(columns: Sequence[ast.ColumnReference], partition_values: Mapping[str, str | None]) -> dict[tuple[str, ...], Any]:
     return {c.physical_path: _value(partition_values.get(c.physical_path[0]), c) for c in columns}
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from airflow_delta.exceptions import PredicateException
-from airflow_delta.log.expressions.ast import Column
+from airflow_delta.log.expressions.ast import ColumnReference
 from airflow_delta.log.schema.suggestions import known_names
 from airflow_delta.log.schema.types import StructField, StructType
 from airflow_delta.staging.lengths import DECLARED, char_length
@@ -36,7 +36,7 @@ class Columns:
         self._schema = schema
         self._partitions = frozenset(name.lower() for name in partition_columns)
 
-    def resolve(self, names: Sequence[str], *, inside: bool = False) -> Column:
+    def resolve(self, names: Sequence[str], *, inside: bool = False) -> ColumnReference:
         """Return the column of a path.
 
         :param inside: the path may go on into lists and maps, where there are no statistics; the column then ends before.
@@ -61,7 +61,7 @@ class Columns:
         top = path[0].metadata
         if not inside and len(path) > 1 and _CHAR.search(str(top.get(DECLARED, "")).lower()):
             raise UnsupportedError(names)
-        return Column(
+        return ColumnReference(
             tuple(f.name for f in path),
             tuple(f.physical_name for f in path),
             struct,

@@ -17,7 +17,7 @@ from airflow_delta.log.expressions import literals
 from airflow_delta.log.expressions.ast import (
     FLIPPED,
     And,
-    Column,
+    ColumnReference,
     Compare,
     Constant,
     Expression,
@@ -76,7 +76,7 @@ class _NotSimple(Exception):
     """The text is for Spark."""
 
 
-Operand = Expression | Column | literals.Constant
+Operand = Expression | ColumnReference | literals.TypedLiteral
 
 
 def parse_simple(text: str, columns: Columns) -> Expression | None:
@@ -165,11 +165,11 @@ class _Simple:
 
     def condition_of(self, operand: Operand) -> Expression:
         """Return an operand as a condition."""
-        if isinstance(operand, literals.Constant):
+        if isinstance(operand, literals.TypedLiteral):
             if operand.data_type not in (_BOOLEAN, literals.NULL):
                 self.leave()
             return Constant(operand.value)
-        if isinstance(operand, Column):
+        if isinstance(operand, ColumnReference):
             if operand.data_type != _BOOLEAN:
                 self.wrong(f"uses {operand} ({operand.data_type}) as a condition; compare it with a value")
             return Compare("=", operand, Literal(True, operand.data_type))
@@ -189,18 +189,18 @@ class _Simple:
         return Not(condition) if negated else condition
 
     def comparison(self, left: Operand, operator: str, right: Operand) -> Expression:
-        if isinstance(left, Column) and isinstance(right, literals.Constant):
+        if isinstance(left, ColumnReference) and isinstance(right, literals.TypedLiteral):
             return self.compare(operator, left, right)
-        if isinstance(left, literals.Constant) and isinstance(right, Column):
+        if isinstance(left, literals.TypedLiteral) and isinstance(right, ColumnReference):
             return self.compare(FLIPPED[operator], right, left)
-        if not isinstance(left, literals.Constant) or not isinstance(right, literals.Constant):
+        if not isinstance(left, literals.TypedLiteral) or not isinstance(right, literals.TypedLiteral):
             self.leave()
         plain = left.data_type == right.data_type and left.data_type.name in ("integer", "long", "string", "boolean")
         if not plain or None in (left.value, right.value) or operator not in ("=", "<>", "<=>"):
             self.leave()
         return Constant((left.value == right.value) != (operator == "<>"))
 
-    def compare(self, operator: str, column: Column, constant: literals.Constant) -> Compare:
+    def compare(self, operator: str, column: ColumnReference, constant: literals.TypedLiteral) -> Compare:
         value = self.checked(column, None, lambda: literals.coerce(constant, column.data_type), constant.value)
         if operator not in ("=", "<>", "<=>") and literals.is_beyond_long(value, column.data_type):
             self.leave()  # Spark makes it true or false for nulls, too
@@ -218,7 +218,7 @@ class _Simple:
             self.leave()
         return self.compare("<=>", column, constant)
 
-    def within(self, column: Column) -> Expression:
+    def within(self, column: ColumnReference) -> Expression:
         if self.takes("IN"):
             self.expect("(")
             start, listed = self.start, [self.constant()]
@@ -254,18 +254,18 @@ class _Simple:
         if self.takes("("):
             inside = self.disjunction()
             self.expect(")")
-            return inside._replace(is_literal=False) if isinstance(inside, literals.Constant) else inside
+            return inside._replace(is_literal=False) if isinstance(inside, literals.TypedLiteral) else inside
         if self.kind == "string":
-            return literals.Constant(self.string(), PrimitiveType("string"))
+            return literals.TypedLiteral(self.string(), PrimitiveType("string"))
         if self.kind == "number" or (self.kind == "mark" and self.value == "-"):
             return self.number()
         word = self.value.upper() if self.kind == "word" else ""
         if word in ("TRUE", "FALSE"):
             self.advance()
-            return literals.Constant(word == "TRUE", _BOOLEAN)
+            return literals.TypedLiteral(word == "TRUE", _BOOLEAN)
         if word == "NULL":
             self.advance()
-            return literals.Constant(None, literals.NULL)
+            return literals.TypedLiteral(None, literals.NULL)
         if word in ("CAST", "TRY_CAST") and self.text[self.at : self.at + 1] == "(":
             return self.cast_call()
         if word.lower() in _CAST_FUNCTIONS and self.text[self.at : self.at + 1] == "(":
@@ -274,18 +274,18 @@ class _Simple:
             return self.typed(word)
         return self.column()
 
-    def column_of(self, operand: Operand) -> Column:
-        if not isinstance(operand, Column):
+    def column_of(self, operand: Operand) -> ColumnReference:
+        if not isinstance(operand, ColumnReference):
             self.leave()
         return operand
 
-    def constant(self) -> literals.Constant:
+    def constant(self) -> literals.TypedLiteral:
         operand = self.operand()
-        if not isinstance(operand, literals.Constant):
+        if not isinstance(operand, literals.TypedLiteral):
             self.leave()
         return operand
 
-    def column(self) -> Column:
+    def column(self) -> ColumnReference:
         names = [self.name()]
         while self.takes("."):
             names.append(self.take() if self.kind == "word" else self.name())  # no word is special there
@@ -308,14 +308,14 @@ class _Simple:
             parts.append(unescaped(self.take()))
         return "".join(parts)
 
-    def number(self) -> literals.Constant:
+    def number(self) -> literals.TypedLiteral:
         sign = "-" if self.takes("-") else ""
         if self.kind != "number":
             self.leave()
         suffix = self.token["suffix"] or ""
-        return literals.number(sign + self.take().removesuffix(suffix), suffix.upper())
+        return literals.number_literal(sign + self.take().removesuffix(suffix), suffix.upper())
 
-    def typed(self, word: str) -> literals.Constant:
+    def typed(self, word: str) -> literals.TypedLiteral:
         start = self.start
         self.advance()
         text = unescaped(self.take())
@@ -323,8 +323,10 @@ class _Simple:
             digits = text if len(text) % 2 == 0 else f"0{text}"
             if not re.fullmatch("[0-9a-fA-F]*", digits):
                 self.leave()
-            return literals.Constant(bytes.fromhex(digits), PrimitiveType("binary"))
-        return self.converted(literals.Constant(text, PrimitiveType("string")), start, PrimitiveType(_TYPED[word]), tries=False)
+            return literals.TypedLiteral(bytes.fromhex(digits), PrimitiveType("binary"))
+        return self.converted(
+            literals.TypedLiteral(text, PrimitiveType("string")), start, PrimitiveType(_TYPED[word]), tries=False
+        )
 
     def cast_call(self) -> Operand:
         start = self.start
@@ -358,14 +360,14 @@ class _Simple:
         except DeltaAnalysisException as error:
             raise _NotSimple from error
 
-    def cast(self, operand: Operand, start: int, target: Any, *, tries: bool) -> literals.Constant:
-        if not isinstance(operand, literals.Constant):
+    def cast(self, operand: Operand, start: int, target: Any, *, tries: bool) -> literals.TypedLiteral:
+        if not isinstance(operand, literals.TypedLiteral):
             self.leave()
         return self.converted(operand, start, target, tries=tries)
 
     # -- values ---------------------------------------------------------------------------------------------------------------
 
-    def converted(self, constant: literals.Constant, start: int, target: Any, *, tries: bool) -> literals.Constant:
+    def converted(self, constant: literals.TypedLiteral, start: int, target: Any, *, tries: bool) -> literals.TypedLiteral:
         try:
             return literals.cast(constant, target)
         except literals.NotComparableError:
@@ -374,9 +376,9 @@ class _Simple:
             if tries:
                 self.leave()
             self.wrong(f"contains {self.text[start : self.end]!r}: {error}")
-            return literals.Constant(None, target, is_literal=False)
+            return literals.TypedLiteral(None, target, is_literal=False)
 
-    def checked(self, column: Column, start: int | None, convert: Callable[[], Any], shown: Any = None) -> Any:
+    def checked(self, column: ColumnReference, start: int | None, convert: Callable[[], Any], shown: Any = None) -> Any:
         try:
             return convert()
         except literals.NotComparableError:

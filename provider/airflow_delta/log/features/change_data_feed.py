@@ -10,7 +10,7 @@ from airflow_delta.log.schema.types import parse_schema
 CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP = RESERVED = ("_change_type", "_commit_version", "_commit_timestamp")
 
 
-def is_enabled(metadata: Metadata) -> bool:
+def is_feed_enabled(metadata: Metadata) -> bool:
     """Return whether the change data feed is on."""
     return TableProperties(metadata.configuration).enable_change_data_feed
 
@@ -22,12 +22,12 @@ def check_reserved_columns(new: Metadata, old: Metadata | None) -> None:
     :raises DeltaIllegalStateException: if one has (Delta: DELTA_TABLE_ALREADY_CONTAINS_CDC_COLUMNS if the feed is being enabled,
         RESERVED_CDC_COLUMNS_ON_WRITE if it was enabled before).
     """
-    if not is_enabled(new):
+    if not is_feed_enabled(new):
         return
     used = ", ".join(f.name for f in parse_schema(new.schema_string).fields if f.name.lower() in RESERVED)
     if not used:
         return
-    if old is not None and is_enabled(old):
+    if old is not None and is_feed_enabled(old):
         raise DeltaIllegalStateException(
             f"The columns {used} cannot be written while the change data feed is enabled, which reserves these names "
             "(RESERVED_CDC_COLUMNS_ON_WRITE). Rename them, or disable delta.enableChangeDataFeed."
@@ -48,7 +48,7 @@ def check_column_mapping(new: Metadata, old: Metadata | None, *, has_file_action
     """
     from airflow_delta.log.features import column_mapping
 
-    if not has_file_actions or not is_enabled(new) or column_mapping.mode(new.configuration) == "none":
+    if not has_file_actions or not is_feed_enabled(new) or column_mapping.mode(new.configuration) == "none":
         return
     switched_on = old is None or column_mapping.mode(old.configuration) == "none"
     if switched_on or (old is not None and column_mapping.drops_or_renames(new, old)):

@@ -43,7 +43,7 @@ def unclustered() -> DomainMetadata:
     return DomainMetadata(domain=DOMAIN, configuration='{"clusteringColumns":[],"domainName":"delta.clustering"}', removed=False)
 
 
-def check(metadata: Metadata, columns: list[Path]) -> None:
+def check_clustering(metadata: Metadata, columns: list[Path]) -> None:
     """Check that the clustering columns still exist, and that the table is not partitioned as well.
 
     :raises DeltaAnalysisException: if one is missing (Delta: DELTA_UNSUPPORTED_DROP_CLUSTERING_COLUMN), or it is partitioned.

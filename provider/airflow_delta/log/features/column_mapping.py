@@ -102,7 +102,7 @@ def assign(
     return _with_mapping(new, old, changes_mode=changes_mode, overwrites_schema=overwrites_schema)
 
 
-def check(metadata: Metadata) -> None:
+def check_mapping(metadata: Metadata) -> None:
     """Check that every field has a unique id and physical name, and that no id is above ``maxColumnId``.
 
     :raises DeltaAnalysisException: if not (Delta's ``checkColumnIdAndPhysicalNameAssignments``).

@@ -13,7 +13,7 @@ def generated_columns(schema: StructType) -> dict[str, str]:
     return {f.name: str(f.metadata[GENERATION_EXPRESSION]) for f in schema.fields if GENERATION_EXPRESSION in f.metadata}
 
 
-def check(metadata: Metadata) -> None:
+def check_generated_columns(metadata: Metadata) -> None:
     """Check the generation expressions of a table; see :mod:`airflow_delta.log.expressions.generated`.
 
     :raises DeltaAnalysisException: if one cannot generate its column.
@@ -22,7 +22,7 @@ def check(metadata: Metadata) -> None:
     if any(GENERATION_EXPRESSION in f.metadata for f in schema.fields):
         from airflow_delta.log.expressions import generated as generated_expressions
 
-        generated_expressions.check(schema, generated_columns(schema))
+        generated_expressions.check_generation_expressions(schema, generated_columns(schema))
 
 
 def without_generation(field: StructField) -> StructField:

@@ -30,7 +30,7 @@ MATERIALIZED_ROW_ID = "delta.rowTracking.materializedRowIdColumnName"
 MATERIALIZED_ROW_COMMIT_VERSION = "delta.rowTracking.materializedRowCommitVersionColumnName"
 
 
-def check_metadata(
+def check_table_metadata(
     metadata: Metadata, old: Metadata | None = None, *, table: str | None = None, version: int | None = None
 ) -> None:
     """Check the schema, partitioning and the columns named in properties.
@@ -61,14 +61,14 @@ def _check(metadata: Metadata, old: Metadata | None) -> None:
     if has_char_varchar(schema):
         raise DeltaAssertionError("The schema still has char or varchar types, which must be stored as string.")
     _check_names(schema, metadata.partition_columns, mapped=properties.column_mapping_mode != "none")
-    column_mapping.check(metadata)
+    column_mapping.check_mapping(metadata)
     _check_types(schema)
     _check_collations(schema, old)
     kept = set() if old is None else set(_unenforceable(parse_schema(old.schema_string), "", ""))
     _check_not_null(schema, kept)
     _check_partitioning(schema, metadata.partition_columns)
-    identity_columns.check(metadata)
-    generated_columns.check(metadata)
+    identity_columns.check_identity_columns(metadata)
+    generated_columns.check_generated_columns(metadata)
     change_data_feed.check_reserved_columns(metadata, old)
     _check_properties(metadata, properties)
     check_formats(properties, old)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from airflow_delta.exceptions import SchemaMismatchException
-from airflow_delta.log.features.type_widening import may_widen
+from airflow_delta.log.features.type_widening import may_change_type
 from airflow_delta.log.schema.types import (
     FLOATING,
     INTEGRAL,
@@ -66,8 +66,8 @@ def stored_otherwise(
             yield from stored_otherwise(table.key_type, files.key_type, widening=widening, path=(*path, "key"))
             yield from stored_otherwise(table.value_type, files.value_type, widening=widening, path=(*path, "value"))
         case _ if table != files and not _NESTED & {table.name, files.name}:
-            promoted = may_widen(files, table) and any({files.name, table.name} <= kinds for kinds in _PROMOTED)
-            if not promoted and not (widening and (may_widen(files, table) or may_widen(table, files))):
+            promoted = may_change_type(files, table) and any({files.name, table.name} <= kinds for kinds in _PROMOTED)
+            if not promoted and not (widening and (may_change_type(files, table) or may_change_type(table, files))):
                 yield dotted(path), files, table
 
 
@@ -114,7 +114,7 @@ class _Merge:
                 key = self.types(table.key_type, data.key_type, f"{path}.key")
                 value = self.types(table.value_type, data.value_type, f"{path}.value")
                 return MapType(key, value, table.value_contains_null)
-        if self.widen and may_widen(table, data):
+        if self.widen and may_change_type(table, data):
             return data
         if not widens(data, table):
             self.problems.append(f"column {path}: expected {table}, got {data}")

@@ -16,7 +16,7 @@ from airflow_delta.staging.casts import WIDENS, cast_of
 TYPE_CHANGES = "delta.typeChanges"
 
 
-def may_widen(before: DataType, after: DataType) -> bool:
+def may_change_type(before: DataType, after: DataType) -> bool:
     """Return whether a column may change from one type to the other without rewriting its files."""
     return before != after and cast_of(before.name, after.name) == WIDENS
 
@@ -34,7 +34,7 @@ def with_type_changes(new: StructType, old: StructType) -> StructType:
             return field
         noted = list(before.metadata.get(TYPE_CHANGES) or field.metadata.get(TYPE_CHANGES) or [])
         changed = list(_changed(before.data_type, field.data_type, ()))
-        fresh = [_change(a, b, at) for a, b, at in changed if may_widen(a, b)]
+        fresh = [_change(a, b, at) for a, b, at in changed if may_change_type(a, b)]
         if changed and not fresh:  # RESTORE brings back a narrower type, together with its recorded changes
             return field
         if not noted and not fresh:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from airflow_delta.log.storage.base import LogStore
 
 
-class Rows(NamedTuple):
+class FileRows(NamedTuple):
     """Rows of one row group.
 
     :param start: position of the first of them in the file.
@@ -98,9 +98,9 @@ class DataFile:
         except OverflowError:  # a date that Python cannot represent
             return None
 
-    def read(self, group: int, start: int, length: int, names: Sequence[str]) -> Rows:
+    def read(self, group: int, start: int, length: int, names: Sequence[str]) -> FileRows:
         """Return columns of a row group."""
         if not names:
-            return Rows(start, length, {})
+            return FileRows(start, length, {})
         table = self._file.read_row_group(group, columns=list(names), use_threads=False)
-        return Rows(start, length, {name: table.column(name).combine_chunks() for name in names})
+        return FileRows(start, length, {name: table.column(name).combine_chunks() for name in names})

@@ -21,7 +21,7 @@ from airflow_delta.log.replay.row_groups import Range, may_hold
 from airflow_delta.log.schema.partition_values import MAX_OFFSET
 from airflow_delta.log.schema.types import FLOATING, DecimalType
 from airflow_delta.log.statistics.credible import SECONDS
-from airflow_delta.log.statistics.data_skipping import needed_columns, needed_stats, partition_columns, skipping_mask
+from airflow_delta.log.statistics.data_skipping import needed_stats, partition_columns, skipping_mask, statistics_columns
 
 Step = tuple[Sequence[str], Callable[[pa.RecordBatch], pa.BooleanArray]]
 
@@ -46,7 +46,7 @@ class FileFilter:
         self._steps = []
         if self._predicate.partition_part is not None:
             self._steps.append((["partitionValues"], lambda rows: self._partition_mask(rows.column("partitionValues"))))
-        if needed_columns(self._predicate.data_part):
+        if statistics_columns(self._predicate.data_part):
             self._steps.append(self._statistics_step(reader))
 
     def _statistics_step(self, reader: CheckpointReader) -> Step:
@@ -79,7 +79,7 @@ class FileFilter:
         if self._predicate.partition_part is not None:
             values = _column(adds, "partition_values")
             adds = _selected(adds, self._partition_mask(values))
-        if adds and needed_columns(self._predicate.data_part):
+        if adds and statistics_columns(self._predicate.data_part):
             values = _column(adds, "partition_values") if partition_columns(self._predicate.data_part) else None
             adds = _selected(adds, self._statistics_mask(_column(adds, "stats"), values))
         return adds
@@ -125,7 +125,7 @@ def _selected(adds: list[AddFile], mask: pa.BooleanArray) -> list[AddFile]:
     return [add for add, kept in zip(adds, mask.to_pylist(), strict=True) if kept]
 
 
-def _range(group: RowGroup, column: ast.Column) -> Range | None:
+def _range(group: RowGroup, column: ast.ColumnReference) -> Range | None:
     if column.data_type.name in FLOATING:
         return None  # NaN is not in the footer's bounds
     if column.is_partition:
@@ -165,7 +165,7 @@ def _whichever_zones(low: Any, high: Any) -> Range | None:
         return None
 
 
-def _widened(bound: Any, column: ast.Column) -> Any:
+def _widened(bound: Any, column: ast.ColumnReference) -> Any:
     """Return a bound in the column's type, which may have been widened after the checkpoint: a date becomes a timestamp."""
     if column.data_type.name == "timestamp_ntz" and isinstance(bound, dt.date) and not isinstance(bound, dt.datetime):
         return dt.datetime(bound.year, bound.month, bound.day)

@@ -15,7 +15,7 @@ class Range(NamedTuple):
     high: Any
 
 
-RangeOf = Callable[[ast.Column], Range | None]
+RangeOf = Callable[[ast.ColumnReference], Range | None]
 
 
 def may_hold(expression: ast.Expression, range_of: RangeOf) -> bool:
@@ -35,14 +35,14 @@ def _may_hold(expression: ast.Expression, range_of: RangeOf) -> bool:
         case ast.Or(parts):
             return any(_may_hold(part, range_of) for part in parts)
         case ast.Compare(operator, column, literal):
-            return _compare(operator, literal.value, _range(column, range_of))
+            return _compare(operator, literal.value, _range_of_group(column, range_of))
         case ast.In(column, literals):
-            within = _range(column, range_of)
+            within = _range_of_group(column, range_of)
             return within is None or any(_compare("=", literal.value, within) for literal in literals)
     return True
 
 
-def _range(column: ast.Column, range_of: RangeOf) -> Range | None:
+def _range_of_group(column: ast.ColumnReference, range_of: RangeOf) -> Range | None:
     """Return a column's range in the order in which its values are compared; ``None`` if it is unknown."""
     return None if column.char_length is not None else range_of(column)
 

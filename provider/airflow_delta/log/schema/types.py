@@ -1,7 +1,7 @@
 """Spark's data types as frozen values, and their JSON form (Delta protocol, "Schema Serialization Format").
 
 Unknown types are kept by name, so that the schema of any table can be read and written back unchanged; where data is written,
-:func:`airflow_delta.log.features.schema_checks.check_metadata` refuses them.
+:func:`airflow_delta.log.features.schema_checks.check_table_metadata` refuses them.
 """
 
 from __future__ import annotations

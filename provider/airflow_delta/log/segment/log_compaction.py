@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from airflow_delta.exceptions import DeltaLogCorruptedException
-from airflow_delta.log.actions.decode import Commit, CommitFile, decode_commit, decode_commits
+from airflow_delta.log.actions.decode import CommitFile, DecodedCommit, decode_commit, decode_commits
 from airflow_delta.log.actions.reconciliation import TailFiles, file_key
 
 if TYPE_CHECKING:
@@ -39,12 +39,12 @@ def read_tail(store: LogStore, segment: LogSegment, read_commits: Callable[[rang
     return tail
 
 
-def _apply(tail: TailFiles, commits: Iterable[Commit]) -> None:
+def _apply(tail: TailFiles, commits: Iterable[DecodedCommit]) -> None:
     for commit in commits:
         tail.apply(commit)
 
 
-def _read(store: LogStore, run: CompactedCommits) -> Commit | None:
+def _read(store: LogStore, run: CompactedCommits) -> DecodedCommit | None:
     try:
         compacted = decode_commit(run.last, store.read(run.status.path), table=store.root)
         if {file_key(add) for add in compacted.adds}.isdisjoint(map(file_key, compacted.removes)):

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_delta.log.arrow.arrays import array, repeated, scalar
-from airflow_delta.log.expressions.ast import Column
+from airflow_delta.log.expressions.ast import ColumnReference
 from airflow_delta.log.schema.partition_values import parse_timestamp, partition_array, possible_instants
 from airflow_delta.log.schema.types import FLOATING, INTEGRAL, DataType, DecimalType
 
@@ -23,7 +23,7 @@ from airflow_delta.log.schema.types import FLOATING, INTEGRAL, DataType, Decimal
 _CHUNK = 1 << 16
 
 
-class Bounds(NamedTuple):
+class ColumnBounds(NamedTuple):
     """Statistics of one column, with a value for each file.
 
     :param minimum: ``None`` if the column's type has no bounds. Integers are 64-bit; decimals are doubles.
@@ -51,7 +51,7 @@ def _comparable(data_type: DataType) -> pa.DataType:
 # -- typed columns ------------------------------------------------------------------------------------------------------------
 
 
-def from_struct(stats: pa.StructArray, columns: Mapping[Column, bool]) -> dict[Column, Bounds]:
+def from_struct(stats: pa.StructArray, columns: Mapping[ColumnReference, bool]) -> dict[ColumnReference, ColumnBounds]:
     """Return the statistics in ``stats_parsed`` structs of a checkpoint; missing members are unknown.
 
     :param columns: the columns, each with whether its bounds are needed.
@@ -67,10 +67,10 @@ def from_struct(stats: pa.StructArray, columns: Mapping[Column, bool]) -> dict[C
             return pa.nulls(len(stats), wanted)
 
     records = leaf(("numRecords",), pa.int64())
-    result: dict[Column, Bounds] = {}
+    result: dict[ColumnReference, ColumnBounds] = {}
     for column, bounded in columns.items():
         kind, path = _comparable(column.data_type), column.physical_path
-        result[column] = Bounds(
+        result[column] = ColumnBounds(
             leaf(("minValues", *path), kind) if bounded else None,
             leaf(("maxValues", *path), kind) if bounded else None,
             leaf(("nullCount", *path), pa.int64()),
@@ -90,7 +90,7 @@ def struct_leaf(stats: pa.StructArray, path: tuple[str, ...]) -> pa.Array | None
     return array
 
 
-def from_partition_values(texts: pa.Array | pa.ChunkedArray, column: Column, bounded: bool) -> Bounds:
+def from_partition_values(texts: pa.Array | pa.ChunkedArray, column: ColumnReference, bounded: bool) -> ColumnBounds:
     """Return partition values as statistics: every row of a file has the same value.
 
     The bounds of a timestamp without a zone cover all time zones.
@@ -108,7 +108,7 @@ def from_partition_values(texts: pa.Array | pa.ChunkedArray, column: Column, bou
         if any(ranges):
             ends = [array([r and r[end] for r in ranges], kind).take(encoded.indices) for end in (0, 1)]
             low, high = (pc.coalesce(end, bounds) for end in ends)
-    return Bounds(low, high, nulls, repeated(1, len(nulls)))
+    return ColumnBounds(low, high, nulls, repeated(1, len(nulls)))
 
 
 # -- JSON ---------------------------------------------------------------------------------------------------------------------
@@ -149,14 +149,14 @@ def _json_type(data_type: DataType) -> Any:
     return int if data_type.name in INTEGRAL else str
 
 
-def from_json(stats: pa.Array, columns: Mapping[Column, bool]) -> dict[Column, Bounds]:
+def from_json(stats: pa.Array, columns: Mapping[ColumnReference, bool]) -> dict[ColumnReference, ColumnBounds]:
     """Return the statistics in JSON documents.
 
     :param columns: the columns, each with whether its bounds are needed.
     """
     tree = _Tree()
     leaves: dict[str, pa.DataType] = {tree.add(("numRecords",), int): pa.int64()}
-    members: dict[Column, list[str]] = {}
+    members: dict[ColumnReference, list[str]] = {}
     for column, bounded in columns.items():
         members[column] = [tree.add(("nullCount", *column.physical_path), int)]
         leaves[members[column][0]] = pa.int64()
@@ -171,7 +171,7 @@ def from_json(stats: pa.Array, columns: Mapping[Column, bool]) -> dict[Column, B
             chunks[leaf].append(_array(list(map(operator.attrgetter(leaf), rows)), kind))
     known = {leaf: pa.concat_arrays(arrays) for leaf, arrays in chunks.items()}
     return {
-        column: Bounds(known[low[0]] if low else None, known[low[1]] if low else None, known[nulls], known["f0"])
+        column: ColumnBounds(known[low[0]] if low else None, known[low[1]] if low else None, known[nulls], known["f0"])
         for column, (nulls, *low) in members.items()
     }
 

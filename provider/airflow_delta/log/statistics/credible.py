@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_delta.log.arrow.arrays import microseconds, scalar
-from airflow_delta.log.expressions.ast import Column
+from airflow_delta.log.expressions.ast import ColumnReference
 from airflow_delta.log.schema.types import ArrayType, DataType, DecimalType, MapType
-from airflow_delta.log.statistics.columns import Bounds, from_json, struct_leaf
+from airflow_delta.log.statistics.columns import ColumnBounds, from_json, struct_leaf
 
 _OLD_TIE_BREAKER = "\ufffd"
 _BITS = {"byte": 8, "short": 16, "integer": 32}
@@ -34,7 +34,7 @@ SECONDS = dt.timedelta(minutes=1)
 _SECONDS = int(SECONDS.total_seconds()) * 1_000_000
 
 
-def credible(bounds: Bounds, data_type: DataType) -> Bounds:
+def credible(bounds: ColumnBounds, data_type: DataType) -> ColumnBounds:
     """Return the statistics of a column with what may not be believed as null, which means unknown.
 
     :param bounds: as they were written.
@@ -47,11 +47,11 @@ def credible(bounds: Bounds, data_type: DataType) -> Bounds:
         outside = [pc.less(end, limits[0]) for end in bounds[:2]] + [pc.greater(end, limits[1]) for end in bounds[:2]]
         wrong = pc.fill_null(reduce(pc.or_kleene, outside, wrong), scalar(False))
     if pc.any(wrong).as_py():
-        bounds = Bounds(*(None if values is None else _without(values, wrong) for values in bounds))
+        bounds = ColumnBounds(*(None if values is None else _without(values, wrong) for values in bounds))
     return _widened(bounds, data_type)
 
 
-def contradictory(bounds: Bounds) -> pa.BooleanArray:
+def contradictory(bounds: ColumnBounds) -> pa.BooleanArray:
     """Return for each file whether the statistics of a column contradict themselves; what is unknown contradicts nothing."""
     low, high, nulls, records = bounds
     zero = scalar(0)
@@ -76,7 +76,9 @@ def are_consistent(stats: pa.StructArray) -> bool:
         low, high, nulls = (struct_leaf(stats, (member, *path)) for member in ("minValues", "maxValues", "nullCount"))
         if low is None or high is None or high.type != low.type or (nulls is not None and nulls.type != pa.int64()):
             return False
-        found = contradictory(Bounds(low, high, unknown if nulls is None else nulls, unknown if records is None else records))
+        found = contradictory(
+            ColumnBounds(low, high, unknown if nulls is None else nulls, unknown if records is None else records)
+        )
         if pc.any(found).as_py() or (pa.types.is_string(high.type) and pc.any(_is_cut_short(high)).as_py()):
             return False
     return True
@@ -90,7 +92,7 @@ def _leaf_paths(data_type: pa.DataType) -> Iterator[tuple[str, ...]]:
             yield (field.name,)
 
 
-def null_counts(stats: pa.Array, column: Column, *, bounded: bool) -> list[int | None]:
+def null_counts(stats: pa.Array, column: ColumnReference, *, bounded: bool) -> list[int | None]:
     """Return how many nulls a column has in each file, ``None`` if the statistics lack them, or are not credible.
 
     :param stats: JSON documents.
@@ -111,7 +113,7 @@ def _limits(data_type: DataType) -> tuple[pa.Scalar, pa.Scalar] | None:
     return scalar(-(1 << (bits - 1))), scalar((1 << (bits - 1)) - 1)
 
 
-def _widened(bounds: Bounds, data_type: DataType) -> Bounds:
+def _widened(bounds: ColumnBounds, data_type: DataType) -> ColumnBounds:
     """Return bounds that hold whatever a writer has cut off."""
     low, high = bounds[:2]
     if low is None or high is None:

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from airflow_delta.log.arrow.arrays import repeated, scalar
 from airflow_delta.log.expressions import ast
 from airflow_delta.log.schema.types import FLOATING, INTEGRAL, DecimalType, StructType
-from airflow_delta.log.statistics.columns import Bounds, from_json, from_partition_values, from_struct
+from airflow_delta.log.statistics.columns import ColumnBounds, from_json, from_partition_values, from_struct
 from airflow_delta.log.statistics.credible import credible
 
 if TYPE_CHECKING:
@@ -33,19 +33,19 @@ _DECIMAL_MARGIN = 1e-14
 _FLOAT_MARGIN = 1.2e-7
 
 
-def needed_columns(predicate: Predicate | None) -> list[ast.Column]:
+def statistics_columns(predicate: Predicate | None) -> list[ast.ColumnReference]:
     """Return the columns whose statistics can help to decide a predicate, without duplicates."""
     if predicate is None:
         return []
     return [c for c in predicate.widened.columns if not c.is_partition and not isinstance(c.data_type, StructType)]
 
 
-def partition_columns(predicate: Predicate | None) -> list[ast.Column]:
+def partition_columns(predicate: Predicate | None) -> list[ast.ColumnReference]:
     """Return the partition columns that can help to decide a predicate: those in disjunctions with data columns."""
     return [] if predicate is None else [c for c in predicate.widened.columns if c.is_partition]
 
 
-def has_bounds(column: ast.Column) -> bool:
+def column_has_bounds(column: ast.ColumnReference) -> bool:
     """Return whether statistics have bounds for a column that are in the order in which its values are compared."""
     if column.char_length is not None:
         return False
@@ -55,8 +55,8 @@ def has_bounds(column: ast.Column) -> bool:
 def needed_stats(predicate: Predicate | None) -> list[tuple[str, ...]]:
     """Return the leaf columns of ``stats_parsed`` that :func:`skipping_mask` reads: ``minValues`` etc., then a column's path."""
     result: list[tuple[str, ...]] = [("numRecords",)]
-    for column in needed_columns(predicate):
-        members = ("nullCount", "minValues", "maxValues") if has_bounds(column) else ("nullCount",)
+    for column in statistics_columns(predicate):
+        members = ("nullCount", "minValues", "maxValues") if column_has_bounds(column) else ("nullCount",)
         result += [(member, *column.physical_path) for member in members]
     return result
 
@@ -75,15 +75,15 @@ def skipping_mask(
         stats = stats.combine_chunks() if stats.num_chunks != 1 else stats.chunk(0)
     if isinstance(stats, pa.ChunkedArray):  # some versions of Arrow return a chunked array
         stats = pa.concat_arrays(stats.chunks) if stats.num_chunks else pa.nulls(0, pa.string())
-    columns = needed_columns(predicate)
+    columns = statistics_columns(predicate)
     if predicate is None or (not columns and predicate.columns) or not len(stats):
         return _constant(True, len(stats))
-    wanted = {column: has_bounds(column) for column in columns}
+    wanted = {column: column_has_bounds(column) for column in columns}
     read = from_struct if pa.types.is_struct(stats.type) else from_json
     known = {column: credible(bounds, column.data_type) for column, bounds in read(stats, wanted).items()}
     if partition_texts is not None:
         for column in partition_columns(predicate):
-            known[column] = from_partition_values(partition_texts(column.physical_path[0]), column, has_bounds(column))
+            known[column] = from_partition_values(partition_texts(column.physical_path[0]), column, column_has_bounds(column))
     mask = _Rules(known, len(stats)).may_hold(ast.push_down_not(predicate.expression))
     return pc.fill_null(mask, scalar(True))
 
@@ -95,7 +95,7 @@ def _constant(value: bool | None, length: int) -> pa.BooleanArray:
 class _Rules:
     """Decides an expression for each file: true, unknown (null), or provably false for all rows."""
 
-    def __init__(self, known: dict[ast.Column, Bounds], length: int) -> None:
+    def __init__(self, known: dict[ast.ColumnReference, ColumnBounds], length: int) -> None:
         self.known = known
         self.length = length
 
@@ -125,7 +125,7 @@ class _Rules:
             result = operation(result, self.may_hold(part))
         return result
 
-    def _not_all_null(self, column: ast.Column) -> pa.BooleanArray:
+    def _not_all_null(self, column: ast.ColumnReference) -> pa.BooleanArray:
         bounds = self.known[column]
         return pc.less(bounds.null_count, bounds.num_records)
 
@@ -146,7 +146,7 @@ class _Rules:
                     result = self._starts(expression.prefix, bounds)
         return pc.and_kleene(result, self._not_all_null(column))
 
-    def _in(self, literals: tuple[ast.Literal, ...], bounds: Bounds) -> pa.BooleanArray:
+    def _in(self, literals: tuple[ast.Literal, ...], bounds: ColumnBounds) -> pa.BooleanArray:
         values = [literal for literal in literals if literal.value is not None]
         if not values:
             return _constant(False, self.length)
@@ -158,14 +158,14 @@ class _Rules:
             result = pc.or_kleene(result, self._compare("=", literal, bounds))
         return result
 
-    def _starts(self, prefix: str, bounds: Bounds) -> pa.BooleanArray:
+    def _starts(self, prefix: str, bounds: ColumnBounds) -> pa.BooleanArray:
         if not prefix:
             return _constant(None, self.length)
         shortest = pc.utf8_slice_codeunits(bounds.minimum, 0, len(prefix))
         start = scalar(prefix)
         return pc.and_kleene(pc.less_equal(shortest, start), pc.greater_equal(bounds.maximum, start))
 
-    def _compare(self, operator: str, literal: ast.Literal, bounds: Bounds) -> pa.BooleanArray:
+    def _compare(self, operator: str, literal: ast.Literal, bounds: ColumnBounds) -> pa.BooleanArray:
         if literal.value is None:
             return _constant(False, self.length)
         name = literal.data_type.name

@@ -174,7 +174,7 @@ for _store, _lines in _SPELLINGS.items():
 _ANY = frozenset(spelling for names in _NAMES.values() for spelling in names)
 
 
-def kind_of(uri: str) -> str | None:
+def store_kind(uri: str) -> str | None:
     """Return the kind of store that holds a URI; ``None`` for local files and unknown schemes."""
     store = store_of(uri)
     return None if store == FILE else store
@@ -193,7 +193,7 @@ def canonical_options(options: Mapping[str, str], uri: str, *, whose: str = "") 
     :param whose: the connection that they come from, for errors.
     :raises DeltaIllegalArgumentException: if no store knows an option, or two spellings of one have different values.
     """
-    store = kind_of(uri)
+    store = store_kind(uri)
     if store is None:
         return dict(options)
     found: dict[str, str] = {}

@@ -28,7 +28,7 @@ from airflow_delta.transaction.prepare import in_commit_timestamps
 from airflow_delta.transaction.prepare.action_checks import (
     check_added_files,
     check_consistent_data_change,
-    check_domains,
+    check_domain_actions,
     check_duplicates,
 )
 from airflow_delta.transaction.prepare.commit_info import build_commit_info
@@ -163,7 +163,7 @@ class Committer:
         prepared = prepare_commit(self.changes.state(), complete, operation, policy=self.policy)
         check_added_files(self.log.uri, prepared.actions, prepared.metadata, self.policy)
         self._check_among_themselves(prepared.actions, operation.name)
-        check_domains(self.log.uri, prepared.actions, prepared.protocol)
+        check_domain_actions(self.log.uri, prepared.actions, prepared.protocol)
         return prepared
 
     def _prepare_large(self, actions: Sequence[Action], operation: Operation) -> PreparedCommit:
@@ -307,7 +307,7 @@ class Committer:
             snapshot_at=self.log.snapshot_at,
             validate=partial(self._check_among_themselves, operation=info.operation or ""),
         )
-        if in_commit_timestamps.is_enabled(current.metadata):
+        if in_commit_timestamps.uses_in_commit_timestamps(current.metadata):
             current.stamp(self.reads.snapshot.timestamp)
         return current
 

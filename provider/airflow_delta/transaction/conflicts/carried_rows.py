@@ -54,7 +54,7 @@ class CarriedRows:
         import pyarrow as pa
 
         metadata = self.current.read_metadata
-        if metadata is None or row_tracking.is_enabled(metadata):  # rows that are written again may lose their row ids
+        if metadata is None or row_tracking.has_row_tracking(metadata):  # rows that are written again may lose their row ids
             return False
         if self.current.forgotten or not winner.removed_files or not winner.added_files or not all(usable):
             return False

@@ -17,10 +17,10 @@ from airflow_delta.exceptions import (
 from airflow_delta.log.actions.actions import AddFile, Metadata, Protocol, RemoveFile
 from airflow_delta.log.features import protocol as table_protocol
 from airflow_delta.transaction.conflicts.current_transaction import CurrentTransaction
-from airflow_delta.transaction.conflicts.domains import check_domains
+from airflow_delta.transaction.conflicts.domains import check_winner_domains
 from airflow_delta.transaction.conflicts.errors import BEGIN_AGAIN, conflict
 from airflow_delta.transaction.conflicts.file_conflicts import BACKFILLS, FileConflicts
-from airflow_delta.transaction.conflicts.metadata import check_metadata
+from airflow_delta.transaction.conflicts.metadata import check_winner_metadata
 from airflow_delta.transaction.conflicts.protocol import check_own_drop, check_protocol
 from airflow_delta.transaction.conflicts.resolution import Resolution
 from airflow_delta.transaction.conflicts.winning_commit import (
@@ -86,9 +86,9 @@ class ConflictChecker:
         if self._has_protocol:
             check_own_drop(self.current, winner)
         if changes_table:
-            check_metadata(self.current, winner, has_metadata=self._has_metadata)
+            check_winner_metadata(self.current, winner, has_metadata=self._has_metadata)
         if winner.may_hold(DOMAIN_KEY):
-            check_domains(self.current, winner)
+            check_winner_domains(self.current, winner)
         if self.current.reads.app_ids and winner.may_hold(TXN_KEY):
             self._check_app_ids(winner)
         if row_tracking.is_supported(self.current.protocol):
@@ -98,7 +98,7 @@ class ConflictChecker:
         if self._checks_removes and winner.may_hold(REMOVE_KEY):
             self._files.check_removed(winner)
         self._files.note_added(winner)
-        if in_commit_timestamps.is_enabled(self.current.metadata):
+        if in_commit_timestamps.uses_in_commit_timestamps(self.current.metadata):
             self._fold_timestamp(winner)
         if changes_table and (winner.protocol is not None or winner.metadata):
             # The provider must still be able to write the table with what was adopted.
@@ -174,7 +174,7 @@ class ConflictChecker:
     def _fold_timestamp(self, winner: WinningCommit) -> None:
         current = self.current
         winning = winner.in_commit_timestamp
-        if winning is None and in_commit_timestamps.is_enabled(current.read_metadata):
+        if winning is None and in_commit_timestamps.uses_in_commit_timestamps(current.read_metadata):
             from airflow_delta.log.actions.decode import timestamp_of_info
 
             winning = timestamp_of_info(winner.version, winner.commit_info or None, table=winner.table)  # which refuses
@@ -185,4 +185,4 @@ class ConflictChecker:
         own = current.in_commit_timestamp
         if own is None:  # a winner has enabled timestamps
             own = current.commit_info.timestamp or 0
-        current.in_commit_timestamp = in_commit_timestamps.rebase(own, winning)
+        current.in_commit_timestamp = in_commit_timestamps.rebase_timestamp(own, winning)

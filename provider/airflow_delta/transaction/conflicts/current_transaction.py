@@ -110,13 +110,13 @@ class CurrentTransaction:
         """
         before_actions, before_info = self.actions, self.commit_info
         actions = self._own
-        if in_commit_timestamps.is_enabled(self.metadata):
+        if in_commit_timestamps.uses_in_commit_timestamps(self.metadata):
             actions = self._with_timestamp(actions, version)
         if any(isinstance(action, Metadata) and _TYPE_CHANGE in action.schema_string for action in actions):
             actions = [_with_type_change(a, self.read_version, version) if isinstance(a, Metadata) else a for a in actions]
         if row_tracking.is_supported(self.protocol):
             mark = self.winning_high_water_mark
-            actions = row_tracking.rebase(
+            actions = row_tracking.rebase_row_ids(
                 actions,
                 protocol=self.protocol,
                 metadata=self.metadata,

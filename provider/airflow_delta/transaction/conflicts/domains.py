@@ -18,7 +18,7 @@ _GOES_WITH_THE_TABLE = frozenset({clustering.DOMAIN})
 """Domains that a REPLACE TABLE removes along with the table that it replaces."""
 
 
-def check_domains(current: CurrentTransaction, winner: WinningCommit) -> None:
+def check_winner_domains(current: CurrentTransaction, winner: WinningCommit) -> None:
     """Check the domains of a winning commit; a REPLACE TABLE removes those that it must not inherit.
 
     :raises ConcurrentTransactionException: if both write the same domain.
@@ -55,7 +55,7 @@ def _check_clustering(current: CurrentTransaction, winner: WinningCommit) -> Non
     if metadata is None or not domains:
         return
     try:
-        clustering.check(metadata, clustering.clustering_columns(domains))
+        clustering.check_clustering(metadata, clustering.clustering_columns(domains))
     except DeltaAnalysisException as error:
         raise conflict(
             MetadataChangedException,

@@ -73,7 +73,7 @@ _RULES: dict[str, Callable[[_Change], bool]] = {
 }
 
 
-def check_metadata(current: CurrentTransaction, winner: WinningCommit, *, has_metadata: bool) -> None:
+def check_winner_metadata(current: CurrentTransaction, winner: WinningCommit, *, has_metadata: bool) -> None:
     """Check a winning commit that changes the metadata, and adopt the change if it is acceptable.
 
     :param has_metadata: the transaction changes the metadata too.
@@ -102,7 +102,7 @@ def check_metadata(current: CurrentTransaction, winner: WinningCommit, *, has_me
         what = None if winner.has_tag(row_tracking.ENABLEMENT_ONLY_TAG) else "the metadata"
     if what is not None:
         raise conflict(MetadataChangedException, winner, f"A concurrent update changed {what}", current=current)
-    if row_tracking.is_enabled(after) and not row_tracking.is_enabled(current.metadata):
+    if row_tracking.has_row_tracking(after) and not row_tracking.has_row_tracking(current.metadata):
         current.add_tag(row_tracking.PRESERVED_TAG, "false")
     current.metadata = after
 

@@ -32,7 +32,7 @@ def find_moved(
     """
     import pyarrow as pa
 
-    if metadata is None or not row_tracking.is_enabled(metadata):
+    if metadata is None or not row_tracking.has_row_tracking(metadata):
         raise Undecided(
             "its rows were moved to other files, and without row tracking (delta.enableRowTracking) nothing says where"
         )

@@ -16,7 +16,7 @@ from airflow_delta.log.schema.types import StructType, parse_schema
 from airflow_delta.transaction.conflicts.added_files import AddedFiles, as_added
 from airflow_delta.transaction.conflicts.carried_rows import CarriedRows
 from airflow_delta.transaction.conflicts.marked_rows import MarkedRows
-from airflow_delta.transaction.conflicts.rows_of_winners import Replaced, Undecided, WinnersRows
+from airflow_delta.transaction.conflicts.rows_of_winners import ReplacedVector, Undecided, WinnersRows
 from airflow_delta.transaction.conflicts.winning_commit import WinningCommit, metadata_of
 from airflow_delta.transaction.policy.conflict_detection import (
     DETECTION_TAG,
@@ -153,7 +153,7 @@ class Resolution:
         if reads.all_rows:
             raise Undecided("it relies on the whole table")
         removed = {file.path: file for file in winner.removed_files}
-        marked: dict[str, Replaced | None] = {}
+        marked: dict[str, ReplacedVector | None] = {}
         for path in sorted(both):
             marked[path] = self._meet(winner, removed[path])
         for path in sorted(read):
@@ -181,7 +181,7 @@ class Resolution:
     def _was_read_whole(self, path: str) -> bool:
         return path in self._whole or self.current.reads.read_whole(path)
 
-    def _meet(self, winner: WinningCommit, file: RemoveFile) -> Replaced:
+    def _meet(self, winner: WinningCommit, file: RemoveFile) -> ReplacedVector:
         """Go on from a winner's vector on a file that the transaction marks."""
         path = file.path
         if self.level != "rows":
@@ -207,7 +207,7 @@ class Resolution:
         if path in winner.respelled.values():
             raise Undecided(f"a concurrent update spells the path of the file {path} otherwise")
 
-    def _was_not_read(self, winner: WinningCommit, file: RemoveFile, known: dict[str, Replaced | None]) -> None:
+    def _was_not_read(self, winner: WinningCommit, file: RemoveFile, known: dict[str, ReplacedVector | None]) -> None:
         """Decide on the rows of one file that the transaction looked at.
 
         :raises Undecided: if it may have read one of the rows that are gone.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyroaring import BitMap64
 
     from airflow_delta.log.actions.actions import AddFile, DeletionVectorDescriptor, RemoveFile
-    from airflow_delta.log.replay.data_file import DataFile, Rows
+    from airflow_delta.log.replay.data_file import DataFile, FileRows
     from airflow_delta.log.storage.base import LogStore
     from airflow_delta.transaction.conflicts.winning_commit import WinningCommit
     from airflow_delta.transaction.reads.row_condition import RowCondition
@@ -34,7 +34,7 @@ class Undecided(Exception):
     """Whether rows conflict cannot be determined; the message gives the reason, as the end of a sentence."""
 
 
-class Replaced(NamedTuple):
+class ReplacedVector(NamedTuple):
     """A file with another vector.
 
     :param rows: positions that were marked.
@@ -82,7 +82,7 @@ class WinnersRows:
         self._vectors[descriptor.unique_id] = found
         return found
 
-    def removed_from(self, winner: WinningCommit, file: AddFile) -> Replaced | None:
+    def removed_from(self, winner: WinningCommit, file: AddFile) -> ReplacedVector | None:
         """Return which rows a file lost that a winner removed and added again; ``None`` if it was not, or got rows back.
 
         :raises Undecided: if a vector cannot be read.
@@ -91,7 +91,7 @@ class WinnersRows:
             return None
         before = next(removed.deletion_vector for removed in winner.removed_files if removed.path == file.path)
         old, new = self.vector(before), self.vector(file.deletion_vector)
-        return None if old - new else Replaced(new - old, new)
+        return None if old - new else ReplacedVector(new - old, new)
 
     def any_was_read(
         self, file: AddFile | RemoveFile, conditions: Sequence[RowCondition], *, rows: BitMap64 | None = None
@@ -137,7 +137,7 @@ class WinnersRows:
 
         return DataFile(self._store, file.path, file.size)
 
-    def columns(self, file: DataFile, group: int, start: int, length: int, names: Sequence[str]) -> Rows:
+    def columns(self, file: DataFile, group: int, start: int, length: int, names: Sequence[str]) -> FileRows:
         """Return columns of a row group.
 
         :raises Undecided: if that exceeds the limit.
@@ -154,7 +154,7 @@ class WinnersRows:
 
     def _groups(
         self, file: AddFile | RemoveFile, data: DataFile, conditions: Sequence[RowCondition], rows: BitMap64 | None
-    ) -> Iterator[tuple[Rows, _Values, RowCondition]]:
+    ) -> Iterator[tuple[FileRows, _Values, RowCondition]]:
         for number, start, length in data.groups():
             if rows is not None and not rows.range_cardinality(start, start + length):
                 continue
@@ -172,18 +172,18 @@ class WinnersRows:
 class _Values:
     """The values of columns in one row group."""
 
-    def __init__(self, file: AddFile | RemoveFile, data: DataFile, group: Rows) -> None:
+    def __init__(self, file: AddFile | RemoveFile, data: DataFile, group: FileRows) -> None:
         self._file = file
         self._data = data
         self._group = group
-        self._known: dict[ast.Column, pa.Array | None] = {}
+        self._known: dict[ast.ColumnReference, pa.Array | None] = {}
 
-    def __call__(self, column: ast.Column) -> pa.Array | None:
+    def __call__(self, column: ast.ColumnReference) -> pa.Array | None:
         if column not in self._known:
             self._known[column] = self._values(column)
         return self._known[column]
 
-    def _values(self, column: ast.Column) -> pa.Array | None:
+    def _values(self, column: ast.ColumnReference) -> pa.Array | None:
         import pyarrow as pa
 
         if len(column.physical_path) != 1:
@@ -196,7 +196,7 @@ class _Values:
             return comparable(values, column.data_type)
         return pa.nulls(self._group.length, _arrow(column)) if self._data.has(name) is False else None
 
-    def _partition(self, column: ast.Column, name: str) -> pa.Array | None:
+    def _partition(self, column: ast.ColumnReference, name: str) -> pa.Array | None:
         import pyarrow as pa
 
         from airflow_delta.log.arrow.arrays import repeated
@@ -212,13 +212,13 @@ class _Values:
         return comparable(repeated(value, self._group.length, _arrow(column)), column.data_type)
 
 
-def _arrow(column: ast.Column) -> pa.DataType:
+def _arrow(column: ast.ColumnReference) -> pa.DataType:
     from airflow_delta.log.schema.types import arrow_type
 
     return arrow_type(column.data_type)
 
 
-def _any(condition: RowCondition, group: Rows, values: _Values, rows: BitMap64 | None, dead: BitMap64 | None) -> bool:
+def _any(condition: RowCondition, group: FileRows, values: _Values, rows: BitMap64 | None, dead: BitMap64 | None) -> bool:
     selected = positions(condition.may_select(values, group.length), group.start)
     if rows is not None:
         return bool(selected & rows)
@@ -244,7 +244,7 @@ def positions(mask: pa.BooleanArray, start: int) -> BitMap64:
 
 
 def _ranges(data: DataFile, group: int) -> Any:
-    def of(column: ast.Column) -> Range | None:
+    def of(column: ast.ColumnReference) -> Range | None:
         if column.is_partition or len(column.physical_path) != 1 or not data.has(column.physical_path[0]):
             return None
         bounds = data.bounds(group, column.physical_path[0])
@@ -253,7 +253,7 @@ def _ranges(data: DataFile, group: int) -> Any:
     return of
 
 
-def _comparable(bounds: tuple[Any, Any], column: ast.Column) -> bool:
+def _comparable(bounds: tuple[Any, Any], column: ast.ColumnReference) -> bool:
     kind = dt.date if column.data_type.name == "date" else int if column.data_type.name in INTEGRAL else None
     return kind is not None and all(type(bound) is kind for bound in bounds)
 

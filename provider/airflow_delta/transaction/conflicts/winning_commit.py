@@ -29,8 +29,8 @@ from airflow_delta.log.actions.decode import (
     PROTOCOL_KEY,
     REMOVE_KEY,
     TXN_KEY,
-    Commit,
     CommitFile,
+    DecodedCommit,
     check_complete,
     decode_commit,
     read_commit_info,
@@ -210,7 +210,7 @@ class WinningCommit:
         return {file.path: file for file in self.added_files if file.path in removed}
 
     @cached_property
-    def _files(self) -> Commit:
+    def _files(self) -> DecodedCommit:
         commit = decode_commit(self.version, self._data, table=self.table)
         if not self.respelled:
             return commit

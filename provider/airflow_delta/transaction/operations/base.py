@@ -14,7 +14,7 @@ from airflow_delta.transaction.operations.kinds import (
     WRITE,
     WRITE_REPLACE_WHERE,
     OperationKind,
-    kind_of,
+    operation_kind,
 )
 
 Columns = Sequence[str]
@@ -50,7 +50,7 @@ class OperationBase:
     @property
     def kind(self) -> OperationKind:
         """Delta's rules for operations of this name."""
-        return kind_of(self.name)
+        return operation_kind(self.name)
 
     @property
     def changes_data(self) -> bool:

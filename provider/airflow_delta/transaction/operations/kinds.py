@@ -158,6 +158,6 @@ UNKNOWN = OperationKind()
 """An operation that Delta does not have: Delta's default rules, and all of its metrics are kept."""
 
 
-def kind_of(name: str) -> OperationKind:
+def operation_kind(name: str) -> OperationKind:
     """Return the rules for an operation of that name."""
     return KINDS.get(name, UNKNOWN)

@@ -168,7 +168,7 @@ def _count(rows: int | None) -> str:
     return "an unknown number of" if rows is None else str(rows)
 
 
-def check_domains(table: str, actions: Sequence[Action], protocol: Protocol) -> None:
+def check_domain_actions(table: str, actions: Sequence[Action], protocol: Protocol) -> None:
     """Check that no metadata domain comes twice, and that the table's protocol supports domains.
 
     :raises DeltaDuplicateDomainException: if one comes twice.

@@ -115,7 +115,7 @@ def _not_clustered(snapshot: Snapshot) -> str | None:
 def _no_timestamps(snapshot: Snapshot) -> str | None:
     keys = (in_commit_timestamps.ENABLEMENT_VERSION, in_commit_timestamps.ENABLEMENT_TIMESTAMP)
     known = [key for key in keys if key in snapshot.metadata.configuration]
-    if in_commit_timestamps.is_enabled(snapshot.metadata):
+    if in_commit_timestamps.uses_in_commit_timestamps(snapshot.metadata):
         known.insert(0, in_commit_timestamps.ENABLED)
     return f"the table properties {', '.join(known)} are set" if known else None
 
@@ -135,7 +135,7 @@ def _no_mapping(snapshot: Snapshot) -> str | None:
 
 
 def _no_row_ids(snapshot: Snapshot) -> str | None:
-    if row_tracking.is_enabled(snapshot.metadata):
+    if row_tracking.has_row_tracking(snapshot.metadata):
         return "the table property delta.enableRowTracking is set"
     column = snapshot.files(columns=["base_row_id"]).column("base_row_id")
     count = len(column) - column.null_count

@@ -15,7 +15,7 @@ REPLACES = frozenset(f"{head}REPLACE TABLE{tail}" for head in ("", "CREATE OR ")
 """Operations that put another table in the place of an existing one."""
 
 
-def check_files(
+def check_file_actions(
     table: str,
     actions: Sequence[Action],
     metadata: Metadata,
@@ -32,7 +32,7 @@ def check_files(
     :raises DeltaIllegalStateException: if a file's partition columns are not the table's, or its deletion vector is not allowed.
     :raises AppendOnlyException: if a file of an append-only table is removed.
     """
-    columns = physical_partition_columns(metadata)
+    columns = partition_value_names(metadata)
     # A table that replaces another is only held to what that one asked for, as in Delta.
     asked = (read_metadata,) if operation.name in REPLACES else (read_metadata, metadata)
     append_only = not large and any(
@@ -58,7 +58,7 @@ def check_files(
             )
 
 
-def physical_partition_columns(metadata: Metadata) -> set[str]:
+def partition_value_names(metadata: Metadata) -> set[str]:
     """Return the names of partition columns in the log; without column mapping those of the schema."""
     if metadata.configuration.get("delta.columnMapping.mode", "none").lower() == "none":
         return set(metadata.partition_columns)

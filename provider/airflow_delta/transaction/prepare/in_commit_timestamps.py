@@ -18,7 +18,7 @@ ENABLEMENT_VERSION = "delta.inCommitTimestampEnablementVersion"
 ENABLEMENT_TIMESTAMP = "delta.inCommitTimestampEnablementTimestamp"
 
 
-def is_enabled(metadata: Metadata | None) -> bool:
+def uses_in_commit_timestamps(metadata: Metadata | None) -> bool:
     """Tell whether commits must carry a timestamp."""
     return metadata is not None and metadata.configuration.get(ENABLED, "false").lower() == "true"
 
@@ -32,7 +32,7 @@ def first(now: int, read_snapshot_timestamp: int) -> int:
     return max(now, read_snapshot_timestamp + 1)
 
 
-def rebase(own: int, winning: int) -> int:
+def rebase_timestamp(own: int, winning: int) -> int:
     """Return the timestamp after a winning commit with timestamp ``winning``."""
     return max(own, winning + 1)
 
@@ -49,7 +49,7 @@ def with_enablement(new: Metadata, read: Metadata | None, *, version: int, times
     """
     if read is None or version == 0:
         return new
-    if not is_enabled(read):
+    if not uses_in_commit_timestamps(read):
         return _with(new, {ENABLEMENT_VERSION: str(version), ENABLEMENT_TIMESTAMP: str(timestamp)})
     known = {key: read.configuration[key] for key in (ENABLEMENT_VERSION, ENABLEMENT_TIMESTAMP) if key in read.configuration}
     if known and not known.keys() <= new.configuration.keys():

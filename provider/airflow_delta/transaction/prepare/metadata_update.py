@@ -27,7 +27,7 @@ from airflow_delta.log.features.properties import (
     normalise_key,
     validate,
 )
-from airflow_delta.log.features.schema_checks import MATERIALIZED_ROW_COMMIT_VERSION, MATERIALIZED_ROW_ID, check_metadata
+from airflow_delta.log.features.schema_checks import MATERIALIZED_ROW_COMMIT_VERSION, MATERIALIZED_ROW_ID, check_table_metadata
 from airflow_delta.log.schema.types import StructType, parse_schema, to_json
 from airflow_delta.transaction.prepare.prepare import TableState, check_defaults_supported, check_manual
 
@@ -100,7 +100,7 @@ def update_metadata(
     metadata, protocol = table_protocol.apply_feature_properties(metadata, state.protocol)
     _check_defaults(state, metadata, protocol, replaces_rows=creates_table or overwrites_schema)
     metadata = _with_row_tracking_names(state, metadata, protocol)
-    check_metadata(metadata, state.metadata, table=state.table, version=state.read_version)
+    check_table_metadata(metadata, state.metadata, table=state.table, version=state.read_version)
     _check_manifest(state, metadata)
     domains = _clustering(state, metadata, replaces_rows=creates_table or overwrites_schema)
     return MetadataUpdate(metadata, None if protocol == state.protocol else protocol, domains)
@@ -246,7 +246,7 @@ def _clustering(state: TableState, metadata: Metadata, *, replaces_rows: bool) -
     columns = clustering.clustering_columns(state.snapshot.domain_metadata)
     if replaces_rows:
         return (clustering.unclustered(),) if columns else ()
-    clustering.check(metadata, columns)
+    clustering.check_clustering(metadata, columns)
     return ()
 
 

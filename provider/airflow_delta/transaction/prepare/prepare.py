@@ -29,7 +29,7 @@ from airflow_delta.transaction.operations.operation import Operation
 from airflow_delta.transaction.policy.events import record_event
 from airflow_delta.transaction.policy.policy import CommitPolicy
 from airflow_delta.transaction.prepare import feature_drop, row_tracking
-from airflow_delta.transaction.prepare.file_checks import check_files
+from airflow_delta.transaction.prepare.file_checks import check_file_actions
 
 if TYPE_CHECKING:
     from airflow_delta.log.snapshot import Snapshot
@@ -124,7 +124,7 @@ def prepare_commit(
     if not large:
         _check_partition_columns(state, new_metadata, operation, policy)
     rest: list[Action] = [action for action in actions if not isinstance(action, Metadata | Protocol)]
-    check_files(state.table, rest, metadata, protocol, operation, read_metadata=state.metadata, large=large)
+    check_file_actions(state.table, rest, metadata, protocol, operation, read_metadata=state.metadata, large=large)
     if row_tracking.is_supported(protocol):
         rest = row_tracking.prepare(
             rest,
@@ -191,9 +191,9 @@ def verify_metadata(state: TableState, metadata: Metadata) -> Protocol | None:
     :raises DeltaAnalysisException: if the schema, the partitioning or a property is not valid.
     :raises DeltaUnsupportedTableFeatureException: if it needs a feature that an existing table only gets by name.
     """
-    from airflow_delta.log.features.schema_checks import check_metadata
+    from airflow_delta.log.features.schema_checks import check_table_metadata
 
-    check_metadata(metadata, state.metadata, table=state.table, version=state.read_version)
+    check_table_metadata(metadata, state.metadata, table=state.table, version=state.read_version)
     required = table_protocol.required_protocol(metadata)
     if state.protocol is None:
         return required

@@ -43,7 +43,7 @@ def is_supported(protocol: Protocol) -> bool:
     return FEATURE in (protocol.writer_features or ())
 
 
-def is_enabled(metadata: Metadata) -> bool:
+def has_row_tracking(metadata: Metadata) -> bool:
     """Tell whether readers may rely on row ids."""
     return metadata.configuration.get(_ENABLED, "false").lower() == "true"
 
@@ -105,7 +105,7 @@ def prepare(
     return assigned if mark == snapshot_high_water_mark else [*assigned, mark_action(mark)]
 
 
-def rebase(
+def rebase_row_ids(
     actions: Sequence[Action],
     *,
     protocol: Protocol,

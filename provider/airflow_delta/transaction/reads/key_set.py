@@ -28,7 +28,7 @@ class KeySet:
     :param rows: the values of each row of the source; ``None`` if only the bounds are known.
     """
 
-    columns: tuple[ast.Column, ...]
+    columns: tuple[ast.ColumnReference, ...]
     null_safe: tuple[bool, ...]
     low: tuple[Any, ...]
     high: tuple[Any, ...]

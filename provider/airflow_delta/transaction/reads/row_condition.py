@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from airflow_delta.exceptions import DeltaAnalysisException
 from airflow_delta.log.actions.actions import AddFile
 from airflow_delta.log.expressions import ast
-from airflow_delta.log.expressions.arrow_rows import decides, is_exact, may_select, needed_columns
+from airflow_delta.log.expressions.arrow_rows import decides, is_compared_exactly, may_select, row_columns
 from airflow_delta.log.expressions.predicate import Predicate
 from airflow_delta.log.schema.types import StructType
-from airflow_delta.staging.key_values import is_plain
+from airflow_delta.staging.key_values import is_stored_plainly
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -54,16 +54,16 @@ class RowCondition:
         return ast.Constant(True) if self._predicate is None else self._predicate.expression
 
     @property
-    def columns(self) -> list[ast.Column]:
+    def columns(self) -> list[ast.ColumnReference]:
         """The columns of the table whose values can tell that a row was not read."""
-        found = list(needed_columns(self._expression))
+        found = list(row_columns(self._expression))
         return list(dict.fromkeys([*found, *(self._keys.columns if self._keys is not None else ())]))
 
     @property
     def is_exact(self) -> bool:
         """Whether :meth:`may_select` is certain of every row, if it gets the values of all columns."""
         keys = self._keys
-        listed = keys is None or (keys.rows is not None and all(is_exact(column.data_type) for column in keys.columns))
+        listed = keys is None or (keys.rows is not None and all(is_compared_exactly(column.data_type) for column in keys.columns))
         return listed and decides(self._expression)
 
     def fits(self, schema: StructType) -> bool:
@@ -98,13 +98,13 @@ class RowCondition:
         return mask if self._keys is None else pc.and_(mask, self._keys.may_select(values, length))
 
 
-def _fits(schema: StructType, column: ast.Column) -> bool:
+def _fits(schema: StructType, column: ast.ColumnReference) -> bool:
     struct: object = schema
     for name, physical in zip(column.path, column.physical_path, strict=True):
         field = struct.find(name) if isinstance(struct, StructType) else None
         if field is None or field.physical_name != physical:
             return False
-        if not is_plain({"metadata": field.metadata}):
+        if not is_stored_plainly({"metadata": field.metadata}):
             return False
         struct = field.data_type
     return struct == column.data_type
