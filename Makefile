@@ -146,7 +146,7 @@ $(LOWEST_STAMP): requirements-lowest.lock pyproject.toml setup.cfg $(STAMP)
 # What another version can change: Airflow, its providers and PySpark through tests/airflow, and the engine's readers, writers and
 # parsers (PyArrow, msgspec, obstore, sqlglot). Not a second time: what only the project's own rules decide, and Dag runs of the
 # operations beyond one of each (test_operation_examples.py).
-LOWEST_TESTS := tests/airflow tests/log tests/transaction tests/commands \
+LOWEST_TESTS := tests/airflow tests/log tests/transaction tests/table \
   $(addprefix --ignore=tests/airflow/,test_imports.py test_merge_runs.py test_operation_runs.py)
 
 # Environments of other versions, made by uv with one cache. CELLS="floor current": some of tests/versions/cells.toml.

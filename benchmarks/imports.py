@@ -188,9 +188,9 @@ def timed(work: Callable[[], Any]) -> dict[str, Any]:
 
 
 def opened_stage(handle: dict[str, Any]) -> Any:
-    from airflow_delta.commands.stage.stage_view import open_stage
+    from airflow_delta.contract.payloads import TransactionHandle
     from airflow_delta.log import DeltaLog
-    from airflow_delta.staging.contract import TransactionHandle
+    from airflow_delta.table.stage.stage_view import open_stage
 
     known, log = TransactionHandle.from_dict(handle), DeltaLog.for_table(handle["table"])
     return open_stage(log, known, task_id="stage", attempt="attempt")
@@ -198,7 +198,7 @@ def opened_stage(handle: dict[str, Any]) -> Any:
 
 def timed_plan(handle: dict[str, Any]) -> dict[str, Any]:
     def work() -> Any:
-        from airflow_delta.commands.write.plan_write import plan_stage
+        from airflow_delta.table.stage.write.plan import plan_stage
 
         return plan_stage(opened_stage(handle), mode="overwrite", replace_where=f"day = '{DAY}'").to_dict()
 
@@ -210,7 +210,7 @@ def write_rows(request: dict[str, Any], table: str) -> dict[str, Any]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from airflow_delta.staging.report import StageReport
+    from airflow_delta.contract.request import StageReport
 
     folder = Path(table) / request["directory"] / "run" / f"day={DAY}"
     folder.mkdir(parents=True)
@@ -229,8 +229,8 @@ def write_rows(request: dict[str, Any], table: str) -> dict[str, Any]:
 
 def timed_collect(handle: dict[str, Any], request: dict[str, Any], report: dict[str, Any]) -> dict[str, Any]:
     def work() -> Any:
-        from airflow_delta.commands.write.collect_write import collect_stage
-        from airflow_delta.staging.report import StageReport, StageRequest
+        from airflow_delta.contract.request import StageReport, StageRequest
+        from airflow_delta.table.stage.write.collect import collect_stage
 
         return collect_stage(opened_stage(handle), StageRequest.from_dict(request), StageReport.from_dict(report)).to_dict()
 

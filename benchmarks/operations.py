@@ -97,11 +97,11 @@ class Bench:
 
     def operation(self, table: Path, plan: Callable[..., Any], source: Any = None, *, policy: Any = None) -> Any:
         """Run an operation as its own transaction, and return its commit."""
-        from airflow_delta.commands.run_transaction import run_transaction
-        from airflow_delta.commands.stage.stage_view import open_stage
+        from airflow_delta.contract.payloads import StagedWrite
         from airflow_delta.log import DeltaLog
-        from airflow_delta.spark.operations import run_operation
-        from airflow_delta.staging.contract import StagedWrite
+        from airflow_delta.spark.job import run_operation
+        from airflow_delta.table.run import run_transaction
+        from airflow_delta.table.stage.stage_view import open_stage
 
         log = DeltaLog.for_table(str(table))
 
@@ -115,12 +115,12 @@ class Bench:
 
     def write(self, table: Path, frame: Any, *, policy: Any = None, **options: Any) -> Any:
         """Write rows as a transaction, and return its commit."""
-        from airflow_delta.commands.run_transaction import run_transaction
-        from airflow_delta.commands.stage.stage_view import open_stage
-        from airflow_delta.commands.write.collect_write import collect_stage
-        from airflow_delta.commands.write.plan_write import plan_stage
         from airflow_delta.log import DeltaLog
         from airflow_delta.spark.stage import stage_dataframe
+        from airflow_delta.table.run import run_transaction
+        from airflow_delta.table.stage.stage_view import open_stage
+        from airflow_delta.table.stage.write.collect import collect_stage
+        from airflow_delta.table.stage.write.plan import plan_stage
 
         log = DeltaLog.for_table(str(table))
 
@@ -215,7 +215,7 @@ def cases(bench: Bench, count: int, repeats: int) -> dict[str, Callable[[], None
         )()
 
     def delete(name: str, kind: str, predicate: str | None) -> Callable[[], None]:
-        from airflow_delta.commands.rewrite.delete import plan_delete
+        from airflow_delta.table.operations.rewrite.update import plan_delete
 
         where = f" WHERE {predicate}" if predicate else ""
         return compare(
@@ -226,7 +226,7 @@ def cases(bench: Bench, count: int, repeats: int) -> dict[str, Callable[[], None
         )
 
     def update(name: str, kind: str, predicate: str) -> Callable[[], None]:
-        from airflow_delta.commands.rewrite.update import plan_update
+        from airflow_delta.table.operations.rewrite.update import plan_update
 
         values = {"amount": "amount * 1.1", "quantity": "quantity + 1"}
         text = ", ".join(f"{column} = {value}" for column, value in values.items())
@@ -242,7 +242,7 @@ def cases(bench: Bench, count: int, repeats: int) -> dict[str, Callable[[], None
 
         :param clustered: the ids follow each other; else every file holds some of them.
         """
-        from airflow_delta.commands.merge.plan_merge import plan_merge
+        from airflow_delta.table.operations.merge.plan import plan_merge
 
         def run() -> None:
             number = count * share // 100
@@ -288,7 +288,7 @@ def cases(bench: Bench, count: int, repeats: int) -> dict[str, Callable[[], None
         return run
 
     def optimize(name: str, columns: tuple[str, ...]) -> Callable[[], None]:
-        from airflow_delta.commands.optimize.plan_optimize import plan_optimize
+        from airflow_delta.table.operations.optimize.plan import plan_optimize
 
         z_order = f" ZORDER BY ({', '.join(columns)})" if columns else ""
         return compare(

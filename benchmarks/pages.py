@@ -148,7 +148,7 @@ class Memory(threading.Thread):
         while self.going:
             try:
                 processes = [psutil.Process(self.server), *psutil.Process(self.server).children(recursive=True)]
-                held = [(process.memory_info().rss / 1e6, "plugins.reader" in str(process.cmdline())) for process in processes]
+                held = [(process.memory_info().rss / 1e6, "ui.reader" in str(process.cmdline())) for process in processes]
             except psutil.Error:
                 continue
             readers = [mb for mb, is_reader in held if is_reader]

@@ -25,16 +25,16 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 from pyroaring import BitMap64
 
-from airflow_delta.commands.arrow.stage_rows import stage_arrow
-from airflow_delta.commands.begin.begin import begin
-from airflow_delta.commands.publish.publish import publish
-from airflow_delta.commands.read.read_table import read_table
-from airflow_delta.commands.stage.stage_view import open_stage
-from airflow_delta.commands.write.collect_write import collect_stage
-from airflow_delta.commands.write.plan_write import plan_stage
 from airflow_delta.log import DeltaLog
 from airflow_delta.log.actions.deletion_vectors import write_deletion_vectors
-from airflow_delta.log.statistics.wide_bounds import with_wide_bounds
+from airflow_delta.log.statistics.statistics import with_wide_bounds
+from airflow_delta.table.arrow.stage_rows import stage_arrow
+from airflow_delta.table.commit.publish import publish
+from airflow_delta.table.read.read_table import read_table
+from airflow_delta.table.stage.stage_view import open_stage
+from airflow_delta.table.stage.write.collect import collect_stage
+from airflow_delta.table.stage.write.plan import plan_stage
+from airflow_delta.table.start.begin import begin
 from airflow_delta.transaction import Operation
 
 ROWS_READ = 5_000_000

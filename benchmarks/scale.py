@@ -177,15 +177,15 @@ def table_options() -> tuple[str, dict[str, str]]:
 
 def ours(case: str, files: int) -> Iterator[Any]:
     """Prepare, yield, do what is measured, yield the result."""
-    import airflow_delta.commands.begin.begin as begin
-    import airflow_delta.commands.publish.publish as publish
-    import airflow_delta.commands.stage.stage_view as stage_view
-    import airflow_delta.commands.vacuum.run_vacuum as run_vacuum
-    import airflow_delta.commands.write.collect_write as collect_write
     import airflow_delta.log.checkpoint_write.writer
     import airflow_delta.log.expressions.parser
     import airflow_delta.log.replay.filter
     import airflow_delta.log.replay.live_files  # noqa: F401
+    import airflow_delta.table.commit.publish as publish
+    import airflow_delta.table.operations.vacuum.run as run_vacuum
+    import airflow_delta.table.stage.stage_view as stage_view
+    import airflow_delta.table.stage.write.collect as collect_write
+    import airflow_delta.table.start.begin as begin
     from airflow_delta.log import AddFile, DeltaLog
     from airflow_delta.transaction import Operation, OptimisticTransaction
 

@@ -18,13 +18,13 @@ def main(work: Path) -> None:
     from pyspark.sql import SparkSession
     from pyspark.sql import functions as F
 
-    from airflow_delta.commands.begin.begin import begin
-    from airflow_delta.commands.publish.publish import publish
-    from airflow_delta.commands.stage.stage_view import open_stage
-    from airflow_delta.commands.write.collect_write import collect_stage
-    from airflow_delta.commands.write.plan_write import plan_stage
     from airflow_delta.log import DeltaLog
     from airflow_delta.spark.stage import stage_dataframe
+    from airflow_delta.table.commit.publish import publish
+    from airflow_delta.table.stage.stage_view import open_stage
+    from airflow_delta.table.stage.write.collect import collect_stage
+    from airflow_delta.table.stage.write.plan import plan_stage
+    from airflow_delta.table.start.begin import begin
 
     spark = (
         SparkSession.builder.master("local[2]")

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import operations
 
 if TYPE_CHECKING:
-    from airflow_delta.staging.contract import CommitResult
+    from airflow_delta.contract.payloads import CommitResult
 
 ROOT = Path(__file__).parents[1]
 PYICEBERG = "pyiceberg[sql-sqlite]==0.12.0"
@@ -123,9 +123,8 @@ class Ours(OnSpark):
         return tuple(self._apply(table, change).resolved)
 
     def _apply(self, table: Path, change: Change) -> CommitResult:
-        from airflow_delta.commands.merge.plan_merge import plan_merge
-        from airflow_delta.commands.rewrite.delete import plan_delete
-        from airflow_delta.commands.rewrite.update import plan_update
+        from airflow_delta.table.operations.merge.plan import plan_merge
+        from airflow_delta.table.operations.rewrite.update import plan_delete, plan_update
 
         if change.kind == "append":
             frame = self.bench.spark.sql(self.source(change)).coalesce(1)
@@ -143,7 +142,7 @@ class Ours(OnSpark):
 
     def optimize(self, table: Path) -> int:
         """Compact small files, and return how many."""
-        from airflow_delta.commands.optimize.plan_optimize import plan_optimize
+        from airflow_delta.table.operations.optimize.plan import plan_optimize
 
         return self._run(table, lambda stage: plan_optimize(stage, min_file_size=SMALL_FILE)).num_removed_files
 

@@ -60,9 +60,9 @@ def delta_events_consumer():
 
             @task.delta_stage
             def changes(spark, key):
-                from airflow_delta.commands.changes.plan_changes import plan_changes
                 from airflow_delta.hooks.delta import DeltaHook
                 from airflow_delta.spark.changes import read_change_plan
+                from airflow_delta.table.changes.read import plan_changes
 
                 version = int(key.rpartition("/")[2])
                 plan = plan_changes(DeltaHook().get_log(ORDERS), starting_version=version, ending_version=version)

@@ -23,13 +23,13 @@ DEPENDS = {
     "frames": (
         "airflow/test_arrow_stages.py",
         "airflow/test_get_df.py",
-        "commands/arrow",
-        "commands/files/test_finished.py",
+        "table/arrow",
+        "table/files/test_finished.py",
         "log/arrow",
     ),
-    "pyarrow": ("log", "transaction", "commands"),
-    "python": ("log", "transaction", "staging", "commands", "conformance", "streaming"),
-    "sqlglot": ("log/expressions", "log/features", "commands", "airflow/test_dag_checks.py"),
+    "pyarrow": ("log", "transaction", "table"),
+    "python": ("log", "transaction", "contract", "table", "conformance", "streaming"),
+    "sqlglot": ("log/expressions", "log/features", "table", "airflow/test_dag_checks.py"),
 }
 """What other packages' versions can change, by folder or file; beside it, the marker ``depends``. ``spark``: that marker."""
 

@@ -13,7 +13,7 @@ from airflow_delta.version import __version__
 
 __all__ = ["__version__", "delta_transaction", "staging_path"]
 
-_HOMES = {"delta_transaction": "task_groups", "staging_path": "operators.staging_path"}
+_HOMES = {"delta_transaction": "task_groups", "staging_path": "tasks.handle_check"}
 
 
 def __getattr__(name: str) -> Any:

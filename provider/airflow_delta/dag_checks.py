@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_delta.choices import Given, choice_problem, choices_of, is_literal, literal_problems
+from airflow_delta.contract.choices import Given, choice_problem, choices_of, is_literal, literal_problems
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaIllegalArgumentException
 from airflow_delta.key_precision import day_key_problem
 from airflow_delta.task_loops import loop_problem
@@ -224,7 +224,7 @@ def _expression_problems(name: str, values: Any) -> Iterator[str]:
 
 def _schema_problem(columns: Any) -> str | None:
     """Return what is wrong with a literal schema: columns as in SQL, or Spark's JSON form, as text or not."""
-    from airflow_delta.commands.definition.columns_sql import schema_of_columns
+    from airflow_delta.table.definition.columns_sql import schema_of_columns
 
     try:
         text = json.dumps(columns) if isinstance(columns, Mapping) else columns
@@ -251,8 +251,7 @@ def syntax_of(text: str, *, condition: bool = False) -> str | None:
     from sqlglot.errors import SqlglotError
 
     from airflow_delta.log.expressions.functions import oversized
-    from airflow_delta.log.expressions.syntax import syntax_problem
-    from airflow_delta.log.expressions.text import escape_doubled_quotes, tree_of
+    from airflow_delta.log.expressions.text import escape_doubled_quotes, syntax_problem, tree_of
 
     if (problem := oversized(text)) is not None:
         return problem

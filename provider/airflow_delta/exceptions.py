@@ -93,7 +93,7 @@ class SchemaMismatchException(DeltaAnalysisException):
 class SchemaDriftException(SchemaMismatchException):
     """The schema of new rows is not the expected one, and the write is strict (``schema_policy="strict"``).
 
-    :param differences: JSON forms of :class:`airflow_delta.staging.drift.SchemaDifference`.
+    :param differences: JSON forms of :class:`airflow_delta.contract.drift.SchemaDifference`.
     """
 
     error_class = "DELTA_SCHEMA_DRIFT"

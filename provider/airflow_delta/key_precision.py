@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from functools import lru_cache
 from typing import Any
 
-from airflow_delta.choices import is_literal
+from airflow_delta.contract.choices import is_literal
 
 _DAYS = {"ds", "ds_nodash"}
 _DATES = {

@@ -12,10 +12,10 @@ from airflow.sdk import TaskGroup, TriggerRule, XComArg
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
-from airflow_delta.operators.mapped_identity import check_group
-from airflow_delta.operators.outlets import table_outlets, withdraw_default_outlets
-from airflow_delta.operators.task_defaults import WATCHER_SETTINGS, withdraw_defaults_outlets
 from airflow_delta.operators.transaction import DeltaAbortOperator, DeltaCommitOperator, DeltaStartTransactionOperator
+from airflow_delta.tasks.lineage import table_outlets, withdraw_default_outlets
+from airflow_delta.tasks.mapped_identity import check_group
+from airflow_delta.tasks.task_defaults import WATCHER_SETTINGS, withdraw_defaults_outlets
 
 
 @attrs.define(kw_only=True, repr=False)
@@ -186,7 +186,7 @@ def delta_transaction(
     :param restart_conn_id: connection to Airflow's REST API, needed for ``restart`` if the Dag has tasks that are not downstream
         of the start task. (templated)
     :param conflict_detection: how closely the commit checks concurrent commits since the version that was read: ``delta``,
-        ``statistics`` or ``rows``, as in :class:`~airflow_delta.operators.committing.CommitPart`. Default: that of
+        ``statistics`` or ``rows``, as in :class:`~airflow_delta.tasks.committing.CommitPart`. Default: that of
         ``default_args``, or ``rows``. (templated)
     :param outlets: assets that the commit emits; default: the table's own, unless its name, or the connection of a relative name,
         is templated.

@@ -59,12 +59,12 @@ def test_dag_runs_without_spark_and_without_java(airflow_database, tables, run_d
 @pytest.mark.airflow
 def test_reads_are_recorded_for_the_conflict_check(run_dag, tables):
     """The commit of a stage that read rows, or the whole table, knows of it, as for a stage on Spark."""
-    from airflow_delta.commands.begin.begin import begin
-    from airflow_delta.commands.stage.stage_view import open_stage
+    from airflow_delta.contract.payloads import DeclaredReads, StagedWrite
     from airflow_delta.log import DeltaLog
     from airflow_delta.operators.arrow import ArrowTableReader
     from airflow_delta.operators.pyspark import TableReader
-    from airflow_delta.staging.contract import DeclaredReads, StagedWrite
+    from airflow_delta.table.stage.stage_view import open_stage
+    from airflow_delta.table.start.begin import begin
 
     log = DeltaLog.for_table(f"{tables}/arrow_stages")
     view = open_stage(log, begin(log, transaction_key="reads"), task_id="stage", attempt="1-aaaaaaaa")
@@ -103,12 +103,12 @@ def test_what_a_stage_cannot_be_is_said_when_the_dag_is_parsed():
 
 @pytest.mark.s3
 def test_on_an_object_store(s3_lake):
-    from airflow_delta.commands.arrow.stage_rows import stage_arrow
-    from airflow_delta.commands.begin.begin import begin
-    from airflow_delta.commands.publish.publish import publish
-    from airflow_delta.commands.stage.stage_view import open_stage
-    from airflow_delta.commands.write.collect_write import collect_stage
-    from airflow_delta.commands.write.plan_write import plan_stage
+    from airflow_delta.table.arrow.stage_rows import stage_arrow
+    from airflow_delta.table.commit.publish import publish
+    from airflow_delta.table.stage.stage_view import open_stage
+    from airflow_delta.table.stage.write.collect import collect_stage
+    from airflow_delta.table.stage.write.plan import plan_stage
+    from airflow_delta.table.start.begin import begin
 
     hook = DeltaHook("lake")
     log = hook.get_log("staged")

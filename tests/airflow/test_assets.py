@@ -21,8 +21,8 @@ from airflow_delta.assets.delta import (
     sanitize_uri,
     table_of_asset_uri,
 )
+from airflow_delta.contract.payloads import CommitResult
 from airflow_delta.exceptions import DeltaIllegalArgumentException
-from airflow_delta.staging.contract import CommitResult
 
 ACCOUNT = "account.dfs.core.windows.net"
 URIS = [

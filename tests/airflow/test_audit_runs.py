@@ -20,10 +20,10 @@ from airflow_delta.exceptions import (
 )
 from airflow_delta.operators.audit import AUDIT_ERRORS, DeltaAuditOperator
 from airflow_delta.operators.stage import DeltaStageFilesOperator
-from commands.flow import Table
 from support import readers
 from support.versions import MAPPED_TASKS_HAVE_THE_DEFAULTS_OF_THEIR_CLASS
 from support.watching import commit, context, stage, start
+from table.flow import Table
 
 pytestmark = pytest.mark.airflow
 

@@ -17,7 +17,6 @@ from airflow.sdk.bases.operator import ExecutorSafeguard
 from airflow.sdk.execution_time import task_runner
 
 from airflow_delta import delta_transaction, exceptions
-from airflow_delta.operators import restart
 from airflow_delta.operators.alter import DeltaAlterTableOperator
 from airflow_delta.operators.audit import DeltaAuditOperator
 from airflow_delta.operators.delete_update import DeltaDeleteOperator, DeltaUpdateOperator
@@ -25,10 +24,11 @@ from airflow_delta.operators.diff import DeltaDiffOperator
 from airflow_delta.operators.merge import DeltaMergeOperator, DeltaMergePySparkOperator
 from airflow_delta.operators.optimize import DeltaOptimizeOperator
 from airflow_delta.operators.pyspark import DeltaStagePySparkOperator
-from airflow_delta.operators.spark_runner import SparkRunner
-from airflow_delta.operators.spark_session import TaskSession
 from airflow_delta.operators.sql import DeltaStageSqlOperator
 from airflow_delta.operators.stage import DeltaStageFilesOperator, DeltaStageSparkSubmitOperator
+from airflow_delta.tasks import restart
+from airflow_delta.tasks.spark.runner import SparkRunner
+from airflow_delta.tasks.spark.session import TaskSession
 from support.state_store import Supervisor, TaskStateStore
 
 UPSERT = {

@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from commands.flow import Table
 from support import readers
+from table.flow import Table
 
 ROOT = Path(__file__).parents[2]
 DAY = 24 * 3600
@@ -55,14 +55,14 @@ def test_the_documentation_names_every_field(tmp_path):
 
     from deltalake import write_deltalake
 
-    from airflow_delta.commands.diff.report import diff_to_dict
-    from airflow_delta.commands.diff.table_diff import published_diff
-    from airflow_delta.commands.inspect.describe import describe
-    from airflow_delta.commands.inspect.observe import recent_commits
-    from airflow_delta.commands.outcome.open_transactions import TransactionState
-    from airflow_delta.commands.publish.abort import AbortResult
-    from airflow_delta.commands.vacuum.run_vacuum import vacuum
     from airflow_delta.hooks.delta import DeltaHook
+    from airflow_delta.table.abort import AbortResult
+    from airflow_delta.table.diff.report import diff_to_dict
+    from airflow_delta.table.diff.table_diff import published_diff
+    from airflow_delta.table.observe.describe import describe
+    from airflow_delta.table.observe.observe import recent_commits
+    from airflow_delta.table.operations.vacuum.run import vacuum
+    from airflow_delta.table.state.open_transactions import TransactionState
 
     text = (ROOT / "docs/cli.md").read_text()
     documented = {line.split("`")[1]: line for line in text.partition("### JSON")[2].splitlines() if line.startswith("| `")}

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from commands.flow import Table
+from table.flow import Table
 
 pytestmark = pytest.mark.airflow
 

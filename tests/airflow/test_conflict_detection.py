@@ -12,12 +12,11 @@ import pytest
 from airflow.sdk import DAG, BaseOperator
 
 from airflow_delta import delta_transaction
+from airflow_delta.contract.payloads import CommitResult
 from airflow_delta.decorators.delta_stream import delta_stream_task
 from airflow_delta.exceptions import ConcurrentAppendException, DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
-from airflow_delta.operators.committing import CommitPart
 from airflow_delta.operators.delete_update import DeltaDeleteOperator
-from airflow_delta.operators.detection import resolved_lines
 from airflow_delta.operators.maintenance import DeltaMaintenanceOperator
 from airflow_delta.operators.merge import DeltaMergeOperator
 from airflow_delta.operators.optimize import DeltaOptimizeOperator
@@ -27,8 +26,8 @@ from airflow_delta.operators.statistics import DeltaComputeStatisticsOperator
 from airflow_delta.operators.stream import DeltaStreamOperator
 from airflow_delta.operators.transaction import DeltaCommitOperator
 from airflow_delta.operators.vacuum import DeltaVacuumOperator
-from airflow_delta.staging.contract import CommitResult
-from airflow_delta.transaction.policy.conflict_detection import DETECTION_TAG, RESOLVED_TAG, resolved_text
+from airflow_delta.tasks.committing import CommitPart, resolved_lines
+from airflow_delta.transaction.policy import DETECTION_TAG, RESOLVED_TAG, resolved_text
 from support.tables import commit_path
 from support.watching import Lines, commit, context, stage, start
 

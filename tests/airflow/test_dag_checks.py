@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from airflow_delta.choices import choices_of
+from airflow_delta.contract.choices import choices_of
 from airflow_delta.dag_checks import check_dag, dag_problems
 from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.masking import message_of
 from airflow_delta.operators.audit import DeltaAuditOperator
 from airflow_delta.operators.stage import DeltaStageFilesOperator
-from airflow_delta.tracebacks import message_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -32,7 +32,7 @@ from airflow_delta.operators.merge import DeltaMergeOperator
 from airflow_delta.operators.stage import DeltaStageFilesOperator
 from airflow_delta.operators.transaction import DeltaStartTransactionOperator
 from airflow_delta.sensors.delta import DeltaTableVersionSensor
-from airflow_delta.staging.merge import when_matched_update
+from airflow_delta.contract.operations import when_matched_update
 
 with DAG("checked", schedule=None, start_date=datetime(2026, 1, 1)):
 """
@@ -159,8 +159,8 @@ REFUSED = [
         ["'m': the MERGE has a clause WHEN MATCHED without a condition before another one"],
     ),
     (
-        merge().replace("SELECT 1 AS id", "staging.orders"),
-        ["source of the task 'm' is 'staging.orders', which is not a query. Write the SELECT, or name files: source={"],
+        merge().replace("SELECT 1 AS id", "contract.orders"),
+        ["source of the task 'm' is 'contract.orders', which is not a query. Write the SELECT, or name files: source={"],
     ),
     (
         'DeltaAlterTableOperator(task_id="a", table="/lake/t", changes=[{"change": "SetPropertys", "properties": {}}])',
@@ -324,10 +324,10 @@ def test_parsing_a_dag_loads_no_parser_of_sql(tmp_path):
 
 
 def test_every_word_is_one_that_the_command_takes():
-    from airflow_delta.commands.definition.create import OPERATIONS
     from airflow_delta.operators.create import DeltaCreateTableOperator
     from airflow_delta.operators.stream import DeltaStreamOperator
     from airflow_delta.streaming.sink import OUTPUT_MODES
+    from airflow_delta.table.definition.create import OPERATIONS
 
     assert set(choices_of(DeltaCreateTableOperator)["mode"]) == set(OPERATIONS)
     assert set(choices_of(DeltaStreamOperator)["mode"]) == set(OUTPUT_MODES)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_delta.operators.driver_log import DriverLog, quiet
+from airflow_delta.tasks.spark.session import DriverLog, quiet
 
 ROOT = Path(__file__).parents[2]
 DEBUG, INFO, WARNING, ERROR = logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR
@@ -76,7 +76,7 @@ class Handler(logging.Handler):
         lines.append((record.levelno, record.getMessage()))
 logging.getLogger("airflow_delta").setLevel(logging.DEBUG)
 logging.getLogger("airflow_delta").addHandler(Handler())
-from airflow_delta.operators.driver_log import quiet, start_driver
+from airflow_delta.tasks.spark.session import quiet, start_driver
 properties = {"spark.master": "local[2]", "spark.app.name": "quiet", "spark.own": "mine", **json.loads(sys.argv[1])}
 properties = {**quiet(properties), **properties}
 start_driver(properties)

@@ -9,11 +9,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from airflow_delta.commands.begin.begin import begin
 from airflow_delta.exceptions import DeltaError, SchemaMismatchException, StagingException
 from airflow_delta.log import DeltaLog
 from airflow_delta.operators.stage import DeltaStageSparkSubmitOperator
 from airflow_delta.spark import delta_stage
+from airflow_delta.table.start.begin import begin
 
 pytestmark = [pytest.mark.airflow, pytest.mark.spark]
 

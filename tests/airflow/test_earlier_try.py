@@ -20,7 +20,6 @@ import psutil
 import pytest
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
-from airflow_delta.commands.begin.begin import begin
 from airflow_delta.exceptions import (
     DeltaIllegalStateException,
     SchemaMismatchException,
@@ -28,11 +27,12 @@ from airflow_delta.exceptions import (
     StagingException,
 )
 from airflow_delta.log import DeltaLog
-from airflow_delta.operators import earlier_try
 from airflow_delta.operators.delete_update import DeltaDeleteOperator
-from airflow_delta.operators.earlier_try import REQUEST_KEY
-from airflow_delta.operators.spark_runner import SparkRunner
 from airflow_delta.operators.stage import DeltaStageSparkSubmitOperator
+from airflow_delta.table.start.begin import begin
+from airflow_delta.tasks.spark import earlier_try
+from airflow_delta.tasks.spark.earlier_try import REQUEST_KEY
+from airflow_delta.tasks.spark.runner import SparkRunner
 
 SPARK_SUBMIT = """#!{python}
 import json, os, pathlib, sys, time
@@ -312,7 +312,7 @@ class TestOfATableOperator:
 
     @pytest.fixture
     def deletes(self, world, monkeypatch):
-        monkeypatch.setattr("airflow_delta.operators.spark_runner._state_store", lambda: world.store)
+        monkeypatch.setattr("airflow_delta.tasks.spark.runner._state_store", lambda: world.store)
 
         def attempt(work, **kwargs):
             operator = DeltaDeleteOperator(task_id="delete", spark_submit={}, **kwargs)
@@ -345,8 +345,8 @@ class TestOfATableOperator:
 
 
 def new_request(world):
-    from airflow_delta.commands.stage.stage_view import open_stage
-    from airflow_delta.commands.write.plan_write import plan_stage
+    from airflow_delta.table.stage.stage_view import open_stage
+    from airflow_delta.table.stage.write.plan import plan_stage
 
     world.tries += 1
     return plan_stage(open_stage(world.log, world.handle, task_id="delete", attempt=f"1-{world.tries:08}"))
@@ -354,8 +354,8 @@ def new_request(world):
 
 def finish(world, request):
     """Do what a submitted application does: put the request, leave the report."""
-    from airflow_delta.commands.write.plan_write import put_request
-    from airflow_delta.staging.report import StageReport
+    from airflow_delta.contract.request import StageReport
+    from airflow_delta.table.stage.write.plan import put_request
 
     put_request(world.log, request)
     report = StageReport(transaction_id=request.transaction_id, stage=request.stage, attempt=request.attempt)

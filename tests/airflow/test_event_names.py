@@ -13,10 +13,10 @@ from airflow.sdk import DAG, Asset, AssetAlias
 
 from airflow_delta import delta_transaction
 from airflow_delta.assets.delta import commits_of_events, delta_asset, event_extra, events_extra
+from airflow_delta.contract.payloads import CommitResult, TransactionHandle
 from airflow_delta.decorators.delta_merge import delta_merge_task
 from airflow_delta.operators.alter import DeltaAlterTableOperator
 from airflow_delta.operators.clone import DeltaCloneOperator
-from airflow_delta.operators.committing import CommitPart
 from airflow_delta.operators.convert import DeltaConvertOperator
 from airflow_delta.operators.create import DeltaCreateTableOperator
 from airflow_delta.operators.delete_update import DeltaDeleteOperator, DeltaTruncateOperator, DeltaUpdateOperator
@@ -29,7 +29,7 @@ from airflow_delta.operators.statistics import DeltaComputeStatisticsOperator
 from airflow_delta.operators.stream import DeltaStreamOperator
 from airflow_delta.operators.transaction import DeltaCommitOperator, DeltaStartTransactionOperator
 from airflow_delta.operators.vacuum import DeltaVacuumOperator
-from airflow_delta.staging.contract import CommitResult, TransactionHandle
+from airflow_delta.tasks.committing import CommitPart
 
 
 @pytest.fixture(autouse=True)

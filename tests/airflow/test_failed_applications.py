@@ -14,14 +14,14 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from airflow_delta.commands.begin.begin import begin
 from airflow_delta.exceptions import MissingSparkException, SparkJobException, StageFailedException
 from airflow_delta.log import DeltaLog
-from airflow_delta.operators.application_output import application_error, ended_by
 from airflow_delta.operators.delete_update import DeltaDeleteOperator
-from airflow_delta.operators.spark_packages import java_error
 from airflow_delta.operators.stage import DeltaStageSparkSubmitOperator
 from airflow_delta.retry_policies import FINAL_ERRORS
+from airflow_delta.table.start.begin import begin
+from airflow_delta.tasks.spark.application_output import application_error, ended_by
+from airflow_delta.tasks.spark.properties import java_error
 
 ROOT = Path(__file__).parents[2]
 HEAD = """\

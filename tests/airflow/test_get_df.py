@@ -15,13 +15,12 @@ import pyarrow as pa
 import pytest
 from airflow.sdk.exceptions import AirflowOptionalProviderFeatureException
 
-from airflow_delta.commands.rewrite.delete import plan_delete
-from airflow_delta.commands.rewrite.update import plan_update
-from airflow_delta.commands.stage.plan_create import plan_create
 from airflow_delta.exceptions import DeltaIllegalArgumentException, DeltaIllegalStateException, ReadLimitException
 from airflow_delta.hooks.delta import DeltaHook
-from commands.flow import Table
+from airflow_delta.table.operations.rewrite.update import plan_delete, plan_update
+from airflow_delta.table.stage.plan_table import plan_create
 from support import readers
+from table.flow import Table
 
 ROWS = (
     "SELECT id, concat('p', id % 3) AS p, IF(id % 4 = 0, NULL, 9007199254740993 + id) AS big, id * 1.5BD AS d, "

@@ -10,14 +10,14 @@ import pytest
 from airflow.sdk import DAG, BaseOperator
 
 from airflow_delta import exceptions
-from airflow_delta.operators.base import DeltaOperator
 from airflow_delta.operators.clone import DeltaCloneOperator
 from airflow_delta.operators.convert import DeltaConvertOperator
 from airflow_delta.operators.create import DeltaCreateTableOperator
 from airflow_delta.operators.delete_update import DeltaDeleteOperator
-from airflow_delta.operators.key_templates import KEY_FIELDS
 from airflow_delta.operators.stream import DeltaStreamOperator
 from airflow_delta.operators.transaction import DeltaStartTransactionOperator
+from airflow_delta.tasks.base import DeltaOperator
+from airflow_delta.tasks.keys import KEY_FIELDS
 from support.task_classes import task_classes
 
 REFUSED = exceptions.DeltaIllegalArgumentException

@@ -16,12 +16,12 @@ import pytest
 
 from airflow_delta.exceptions import DeltaIllegalStateException
 from airflow_delta.log import DeltaLog
-from airflow_delta.operators import kill
 from airflow_delta.operators.delete_update import DeltaDeleteOperator
-from airflow_delta.operators.kill import SessionKiller, within
 from airflow_delta.operators.pyspark import DeltaStagePySparkOperator
-from airflow_delta.operators.spark_runner import SparkRunner
-from airflow_delta.operators.spark_session import TaskSession
+from airflow_delta.tasks.spark import earlier_try as kill
+from airflow_delta.tasks.spark.earlier_try import SessionKiller, within
+from airflow_delta.tasks.spark.runner import SparkRunner
+from airflow_delta.tasks.spark.session import TaskSession
 
 GRACE = 5.0
 
@@ -163,7 +163,7 @@ class TestWithSpark:
             import time
             from airflow_delta.log import DeltaLog
             from airflow_delta.operators.pyspark import DeltaStagePySparkOperator
-            from airflow_delta.operators.spark_session import TaskSession
+            from airflow_delta.tasks.spark.session import TaskSession
 
             operator = DeltaStagePySparkOperator(task_id="stage", python_callable=lambda: None)
             signal.signal(signal.SIGTERM, lambda *_: operator.on_kill())

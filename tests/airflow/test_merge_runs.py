@@ -15,7 +15,7 @@ from airflow_delta.operators.merge import DeltaMergeOperator
 from airflow_delta.operators.pyspark import DeltaStagePySparkOperator
 from airflow_delta.operators.stage import DeltaStageSparkSubmitOperator
 from airflow_delta.operators.stream import DeltaStreamOperator
-from commands.flow import Table
+from table.flow import Table
 
 pytestmark = [pytest.mark.airflow, pytest.mark.spark]
 
@@ -23,8 +23,8 @@ pytestmark = [pytest.mark.airflow, pytest.mark.spark]
 # The garbage collector warns of a pipe that is still open, as Airflow's SparkSubmitHook leaves it.
 @pytest.mark.slow
 def test_merges_of_a_function_and_of_a_source_with_a_connection(run_dag, tables, spark, monkeypatch, tmp_path):
-    from airflow_delta.commands.write import plan_write as write
-    from airflow_delta.operators import spark_properties
+    from airflow_delta.table.stage.write import plan as write
+    from airflow_delta.tasks.spark import properties as spark_properties
 
     # The separator can only come from the connection; the reader of CSV does not mind what it does not know.
     options = {"sep": "#", "vault.password": "hunter2-hunter2"}
@@ -53,7 +53,7 @@ def test_merges_of_a_function_and_of_a_source_with_a_connection(run_dag, tables,
 
 
 def test_the_file_of_secret_properties_is_for_this_user_only(tmp_path):
-    from airflow_delta.operators.spark_properties import properties_file
+    from airflow_delta.tasks.spark.properties import properties_file
 
     given = tmp_path / "own.conf"
     given.write_text("spark.executor.memory 1g")
@@ -76,10 +76,10 @@ CONNECTIONS = [
 
 @pytest.mark.parametrize(("connection", "url"), CONNECTIONS)
 def test_options_of_a_connection(monkeypatch, connection, url):
-    from airflow_delta.operators.source_options import source_options
+    from airflow_delta.tasks.spark.source_options import source_options
 
     hidden: list[object] = []
-    monkeypatch.setattr("airflow_delta.operators.source_options.mask_secret", hidden.append)
+    monkeypatch.setattr("airflow_delta.tasks.spark.source_options.mask_secret", hidden.append)
     monkeypatch.setenv("AIRFLOW_CONN_DB", json.dumps({**connection, "login": "me", "password": "hush-hush"}))
     assert source_options("db", "jdbc") == {"url": url, "user": "me", "password": "hush-hush"}
     assert "hush-hush" in hidden
@@ -88,7 +88,7 @@ def test_options_of_a_connection(monkeypatch, connection, url):
 
 @pytest.mark.parametrize("odd", ["[1]", '"x"', '{"a": {"b": 1}}'])
 def test_options_of_a_connection_that_make_no_sense(monkeypatch, odd):
-    from airflow_delta.operators.source_options import source_options
+    from airflow_delta.tasks.spark.source_options import source_options
 
     monkeypatch.setenv("AIRFLOW_CONN_DB", json.dumps({"conn_type": "generic", "extra": {"spark_options": json.loads(odd)}}))
     with pytest.raises(DeltaIllegalArgumentException, match="spark_options"):
@@ -126,7 +126,7 @@ def merge(**arguments):
 
 def test_the_conf_of_a_task_is_masked_by_its_names(monkeypatch):
     hidden: list[object] = []
-    monkeypatch.setattr("airflow_delta.operators.source_options.mask_secret", hidden.append)
+    monkeypatch.setattr("airflow_delta.tasks.spark.source_options.mask_secret", hidden.append)
     conf = {
         "spark.hadoop.fs.s3a.secret.key": "hush-hush",
         "spark.executor.memory": "1g",

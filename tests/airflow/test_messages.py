@@ -20,11 +20,11 @@ from pyspark.logger import PySparkLogger
 from airflow_delta.assets.delta import commits_of_events, delta_asset
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaIllegalArgumentException, SparkJobException
 from airflow_delta.hooks.delta import DeltaHook
-from airflow_delta.operators.returned import not_a_dataframe
-from airflow_delta.operators.spark_session import typed_errors
 from airflow_delta.retry_policies import FINAL_ERRORS
-from airflow_delta.spark.operations import read_source
-from airflow_delta.spark.useful_lines import useful_line
+from airflow_delta.spark.errors import useful_line
+from airflow_delta.spark.job import read_source
+from airflow_delta.tasks.base import not_a_dataframe
+from airflow_delta.tasks.spark.session import typed_errors
 
 JOB = """An error occurred while calling o158.parquet.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 4.0 failed 1 times, most recent failure: \
@@ -191,7 +191,7 @@ SCRIPT = """
 import logging
 from types import SimpleNamespace
 from airflow_delta.hooks.delta import DeltaHook
-from airflow_delta.operators.spark_session import TaskSession
+from airflow_delta.tasks.spark.session import TaskSession
 
 session = TaskSession(config_kwargs={"spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1", "spark.master": "local[1]"})
 session.task = SimpleNamespace(dag_id="d", task_id="t", log=logging.getLogger("x"), is_cancelled=False)
@@ -219,7 +219,7 @@ def test_a_local_session_runs_functions_with_the_python_of_the_worker(tmp_path):
 @pytest.mark.spark
 def test_an_error_of_spark_is_never_without_a_reason(spark):
     """A Python worker that dies says nothing, and neither does Spark."""
-    from airflow_delta.spark.useful_lines import spark_job_error
+    from airflow_delta.spark.errors import spark_job_error
 
     try:
         spark._jvm.java.util.ArrayDeque().removeFirst()

@@ -18,10 +18,10 @@ from airflow_delta.exceptions import ConcurrentAppendException, DeltaIllegalArgu
 from airflow_delta.notifications.delta import DeltaNotifier
 from airflow_delta.notifications.events import delta_events
 from airflow_delta.operators.stage import DeltaStageFilesOperator
-from commands.flow import Table
 from support.dag_runs import answer_when_asked
 from support.mail import mail_server
 from support.watching import TaskInstance, context, start
+from table.flow import Table
 
 pytestmark = pytest.mark.airflow
 

@@ -11,18 +11,16 @@ import pyarrow as pa
 import pytest
 
 from airflow_delta import exceptions
+from airflow_delta.contract.request import StageRequest
 from airflow_delta.log import DeltaLog
-from airflow_delta.observability import TaskMetrics, tag_value
-from airflow_delta.operators.committing import CommitPart
 from airflow_delta.operators.delete_update import DeltaDeleteOperator
-from airflow_delta.operators.observing import watched_commit
-from airflow_delta.operators.progress import spark_work
 from airflow_delta.operators.restore import DeltaRestoreOperator
 from airflow_delta.operators.transaction import DeltaAbortOperator
 from airflow_delta.operators.vacuum import DeltaVacuumOperator
-from airflow_delta.staging.report import StageRequest
-from airflow_delta.transaction import CommitPolicy, Operation
-from airflow_delta.transaction.policy import events
+from airflow_delta.tasks.committing import CommitPart, watched_commit
+from airflow_delta.tasks.observability import TaskMetrics, tag_value
+from airflow_delta.tasks.spark.progress import spark_work
+from airflow_delta.transaction import CommitPolicy, Operation, events
 from support.watching import Lines, Metric, StatsdServer, commit, context, stage, start
 
 
@@ -67,7 +65,7 @@ def uri(tmp_path) -> str:
 @pytest.fixture
 def lines(monkeypatch) -> Lines:
     """The lines of every operator of the provider."""
-    from airflow_delta.operators.base import DeltaOperator
+    from airflow_delta.tasks.base import DeltaOperator
 
     kept = Lines()
     for operator in (DeltaOperator, DeltaAbortOperator):

@@ -15,14 +15,14 @@ from airflow.providers.openlineage.extractors.manager import ExtractorManager
 from openlineage.client.serde import Serde
 
 from airflow_delta import exceptions
+from airflow_delta.contract.location import dataset_name
+from airflow_delta.contract.payloads import CommitResult, StagedWrite
 from airflow_delta.log import DeltaLog
-from airflow_delta.openlineage.facets import schema_fields
-from airflow_delta.openlineage.lineage import lifecycle
-from airflow_delta.openlineage.naming import dataset_name
 from airflow_delta.operators.delete_update import DeltaDeleteOperator
 from airflow_delta.operators.maintenance import DeltaMaintenanceOperator
 from airflow_delta.operators.restore import DeltaRestoreOperator
-from airflow_delta.staging.contract import CommitResult, StagedWrite
+from airflow_delta.tasks.openlineage.facets import schema_fields
+from airflow_delta.tasks.openlineage.lineage import lifecycle
 from support.watching import commit, context, stage, start
 
 
@@ -326,7 +326,7 @@ def test_lifecycle(operation, version, write, expected):
 
 
 def test_every_operation_is_one_of_the_engine():
-    from airflow_delta.openlineage.lineage import ALTERS, CREATES, OVERWRITES
-    from airflow_delta.transaction.operations.kinds import KINDS
+    from airflow_delta.tasks.openlineage.lineage import ALTERS, CREATES, OVERWRITES
+    from airflow_delta.transaction.operation_kinds import KINDS
 
     assert {*ALTERS, *CREATES, *OVERWRITES} <= KINDS.keys()

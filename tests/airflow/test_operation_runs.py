@@ -8,7 +8,7 @@ from pathlib import Path
 import deltalake
 import pytest
 
-from commands.flow import Table
+from table.flow import Table
 
 pytestmark = [pytest.mark.airflow, pytest.mark.spark]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from commands.flow import Table
+from table.flow import Table
 
 pytestmark = [pytest.mark.airflow, pytest.mark.spark]
 

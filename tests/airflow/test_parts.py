@@ -8,12 +8,12 @@ from datetime import datetime
 import pytest
 from airflow.sdk import DAG
 
-from airflow_delta.operators.base import DeltaOperator
 from airflow_delta.operators.delete_update import DeltaDeleteOperator, DeltaTruncateOperator
 from airflow_delta.operators.merge import DeltaMergePySparkOperator
 from airflow_delta.operators.optimize import DeltaReorgOperator
-from airflow_delta.operators.spark_session import TaskSession
 from airflow_delta.operators.statistics import DeltaComputeStatisticsOperator
+from airflow_delta.tasks.base import DeltaOperator
+from airflow_delta.tasks.spark.session import TaskSession
 from support.versions import MAPPED_TASKS_HAVE_THE_DEFAULTS_OF_THEIR_CLASS
 
 from .test_templates import CLASSES, documented

@@ -21,17 +21,17 @@ from airflow.sdk.api.datamodels._generated import DagRunType
 from airflow.sdk.execution_time import task_runner
 
 from airflow_delta import delta_transaction, exceptions
-from airflow_delta.commands.begin.begin import begin
-from airflow_delta.commands.publish.publish import publish
-from airflow_delta.commands.stage.stage_view import open_stage
-from airflow_delta.commands.write.collect_write import collect_files
+from airflow_delta.contract.files import marked
 from airflow_delta.log import DeltaLog
-from airflow_delta.operators import restart
-from airflow_delta.operators.airflow_api import _base_url, _verify, clear_with_downstream
-from airflow_delta.operators.origin import definition_mark, new_transaction_id
 from airflow_delta.operators.stage import DeltaStageFilesOperator
 from airflow_delta.operators.transaction import DeltaCommitOperator, DeltaStartTransactionOperator
-from airflow_delta.staging.paths import marked
+from airflow_delta.table.commit.publish import publish
+from airflow_delta.table.stage.stage_view import open_stage
+from airflow_delta.table.stage.write.collect import collect_files
+from airflow_delta.table.start.begin import begin
+from airflow_delta.tasks import restart
+from airflow_delta.tasks.handle_check import definition_mark, new_transaction_id
+from airflow_delta.tasks.restart import _base_url, _verify, clear_with_downstream
 from support.state_store import Supervisor, TaskStateStore
 
 
@@ -174,7 +174,7 @@ class TestOfARun:
             raise Killed
 
         name = {
-            "before the abort": "airflow_delta.commands.publish.abort.abort",
+            "before the abort": "airflow_delta.table.abort.abort",
             "before the clear": f"{restart.__name__}.reset_run",
         }
         handle, staged = world.lost_transaction()
@@ -372,7 +372,7 @@ class Api:
 @pytest.fixture
 def api(monkeypatch):
     server = Api()
-    monkeypatch.setattr("airflow_delta.operators.airflow_api._PAUSE", 0.0)
+    monkeypatch.setattr("airflow_delta.tasks.restart._PAUSE", 0.0)
 
     def connection(**fields):
         value = {"conn_type": "http", "host": server.url, **fields}

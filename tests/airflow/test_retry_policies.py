@@ -9,8 +9,9 @@ import pytest
 from airflow.sdk import RetryAction, RetryRule
 
 from airflow_delta import exceptions
-from airflow_delta.operators import audit, committing
+from airflow_delta.operators import audit
 from airflow_delta.retry_policies import AUDIT_ERRORS, FINAL_ERRORS, REFUSALS, DeltaRetryPolicy
+from airflow_delta.tasks import committing
 
 FAIL, RETRY, DEFAULT = RetryAction.FAIL, RetryAction.RETRY, RetryAction.DEFAULT
 

@@ -11,8 +11,11 @@ import deltalake
 import pyarrow as pa
 import pytest
 
-from airflow_delta.operators import committing, tested, transaction, unpublished
-from airflow_delta.staging.contract import TransactionHandle
+from airflow_delta.contract.payloads import TransactionHandle
+from airflow_delta.operators import transaction
+from airflow_delta.tasks import base as tested
+from airflow_delta.tasks import committing
+from airflow_delta.tasks import expected_stages as unpublished
 
 pytestmark = pytest.mark.airflow
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from airflow_delta.contract.payloads import TransactionHandle
 from airflow_delta.exceptions import (
     DeltaAnalysisException,
     DeltaConcurrentModificationException,
@@ -19,10 +20,9 @@ from airflow_delta.exceptions import (
     SchemaMismatchException,
 )
 from airflow_delta.operators.scd2 import DeltaScd2MergeOperator
-from airflow_delta.staging.contract import TransactionHandle
-from commands.flow import Table
 from support import readers
 from support.watching import commit, context, start
+from table.flow import Table
 
 pytestmark = [pytest.mark.airflow, pytest.mark.spark]
 
@@ -373,7 +373,7 @@ def test_it_is_not_submitted():
 
 @pytest.mark.slow
 def test_dates_names_with_dots_and_computed_columns(tmp_path, spark):
-    from airflow_delta.commands.definition.columns_sql import schema_of_columns
+    from airflow_delta.table.definition.columns_sql import schema_of_columns
 
     columns = """
         `a.key` STRING NOT NULL, surrogate BIGINT GENERATED ALWAYS AS IDENTITY, tag STRING, note STRING,

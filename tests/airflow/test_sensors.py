@@ -13,7 +13,6 @@ import pytest
 from airflow.sdk.exceptions import TaskDeferred
 from airflow.sdk.execution_time import task_runner
 
-from airflow_delta.commands.inspect.observe import commit_summary
 from airflow_delta.exceptions import (
     DeltaIllegalArgumentException,
     DeltaTableNotFoundException,
@@ -21,6 +20,7 @@ from airflow_delta.exceptions import (
 )
 from airflow_delta.log import DeltaLog
 from airflow_delta.sensors.delta import DeltaTableVersionSensor
+from airflow_delta.table.observe.observe import commit_summary
 from airflow_delta.triggers.delta import DeltaTableVersionTrigger
 from support import tables as by_hand
 from support.state_store import Supervisor, TaskStateStore
@@ -271,7 +271,7 @@ class TestDeferral:
         def fail(*_):
             raise OSError("for a moment")
 
-        monkeypatch.setattr("airflow_delta.commands.inspect.watch.first_match", fail)
+        monkeypatch.setattr("airflow_delta.table.observe.watch.first_match", fail)
         with pytest.raises(TaskDeferred) as deferred:
             execute(sensor(path, deferrable=True, silent_fail=True), task_state_store=None)
         assert (deferred.value.trigger.after_version, deferred.value.trigger.table_id) == (2, by_hand.TABLE_ID)

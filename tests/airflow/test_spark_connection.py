@@ -9,8 +9,8 @@ from importlib.metadata import version
 import pytest
 
 from airflow_delta.exceptions import SparkVersionException
-from airflow_delta.operators.spark_connection import registration_error
-from airflow_delta.operators.spark_session import quiet_about_pandas
+from airflow_delta.tasks.spark.properties import registration_error
+from airflow_delta.tasks.spark.session import quiet_about_pandas
 
 STOPPED = """java.lang.IllegalStateException: Cannot call methods on a stopped SparkContext.
 \tat org.apache.spark.SparkContext.assertNotStopped(SparkContext.scala:128)

@@ -14,10 +14,9 @@ from airflow_delta.exceptions import DeltaIllegalStateException, MissingSparkExc
 from airflow_delta.log import DeltaLog
 from airflow_delta.operators.merge import DeltaMergeOperator
 from airflow_delta.operators.pyspark import DeltaStagePySparkOperator
-from airflow_delta.operators.spark_packages import check_pyspark, check_spark_here
-from airflow_delta.operators.spark_properties import submit_error
-from airflow_delta.operators.spark_session import TaskSession
 from airflow_delta.operators.sql import DeltaStageSqlOperator
+from airflow_delta.tasks.spark.properties import check_pyspark, check_spark_here, submit_error
+from airflow_delta.tasks.spark.session import TaskSession
 
 
 @pytest.fixture
@@ -98,7 +97,7 @@ sys.modules["grpc"] = None
 from airflow_delta.exceptions import MissingSparkException
 from airflow_delta.log import DeltaLog
 from airflow_delta.operators.pyspark import DeltaStagePySparkOperator
-from airflow_delta.operators.spark_session import TaskSession
+from airflow_delta.tasks.spark.session import TaskSession
 task = DeltaStagePySparkOperator(task_id="t", python_callable=lambda: None, transaction={}, spark_conn_id="connect")
 try:
     with task.hold(TaskSession).session(DeltaLog.for_table("/lake/t")):

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from airflow_delta.contract.payloads import ScanFile, ScanPlan
+from airflow_delta.contract.request import StageRequest
 from airflow_delta.exceptions import DeltaIllegalArgumentException, PathOutsideTableException
 from airflow_delta.hooks.delta import DeltaHook
-from airflow_delta.operators import spark_storage
-from airflow_delta.operators.spark_packages import with_packages
-from airflow_delta.operators.spark_storage import SparkStorage, is_secret
-from airflow_delta.staging.contract import ScanFile, ScanPlan
-from airflow_delta.staging.report import StageRequest
+from airflow_delta.tasks.spark import storage as spark_storage
+from airflow_delta.tasks.spark.properties import with_packages
+from airflow_delta.tasks.spark.storage import SparkStorage, is_secret
 
 LAKE = {
     "conn_type": "delta",
@@ -132,7 +132,7 @@ PACKAGES = [
 
 @pytest.mark.parametrize(("properties", "packages", "uri", "expected"), PACKAGES)
 def test_packages_of_a_session(properties, packages, uri, expected):
-    from airflow_delta.spark.connectors import hadoop_version
+    from airflow_delta.spark.errors import hadoop_version
 
     found = with_packages(properties, packages, uri)
     assert found == {name: value.replace("aws:", f"aws:{hadoop_version()}") for name, value in expected.items()}
@@ -155,7 +155,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from airflow_delta.exceptions import MissingSparkConnectorException
 from airflow_delta.hooks.delta import DeltaHook
-from airflow_delta.operators.spark_session import TaskSession
+from airflow_delta.tasks.spark.session import TaskSession
 
 session = TaskSession()
 session.task = SimpleNamespace(dag_id="d", task_id="t", log=logging.getLogger("x"), is_cancelled=False)

@@ -14,14 +14,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from airflow_delta.commands.begin.begin import begin
-from airflow_delta.commands.stage.stage_view import open_stage
-from airflow_delta.commands.write.plan_write import plan_stage
+from airflow_delta.contract.files import new_attempt
 from airflow_delta.exceptions import DeltaIllegalArgumentException, MissingSparkConnectorException
 from airflow_delta.hooks.delta import DeltaHook
-from airflow_delta.operators.spark_runner import SparkRunner
 from airflow_delta.operators.stage import DeltaStageSparkSubmitOperator
-from airflow_delta.staging.paths import new_attempt
+from airflow_delta.table.stage.stage_view import open_stage
+from airflow_delta.table.stage.write.plan import plan_stage
+from airflow_delta.table.start.begin import begin
+from airflow_delta.tasks.spark.runner import SparkRunner
 
 pytestmark = pytest.mark.s3
 
@@ -188,7 +188,7 @@ def test_a_missing_connector_is_named(lake, submit):
 @SUBMIT
 @pytest.mark.parametrize("own", [None, "a:b:1"])
 def test_the_connections_packages_are_added_to_sparks(lake, submit, monkeypatch, own):
-    from airflow_delta.spark.connectors import coordinate, hadoop_version
+    from airflow_delta.spark.errors import coordinate, hadoop_version
 
     lake.define(spark_packages="auto")
     if own:

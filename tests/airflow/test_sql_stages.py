@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from airflow.sdk.definitions._internal import contextmanager
 
-from airflow_delta.commands.write.sql_query import SqlQuery
 from airflow_delta.exceptions import (
     ConcurrentAppendException,
     DeltaAnalysisException,
@@ -18,8 +17,9 @@ from airflow_delta.exceptions import (
 )
 from airflow_delta.operators.merge import DeltaMergeOperator
 from airflow_delta.operators.sql import DeltaStageSqlOperator
-from commands.flow import Table, column, schema
+from airflow_delta.table.stage.write.sql_query import SqlQuery
 from support.watching import commit, context, start
+from table.flow import Table, column, schema
 
 pytestmark = [pytest.mark.airflow, pytest.mark.spark]
 
@@ -161,7 +161,7 @@ REFUSED = [
 @pytest.mark.parametrize(("sql", "says"), REFUSED)
 def test_what_is_refused_without_spark(table, monkeypatch, sql, says):
     stage = Stage(start(table.uri, transaction_key="mine"), monkeypatch, sql=sql)
-    monkeypatch.setattr("airflow_delta.operators.spark_session.TaskSession.session", None)
+    monkeypatch.setattr("airflow_delta.tasks.spark.session.TaskSession.session", None)
     with pytest.raises(DeltaAnalysisException, match=says) as raised:
         stage.run()
     assert "'rows'" in str(raised.value)

@@ -9,15 +9,15 @@ import pytest
 from airflow.sdk import ExceptionRetryPolicy, RetryAction
 
 from airflow_delta.exceptions import ConcurrentAppendException, DeltaAnalysisException
-from airflow_delta.operators.committing import FINAL_ERRORS, REFUSALS
 from airflow_delta.operators.delete_update import DeltaDeleteOperator
 from airflow_delta.operators.merge import DeltaMergeOperator
 from airflow_delta.operators.optimize import DeltaAutoCompactOperator, DeltaOptimizeOperator
 from airflow_delta.operators.pyspark import DeltaStagePySparkOperator, call_injected, without_injected
-from airflow_delta.operators.spark_session import TaskSession
 from airflow_delta.operators.statistics import DeltaComputeStatisticsOperator
 from airflow_delta.operators.transaction import DeltaStartTransactionOperator
 from airflow_delta.operators.vacuum import DeltaVacuumOperator
+from airflow_delta.tasks.committing import FINAL_ERRORS, REFUSALS
+from airflow_delta.tasks.spark.session import TaskSession
 from support.versions import MAPPED_TASKS_HAVE_THE_DEFAULTS_OF_THEIR_CLASS
 
 GIVEN = {"spark": "SPARK", "table": "TABLE", "transaction": "TXN"}

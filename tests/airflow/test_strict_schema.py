@@ -11,18 +11,18 @@ import pytest
 from airflow.sdk import RetryAction
 from airflow.sdk.definitions._internal import contextmanager
 
-from airflow_delta.commands.write.plan_write import plan_stage, put_request, read_report
 from airflow_delta.exceptions import DeltaIllegalArgumentException, SchemaDriftException, SchemaMismatchException
-from airflow_delta.operators.drift import DRIFT_KEY, EVENT
 from airflow_delta.operators.pyspark import DeltaStagePySparkOperator
 from airflow_delta.operators.sql import DeltaStageSqlOperator
 from airflow_delta.operators.stage import DeltaStageFilesOperator, DeltaStageSparkSubmitOperator
-from airflow_delta.operators.write_options import WriteOptions
 from airflow_delta.retry_policies import FINAL_ERRORS
 from airflow_delta.spark import delta_stage
-from airflow_delta.transaction.policy import events
-from commands.flow import Table
+from airflow_delta.table.stage.write.plan import plan_stage, put_request, read_report
+from airflow_delta.tasks.stage_work import DRIFT_KEY, EVENT
+from airflow_delta.tasks.write_options import WriteOptions
+from airflow_delta.transaction import events
 from support.watching import commit, context, start
+from table.flow import Table
 
 pytestmark = [pytest.mark.airflow, pytest.mark.spark]
 

@@ -13,12 +13,12 @@ from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from deltalake import write_deltalake
 
-from airflow_delta.commands.begin.begin import begin
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.log import DeltaLog
 from airflow_delta.operators.delete_update import DeltaDeleteOperator
 from airflow_delta.operators.stage import DeltaStageSparkSubmitOperator
 from airflow_delta.spark.package import application_path
+from airflow_delta.table.start.begin import begin
 
 KUBERNETES = {
     "conn_type": "spark",

@@ -12,13 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 from airflow.sdk.definitions._internal import contextmanager
 
+from airflow_delta.contract.files import MANIFEST_NAME
+from airflow_delta.contract.payloads import ManifestRef, Payload, StagedWrite, TransactionHandle
 from airflow_delta.log import DeltaLog, delta_log
 from airflow_delta.log.schema import types
 from airflow_delta.log.storage.local import LocalStore
 from airflow_delta.operators.pyspark import DeltaStagePySparkOperator
 from airflow_delta.operators.stage import DeltaStageFilesOperator
-from airflow_delta.staging.contract import ManifestRef, Payload, StagedWrite, TransactionHandle
-from airflow_delta.staging.paths import MANIFEST_NAME
 from support import readers
 from support.watching import commit, context, start
 

@@ -15,9 +15,9 @@ from airflow_delta.decorators.delta_merge import delta_merge_task
 from airflow_delta.decorators.delta_stage import delta_stage_task
 from airflow_delta.decorators.delta_stream import delta_stream_task
 from airflow_delta.log import DeltaLog
-from airflow_delta.operators.committing import CommitPart
 from airflow_delta.operators.stage import DeltaStageSparkSubmitOperator
 from airflow_delta.operators.vacuum import DeltaVacuumOperator
+from airflow_delta.tasks.committing import CommitPart
 from support.task_classes import task_classes
 from support.watching import context
 

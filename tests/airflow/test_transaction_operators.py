@@ -13,12 +13,6 @@ import pytest
 from airflow.sdk import RetryAction
 
 from airflow_delta import exceptions
-from airflow_delta.commands.stage.load import check_reported
-from airflow_delta.operators.committing import CommitPart
-from airflow_delta.operators.expected_stages import _unambiguous as unambiguous_questions
-from airflow_delta.operators.expected_stages import expected_stages
-from airflow_delta.operators.identity import flatten_reports, parse_handle, try_chain
-from airflow_delta.operators.run_age import possible_since
 from airflow_delta.operators.stage import DeltaStageFilesOperator, DeltaStageSparkSubmitOperator
 from airflow_delta.operators.transaction import (
     FINAL_ERRORS,
@@ -26,7 +20,12 @@ from airflow_delta.operators.transaction import (
     DeltaCommitOperator,
     DeltaStartTransactionOperator,
 )
-from airflow_delta.operators.write_options import WriteOptions
+from airflow_delta.table.stage.load import check_reported
+from airflow_delta.tasks.committing import CommitPart
+from airflow_delta.tasks.expected_stages import _unambiguous as unambiguous_questions
+from airflow_delta.tasks.expected_stages import expected_stages
+from airflow_delta.tasks.identity import flatten_reports, parse_handle, possible_since, try_chain
+from airflow_delta.tasks.write_options import WriteOptions
 from airflow_delta.transaction import PostCommitHook
 
 

@@ -12,8 +12,8 @@ from airflow.sdk.execution_time import task_runner
 from airflow.triggers.base import BaseEventTrigger
 
 from airflow_delta.assets.delta import commits_of_events, delta_asset_uri
-from airflow_delta.commands.inspect.watch import Watermark
 from airflow_delta.exceptions import DeltaIllegalArgumentException, DeltaLogCorruptedException
+from airflow_delta.table.observe.watch import Watermark
 from airflow_delta.triggers import delta as module
 from airflow_delta.triggers.delta import DeltaTableVersionTrigger
 from support import tables as by_hand

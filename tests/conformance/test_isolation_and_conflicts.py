@@ -28,7 +28,7 @@ from airflow_delta.exceptions import (
 )
 from airflow_delta.log.actions.actions import Action, Protocol
 from airflow_delta.transaction import CommitPolicy, Operation
-from airflow_delta.transaction.policy.conflict_options import ConflictOptions
+from airflow_delta.transaction.policy import ConflictOptions
 from conformance.harness import (
     MANUAL,
     Raises,

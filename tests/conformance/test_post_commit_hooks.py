@@ -16,8 +16,7 @@ import pytest
 
 from airflow_delta.exceptions import DeltaAssertionError, PostCommitHookFailedException
 from airflow_delta.log.actions.actions import Action, CommitInfo
-from airflow_delta.transaction import CommitPolicy, Operation, OptimisticTransaction, PostCommitHook
-from airflow_delta.transaction.policy import events
+from airflow_delta.transaction import CommitPolicy, Operation, OptimisticTransaction, PostCommitHook, events
 from conformance.harness import (
     MANUAL,
     Raises,

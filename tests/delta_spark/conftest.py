@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from commands.flow import Table
 from support.parts import keep_part
+from table.flow import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from commands.flow import column
 from delta_spark.writer import Writer
+from table.flow import column
 
 Row = dict[str, Any]
 OurStep = Callable[[Writer, int], Any]

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from pyspark.sql import DataFrame
 
-from airflow_delta.commands.begin.read_snapshot import table_fields
-from airflow_delta.commands.stage.scan import plan_scan
-from airflow_delta.commands.stage.view import view_of
+from airflow_delta.contract.payloads import TransactionHandle
 from airflow_delta.log import DeltaLog
 from airflow_delta.log.actions.actions import Metadata
 from airflow_delta.log.snapshot import Snapshot
 from airflow_delta.spark.read import read_scan_plan
-from airflow_delta.staging.contract import TransactionHandle
+from airflow_delta.table.stage.scan import plan_scan
+from airflow_delta.table.stage.view import view_of
+from airflow_delta.table.state.read_snapshot import table_fields
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,12 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_delta.commands.run_transaction import run_transaction
-from airflow_delta.commands.stage.plan_alter import plan_alter
-from airflow_delta.commands.stage.stage_view import open_stage
-from airflow_delta.exceptions import DeltaError
-from airflow_delta.spark.operations import run_operation
-from airflow_delta.staging.changes import (
+from airflow_delta.contract.changes import (
     AddColumns,
     AddConstraint,
     Change,
@@ -33,10 +28,15 @@ from airflow_delta.staging.changes import (
     UnsetProperties,
     UpgradeProtocol,
 )
-from airflow_delta.staging.contract import CommitResult, StagedWrite, TransactionHandle
-from airflow_delta.staging.paths import new_attempt
-from commands.flow import Table
+from airflow_delta.contract.files import new_attempt
+from airflow_delta.contract.payloads import CommitResult, StagedWrite, TransactionHandle
+from airflow_delta.exceptions import DeltaError
+from airflow_delta.spark.job import run_operation
+from airflow_delta.table.run import run_transaction
+from airflow_delta.table.stage.plan_table import plan_alter
+from airflow_delta.table.stage.stage_view import open_stage
 from delta_spark.support import delta_rows, jvm, open_log, plain_protocol
+from table.flow import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

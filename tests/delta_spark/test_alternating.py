@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from commands.flow import Table, column
 from delta_spark.support import State, assert_same_state, delta_log, row_text, sql_name
 from delta_spark.writer import Writer
+from table.flow import Table, column
 
 STEPS = 10
 SEEDS = (1, *(int(seed) for seed in os.environ.get("DELTA_SPARK_SEED", "").split()))

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_delta.commands.changes.plan_changes import plan_changes
-from airflow_delta.commands.changes.read_changes import read_change_plan as read_in_worker
-from airflow_delta.commands.stage import scan
+from airflow_delta.contract.request import ChangePlan
 from airflow_delta.exceptions import DeltaError
 from airflow_delta.spark import read as reading
 from airflow_delta.spark.changes import read_change_plan
-from airflow_delta.staging.change_plan import ChangePlan
+from airflow_delta.table.changes.read import plan_changes
+from airflow_delta.table.changes.read import read_changes as read_in_worker
+from airflow_delta.table.stage import scan
 from delta_spark.support import delta_log, open_log, rows_of, sql_name
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from commands.flow import Table
+    from table.flow import Table
 
 REPLACED = {"mode": "overwrite", "replace_where": "p = 'p 1' AND id < 15"}
 COLUMNS = "(id LONG, p STRING, v DOUBLE, s STRUCT<a: INT>)"

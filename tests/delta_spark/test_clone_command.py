@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_delta.commands.changes.plan_changes import plan_changes
-from airflow_delta.commands.clone import clone_table
-from airflow_delta.commands.compute_statistics import compute_statistics
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaIllegalStateException
 from airflow_delta.spark.changes import read_change_plan
-from commands.flow import Table
+from airflow_delta.table.changes.read import plan_changes
+from airflow_delta.table.operations.clone import clone_table
+from airflow_delta.table.operations.statistics import compute_statistics
 from delta_spark.support import assert_same_state, delta_rows, open_log, rows_of, sql_name
+from table.flow import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

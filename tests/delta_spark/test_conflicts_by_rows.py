@@ -15,9 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_delta.commands.merge.plan_merge import plan_merge
-from airflow_delta.commands.rewrite.delete import plan_delete
-from airflow_delta.commands.rewrite.update import plan_update
+from airflow_delta.contract.operations import when_matched_update, when_not_matched_insert
+from airflow_delta.contract.payloads import CommitResult, StagedWrite, TransactionHandle
 from airflow_delta.exceptions import (
     ConcurrentAppendException,
     ConcurrentDeleteDeleteException,
@@ -26,15 +25,15 @@ from airflow_delta.exceptions import (
     MetadataChangedException,
 )
 from airflow_delta.log.actions.actions import encode_actions
-from airflow_delta.staging.contract import CommitResult, StagedWrite, TransactionHandle
-from airflow_delta.staging.merge import when_matched_update, when_not_matched_insert
+from airflow_delta.table.operations.merge.plan import plan_merge
+from airflow_delta.table.operations.rewrite.update import plan_delete, plan_update
 from airflow_delta.transaction import CommitPolicy
-from airflow_delta.transaction.policy.conflict_detection import ConflictDetection
-from commands.flow import Table
+from airflow_delta.transaction.policy import ConflictDetection
 from delta_spark.jvm import exception_name
 from delta_spark.support import delta_history, sql_name
 from delta_spark.test_checksum import assert_valid_to_delta
 from support import readers, tables
+from table.flow import Table
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable

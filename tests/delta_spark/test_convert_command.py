@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_delta.commands.convert.run_convert import convert_to_delta
 from airflow_delta.exceptions import DeltaAnalysisException, SchemaMismatchException
-from commands.flow import Table
+from airflow_delta.table.operations.convert import convert_to_delta
 from delta_spark.support import assert_same_state, delta_rows
+from table.flow import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

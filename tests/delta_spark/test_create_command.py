@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_delta.commands.stage.plan_create import plan_create
+from airflow_delta.contract.payloads import CommitResult, StagedWrite
 from airflow_delta.exceptions import DeltaUnsupportedTableFeatureException
-from airflow_delta.staging.contract import CommitResult, StagedWrite
-from commands.flow import Table
+from airflow_delta.table.stage.plan_table import plan_create
+from table.flow import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

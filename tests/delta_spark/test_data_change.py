@@ -12,18 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_delta.commands.changes.plan_changes import plan_changes
-from airflow_delta.commands.merge.plan_merge import plan_merge
-from airflow_delta.commands.optimize.plan_optimize import plan_optimize
-from airflow_delta.commands.optimize.reorg import plan_reorg
-from airflow_delta.commands.rewrite.delete import plan_delete
-from airflow_delta.commands.rewrite.update import plan_update
-from airflow_delta.commands.stage.scan import plan_scan
 from airflow_delta.exceptions import StageConflictException
 from airflow_delta.spark.changes import read_change_plan
 from airflow_delta.spark.read import read_scan_plan
-from commands.flow import Table
+from airflow_delta.table.changes.read import plan_changes
+from airflow_delta.table.operations.merge.plan import plan_merge
+from airflow_delta.table.operations.optimize.plan import plan_optimize, plan_reorg
+from airflow_delta.table.operations.rewrite.update import plan_delete, plan_update
+from airflow_delta.table.stage.scan import plan_scan
 from delta_spark.support import open_log, rows_of, sql_name
+from table.flow import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,10 +15,10 @@ import pytest
 
 from airflow_delta.exceptions import DeltaUnsupportedTableFeatureException
 from airflow_delta.log.features.protocol import features
-from commands.flow import Table
 from delta_spark.feature_cases import CASES, Case
 from delta_spark.support import State, assert_same_state, delta_log, row_text, sql_name
 from delta_spark.writer import Writer
+from table.flow import Table
 
 DEPTH = 50
 DELTA_EVERY = 8

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_delta.contract.sql_types import WIDENS, cast_of
 from airflow_delta.log.schema.types import parse_type
-from airflow_delta.staging.casts import WIDENS, cast_of
-from commands.flow import Table
+from contract.test_staging import ATOMIC
 from delta_spark.support import delta_log, jvm
-from staging.test_staging import ATOMIC
+from table.flow import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

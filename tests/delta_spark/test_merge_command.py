@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_delta.commands.merge.plan_merge import plan_merge
-from airflow_delta.exceptions import DeltaUnsupportedOperationException, SchemaMismatchException
-from airflow_delta.staging.merge import (
+from airflow_delta.contract.operations import (
     when_matched_delete,
     when_matched_update,
     when_not_matched_by_source_delete,
     when_not_matched_by_source_update,
     when_not_matched_insert,
 )
-from commands.flow import Table
+from airflow_delta.exceptions import DeltaUnsupportedOperationException, SchemaMismatchException
+from airflow_delta.table.operations.merge.plan import plan_merge
 from delta_spark.support import delta_history, delta_rows, rows_of, sql_name
+from table.flow import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,11 +13,11 @@ import pyarrow as pa
 import pytest
 from pyarrow import csv, parquet
 
-from airflow_delta.commands.files.row_counts import live_records
-from airflow_delta.commands.merge.plan_merge import plan_merge
-from airflow_delta.staging.merge import when_matched_delete, when_matched_update, when_not_matched_insert
-from commands.flow import Table
+from airflow_delta.contract.operations import when_matched_delete, when_matched_update, when_not_matched_insert
+from airflow_delta.log.statistics.statistics import live_records
+from airflow_delta.table.operations.merge.plan import plan_merge
 from delta_spark.support import delta_history, sql_name
+from table.flow import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,22 +11,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_delta.commands.optimize.auto_compaction import compact_on_request
-from airflow_delta.commands.optimize.plan_optimize import plan_optimize, select_for_optimize
-from airflow_delta.commands.optimize.reorg import select_for_purge
-from airflow_delta.commands.optimize.run_optimize import OptimizeResult, run_rewrite
+from airflow_delta.contract.request import StageReport, StageRequest
 from airflow_delta.exceptions import ConcurrentDeleteReadException
 from airflow_delta.log import DeltaLog
 from airflow_delta.log.expressions.predicate import Predicate
-from airflow_delta.spark.operations import run_operation
-from airflow_delta.staging.report import StageReport, StageRequest
+from airflow_delta.spark.job import run_operation
+from airflow_delta.table.operations.optimize.auto_compaction import compact_on_request
+from airflow_delta.table.operations.optimize.plan import plan_optimize, select_for_optimize, select_for_purge
+from airflow_delta.table.operations.optimize.run import OptimizeResult, run_rewrite
 from airflow_delta.transaction import CommitPolicy
 from delta_spark.support import delta_history, delta_rows, our_rows, sql_name
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from commands.flow import Table
+    from table.flow import Table
 
 PREFIX = "spark.databricks.delta."
 SIZES = {"numAddedBytes", "minFileSize", "p25FileSize", "p50FileSize", "p75FileSize", "maxFileSize"}

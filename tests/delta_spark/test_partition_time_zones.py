@@ -13,15 +13,14 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from airflow_delta.commands.merge.plan_merge import plan_merge
-from airflow_delta.commands.optimize.plan_optimize import plan_optimize
-from airflow_delta.commands.rewrite.delete import plan_delete
-from airflow_delta.commands.rewrite.update import plan_update
+from airflow_delta.contract.operations import when_matched_update, when_not_matched_insert
+from airflow_delta.contract.payloads import StagedWrite
 from airflow_delta.exceptions import DeltaAnalysisException
-from airflow_delta.staging.contract import StagedWrite
-from airflow_delta.staging.merge import when_matched_update, when_not_matched_insert
-from commands.flow import Table
+from airflow_delta.table.operations.merge.plan import plan_merge
+from airflow_delta.table.operations.optimize.plan import plan_optimize
+from airflow_delta.table.operations.rewrite.update import plan_delete, plan_update
 from delta_spark.support import delta_rows, sql_name
+from table.flow import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from airflow_delta.commands.read.read_table import read_table
-from commands.arrow.test_partition_paths import VALUES
-from commands.arrow.test_stage_rows import write
-from commands.flow import Table
+from airflow_delta.table.read.read_table import read_table
 from delta_spark.support import sql_name
+from table.arrow.test_partition_paths import VALUES
+from table.arrow.test_stage_rows import write
+from table.flow import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_delta.commands.rewrite.delete import plan_delete, plan_truncate
-from airflow_delta.commands.rewrite.update import plan_update
-from commands.flow import Table
+from airflow_delta.table.operations.rewrite.update import plan_delete, plan_truncate, plan_update
 from delta_spark.support import delta_history, delta_rows, differences, open_log, rows_of, sql_name
+from table.flow import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

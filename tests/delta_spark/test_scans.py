@@ -10,10 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
-from airflow_delta.commands.begin.read_snapshot import table_fields
-from airflow_delta.commands.read.read_table import read_table
-from airflow_delta.commands.stage import scan
-from airflow_delta.commands.stage.view import view_of
+from airflow_delta.contract.payloads import ScanPlan, TransactionHandle
 from airflow_delta.exceptions import DeltaUnsupportedOperationException, PredicateException
 from airflow_delta.log import DeltaLog
 from airflow_delta.log.actions.actions import AddFile
@@ -24,7 +21,10 @@ from airflow_delta.log.actions.deletion_vectors import (
     write_deletion_vectors,
 )
 from airflow_delta.spark import read as reading
-from airflow_delta.staging.contract import ScanPlan, TransactionHandle
+from airflow_delta.table.read.read_table import read_table
+from airflow_delta.table.stage import scan
+from airflow_delta.table.stage.view import view_of
+from airflow_delta.table.state.read_snapshot import table_fields
 from airflow_delta.transaction import Operation
 from delta_spark.support import rows_of, sql_name
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from commands.flow import Table
+from table.flow import Table
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,9 +8,9 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.commands.compute_statistics import compute_statistics
-from commands.flow import Table
+from airflow_delta.table.operations.statistics import compute_statistics
 from delta_spark.support import assert_same_state, delta_log, delta_rows, jvm, sql_name
+from table.flow import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

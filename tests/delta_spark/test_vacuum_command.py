@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_delta.commands.vacuum.run_vacuum import vacuum
+from airflow_delta.table.operations.vacuum.run import vacuum
 from delta_spark.support import delta_history, delta_rows, open_log, sql_name
 
 if TYPE_CHECKING:

@@ -12,10 +12,6 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from airflow_delta.commands.arrow.stage_rows import stage_arrow
-from airflow_delta.commands.changes.plan_changes import plan_changes
-from airflow_delta.commands.write.collect_write import collect_stage
-from airflow_delta.commands.write.plan_write import plan_stage
 from airflow_delta.exceptions import (
     CharVarcharLimitException,
     ConstraintViolationException,
@@ -28,12 +24,16 @@ from airflow_delta.exceptions import (
     StageConflictException,
 )
 from airflow_delta.spark.changes import read_change_plan
+from airflow_delta.table.arrow.stage_rows import stage_arrow
+from airflow_delta.table.changes.read import plan_changes
+from airflow_delta.table.stage.write.collect import collect_stage
+from airflow_delta.table.stage.write.plan import plan_stage
 from airflow_delta.transaction import Operation
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from commands.flow import Table
+    from table.flow import Table
 
 STRUCT = pa.struct([("x", pa.int32()), ("y", pa.list_(pa.string()))])
 
@@ -362,7 +362,7 @@ WRITES = [
 @pytest.mark.parametrize("mapping", ["none", "name"])
 def test_change_data_feed(judge: Judge, delta: SparkSession, table: Table, tmp_path: Any, mapping: str) -> None:
     """Every kind of write shows the same changes as when Delta Spark makes it."""
-    from commands.flow import Table
+    from table.flow import Table
 
     theirs = Judge(delta, Table(tmp_path / "theirs", delta))
     for one in (judge, theirs):
@@ -432,7 +432,7 @@ def test_rewrites_on_a_table_with_row_tracking(judge: Judge, table: Table) -> No
 
 def test_type_widening(judge: Judge, delta: SparkSession, table: Table, tmp_path: Any) -> None:
     """The schema is the one that Delta Spark makes of the same write."""
-    from commands.flow import Table
+    from table.flow import Table
 
     theirs = Judge(delta, Table(tmp_path / "theirs", delta))
     columns = "id INT, f FLOAT, s STRUCT<a: SHORT>, ar ARRAY<INT>, m MAP<INT, SHORT>, dc DECIMAL(5,2), b BYTE, i INT"

@@ -13,11 +13,11 @@ from unittest import mock
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from airflow_delta.contract.files import new_attempt
+from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
+from airflow_delta.contract.request import StageReport, StageRequest
 from airflow_delta.log import DeltaLog
 from airflow_delta.log.storage.factory import store_for
-from airflow_delta.staging.contract import StagedWrite, TransactionHandle
-from airflow_delta.staging.paths import new_attempt
-from airflow_delta.staging.report import StageReport, StageRequest
 from faults.layers import Remote
 from faults.points import Points, Watched, watch_directories, watch_hooks
 
@@ -81,7 +81,7 @@ class Run:
         self._works += 1
         if self.spark is not None:
             from airflow_delta.spark import stage_dataframe
-            from airflow_delta.spark.operations import run_operation
+            from airflow_delta.spark.job import run_operation
 
             df = None if source is None else self.spark.sql(source)
             write = request.operation == "WRITE"
@@ -110,7 +110,7 @@ def watch(points: Points, *, remote: bool = False) -> None:
     """
     from airflow_delta.log import delta_log
     from airflow_delta.transaction import PostCommitHook
-    from airflow_delta.transaction.commit import auto_compact, hooks, symlink_manifest  # noqa: F401 - so that all are known
+    from airflow_delta.transaction.commit import hooks as auto_compact  # noqa: F401 - so that all are known
 
     def opened(uri: str, *args: Any, **kwargs: Any) -> Watched:
         store = store_for(uri, *args, **kwargs)
@@ -123,4 +123,4 @@ def watch(points: Points, *, remote: bool = False) -> None:
 
 def manifests(on: bool = True) -> Any:
     """Have actions go through a manifest, however few they are."""
-    return mock.patch("airflow_delta.commands.stage.stage_view.INLINE_LIMIT", 10 if on else 1 << 20)
+    return mock.patch("airflow_delta.table.stage.stage_view.INLINE_LIMIT", 10 if on else 1 << 20)

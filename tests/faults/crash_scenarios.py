@@ -7,24 +7,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from unittest import mock
 
-from airflow_delta.commands.clone import clone_table
-from airflow_delta.commands.compute_statistics import compute_statistics
-from airflow_delta.commands.convert.run_convert import convert_to_delta
-from airflow_delta.commands.inspect.maintenance import maintain
-from airflow_delta.commands.merge.plan_merge import plan_merge
-from airflow_delta.commands.optimize.plan_optimize import select_for_optimize
-from airflow_delta.commands.optimize.run_optimize import run_rewrite
-from airflow_delta.commands.restore import restore
-from airflow_delta.commands.rewrite.delete import plan_delete
-from airflow_delta.commands.rewrite.update import plan_update
-from airflow_delta.commands.stage.plan_alter import plan_alter
-from airflow_delta.commands.stage.plan_create import plan_create
-from airflow_delta.commands.stage.stage_view import open_stage
-from airflow_delta.commands.write.collect_write import collect_stage
-from airflow_delta.commands.write.plan_write import plan_stage, put_request
-from airflow_delta.staging.changes import AddColumns, Column
-from airflow_delta.staging.merge import when_matched_update, when_not_matched_insert
-from airflow_delta.staging.report import StageReport, StageRequest
+from airflow_delta.contract.changes import AddColumns, Column
+from airflow_delta.contract.operations import when_matched_update, when_not_matched_insert
+from airflow_delta.contract.request import StageReport, StageRequest
+from airflow_delta.table.operations.clone import clone_table
+from airflow_delta.table.operations.convert import convert_to_delta
+from airflow_delta.table.operations.maintenance import maintain
+from airflow_delta.table.operations.merge.plan import plan_merge
+from airflow_delta.table.operations.optimize.plan import select_for_optimize
+from airflow_delta.table.operations.optimize.run import run_rewrite
+from airflow_delta.table.operations.restore import restore
+from airflow_delta.table.operations.rewrite.update import plan_delete, plan_update
+from airflow_delta.table.operations.statistics import compute_statistics
+from airflow_delta.table.stage.plan_table import plan_alter, plan_create
+from airflow_delta.table.stage.stage_view import open_stage
+from airflow_delta.table.stage.write.collect import collect_stage
+from airflow_delta.table.stage.write.plan import plan_stage, put_request
 from faults import crash_tasks as tasks
 from faults.crash_run import Run
 from faults.crash_tasks import BEFORE, NEW, Rows, Task, aged, two_versions
@@ -96,7 +94,7 @@ def optimize_on_cluster(run: Run) -> None:
         return run.on_spark(request)
 
     identity = {"task_id": "optimize", "map_index": -1, "attempt": run.attempt}
-    with mock.patch("airflow_delta.commands.stage.scan.MAX_INLINE_WORDS", 0):
+    with mock.patch("airflow_delta.table.stage.scan.MAX_INLINE_WORDS", 0):
         run.push("result", run_rewrite(log, select_for_optimize, submitted, parallel=1, identity=identity))
 
 
@@ -119,7 +117,7 @@ def merge(run: Run) -> None:
 
 def merge_many_keys(run: Run) -> None:
     """With so many keys that they go through a file."""
-    with mock.patch("airflow_delta.commands.stage.key_reads.INLINE_ROWS", 0):
+    with mock.patch("airflow_delta.table.stage.reported.INLINE_ROWS", 0):
         merge(run)
 
 

@@ -11,25 +11,25 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_delta.commands.arrow.stage_rows import stage_arrow
-from airflow_delta.commands.begin.begin import begin
-from airflow_delta.commands.convert.run_convert import convert_to_delta
-from airflow_delta.commands.publish.abort import abort
-from airflow_delta.commands.publish.publish import publish
-from airflow_delta.commands.run_transaction import run_transaction
-from airflow_delta.commands.stage.stage_view import SparkWork, open_stage
-from airflow_delta.commands.vacuum.run_vacuum import HOUR, vacuum
-from airflow_delta.commands.write.collect_write import collect_files, collect_stage
-from airflow_delta.commands.write.plan_write import plan_stage, put_request, read_report
+from airflow_delta.contract.files import REPORT_DIRECTORY
+from airflow_delta.contract.request import StageReport
 from airflow_delta.exceptions import DeltaConcurrentModificationException, TransactionAbortedException
 from airflow_delta.log import AddFile
-from airflow_delta.log.checkpoint.file_columns import to_add_files
-from airflow_delta.staging.paths import REPORT_DIRECTORY
-from airflow_delta.staging.report import StageReport
+from airflow_delta.log.checkpoint.columns import to_add_files
 from airflow_delta.streaming import DeltaBatchSink
+from airflow_delta.table.abort import abort
+from airflow_delta.table.arrow.stage_rows import stage_arrow
+from airflow_delta.table.commit.publish import publish
+from airflow_delta.table.operations.convert import convert_to_delta
+from airflow_delta.table.operations.vacuum.run import HOUR, vacuum
+from airflow_delta.table.run import run_transaction
+from airflow_delta.table.stage.stage_view import SparkWork, open_stage
+from airflow_delta.table.stage.write.collect import collect_files, collect_stage
+from airflow_delta.table.stage.write.plan import plan_stage, put_request, read_report
+from airflow_delta.table.start.begin import begin
 from airflow_delta.transaction import CommitPolicy, Operation
-from commands.flow import column, schema
 from faults.crash_run import Run, manifests
+from table.flow import column, schema
 
 Task = Callable[[Run], None]
 Rows = Sequence[tuple[Any, ...]]

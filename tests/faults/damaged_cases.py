@@ -18,22 +18,21 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
-from airflow_delta.commands.stage import stage_view
-from airflow_delta.commands.write.collect_write import collect_stage
-from airflow_delta.commands.write.plan_write import plan_stage, put_request, read_report, read_request
+from airflow_delta.contract.files import REPORT_DIRECTORY, sealed
+from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
+from airflow_delta.contract.request import StageReport
 from airflow_delta.exceptions import CommitStateUnknownException, DeltaError
 from airflow_delta.log import DeltaLog
 from airflow_delta.log.actions.actions import SetTransaction
 from airflow_delta.log.actions.deletion_vectors import read_deletion_vectors, write_deletion_vectors
 from airflow_delta.log.checkpoint_write.writer import write_checkpoint
-from airflow_delta.staging.contract import StagedWrite, TransactionHandle
-from airflow_delta.staging.paths import REPORT_DIRECTORY
-from airflow_delta.staging.report import StageReport
-from airflow_delta.staging.sealed import sealed
+from airflow_delta.table.stage import stage_view
+from airflow_delta.table.stage.write.collect import collect_stage
+from airflow_delta.table.stage.write.plan import plan_stage, put_request, read_report, read_request
 from airflow_delta.transaction import CommitPolicy, Operation
-from commands.flow import Table
 from faults.damaged_logs import LATEST, LOGS, OLDER, compact, make, state
 from support import tables
+from table.flow import Table
 
 EARLIER = (OLDER, 3)
 """Versions that are read beside the latest: that of the checkpoint, and one before it."""
@@ -215,7 +214,7 @@ class DamagedReports:
         self.expected = row
 
     def _view(self) -> Any:
-        from airflow_delta.commands.stage.stage_view import open_stage
+        from airflow_delta.table.stage.stage_view import open_stage
 
         return open_stage(self.table.log(), self.handle, task_id="rows", attempt="1-12345678")
 
@@ -285,7 +284,7 @@ class DamagedMarkers:
         raise AssertionError("the attempt has committed")
 
     def judge(self) -> str:
-        from airflow_delta.commands.vacuum.run_vacuum import vacuum
+        from airflow_delta.table.operations.vacuum.run import vacuum
 
         for handle in (self.committed, self.forgotten):
             assert self.table.abort(handle).outcome == "committed"

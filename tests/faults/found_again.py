@@ -41,9 +41,9 @@ Patches = dict[str, Any]
 
 
 def _abort_by_json_commits() -> Patches:
-    from airflow_delta.commands.outcome.evidence import LogEvidence
-    from airflow_delta.commands.outcome.find_commit import find_commit
-    from airflow_delta.commands.publish import abort
+    from airflow_delta.table import abort
+    from airflow_delta.table.state.evidence import LogEvidence
+    from airflow_delta.table.state.find_commit import find_commit
 
     fence_off = abort.fence_off
 
@@ -57,11 +57,11 @@ def _abort_by_json_commits() -> Patches:
         markers, own = fence_off(*arguments, **options)
         return replace(markers, committed=False), own
 
-    return {"commands.publish.abort.evidence": evidence, "commands.publish.abort.fence_off": fenced}
+    return {"table.abort.evidence": evidence, "table.abort.fence_off": fenced}
 
 
 def _every_report() -> Patches:
-    from airflow_delta.staging.contract import StagedWrite
+    from airflow_delta.contract.payloads import StagedWrite
 
     def valid_reports(_context: Any, _handle: Any, reports: Any) -> list[StagedWrite]:
         return [StagedWrite.from_dict(report) for report in reports if report is not None]
@@ -70,13 +70,13 @@ def _every_report() -> Patches:
 
 
 def _nothing_is_nothing() -> Patches:
-    return {"commands.files.adds.check_files": _nothing, "commands.files.adds.check_rows": _nothing}
+    return {"table.files.adds.check_written": _nothing, "table.files.adds.check_rows": _nothing}
 
 
 def _arrow_types() -> Patches:
-    from airflow_delta.commands.files import parquet_schema
     from airflow_delta.exceptions import DeltaAnalysisException
     from airflow_delta.log.schema.types import PrimitiveType
+    from airflow_delta.table.files import parquet_schema
 
     leaf = parquet_schema._leaf
 
@@ -86,11 +86,11 @@ def _arrow_types() -> Patches:
         except DeltaAnalysisException:  # as Arrow reads it: any time is a timestamp, any float a float
             return PrimitiveType("float" if column.physical_type == "FIXED_LEN_BYTE_ARRAY" else "timestamp")
 
-    return {"commands.files.parquet_schema._leaf": any_leaf}
+    return {"table.files.parquet_schema._leaf": any_leaf}
 
 
 def _map_index() -> Patches:
-    from airflow_delta.operators import identity
+    from airflow_delta.tasks import identity
 
     def default_transaction_key(context: Any) -> str:
         ti = context["ti"]
@@ -101,20 +101,20 @@ def _map_index() -> Patches:
 
 
 def _key_only() -> Patches:
-    return {"commands.begin.begin.commit_of_chain": _nothing}
+    return {"table.start.begin.commit_of_chain": _nothing}
 
 
 def _expired_is_new() -> Patches:
     def last_txn_version(_log: Any, snapshot: Any, app_id: str, _possible_since: Any) -> int | None:
         return snapshot.transaction_version(app_id)
 
-    return {"commands.begin.begin.last_txn_version": last_txn_version}
+    return {"table.start.begin.last_txn_version": last_txn_version}
 
 
 def _suffix() -> Patches:
-    from airflow_delta.staging.paths import is_hidden
+    from airflow_delta.contract.files import is_hidden
 
-    return {"commands.files.finished.is_hidden": lambda path: is_hidden(path) or not path.endswith(".parquet")}
+    return {"table.files.rules.is_hidden": lambda path: is_hidden(path) or not path.endswith(".parquet")}
 
 
 def _any_spelling() -> Patches:
@@ -122,14 +122,14 @@ def _any_spelling() -> Patches:
 
 
 def _no_last_look() -> Patches:
-    return {"commands.vacuum.last_look.LastLook.__call__": lambda _self, files: list(files)}
+    return {"table.operations.vacuum.delete.LastLook.__call__": lambda _self, files: list(files)}
 
 
 def _dots_hide() -> Patches:
     def is_hidden(path: str) -> bool:
         return any((part.startswith("_") and "=" not in part) or part.startswith(".") for part in path.split("/") if part)
 
-    return {f"commands.files.{module}.is_hidden": is_hidden for module in ("adds", "finished")}
+    return {f"table.files.{module}.is_hidden": is_hidden for module in ("adds", "finished")}
 
 
 def _joined_names() -> Patches:
@@ -148,7 +148,7 @@ def _unasked_protocol() -> Patches:
 
 
 def _any_folder() -> Patches:
-    return {"commands.begin.location.check_location": _nothing}
+    return {"table.start.begin.check_location": _nothing}
 
 
 def _no_same_columns() -> Patches:
@@ -156,7 +156,7 @@ def _no_same_columns() -> Patches:
 
 
 def _clocks_agree(module: str) -> Callable[[], Patches]:
-    return lambda: {f"commands.outcome.{module}.CLOCKS_DIFFER_BY": 0}
+    return lambda: {f"table.state.{module}.CLOCKS_DIFFER_BY": 0}
 
 
 def _nothing(*_: Any, **__: Any) -> None:

@@ -7,11 +7,11 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.commands.begin.begin import begin
-from airflow_delta.commands.publish.publish import publish
+from airflow_delta.contract.files import attempt_directory, new_attempt
+from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
 from airflow_delta.exceptions import CommitStateUnknownException, DeltaConcurrentModificationException
-from airflow_delta.staging.contract import StagedWrite, TransactionHandle
-from airflow_delta.staging.paths import attempt_directory, new_attempt
+from airflow_delta.table.commit.publish import publish
+from airflow_delta.table.start.begin import begin
 
 if TYPE_CHECKING:
     from faults.history_writer import Writer

@@ -14,13 +14,13 @@ from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, XComArg, task_group
 
 from airflow_delta import delta_transaction
-from airflow_delta.operators.base import DeltaOperator, Parts, templated
+from airflow_delta.contract.request import StageReport
 from airflow_delta.operators.delete_update import DeltaDeleteOperator
 from airflow_delta.operators.restore import DeltaRestoreOperator
 from airflow_delta.operators.stage import DeltaStageFilesOperator
-from airflow_delta.operators.stage_work import StageWork
-from airflow_delta.operators.write_options import WriteOptions
-from airflow_delta.staging.report import StageReport
+from airflow_delta.tasks.base import DeltaOperator, Parts, templated
+from airflow_delta.tasks.stage_work import StageWork
+from airflow_delta.tasks.write_options import WriteOptions
 
 POLICIES = ("skip", "replace", "append", "fail")
 PARTS = ("1", "2")
@@ -45,8 +45,8 @@ class JobStage(DeltaOperator):
     job: Any = None  # from the request to the report
 
     def execute(self, context: Any) -> Any:
-        from airflow_delta.commands.write.collect_write import collect_stage
-        from airflow_delta.commands.write.plan_write import plan_stage
+        from airflow_delta.table.stage.write.collect import collect_stage
+        from airflow_delta.table.stage.write.plan import plan_stage
 
         work, write = self.hold(StageWork), WriteOptions.of(self)
         work.open(context)

@@ -15,12 +15,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from hypothesis import strategies as st
 
-from airflow_delta.commands.begin.begin import begin
-from airflow_delta.commands.publish.publish import publish
-from airflow_delta.commands.stage.stage_view import open_stage
-from airflow_delta.commands.write.collect_write import collect_files
 from airflow_delta.exceptions import DeltaError
 from airflow_delta.log import DeltaLog
+from airflow_delta.table.commit.publish import publish
+from airflow_delta.table.stage.stage_view import open_stage
+from airflow_delta.table.stage.write.collect import collect_files
+from airflow_delta.table.start.begin import begin
 from faults.life_model import Wrong
 from support import readers
 

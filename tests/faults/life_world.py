@@ -14,7 +14,7 @@ from unittest.mock import patch
 from deltalake import DeltaTable
 
 from airflow_delta.log import AddFile, DeltaLog
-from airflow_delta.log.checkpoint.file_columns import to_add_files
+from airflow_delta.log.checkpoint.columns import to_add_files
 from airflow_delta.log.cleanup import clean_up_expired_logs
 from airflow_delta.transaction import Operation
 from faults.life_airflow import Key, Outcome, Run
@@ -217,7 +217,7 @@ class World:
 
     def vacuum(self, hours: float | None, meanwhile: Callable[[], object] | None) -> None:
         """Delete what VACUUM may; something else may happen between its decision and the deletion."""
-        from airflow_delta.commands.vacuum import run_vacuum
+        from airflow_delta.table.operations.vacuum import run as run_vacuum
 
         deletes = run_vacuum.delete
         block: AbstractContextManager[Any] = nullcontext()

@@ -15,10 +15,10 @@ import time
 from collections import defaultdict
 from typing import Any
 
-from airflow_delta.commands.vacuum.run_vacuum import vacuum
 from airflow_delta.log import AddFile, DeltaLog, RemoveFile, Snapshot
 from airflow_delta.log.cleanup import DAY, clean_up_expired_logs
 from airflow_delta.log.storage.file_names import LOG_DIRECTORY
+from airflow_delta.table.operations.vacuum.run import vacuum
 from airflow_delta.transaction import Operation
 
 EACH = 10

@@ -35,26 +35,31 @@ class Room:
     tests: tuple[str, ...]
 
 
-COMMANDS = ("tests/commands/publish", "tests/commands/outcome", "tests/commands/vacuum")
+COMMANDS = ("tests/table/commit", "tests/table/state", "tests/table/operations/vacuum")
 ROOMS = {
     "conflicts": Room(
-        ("transaction/conflicts/checker.py", "transaction/conflicts/domains.py", "transaction/conflicts/winning_commit.py"),
+        ("transaction/conflicts/checker.py", "transaction/conflicts/checker.py", "transaction/conflicts/winning_commit.py"),
         ("tests/transaction/conflicts", "tests/transaction/prepare"),
     ),
     "abort": Room(
-        ("commands/publish/abort.py", "commands/outcome/evidence.py", "commands/outcome/markers.py"),
-        (*COMMANDS, "tests/commands/inspect"),
+        ("table/abort.py", "table/state/evidence.py", "table/state/markers.py"),
+        (*COMMANDS, "tests/table/observe"),
     ),
     "vacuum": Room(
-        ("commands/vacuum/last_look.py", "commands/vacuum/staged_transactions.py", "commands/vacuum/valid_files.py"), COMMANDS
+        (
+            "table/operations/vacuum/delete.py",
+            "table/operations/vacuum/staged_transactions.py",
+            "table/operations/vacuum/valid_files.py",
+        ),
+        COMMANDS,
     ),
     "identity": Room(
-        ("commands/begin/begin.py", "commands/begin/replace_rerun.py", "commands/outcome/find_commit.py"),
-        ("tests/commands/begin", "tests/commands/publish", "tests/commands/outcome", "tests/commands/test_restore.py"),
+        ("table/start/begin.py", "table/start/rerun.py", "table/state/find_commit.py"),
+        ("tests/table/start", "tests/table/commit", "tests/table/state", "tests/table/operations/test_restore.py"),
     ),
     "stages": Room(
-        ("commands/stage/load.py", "commands/stage/stage_conflicts.py", "staging/manifest.py"),
-        ("tests/commands/publish", "tests/commands/stage", "tests/commands/write", "tests/commands/rewrite"),
+        ("table/stage/load.py", "table/stage/conflicts.py", "contract/files.py"),
+        ("tests/table/commit", "tests/table/stage", "tests/table/stage/write", "tests/table/operations/rewrite"),
     ),
 }
 WITHOUT = "not spark and not s3 and not slow"

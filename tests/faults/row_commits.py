@@ -9,14 +9,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
-from airflow_delta.commands.begin.read_snapshot import table_fields
-from airflow_delta.commands.compute_statistics import recomputed
-from airflow_delta.commands.publish.feature_actions import feature_tags
-from airflow_delta.commands.publish.operation import operation_of
-from airflow_delta.commands.restore import restore_actions
-from airflow_delta.commands.stage.load import StageActions
-from airflow_delta.commands.stage.net_effect import find_replaced
-from airflow_delta.commands.stage.view import ReadVersion, TransactionView
+from airflow_delta.contract.payloads import TransactionHandle
 from airflow_delta.exceptions import (
     DeltaConcurrentModificationException,
     DeltaFileNotFoundException,
@@ -24,7 +17,14 @@ from airflow_delta.exceptions import (
     StagedFileException,
 )
 from airflow_delta.log import AddFile, DeltaLog, RemoveFile, SetTransaction, Snapshot
-from airflow_delta.staging.contract import TransactionHandle
+from airflow_delta.table.commit.commit import operation_of
+from airflow_delta.table.commit.feature_actions import feature_tags
+from airflow_delta.table.operations.restore import restore_actions
+from airflow_delta.table.operations.statistics import recomputed
+from airflow_delta.table.stage.load import StageActions
+from airflow_delta.table.stage.net_effect import find_replaced
+from airflow_delta.table.stage.view import ReadVersion, TransactionView
+from airflow_delta.table.state.read_snapshot import table_fields
 from airflow_delta.transaction import CommitPolicy, Operation, OptimisticTransaction, TransactionObserver
 from faults.row_files import ARROW, Table
 from faults.row_model import Append, Delete, Optimize, Restate, Restore, Step, Vacuum
@@ -148,7 +148,7 @@ def _commit(
 
 
 def _optimize(table: Table, txn: OptimisticTransaction, stage: StageActions, operation: Optimize) -> int | None:
-    """Commit as ``commands/optimize/run_optimize.py`` does."""
+    """Commit as ``table/operations/optimize/run.py`` does."""
     txn.track_files_read([remove.path for remove in stage.removes])
     txn.track_read_predicates("true")
     tags = {PRESERVED: str(operation.keeps_ids).lower()} if table.setting.tracked and table.setting.has_ids else {}

@@ -17,7 +17,8 @@ from pyroaring import BitMap64
 
 from airflow_delta.log.expressions import arrow_rows
 from airflow_delta.transaction.commit.loop import CommitLoop
-from airflow_delta.transaction.conflicts import carried_rows, marked_rows, moved_rows, rows_of_winners
+from airflow_delta.transaction.conflicts import carried_rows, marked_rows, rows_of_winners
+from airflow_delta.transaction.conflicts import marked_rows as moved_rows
 from airflow_delta.transaction.conflicts.carried_rows import CarriedRows
 from airflow_delta.transaction.conflicts.current_transaction import CurrentTransaction
 from airflow_delta.transaction.conflicts.file_conflicts import FileConflicts
@@ -25,9 +26,8 @@ from airflow_delta.transaction.conflicts.marked_rows import MarkedRows
 from airflow_delta.transaction.conflicts.resolution import Resolution
 from airflow_delta.transaction.conflicts.rows_of_winners import WinnersRows
 from airflow_delta.transaction.conflicts.winning_commit import WinningCommit
-from airflow_delta.transaction.reads.key_set import KeySet
 from airflow_delta.transaction.reads.read_set import ReadPredicate
-from airflow_delta.transaction.reads.row_condition import RowCondition
+from airflow_delta.transaction.reads.row_condition import KeySet, RowCondition
 from faults.row_setting import Aim
 
 Broken = Callable[[], AbstractContextManager[object]]
@@ -126,7 +126,7 @@ def _as_if_exact(rule: Any) -> Any:
 @contextmanager
 def _doubles_as_in_arrow() -> Iterator[None]:
     with (
-        patch.object(arrow_rows, "is_exact", lambda _type: True),
+        patch.object(arrow_rows, "is_compared_exactly", lambda _type: True),
         patch.object(rows_of_winners, "comparable", _as_if_exact(arrow_rows.comparable)),
     ):
         yield

@@ -1,7 +1,7 @@
 """Plans a transaction on the version that it reads: what its stage writes, and what that stage says it has read.
 
-The rules are those of ``commands/rewrite/collect_rewrite.py``, ``commands/write/collect_write.py`` and
-``commands/optimize/collect_optimize.py``, without Spark.
+The rules are those of ``table/operations/rewrite/collect.py``, ``table/stage/write/collect.py`` and
+``table/operations/optimize/collect.py``, without Spark.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ from typing import Any
 import msgspec
 from pyroaring import BitMap64
 
-from airflow_delta.commands.stage.load import StageActions
+from airflow_delta.contract.files import KEYS_NAME, attempt_directory, encode_manifest, manifest_ref
+from airflow_delta.contract.payloads import DeclaredReads, KeyRead, ManifestRef, StagedWrite, TransactionHandle
 from airflow_delta.log import AddFile, DeltaLog, RemoveFile, Snapshot
-from airflow_delta.log.statistics.wide_bounds import with_wide_bounds
-from airflow_delta.staging.contract import DeclaredReads, KeyRead, ManifestRef, StagedWrite, TransactionHandle
-from airflow_delta.staging.manifest import encode_manifest, manifest_ref
-from airflow_delta.staging.paths import KEYS_NAME, attempt_directory
+from airflow_delta.log.statistics.statistics import with_wide_bounds
+from airflow_delta.table.stage.load import StageActions
 from faults import row_model as model
 from faults.row_files import Placed, Table
 from faults.row_values import AT, Condition, Row

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from airflow_delta.commands.vacuum.run_vacuum import vacuum
 from airflow_delta.log import DeltaLog
+from airflow_delta.table.operations.vacuum.run import vacuum
 from airflow_delta.transaction import Operation
 from faults.load import RETENTION, live_after, live_of, path_of
 from stores.install import PROGRAMS

@@ -15,22 +15,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_delta.commands.begin.begin import begin
-from airflow_delta.commands.publish.abort import abort
-from airflow_delta.commands.publish.publish import publish
-from airflow_delta.commands.stage.stage_view import open_stage
-from airflow_delta.commands.vacuum.run_vacuum import HOUR, vacuum
-from airflow_delta.commands.write.collect_write import collect_files
+from airflow_delta.contract.files import new_attempt
+from airflow_delta.contract.payloads import TransactionHandle
 from airflow_delta.log import DeltaLog
 from airflow_delta.log.storage.base import LogStore
 from airflow_delta.log.storage.local import LocalStore
-from airflow_delta.staging.contract import TransactionHandle
-from airflow_delta.staging.paths import new_attempt
-from commands.flow import column, schema
+from airflow_delta.table.abort import abort
+from airflow_delta.table.commit.publish import publish
+from airflow_delta.table.operations.vacuum.run import HOUR, vacuum
+from airflow_delta.table.stage.stage_view import open_stage
+from airflow_delta.table.stage.write.collect import collect_files
+from airflow_delta.table.start.begin import begin
 from faults.attempts import Attempt
 from faults.crash_cases import once
 from faults.layers import Remote
 from support import readers
+from table.flow import column, schema
 
 SCHEMA = schema(column("id", "long"))
 DAY = 24 * HOUR
@@ -100,7 +100,7 @@ def clean(days: int = 0) -> Callable[[DeltaLog], Any]:
 def slept(seconds: float) -> Any:
     """Have the monotonic clock of the commit's fence run ahead: the attempt was halted for so long."""
     real = time.monotonic
-    return mock.patch("airflow_delta.commands.outcome.markers.time.monotonic", side_effect=lambda: real() + seconds)
+    return mock.patch("airflow_delta.table.state.markers.time.monotonic", side_effect=lambda: real() + seconds)
 
 
 class Transaction:

@@ -17,15 +17,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from airflow_delta.contract.sql_types import DECLARED, length_problems, parse_column_path, parse_sql_type
 from airflow_delta.exceptions import DeltaError
 from airflow_delta.log.expressions.functions import refused_function
 from airflow_delta.log.expressions.predicate import Predicate
-from airflow_delta.log.features.indexed_columns import parse_column_list
+from airflow_delta.log.features.clustering import parse_column_list
 from airflow_delta.log.features.properties import TableProperties, parse_interval
 from airflow_delta.log.schema.partition_values import normalise, parse_partition_directory
 from airflow_delta.log.schema.types import DecimalType, PrimitiveType, StructField, StructType, parse_schema
-from airflow_delta.staging.lengths import DECLARED, length_problems
-from airflow_delta.staging.sql_types import parse_column_path, parse_sql_type
 
 LIMIT = 0.5
 EXAMPLES = int(os.environ.get("AIRFLOW_DELTA_FUZZ_EXAMPLES", "25"))

@@ -41,8 +41,8 @@ from typing import Any
 from airflow.sdk import get_current_context
 from airflow.sdk.exceptions import AirflowFailException
 
-from airflow_delta.operators.committing import CommitPart
 from airflow_delta.operators.transaction import DeltaCommitOperator
+from airflow_delta.tasks.committing import CommitPart
 from live.names import gate_name
 
 GATE_TIMEOUT = 400  # seconds

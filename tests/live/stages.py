@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from airflow_delta.operators.identity import parse_handle
+from airflow_delta.contract.files import new_attempt, stage_key
 from airflow_delta.operators.stage import DeltaStageFilesOperator
-from airflow_delta.staging.paths import new_attempt, stage_key
+from airflow_delta.tasks.identity import parse_handle
 from live.names import ROWS
 
 

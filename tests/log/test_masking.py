@@ -11,11 +11,11 @@ from http.server import BaseHTTPRequestHandler
 
 import pytest
 
+from airflow_delta.contract.request import StageRequest
 from airflow_delta.exceptions import DeltaError, DeltaIllegalArgumentException
 from airflow_delta.log import DeltaLog
 from airflow_delta.log.storage.factory import store_for
 from airflow_delta.masking import has_user_info, masked, masked_settings, masked_values, refused_options, secret_values
-from airflow_delta.staging.report import StageRequest
 
 TEXTS = [
     ("http://user:secret@host:9000/x", "http://***@host:9000/x"),

@@ -9,20 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_delta.commands.begin.begin import begin
-from airflow_delta.commands.begin.read_snapshot import table_fields
-from airflow_delta.commands.changes.plan_changes import plan_changes
-from airflow_delta.commands.clone import clone_table
-from airflow_delta.commands.compute_statistics import compute_statistics
-from airflow_delta.commands.convert.run_convert import convert_to_delta
-from airflow_delta.commands.inspect.describe import describe
-from airflow_delta.commands.inspect.observe import recent_commits
-from airflow_delta.commands.inspect.scan_version import plan_version_scan
-from airflow_delta.commands.publish.abort import abort_transaction
-from airflow_delta.commands.restore import restore
-from airflow_delta.commands.stage.scan import plan_scan
-from airflow_delta.commands.stage.view import view_of
-from airflow_delta.commands.vacuum.run_vacuum import vacuum
+from airflow_delta.contract.payloads import TransactionHandle
 from airflow_delta.exceptions import (
     DeltaError,
     DeltaLogCorruptedException,
@@ -33,7 +20,20 @@ from airflow_delta.log import DeltaLog
 from airflow_delta.log.actions.actions import Action, Protocol, encode_actions
 from airflow_delta.log.checkpoint_write.writer import write_checkpoint
 from airflow_delta.log.cleanup import clean_up_expired_logs
-from airflow_delta.staging.contract import TransactionHandle
+from airflow_delta.table.abort import abort_transaction
+from airflow_delta.table.changes.read import plan_changes
+from airflow_delta.table.observe.describe import describe
+from airflow_delta.table.observe.observe import recent_commits
+from airflow_delta.table.operations.clone import clone_table
+from airflow_delta.table.operations.convert import convert_to_delta
+from airflow_delta.table.operations.restore import restore
+from airflow_delta.table.operations.statistics import compute_statistics
+from airflow_delta.table.operations.vacuum.run import vacuum
+from airflow_delta.table.read.read_table import plan_version_scan
+from airflow_delta.table.stage.scan import plan_scan
+from airflow_delta.table.stage.view import view_of
+from airflow_delta.table.start.begin import begin
+from airflow_delta.table.state.read_snapshot import table_fields
 from support import tables
 
 NOW = int(time.time() * 1000)

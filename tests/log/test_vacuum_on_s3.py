@@ -10,14 +10,14 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from airflow_delta.commands.begin.begin import begin
-from airflow_delta.commands.publish.publish import publish
-from airflow_delta.commands.restore import restore
-from airflow_delta.commands.stage.stage_view import open_stage
-from airflow_delta.commands.vacuum.run_vacuum import HOUR, vacuum
-from airflow_delta.commands.write.collect_write import collect_files
 from airflow_delta.exceptions import DeltaFileNotFoundException, NonEmptyLocationException
 from airflow_delta.log import DeltaLog
+from airflow_delta.table.commit.publish import publish
+from airflow_delta.table.operations.restore import restore
+from airflow_delta.table.operations.vacuum.run import HOUR, vacuum
+from airflow_delta.table.stage.stage_view import open_stage
+from airflow_delta.table.stage.write.collect import collect_files
+from airflow_delta.table.start.begin import begin
 
 pytestmark = pytest.mark.s3
 

@@ -287,7 +287,7 @@ def test_every_module_can_be_imported_without_pyspark(plain):
     finally:
         plain.run("-m", "pip", "install", "-q", "--constraint", str(ROOT / "requirements.lock"), "pyspark-client", timeout=600)
     assert {name: error for name, error in failed.items() if "openlineage" not in error and "[testing]" not in error} == {}
-    assert all(name.startswith(("airflow_delta.openlineage", "airflow_delta.testing")) for name in failed)
+    assert all(name.startswith(("airflow_delta.tasks.openlineage", "airflow_delta.testing")) for name in failed)
     assert imported > 250
 
 
@@ -315,14 +315,14 @@ def test_a_typed_dag_passes_the_strict_check(plain):
 NEWEST = """
 import json, os, sys
 from importlib.metadata import version
-from airflow_delta.operators.spark_packages import check_pyspark
+from airflow_delta.tasks.spark.properties import check_pyspark
 check_pyspark()
 from pyspark.sql import SparkSession
-from airflow_delta.commands.publish.publish import publish
-from airflow_delta.commands.begin.begin import begin
-from airflow_delta.commands.stage.stage_view import open_stage
-from airflow_delta.commands.write.collect_write import collect_stage
-from airflow_delta.commands.write.plan_write import plan_stage
+from airflow_delta.table.commit.publish import publish
+from airflow_delta.table.start.begin import begin
+from airflow_delta.table.stage.stage_view import open_stage
+from airflow_delta.table.stage.write.collect import collect_stage
+from airflow_delta.table.stage.write.plan import plan_stage
 from airflow_delta.log import DeltaLog
 from airflow_delta.spark import stage_dataframe
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable

@@ -8,18 +8,17 @@ from typing import Any
 
 import pytest
 
-from airflow_delta.commands.audit.audit import AuditedTable, judge_answers, parse_sql_checks, plan_sql_checks
-from airflow_delta.commands.merge.plan_merge import plan_merge
-from airflow_delta.commands.rewrite.delete import plan_delete
-from airflow_delta.commands.rewrite.update import plan_update
-from airflow_delta.spark.operations import run_operation
-from airflow_delta.staging.audit import AuditCheck
-from airflow_delta.staging.contract import StagedWrite, TransactionHandle
-from airflow_delta.staging.merge import when_matched_update, when_not_matched_insert
-from airflow_delta.staging.paths import new_attempt
-from airflow_delta.staging.report import StageReport, StageRequest
-from commands.flow import Table, column
-from commands.stage.test_table_features import create
+from airflow_delta.contract.audit import AuditCheck
+from airflow_delta.contract.files import new_attempt
+from airflow_delta.contract.operations import when_matched_update, when_not_matched_insert
+from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
+from airflow_delta.contract.request import StageReport, StageRequest
+from airflow_delta.spark.job import run_operation
+from airflow_delta.table.audit.audit import AuditedTable, judge_answers, parse_sql_checks, plan_sql_checks
+from airflow_delta.table.operations.merge.plan import plan_merge
+from airflow_delta.table.operations.rewrite.update import plan_delete, plan_update
+from table.flow import Table, column
+from table.stage.test_table_features import create
 
 pytestmark = pytest.mark.spark
 

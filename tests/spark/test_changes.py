@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_delta.operators.pyspark import TableReader
-from commands.flow import Table
+from table.flow import Table
 
 pytestmark = pytest.mark.spark
 

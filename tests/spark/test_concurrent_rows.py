@@ -8,15 +8,14 @@ from typing import Any
 
 import pytest
 
-from airflow_delta.commands.merge.plan_merge import plan_merge
-from airflow_delta.commands.rewrite.delete import plan_delete
-from airflow_delta.commands.rewrite.update import plan_update
+from airflow_delta.contract.operations import when_matched_update, when_not_matched_by_source_delete, when_not_matched_insert
+from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
 from airflow_delta.exceptions import DeltaConcurrentModificationException
-from airflow_delta.staging.contract import StagedWrite, TransactionHandle
-from airflow_delta.staging.merge import when_matched_update, when_not_matched_by_source_delete, when_not_matched_insert
+from airflow_delta.table.operations.merge.plan import plan_merge
+from airflow_delta.table.operations.rewrite.update import plan_delete, plan_update
 from airflow_delta.transaction import CommitPolicy
-from commands.flow import Table, column
-from commands.stage.test_table_features import create
+from table.flow import Table, column
+from table.stage.test_table_features import create
 
 pytestmark = pytest.mark.spark
 

@@ -14,16 +14,16 @@ SCRIPT = """
 import json, sys
 from pathlib import Path
 from pyspark.sql import SparkSession
-from commands.flow import Table
-from airflow_delta.commands.merge.plan_merge import plan_merge
-from airflow_delta.operators.spark_storage import _connect_settings
+from table.flow import Table
+from airflow_delta.table.operations.merge.plan import plan_merge
+from airflow_delta.tasks.spark.storage import _connect_settings
 from airflow_delta.spark import read as reading
-from airflow_delta.spark.connectors import storage_error
-from airflow_delta.commands.merge.plan_history import history_columns, plan_history
-from airflow_delta.commands.stage.scan import plan_scan
+from airflow_delta.spark.errors import storage_error
+from airflow_delta.table.operations.merge.history import history_columns, plan_history
+from airflow_delta.table.stage.scan import plan_scan
 from airflow_delta.spark.history import History
-from airflow_delta.staging.merge import when_matched_delete
-from airflow_delta.staging.schema import parse_struct
+from airflow_delta.contract.operations import when_matched_delete
+from airflow_delta.contract.schema import parse_struct
 from pyspark.errors import ParseException
 
 spark = SparkSession.builder.remote("local[1]").getOrCreate()

@@ -9,8 +9,6 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_delta.commands.rewrite.delete import plan_delete, plan_truncate
-from airflow_delta.commands.rewrite.update import plan_update
 from airflow_delta.exceptions import (
     CharVarcharLimitException,
     ConcurrentAppendException,
@@ -23,8 +21,9 @@ from airflow_delta.exceptions import (
     TransactionAlreadyCommittedException,
 )
 from airflow_delta.log.actions.actions import AddFile
-from commands.flow import Table, column
-from commands.stage.test_table_features import create, field, identity
+from airflow_delta.table.operations.rewrite.update import plan_delete, plan_truncate, plan_update
+from table.flow import Table, column
+from table.stage.test_table_features import create, field, identity
 
 pytestmark = pytest.mark.spark
 

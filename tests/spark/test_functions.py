@@ -9,16 +9,15 @@ from typing import Any
 
 import pytest
 
-from airflow_delta.commands.merge.plan_merge import plan_merge
-from airflow_delta.commands.rewrite.delete import plan_delete
-from airflow_delta.commands.rewrite.update import plan_update
+from airflow_delta.contract.operations import when_matched_update
 from airflow_delta.exceptions import DeltaError
 from airflow_delta.log.expressions.functions import DETERMINISTIC, NOT_DETERMINISTIC, OF_THE_SESSION, OTHERS, UNSAFE
 from airflow_delta.log.expressions.predicate import Predicate
 from airflow_delta.log.schema.types import PrimitiveType, StructField, StructType
-from airflow_delta.staging.merge import when_matched_update
-from commands.flow import Table, column
-from commands.stage.test_table_features import create
+from airflow_delta.table.operations.merge.plan import plan_merge
+from airflow_delta.table.operations.rewrite.update import plan_delete, plan_update
+from table.flow import Table, column
+from table.stage.test_table_features import create
 
 pytestmark = pytest.mark.spark
 

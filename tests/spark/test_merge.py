@@ -9,7 +9,15 @@ from typing import Any
 
 import pytest
 
-from airflow_delta.commands.merge.plan_merge import plan_merge
+from airflow_delta.contract.operations import (
+    SCRATCH,
+    ComparedColumns,
+    when_matched_delete,
+    when_matched_update,
+    when_not_matched_by_source_delete,
+    when_not_matched_by_source_update,
+    when_not_matched_insert,
+)
 from airflow_delta.exceptions import (
     ConcurrentAppendException,
     ConstraintViolationException,
@@ -20,18 +28,10 @@ from airflow_delta.exceptions import (
 )
 from airflow_delta.spark import merge_source
 from airflow_delta.spark.key_values import bounds_of
-from airflow_delta.staging.merge import (
-    SCRATCH,
-    ComparedColumns,
-    when_matched_delete,
-    when_matched_update,
-    when_not_matched_by_source_delete,
-    when_not_matched_by_source_update,
-    when_not_matched_insert,
-)
+from airflow_delta.table.operations.merge.plan import plan_merge
 from airflow_delta.transaction import CommitPolicy
-from commands.flow import Table, column
-from commands.stage.test_table_features import create, field, identity
+from table.flow import Table, column
+from table.stage.test_table_features import create, field, identity
 
 pytestmark = pytest.mark.spark
 

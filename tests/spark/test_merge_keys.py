@@ -8,20 +8,20 @@ from typing import Any
 
 import pytest
 
-from airflow_delta.commands.merge.plan_merge import plan_merge
-from airflow_delta.commands.stage import key_reads
-from airflow_delta.commands.stage.load import load_key_rows
-from airflow_delta.spark import key_values
-from airflow_delta.staging.contract import KeyRead, StagedWrite
-from airflow_delta.staging.merge import (
+from airflow_delta.contract.files import KEYS_NAME
+from airflow_delta.contract.operations import (
     when_matched_delete,
     when_matched_update,
     when_not_matched_by_source_delete,
     when_not_matched_insert,
 )
-from airflow_delta.staging.paths import KEYS_NAME
-from commands.flow import Table, column
-from commands.stage.test_table_features import create
+from airflow_delta.contract.payloads import KeyRead, StagedWrite
+from airflow_delta.spark import key_values
+from airflow_delta.table.operations.merge.plan import plan_merge
+from airflow_delta.table.stage import reported as key_reads
+from airflow_delta.table.stage.load import load_key_rows
+from table.flow import Table, column
+from table.stage.test_table_features import create
 
 pytestmark = pytest.mark.spark
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_delta.exceptions import SparkStorageException, SparkVersionException
-from airflow_delta.spark.failures import typed_error
+from airflow_delta.spark.errors import typed_error
 
 MISMATCHES = [
     "PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.12 than that in driver: 3.11, P",

@@ -6,14 +6,14 @@ from functools import partial
 
 import pytest
 
-from airflow_delta.commands.optimize.plan_optimize import plan_optimize, select_for_optimize
-from airflow_delta.commands.optimize.run_optimize import run_rewrite
-from airflow_delta.commands.read.read_table import read_table
 from airflow_delta.log.expressions.predicate import Predicate
-from airflow_delta.spark.operations import run_operation
-from airflow_delta.spark.zorder import _boundaries, _interleaved, _range_of, along_z_curve
-from commands.flow import Table
+from airflow_delta.spark.job import run_operation
+from airflow_delta.spark.optimize import _boundaries, _interleaved, _range_of, along_z_curve
+from airflow_delta.table.operations.optimize.plan import plan_optimize, select_for_optimize
+from airflow_delta.table.operations.optimize.run import run_rewrite
+from airflow_delta.table.read.read_table import read_table
 from support import readers
+from table.flow import Table
 
 pytestmark = pytest.mark.spark
 

@@ -16,9 +16,9 @@ import pyspark
 import pytest
 
 from airflow_delta import private_directory
+from airflow_delta.contract.request import StageReport, StageRequest
 from airflow_delta.spark.job import REQUEST_PROPERTY
 from airflow_delta.spark.package import build_package, package_bytes
-from airflow_delta.staging.report import StageReport, StageRequest
 
 JOB = """
 import sys
@@ -30,7 +30,7 @@ stage = delta_stage(spark)
 stage.write(spark.sql("SELECT 1L AS id, 'a' AS p" if sys.argv[1] == "good" else "SELECT 'x' AS id"))
 import airflow_delta
 assert ".zip" in airflow_delta.__file__, airflow_delta.__file__
-for name in ("airflow", "pyarrow", "msgspec", "sqlglot", "obstore", "tenacity", "airflow_delta.log", "airflow_delta.commands"):
+for name in ("airflow", "pyarrow", "msgspec", "sqlglot", "obstore", "tenacity", "airflow_delta.log", "airflow_delta.table"):
     assert name not in sys.modules, name
     try:
         __import__(name)

@@ -6,12 +6,12 @@ import re
 
 import pytest
 
+from airflow_delta.contract.audit import SqlCheck
+from airflow_delta.contract.queries import query_problem
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.spark.audit import query_answer
-from airflow_delta.spark.operations import read_source
+from airflow_delta.spark.job import read_source
 from airflow_delta.spark.queries import run_query
-from airflow_delta.staging.audit import SqlCheck
-from airflow_delta.staging.queries import query_problem
 
 READS_HOME = "('java.lang.System', 'getenv', 'HOME')"
 

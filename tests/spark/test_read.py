@@ -12,14 +12,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_delta.commands.stage.scan import check_partition_values
+from airflow_delta.contract.payloads import ScanFile, ScanPlan
 from airflow_delta.exceptions import DeltaAnalysisException
 from airflow_delta.log import AddFile
 from airflow_delta.log.schema.partition_values import parse_partition_value, serialize_partition_value
 from airflow_delta.log.schema.types import parse_type
 from airflow_delta.spark import read as reading
 from airflow_delta.spark import read_scan_plan
-from airflow_delta.staging.contract import ScanFile, ScanPlan
+from airflow_delta.table.stage.scan import check_partition_values
 
 pytestmark = pytest.mark.spark
 
@@ -154,9 +154,9 @@ CHAR_QUESTIONS = {
 
 @pytest.mark.parametrize("partitioned", [True, False])
 def test_char_columns_are_compared_as_spark_does_here_and_there(spark, tmp_path, way, partitioned):
-    from airflow_delta.commands.read.row_filter import selected
     from airflow_delta.log.expressions.predicate import Predicate
     from airflow_delta.log.schema.types import parse_schema
+    from airflow_delta.table.read.row_filter import selected
 
     values = ["ab", "ab ", "abc", "a\t", None]
     char = {**field("c", "string"), "metadata": {"__CHAR_VARCHAR_TYPE_STRING": "char(3)"}}

@@ -8,17 +8,16 @@ from typing import Any
 
 import pytest
 
-from airflow_delta.commands.compute_statistics import compute_statistics
-from airflow_delta.commands.merge.plan_merge import plan_merge
-from airflow_delta.commands.optimize.plan_optimize import plan_optimize
-from airflow_delta.commands.rewrite.delete import plan_delete
-from airflow_delta.commands.rewrite.update import plan_update
-from airflow_delta.commands.stage.plan_alter import plan_alter
+from airflow_delta.contract.changes import ChangeColumn
+from airflow_delta.contract.operations import when_matched_delete, when_matched_update, when_not_matched_insert
 from airflow_delta.exceptions import RowCountMismatchException
-from airflow_delta.staging.changes import ChangeColumn
-from airflow_delta.staging.merge import when_matched_delete, when_matched_update, when_not_matched_insert
-from commands.flow import Table, column
-from commands.stage.test_table_features import create
+from airflow_delta.table.operations.merge.plan import plan_merge
+from airflow_delta.table.operations.optimize.plan import plan_optimize
+from airflow_delta.table.operations.rewrite.update import plan_delete, plan_update
+from airflow_delta.table.operations.statistics import compute_statistics
+from airflow_delta.table.stage.plan_table import plan_alter
+from table.flow import Table, column
+from table.stage.test_table_features import create
 
 pytestmark = pytest.mark.spark
 

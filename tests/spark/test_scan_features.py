@@ -11,17 +11,17 @@ import pyarrow.parquet as pq
 import pytest
 from pyroaring import BitMap64
 
-from airflow_delta.commands.begin.read_snapshot import table_fields
-from airflow_delta.commands.stage import scan
-from airflow_delta.commands.stage.view import view_of
+from airflow_delta.contract.payloads import ScanFile, ScanPlan, TransactionHandle
 from airflow_delta.exceptions import StagingException
 from airflow_delta.log import DeltaLog
 from airflow_delta.log.actions.deletion_vectors import inline_deletion_vector, write_deletion_vectors
 from airflow_delta.spark import read as reading
 from airflow_delta.spark import read_scan_plan
-from airflow_delta.staging.contract import ScanFile, ScanPlan, TransactionHandle
-from commands.flow import Table
+from airflow_delta.table.stage import scan
+from airflow_delta.table.stage.view import view_of
+from airflow_delta.table.state.read_snapshot import table_fields
 from support.tables import add, metadata, protocol, write_commit
+from table.flow import Table
 
 pytestmark = pytest.mark.spark
 

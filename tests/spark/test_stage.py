@@ -10,9 +10,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_delta.contract.request import StageRequest
 from airflow_delta.exceptions import InvariantViolationException, ReplaceWhereMismatchException, SchemaMismatchException
 from airflow_delta.spark import stage_dataframe
-from airflow_delta.staging.report import StageRequest
 
 pytestmark = pytest.mark.spark
 

@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_delta.commands.rewrite.delete import plan_delete
-from airflow_delta.commands.stage.plan_create import plan_create
-from airflow_delta.commands.write.plan_write import plan_stage
+from airflow_delta.contract.payloads import StagedWrite
 from airflow_delta.exceptions import (
     ConstraintViolationException,
     DeltaIllegalArgumentException,
@@ -18,8 +16,10 @@ from airflow_delta.exceptions import (
     DeltaTableAlreadyExistsException,
     StageConflictException,
 )
-from airflow_delta.staging.contract import StagedWrite
-from commands.flow import Table
+from airflow_delta.table.operations.rewrite.update import plan_delete
+from airflow_delta.table.stage.plan_table import plan_create
+from airflow_delta.table.stage.write.plan import plan_stage
+from table.flow import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

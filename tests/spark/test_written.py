@@ -9,20 +9,19 @@ from typing import Any
 
 import pytest
 
-from airflow_delta.commands.merge.plan_merge import plan_merge
-from airflow_delta.commands.optimize.plan_optimize import plan_optimize
-from airflow_delta.commands.rewrite.delete import plan_delete
-from airflow_delta.commands.rewrite.update import plan_update
-from airflow_delta.commands.stage.stage_view import StageView
-from airflow_delta.commands.write.collect_write import collect_stage
-from airflow_delta.commands.write.plan_write import plan_stage
+from airflow_delta.contract.operations import when_matched_update, when_not_matched_insert
+from airflow_delta.contract.request import StageReport, StageRequest
 from airflow_delta.exceptions import StagedFileException, StagingException
 from airflow_delta.spark import stage_dataframe
-from airflow_delta.spark.operations import run_operation
-from airflow_delta.spark.written import check_read_back, written_files
-from airflow_delta.staging.merge import when_matched_update, when_not_matched_insert
-from airflow_delta.staging.report import StageReport, StageRequest
-from commands.flow import Table
+from airflow_delta.spark.job import run_operation
+from airflow_delta.spark.write import check_read_back, written_files
+from airflow_delta.table.operations.merge.plan import plan_merge
+from airflow_delta.table.operations.optimize.plan import plan_optimize
+from airflow_delta.table.operations.rewrite.update import plan_delete, plan_update
+from airflow_delta.table.stage.stage_view import StageView
+from airflow_delta.table.stage.write.collect import collect_stage
+from airflow_delta.table.stage.write.plan import plan_stage
+from table.flow import Table
 
 pytestmark = pytest.mark.spark
 

@@ -32,16 +32,16 @@ import obstore
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_delta.commands.begin.begin import begin
-from airflow_delta.commands.publish.abort import abort
-from airflow_delta.commands.publish.publish import publish
-from airflow_delta.commands.stage.stage_view import open_stage
-from airflow_delta.commands.vacuum.run_vacuum import HOUR, vacuum
-from airflow_delta.commands.write.collect_write import collect_files, collect_stage
-from airflow_delta.commands.write.plan_write import plan_stage, read_report
+from airflow_delta.contract.files import REPORT_DIRECTORY, new_attempt
+from airflow_delta.contract.request import StageReport
 from airflow_delta.log import DeltaLog
-from airflow_delta.staging.paths import REPORT_DIRECTORY, new_attempt
-from airflow_delta.staging.report import StageReport
+from airflow_delta.table.abort import abort
+from airflow_delta.table.commit.publish import publish
+from airflow_delta.table.operations.vacuum.run import HOUR, vacuum
+from airflow_delta.table.stage.stage_view import open_stage
+from airflow_delta.table.stage.write.collect import collect_files, collect_stage
+from airflow_delta.table.stage.write.plan import plan_stage, read_report
+from airflow_delta.table.start.begin import begin
 from stores.proxy import FaultProxy, Rule
 from stores.servers import STORES, FakeGcs
 from stores.tables import client
@@ -110,7 +110,7 @@ class Table:
         """Begin, and stage two finished files."""
         handle = begin(self.direct, transaction_key=f"key-{next(self.numbers)}")
         put_rows(self, rows_of(self, handle), ids)
-        with mock.patch("airflow_delta.commands.stage.stage_view.INLINE_LIMIT", 10 if manifest else 1 << 20):
+        with mock.patch("airflow_delta.table.stage.stage_view.INLINE_LIMIT", 10 if manifest else 1 << 20):
             return handle, collect_files(view(self.direct, handle), path="rows")
 
     def committed(self, ids: Iterable[int]) -> Table:

@@ -21,17 +21,17 @@ from stores.tables import rows_on_store
 SCRIPT = """
 import json, logging, os, sys
 from types import SimpleNamespace
-from airflow_delta.commands.begin.begin import begin
-from airflow_delta.commands.publish.publish import publish
-from airflow_delta.commands.rewrite.delete import plan_delete
-from airflow_delta.commands.stage.stage_view import open_stage
-from airflow_delta.commands.write.collect_write import collect_stage
-from airflow_delta.commands.write.plan_write import plan_stage
+from airflow_delta.table.start.begin import begin
+from airflow_delta.table.commit.publish import publish
+from airflow_delta.table.operations.rewrite.update import plan_delete
+from airflow_delta.table.stage.stage_view import open_stage
+from airflow_delta.table.stage.write.collect import collect_stage
+from airflow_delta.table.stage.write.plan import plan_stage
 from airflow_delta.hooks.delta import DeltaHook
-from airflow_delta.operators.spark_session import TaskSession
-from airflow_delta.spark.operations import run_operation
+from airflow_delta.tasks.spark.session import TaskSession
+from airflow_delta.spark.job import run_operation
 from airflow_delta.spark.stage import stage_dataframe
-from airflow_delta.staging.paths import new_attempt
+from airflow_delta.contract.files import new_attempt
 
 hook = DeltaHook("lake")
 session = TaskSession(spark_packages="auto", config_kwargs=json.loads(os.environ["SPARK_SETTINGS"]))

@@ -17,12 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_delta.commands.begin.begin import begin
-from airflow_delta.commands.publish.abort import abort
-from airflow_delta.commands.publish.publish import publish
-from airflow_delta.commands.stage.stage_view import open_stage
-from airflow_delta.commands.vacuum.run_vacuum import vacuum
-from airflow_delta.commands.write.collect_write import collect_files
+from airflow_delta.contract.files import new_attempt
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.log import DeltaLog
@@ -33,7 +28,12 @@ from airflow_delta.operators.merge import DeltaMergeOperator
 from airflow_delta.operators.pyspark import DeltaStagePySparkOperator
 from airflow_delta.operators.transaction import DeltaCommitOperator, DeltaStartTransactionOperator
 from airflow_delta.operators.vacuum import DeltaVacuumOperator
-from airflow_delta.staging.paths import new_attempt
+from airflow_delta.table.abort import abort
+from airflow_delta.table.commit.publish import publish
+from airflow_delta.table.operations.vacuum.run import vacuum
+from airflow_delta.table.stage.stage_view import open_stage
+from airflow_delta.table.stage.write.collect import collect_files
+from airflow_delta.table.start.begin import begin
 from stores.clusters import MiniCluster
 from stores.tables import run_task
 from support import readers

@@ -12,17 +12,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_delta.commands.begin.begin import begin
-from airflow_delta.commands.publish.publish import publish
-from airflow_delta.commands.stage.stage_view import open_stage
-from airflow_delta.commands.vacuum.listing import even_cuts
-from airflow_delta.commands.vacuum.run_vacuum import vacuum
-from airflow_delta.commands.write.collect_write import collect_files
 from airflow_delta.log import DeltaLog
-from airflow_delta.log.checkpoint import ranges
+from airflow_delta.log.checkpoint import part as ranges
 from airflow_delta.log.checkpoint_write.writer import write_checkpoint
-from airflow_delta.log.statistics.footers import read_footers
+from airflow_delta.log.data_files.footers import read_footers
 from airflow_delta.log.storage import object as object_store
+from airflow_delta.table.commit.publish import publish
+from airflow_delta.table.operations.vacuum.listing import even_cuts
+from airflow_delta.table.operations.vacuum.run import vacuum
+from airflow_delta.table.stage.stage_view import open_stage
+from airflow_delta.table.stage.write.collect import collect_files
+from airflow_delta.table.start.begin import begin
 from stores.proxy import FaultProxy
 from stores.servers import Versitygw
 from support.tables import add, metadata, protocol, write_commit
@@ -234,7 +234,7 @@ def test_pieces_of_a_listing_are_the_listing(place: Place) -> None:
 
 
 def test_vacuum_lists_a_large_table_in_pieces(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    from airflow_delta.commands.vacuum import listing
+    from airflow_delta.table.operations.vacuum import listing
 
     create(place, 400)
     for number in range(400):

@@ -16,6 +16,7 @@ import deltalake
 import obstore
 import pytest
 
+from airflow_delta.contract.changes import SetProperties
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.operators.alter import DeltaAlterTableOperator
 from airflow_delta.operators.delete_update import DeltaDeleteOperator, DeltaUpdateOperator
@@ -24,7 +25,6 @@ from airflow_delta.operators.optimize import DeltaOptimizeOperator
 from airflow_delta.operators.pyspark import DeltaStagePySparkOperator
 from airflow_delta.operators.transaction import DeltaCommitOperator, DeltaStartTransactionOperator
 from airflow_delta.operators.vacuum import DeltaVacuumOperator
-from airflow_delta.staging.changes import SetProperties
 from stores.servers import STORES
 from stores.tables import Row, client, rows_of_copy, rows_on_store, rows_through_duckdb, run_task
 

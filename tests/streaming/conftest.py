@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from commands.flow import Table
+from table.flow import Table
 
 
 @pytest.fixture

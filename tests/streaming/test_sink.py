@@ -24,15 +24,15 @@ from airflow_delta.exceptions import (
 )
 from airflow_delta.log import DeltaLog
 from airflow_delta.streaming import DeltaBatchSink
-from airflow_delta.streaming.batches import committed_batches
-from commands.flow import Table
+from airflow_delta.streaming.sink import committed_batches
+from table.flow import Table
 
 pytestmark = pytest.mark.spark
 
 DRIVER = """
 import os, signal, sys
 from pyspark.sql import SparkSession
-from airflow_delta.commands import run_transaction as run
+from airflow_delta.table import run
 from airflow_delta.streaming import DeltaBatchSink
 
 table, source, checkpoint, when, at = *sys.argv[1:5], int(sys.argv[5])

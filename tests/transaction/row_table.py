@@ -18,10 +18,9 @@ from airflow_delta.log.actions.actions import Action, AddCDCFile, Metadata, Prot
 from airflow_delta.log.actions.deletion_vectors import inline_deletion_vector, read_deletion_vector, write_deletion_vectors
 from airflow_delta.log.features.properties import TableProperties
 from airflow_delta.log.schema.types import arrow_type, parse_schema
-from airflow_delta.log.statistics.statistics import stats_from_footer
-from airflow_delta.log.statistics.wide_bounds import with_wide_bounds
+from airflow_delta.log.statistics.statistics import stats_from_footer, with_wide_bounds
 from airflow_delta.transaction import CommitPolicy, Operation, OptimisticTransaction
-from airflow_delta.transaction.reads.key_set import KeySet
+from airflow_delta.transaction.reads.row_condition import KeySet
 from support import readers
 
 Row = dict[str, Any]
@@ -114,7 +113,7 @@ class RowTable:
         return {at: {**row, **parts} for at, row in enumerate(plain) if at not in gone}
 
     def files(self) -> list[AddFile]:
-        from airflow_delta.log.checkpoint.file_columns import FILE_COLUMNS, to_add_files
+        from airflow_delta.log.checkpoint.columns import FILE_COLUMNS, to_add_files
 
         return to_add_files(self.log().update().files(None, FILE_COLUMNS))
 

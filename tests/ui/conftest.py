@@ -47,8 +47,8 @@ def airflow_app() -> Iterator[Any]:
     from fastapi import FastAPI
 
     from airflow_delta.links.delta import URL_PREFIX
-    from airflow_delta.plugins import reading
-    from airflow_delta.plugins.pages import create_app
+    from airflow_delta.ui import reading
+    from airflow_delta.ui.pages import create_app
 
     reading.FRESH_FOR = reading.LISTED_FOR = 0.0  # a test reads again what it has changed
     initdb()
@@ -101,7 +101,7 @@ class Airflow:
 
     def ask_again(self) -> None:
         """Have the pages look up tables and connections again now."""
-        from airflow_delta.plugins import known
+        from airflow_delta.ui import known
 
         known._kept = None
 

@@ -13,8 +13,8 @@ import pytest
 from airflow_delta.exceptions import DeltaTableNotFoundException, ReadLimitException, VersionNotFoundException
 from airflow_delta.log import DeltaLog
 from airflow_delta.log.checkpoint import part as checkpoint_part
-from airflow_delta.plugins import data
-from airflow_delta.plugins.problems import of_error
+from airflow_delta.ui import data
+from airflow_delta.ui.problems import of_error
 from support.tables import add, commit_path, create_table, info, remove, table_with_commits, txn, write_commit
 
 

@@ -9,11 +9,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from airflow_delta.plugins import formats
-from airflow_delta.plugins.charts import commit_chart, sparkline
+from airflow_delta.ui import charts as formats
+from airflow_delta.ui.charts import commit_chart, sparkline
 
-TEMPLATES = sorted(path for path in files("airflow_delta.plugins").joinpath("templates").iterdir() if path.name.endswith(".html"))
-STATIC = sorted(files("airflow_delta.plugins").joinpath("static").iterdir(), key=lambda path: path.name)
+TEMPLATES = sorted(path for path in files("airflow_delta.ui").joinpath("templates").iterdir() if path.name.endswith(".html"))
+STATIC = sorted(files("airflow_delta.ui").joinpath("static").iterdir(), key=lambda path: path.name)
 
 
 @pytest.mark.parametrize(

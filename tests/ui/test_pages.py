@@ -219,8 +219,8 @@ def test_a_connection_that_the_user_may_not_read_is_not_looked_into(client, airf
 
 @pytest.mark.parametrize("spelled", ["s3://lake/a/t", "s3a://lake/a/t/", "S3N://lake/a/t"])
 def test_what_was_checked_is_what_is_opened(client, airflow, spelled):
-    from airflow_delta.plugins.access import Viewer
-    from airflow_delta.plugins.known import find_table
+    from airflow_delta.ui.access import Viewer
+    from airflow_delta.ui.known import find_table
 
     airflow.connection("lake", "s3a://lake/a/")
     viewer = Viewer(None)
@@ -248,9 +248,9 @@ AZURE_SPELLINGS = [
 @pytest.mark.parametrize("spelled", AZURE_SPELLINGS)
 @pytest.mark.parametrize("base_path", ["az://lake/x", f"abfs://{AZURE}/x"])
 def test_a_table_of_azure_is_for_those_who_may_read_its_connection(client, airflow, monkeypatch, base_path, spelled):
-    from airflow_delta.plugins.access import Viewer
-    from airflow_delta.plugins.known import find_table
-    from airflow_delta.plugins.problems import PageProblem
+    from airflow_delta.ui.access import Viewer
+    from airflow_delta.ui.known import find_table
+    from airflow_delta.ui.problems import PageProblem
 
     airflow.connection("lake", base_path, login="account", password="a2V5")
     for uri in (f"delta://abfs/{AZURE}/x/t", "delta://az/lake/x/t"):
@@ -595,7 +595,7 @@ def test_the_api_server_has_no_credentials_for_a_connection_without(client, airf
 
 def test_a_reader_has_one_identity_on_hdfs(monkeypatch):
     """A name node knows a process by one name, so a reader that is kept warm answers only for that one."""
-    from airflow_delta.plugins.readers import Readers, environment
+    from airflow_delta.ui.readers import Readers, environment
 
     monkeypatch.setenv("AWS_SESSION_TOKEN", "of-the-server")
     assert "AWS_SESSION_TOKEN" not in environment()
@@ -617,7 +617,7 @@ def test_a_reader_has_one_identity_on_hdfs(monkeypatch):
 
 @pytest.mark.slow
 def test_a_dead_endpoint_holds_up_no_other_table(client, airflow, known, endpoint, monkeypatch):
-    from airflow_delta.plugins import reading
+    from airflow_delta.ui import reading
 
     monkeypatch.setattr(reading, "READ_TIMEOUT", 15.0)
     options = {
@@ -633,7 +633,7 @@ def test_a_dead_endpoint_holds_up_no_other_table(client, airflow, known, endpoin
         time.sleep(1)
         assert client().get(page("table", known)).status_code == 200
         assert not any(answer.done() for answer in slow)
-        readers = [process for process in psutil.Process().children() if "airflow_delta.plugins.reader" in str(process.cmdline())]
+        readers = [process for process in psutil.Process().children() if "airflow_delta.ui.reader" in str(process.cmdline())]
         assert 2 <= len(readers) <= 4, "two for the connection, and those that are warm"
         told = [(" ".join(process.cmdline()), " ".join(process.environ())) for process in readers]
         answers = [answer.result() for answer in slow]
@@ -646,7 +646,7 @@ def test_a_dead_endpoint_holds_up_no_other_table(client, airflow, known, endpoin
 
 
 def test_what_takes_too_much_memory_is_too_large_to_show(client, known, monkeypatch):
-    from airflow_delta.plugins import readers, reading
+    from airflow_delta.ui import readers, reading
 
     reading.readers().stop()
     monkeypatch.setattr(readers, "MAX_MEMORY", 1)
@@ -658,7 +658,7 @@ def test_what_takes_too_much_memory_is_too_large_to_show(client, known, monkeypa
 
 
 def test_a_reader_that_ends_is_replaced(client, known):
-    from airflow_delta.plugins import reading
+    from airflow_delta.ui import reading
 
     for ask in range(2):
         assert client().get(page("table", known)).status_code == 200, ask
@@ -671,7 +671,7 @@ def test_a_page_is_read_once_for_many_viewers(known, airflow_app, monkeypatch):
     import asyncio
     import threading
 
-    from airflow_delta.plugins import reading
+    from airflow_delta.ui import reading
 
     asked, go_on = [], threading.Event()
 
@@ -696,7 +696,7 @@ def test_a_listing_that_takes_long_holds_up_no_history(airflow_app, monkeypatch)
     import asyncio
     import threading
 
-    from airflow_delta.plugins import reading
+    from airflow_delta.ui import reading
 
     listed, go_on = [], threading.Event()
 
@@ -724,7 +724,7 @@ def test_of_one_connection_two_reads_are_under_way_at_a_time(airflow_app, monkey
     import asyncio
     import threading
 
-    from airflow_delta.plugins import reading
+    from airflow_delta.ui import reading
 
     running, most, lock = {"a": 0, "b": 0}, {"a": 0, "b": 0}, threading.Lock()
 
@@ -751,7 +751,7 @@ def test_many_dead_endpoints_leave_readers_to_the_others(airflow_app, monkeypatc
     import asyncio
     import threading
 
-    from airflow_delta.plugins import reading
+    from airflow_delta.ui import reading
 
     ended = threading.Event()
 
@@ -782,8 +782,8 @@ def test_too_many_that_wait_are_told_so(airflow_app, monkeypatch):
     import asyncio
     import threading
 
-    from airflow_delta.plugins import reading
-    from airflow_delta.plugins.problems import PageProblem
+    from airflow_delta.ui import reading
+    from airflow_delta.ui.problems import PageProblem
 
     go_on = threading.Event()
     monkeypatch.setattr(reading, "WAITING_FOR_A_CONNECTION", 3)
@@ -812,7 +812,7 @@ def test_a_server_under_load_tells_who_is_too_many(airflow_app, client, known, m
     import httpx
     import uvicorn
 
-    from airflow_delta.plugins import pages, reading
+    from airflow_delta.ui import pages, reading
 
     token = client().cookies["_token"]
     found = pages._located
@@ -849,7 +849,7 @@ def test_a_server_under_load_tells_who_is_too_many(airflow_app, client, known, m
 
 
 def test_a_commit_is_read_once_and_again_when_it_is_another(client, known):
-    from airflow_delta.plugins import reading
+    from airflow_delta.ui import reading
 
     first = client().get(page("api/table", known)).json()
     kept = reading.remembered()._commits
@@ -864,7 +864,7 @@ def test_a_commit_is_read_once_and_again_when_it_is_another(client, known):
 
 
 def test_what_is_remembered_has_a_limit(monkeypatch):
-    from airflow_delta.plugins import remembered
+    from airflow_delta.ui import remembered
 
     monkeypatch.setattr(remembered, "MAX_BYTES", 10_000)
     memory = remembered.Remembered()
@@ -929,7 +929,7 @@ def test_no_page_shows_credentials(client, airflow, tmp_path):
 def test_an_error_keeps_the_secrets_of_the_connection(airflow_app):
     from airflow.sdk.log import mask_secret
 
-    from airflow_delta.plugins.problems import of_error
+    from airflow_delta.ui.problems import of_error
 
     mask_secret("a-key-that-is-secret")
     assert "a-key-that" not in of_error(OSError("refused: key=a-key-that-is-secret"), "s3://lake/x").detail
@@ -940,7 +940,7 @@ def test_below_a_path_every_link_keeps_it(airflow_app, client, known):
     from fastapi import FastAPI
     from starlette.testclient import TestClient
 
-    from airflow_delta.plugins.pages import create_app
+    from airflow_delta.ui.pages import create_app
 
     root = FastAPI(root_path="/airflow")
     root.mount("/delta-tables", create_app())

@@ -25,7 +25,7 @@ def test_airflow_takes_the_plugin():
 
 
 def test_a_worker_imports_nothing_of_the_app():
-    heavy = ("fastapi", "pyarrow", "obstore", "airflow.api_fastapi", "airflow_delta.plugins.pages")
+    heavy = ("fastapi", "pyarrow", "obstore", "airflow.api_fastapi", "airflow_delta.ui.pages")
     code = (
         "import airflow_delta.plugins.delta_tables, airflow_delta.links.delta, sys\n"
         f"print([module for module in {heavy} if module in sys.modules])"
@@ -41,8 +41,8 @@ class _Key:
 def test_without_what_the_pages_are_built_on_they_say_so(monkeypatch):
     from starlette.testclient import TestClient
 
-    from airflow_delta.plugins import pages
     from airflow_delta.plugins.delta_tables import LazyApp
+    from airflow_delta.ui import pages
 
     def gone():
         raise ImportError("No module named 'airflow.api_fastapi.gone'")

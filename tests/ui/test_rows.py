@@ -17,8 +17,8 @@ from pyroaring import BitMap64
 from airflow_delta.exceptions import ReadLimitException, VersionNotFoundException
 from airflow_delta.log import DeltaLog
 from airflow_delta.log.actions.deletion_vectors import inline_deletion_vector
-from airflow_delta.plugins import commit_rows
-from airflow_delta.plugins.commit_rows import RowsGoneError, RowsNotShownError, rows_of_commit
+from airflow_delta.ui import commit_rows
+from airflow_delta.ui.commit_rows import RowsGoneError, RowsNotShownError, rows_of_commit
 from support.tables import add, commit_path, create_table, info, metadata, protocol, remove, write_commit
 
 NAMES = ["a", "b", "c"]
@@ -376,8 +376,8 @@ def test_rows_and_listings_hold_up_no_history(airflow_app, monkeypatch):
     import asyncio
     import threading
 
-    from airflow_delta.plugins import reading
-    from airflow_delta.plugins.place import Place
+    from airflow_delta.ui import reading
+    from airflow_delta.ui.known import Place
 
     asked, go_on = [], threading.Event()
 

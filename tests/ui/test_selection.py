@@ -9,7 +9,7 @@ import deltalake
 import pyarrow as pa
 import pytest
 
-from airflow_delta.plugins import selection
+from airflow_delta.ui import selection
 from support.tables import add, create_table, info, txn, write_commit
 
 pytestmark = pytest.mark.airflow
@@ -91,7 +91,7 @@ def test_an_order(client, table, sort, found):
 
 
 def test_a_search_says_what_it_looked_at_and_goes_on(client, table, monkeypatch):
-    from airflow_delta.plugins import pages
+    from airflow_delta.ui import pages
 
     monkeypatch.setattr(pages, "SEARCHED", 3)
     first = client().get(page("api/table", table, operation="WRITE")).json()
@@ -109,7 +109,7 @@ def test_a_search_says_what_it_looked_at_and_goes_on(client, table, monkeypatch)
 
 
 def test_a_search_costs_a_page_at_most(client, table):
-    from airflow_delta.plugins import data
+    from airflow_delta.ui import data
 
     assert selection.SEARCHED <= data.MAX_PAGE
     assert client().get(page("table", table, operation="WRITE", limit=data.MAX_PAGE + 1)).status_code == 422

@@ -12,8 +12,8 @@ import pytest
 
 from airflow_delta.exceptions import DeltaTableNotFoundException, ReadLimitException
 from airflow_delta.log import DeltaLog
-from airflow_delta.plugins import table_state as states
-from airflow_delta.plugins.table_state import table_state
+from airflow_delta.ui import table_state as states
+from airflow_delta.ui.table_state import table_state
 from support.tables import add, create_table, info, metadata, protocol, table_with_commits, write_commit
 
 
@@ -77,7 +77,7 @@ def test_a_table_that_needs_a_newer_reader_keeps_its_columns(tmp_path):
 
 
 def test_a_wide_table_tells_its_first_columns(tmp_path, monkeypatch):
-    from airflow_delta.plugins import data
+    from airflow_delta.ui import data
 
     deltalake.write_deltalake(tmp_path / "wide", pa.table({f"c{number}": [1] for number in range(30)}))
     monkeypatch.setattr(data, "MAX_COLUMNS", 10)
@@ -87,7 +87,7 @@ def test_a_wide_table_tells_its_first_columns(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("limit", "value"), [("MAX_COMMITS", 3), ("MAX_TAIL_BYTES", 100)])
 def test_a_long_log_without_checksums_is_not_read(tmp_path, monkeypatch, limit, value):
-    from airflow_delta.plugins import data
+    from airflow_delta.ui import data
 
     path = table_with_commits(tmp_path / "long", 5)
     for checksum in (path / "_delta_log").glob("*.crc"):

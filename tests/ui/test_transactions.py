@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import pytest
 
-from airflow_delta.plugins.transaction_rows import brief_of
+from airflow_delta.ui.transaction_rows import brief_of
 from ui.runs import Runs
 
 pytestmark = pytest.mark.airflow
@@ -261,7 +261,7 @@ def test_what_a_user_may_not_see(runs, pages, monkeypatch):
 
 
 def test_nothing_to_do_is_no_failure(runs, pages, monkeypatch):
-    from airflow_delta.plugins import views
+    from airflow_delta.ui import views
 
     runs.run("quiet_night", 1, skip="before")
     assert pages.get("api/table", "quiet").status_code == 404, "no transaction has begun"

@@ -1,12 +1,28 @@
 """What Airflow's own commands are made of, for the commands of ``airflow delta``.
 
 Waits for: a public base for the commands of providers. Without it there is no ``airflow delta``.
+
+Names and arguments of commands, which Airflow asks of every provider at the start of every command: as light as it can be.
+
+Airflow documents that providers bring commands, and imports this module for it, but does not declare it public. Waits for: a
+public base for the commands of providers. Without it there is no ``airflow delta``.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from airflow.cli.cli_config import (
+    ARG_OUTPUT,
+    ARG_VERBOSE,
+    ARG_YES,
+    ActionCommand,
+    Arg,
+    CLICommand,
+    GroupCommand,
+    lazy_load_command,
+    positive_int,
+)
 from airflow.cli.simple_table import AirflowConsole, SimpleTable
 from airflow.utils import cli as cli_utils
 from airflow.utils.providers_configuration_loader import providers_configuration_loaded
@@ -26,3 +42,16 @@ def set_pool(name: str, *, slots: int, description: str, include_deferred: bool)
     from airflow_delta.airflow_internals.database import Pool
 
     Pool.create_or_update_pool(name, slots=slots, description=description, include_deferred=include_deferred)
+
+
+__all__ = [
+    "ARG_OUTPUT",
+    "ARG_VERBOSE",
+    "ARG_YES",
+    "ActionCommand",
+    "Arg",
+    "CLICommand",
+    "GroupCommand",
+    "lazy_load_command",
+    "positive_int",
+]

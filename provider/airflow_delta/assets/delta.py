@@ -15,16 +15,15 @@ from urllib.parse import SplitResult, quote, unquote, urlsplit
 from airflow.sdk import Asset
 from airflow.sdk.definitions.asset import BaseAsset
 
+from airflow_delta.contract.location import AZURE, SCHEMES, STORES, Location, check_no_secret, dataset_name, store_of
 from airflow_delta.exceptions import DeltaIllegalArgumentException
-from airflow_delta.openlineage.naming import dataset_name
-from airflow_delta.staging.location import AZURE, SCHEMES, STORES, Location, check_no_secret, store_of
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.openlineage.facet import Dataset as OpenLineageDataset
     from airflow.sdk.lineage import LineageContext
 
-    from airflow_delta.commands.inspect.watch import Match
-    from airflow_delta.staging.contract import CommitResult
+    from airflow_delta.contract.payloads import CommitResult
+    from airflow_delta.table.observe.watch import Match
 
 SCHEME = "delta"
 

@@ -1,25 +1,38 @@
-"""The implementation of the ``airflow delta`` commands."""
+"""The implementation of the ``airflow delta`` commands.
+
+The implementation of ``airflow delta diff``.
+
+The implementation of ``airflow delta pool``.
+
+The implementation of ``airflow delta check-dags``.
+"""
 
 from __future__ import annotations
 
 import functools
 import os
+import sys
 import time
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.airflow_internals.command_line import AirflowConsole, cli_utils, providers_configuration_loaded
+from airflow_delta.assets.delta import delta_asset_uri
 from airflow_delta.cli.output import print_data, print_line, print_rows, printable, size, span, utc
 from airflow_delta.cli.progress import progress_shown
 from airflow_delta.exceptions import DeltaError, DeltaTableNotFoundException, VacuumRetentionPeriodTooShortException
 from airflow_delta.links.delta import masked_by_airflow
+from airflow_delta.masking import message_of
+from airflow_delta.pools import table_pool
 
 if TYPE_CHECKING:
-    from airflow_delta.commands.inspect.observe import CommitSummary
-    from airflow_delta.commands.outcome.open_transactions import TransactionState
     from airflow_delta.log.delta_log import DeltaLog
+    from airflow_delta.table.observe.observe import CommitSummary
+    from airflow_delta.table.state.open_transactions import TransactionState
+
 
 _Command = Callable[[Namespace], None]
 
@@ -55,7 +68,7 @@ def command(*, audited: bool = False) -> Callable[[_Command], _Command]:
 
 
 def _readable(error: Exception) -> str:
-    from airflow_delta.hooks.named import MissingConnection
+    from airflow_delta.hooks.fields import MissingConnection
 
     if isinstance(error, VacuumRetentionPeriodTooShortException):
         return f"{error} On the command line, pass --no-retention-check."
@@ -75,7 +88,7 @@ def _readable(error: Exception) -> str:
 @command()
 def delta_history(args: Namespace) -> None:
     """Show the versions of a table, newest first."""
-    from airflow_delta.commands.inspect.observe import recent_commits
+    from airflow_delta.table.observe.observe import recent_commits
 
     commits = recent_commits(existing_table(args), args.limit, before=args.before)
     if not print_data([commit.to_dict() for commit in commits], args.output):
@@ -100,7 +113,7 @@ def _commit_row(commit: CommitSummary) -> dict[str, Any]:
 @command()
 def delta_describe(args: Namespace) -> None:
     """Show schema, partitioning, features, properties and size of a table."""
-    from airflow_delta.commands.inspect.describe import describe
+    from airflow_delta.table.observe.describe import describe
 
     detail = describe(_log(args))
     if print_data(detail, args.output):
@@ -126,8 +139,8 @@ def delta_describe(args: Namespace) -> None:
 @command()
 def delta_transactions(args: Namespace) -> None:
     """Show the transactions that have staged files."""
-    from airflow_delta.cli.runs import with_runs
-    from airflow_delta.commands.outcome.open_transactions import STATES, list_transactions
+    from airflow_delta.cli.output import with_runs
+    from airflow_delta.table.state.open_transactions import STATES, list_transactions
 
     log = _log(args)
     found = with_runs(list_transactions(log, states=args.state or STATES))
@@ -164,8 +177,8 @@ def _transaction_row(transaction: TransactionState, now: int) -> dict[str, Any]:
 @command(audited=True)
 def delta_abort(args: Namespace) -> None:
     """Abort a transaction and delete its staged files."""
-    from airflow_delta.commands.outcome.open_transactions import transaction_state
-    from airflow_delta.commands.publish.abort import abort_transaction
+    from airflow_delta.table.abort import abort_transaction
+    from airflow_delta.table.state.open_transactions import transaction_state
 
     log = _log(args)
     found = transaction_state(log, args.transaction_id)
@@ -188,7 +201,7 @@ def delta_abort(args: Namespace) -> None:
 @command(audited=True)
 def delta_vacuum(args: Namespace) -> None:
     """Delete files that no version within the retention needs, or list them."""
-    from airflow_delta.commands.vacuum.run_vacuum import vacuum
+    from airflow_delta.table.operations.vacuum.run import vacuum
 
     result = vacuum(
         _log(args),
@@ -271,3 +284,80 @@ def _confirm(question: str) -> None:
         raise SystemExit("Cancelled: no answer. Pass --yes to run without a prompt.") from None
     if answer.strip().lower() not in ("y", "yes"):
         raise SystemExit("Cancelled")
+
+
+@command()
+def delta_diff(args: Namespace) -> None:
+    """Show the rows that a version added, removed and changed."""
+    from airflow_delta.table.diff.report import diff_to_dict, summary
+    from airflow_delta.table.diff.sides import schema_lines
+    from airflow_delta.table.diff.table_diff import given_keys, published_diff
+
+    log = existing_table(args)
+    keys = given_keys(log, args.version, args.keys)
+    found = published_diff(log, args.version, keys=keys, sample=args.rows, limit=args.max_compared)
+    data = diff_to_dict(found)
+    if print_data(data, args.output):
+        return
+    print_line(f"Version {found.version}. {summary(found)}")
+    for line in schema_lines(found.schema_changes):
+        print_line(line)
+    shown = [("+", row) for row in data["sample"]["added"]] + [("-", row) for row in data["sample"]["removed"]]
+    for change in data["sample"]["changed"]:
+        shown += [("before", change["before"]), ("after", change["after"])]
+    if shown:
+        names = list(dict.fromkeys(name for _, row in shown for name in row))
+        print_rows([_row(kind, row, names) for kind, row in shown], args.output, fold=names)
+
+
+def _row(kind: str, row: Mapping[str, Any], names: list[str]) -> dict[str, Any]:
+    return {"": kind, **{name: row.get(name) for name in names}}
+
+
+@command(audited=True)
+def delta_pool(args: Namespace) -> None:
+    """Make the pool of a table, or give it another number of slots."""
+    from airflow_delta.airflow_internals.command_line import set_pool
+
+    name = table_pool(args.table, args.conn_id)
+    uri = delta_asset_uri(args.table, args.conn_id)
+    # A task that is deferred is in the middle of its transaction.
+    set_pool(name, slots=args.slots, description=f"Writers of {uri}", include_deferred=True)
+    if print_data({"pool": name, "table": uri, "slots": args.slots, "include_deferred": True}, args.output):
+        return
+    if args.output == "plain":
+        print_rows([{"pool": name, "slots": args.slots}], args.output)
+        return
+    print_line(f"Pool {name} has {args.slots} {'slot' if args.slots == 1 else 'slots'}.")
+
+
+@command()
+def delta_check_dags(args: Namespace) -> None:
+    """Show what is wrong with the Delta tasks of Dag files; a file that cannot be read counts as wrong."""
+    from airflow.sdk import conf
+
+    from airflow_delta.airflow_internals.command_line import dag_bag
+    from airflow_delta.dag_checks import dag_problems
+
+    dags_folder = Path(conf.get("core", "dags_folder"))
+    wanted = Path(args.dag_folder) if args.dag_folder else dags_folder
+    # As in Airflow, where a Dag file can import modules of its bundle.
+    sys.path += [str(dags_folder), str((wanted if wanted.is_dir() else wanted.parent).absolute())]
+    bag = dag_bag(str(wanted))
+    dags = sorted(bag.dags.values(), key=lambda dag: str(dag.dag_id))
+    rows = [
+        {"file": str(path), "dag": None, "task": None, "problem": printable(message_of(error))}
+        for path, error in sorted(bag.import_errors.items())
+    ]
+    rows += [
+        {"file": str(dag.relative_fileloc), "dag": problem.dag_id, "task": problem.task_id, "problem": problem.message}
+        for dag in dags
+        for problem in dag_problems(dag)
+    ]
+    if not print_data(rows, args.output):
+        if rows:
+            print_rows(rows, args.output, fold=("problem",))
+        else:
+            print_line(f"Checked {len(dags)} {'Dag' if len(dags) == 1 else 'Dags'}: nothing is wrong with their Delta tasks.")
+    if rows:
+        raise SystemExit(1)

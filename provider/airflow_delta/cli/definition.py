@@ -8,7 +8,7 @@ from __future__ import annotations
 from argparse import BooleanOptionalAction
 from typing import Any
 
-from airflow_delta.airflow_internals.command_arguments import (
+from airflow_delta.airflow_internals.command_line import (
     ARG_OUTPUT,
     ARG_VERBOSE,
     ARG_YES,
@@ -137,7 +137,7 @@ DELTA_COMMANDS = (
             "Show the rows that a version added, removed and changed. Rows that were only copied to another file are left out. "
             "-o json or yaml shows all columns."
         ),
-        func=lazy_load_command("airflow_delta.cli.diff.delta_diff"),
+        func=lazy_load_command("airflow_delta.cli.commands.delta_diff"),
         args=(ARG_TABLE, ARG_VERSION, ARG_KEYS, ARG_SAMPLE, ARG_ROWS_COMPARED, *_COMMON),
     ),
     ActionCommand(
@@ -181,7 +181,7 @@ DELTA_COMMANDS = (
             "Make the Airflow pool that airflow_delta.pools.table_pool(TABLE) names, or change its slots. With one slot, the "
             "tasks with this pool write to the table one after the other."
         ),
-        func=lazy_load_command("airflow_delta.cli.pool.delta_pool"),
+        func=lazy_load_command("airflow_delta.cli.commands.delta_pool"),
         args=(ARG_TABLE, ARG_SLOTS, *_COMMON),
     ),
     ActionCommand(
@@ -191,7 +191,7 @@ DELTA_COMMANDS = (
             "Read Dag files, and show what is wrong with their Delta tasks as far as the files say: parameters, the syntax of "
             "predicates and expressions without templates, stages without a transaction. Ends with 1 if there is anything."
         ),
-        func=lazy_load_command("airflow_delta.cli.check_dags.delta_check_dags"),
+        func=lazy_load_command("airflow_delta.cli.commands.delta_check_dags"),
         args=(ARG_DAG_FOLDER, ARG_OUTPUT, ARG_VERBOSE),
     ),
 )

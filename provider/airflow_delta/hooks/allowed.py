@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from urllib.parse import urlsplit
 
+from airflow_delta.contract.location import AZURE, GCS, HDFS, S3
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.log.storage.options import CREDENTIAL_ENDPOINTS, ENDPOINTS, FILES, NETWORK, is_explicit
 from airflow_delta.masking import masked
-from airflow_delta.staging.location import AZURE, GCS, HDFS, S3
 
 SECTION = "delta"
 TASK, TRIGGERER, API_SERVER = "task", "triggerer", "api_server"

@@ -19,10 +19,10 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from airflow_delta.contract.location import AZURE, S3
 from airflow_delta.exceptions import CredentialsUnavailableException, DeltaIllegalArgumentException
 from airflow_delta.hooks.allowed import Allowed
 from airflow_delta.log.storage.options import check_identity
-from airflow_delta.staging.location import AZURE, S3
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection

@@ -12,14 +12,13 @@ from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.sdk.log import mask_secret
 
+from airflow_delta.contract.location import AZURE, FILE, Location, check_no_secret, store_of
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.cloud import assumed_role
-from airflow_delta.hooks.fields import IDENTITY, ConnectionFields
+from airflow_delta.hooks.fields import IDENTITY, ConnectionFields, named_connection
 from airflow_delta.hooks.frames import ROW_LIMIT, DataFrameType, as_frame, check_df_type, read_changes_with_spark, read_with_spark
 from airflow_delta.hooks.location import one_spelling
-from airflow_delta.hooks.named import named_connection
 from airflow_delta.masking import masked, secret_values
-from airflow_delta.staging.location import AZURE, FILE, Location, check_no_secret, store_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -182,7 +181,7 @@ class DeltaHook(BaseHook):
         options: dict[str, Any] = {"version": version, "timestamp": timestamp, "where": where, "columns": columns}
         if df_type == "spark":
             return read_with_spark(log, spark, **options)
-        from airflow_delta.commands.read.read_table import read_table
+        from airflow_delta.table.read.read_table import read_table
 
         return as_frame(read_table(log, **options, limit=limit), df_type)
 
@@ -228,7 +227,7 @@ class DeltaHook(BaseHook):
         }
         if df_type == "spark":
             return read_changes_with_spark(log, spark, **options)
-        from airflow_delta.commands.changes.read_changes import read_changes
+        from airflow_delta.table.changes.read import read_changes
 
         return as_frame(read_changes(log, **options, limit=limit), df_type)
 
@@ -269,7 +268,7 @@ class DeltaHook(BaseHook):
             return False, masked(f"{type(error).__name__}: {error}", self._secrets())
 
     def _probe(self, options: Mapping[str, str]) -> str:
-        from airflow_delta.log.storage.conditional_put import check_conditional_put
+        from airflow_delta.log.storage.puts import check_conditional_put
 
         store = self.get_conn()
         files, directories = store.list_children("")

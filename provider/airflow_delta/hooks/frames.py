@@ -13,8 +13,8 @@ from airflow_delta.exceptions import DeltaIllegalArgumentException
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from airflow_delta.commands.read.read_table import Rows
     from airflow_delta.log.delta_log import DeltaLog
+    from airflow_delta.table.read.read_table import Rows
 
 DataFrameType = Literal["arrow", "pandas", "polars", "spark"]
 
@@ -69,9 +69,8 @@ def read_with_spark(
     timestamp: datetime | int | None,
 ) -> DataFrame:
     """Return the rows of a version as a lazy DataFrame; parameters as for ``get_df``."""
-    from airflow_delta.commands.inspect.scan_version import plan_version_scan
-    from airflow_delta.commands.read.read_table import snapshot_of, wanted_fields
     from airflow_delta.spark.read import read_scan_plan
+    from airflow_delta.table.read.read_table import plan_version_scan, snapshot_of, wanted_fields
 
     session = _active_session(spark, log.uri)
     snapshot = snapshot_of(log, version, timestamp)
@@ -84,12 +83,11 @@ def read_changes_with_spark(
     log: DeltaLog, spark: SparkSession | None, *, where: str | None, columns: Sequence[str] | None, **versions: Any
 ) -> DataFrame:
     """Return changed rows as a lazy DataFrame; parameters as for ``read_changes``."""
-    from airflow_delta.commands.changes.plan_changes import plan_changes
-    from airflow_delta.commands.changes.read_changes import change_schema
-    from airflow_delta.commands.read.read_table import wanted_fields
     from airflow_delta.log.expressions.predicate import Predicate
     from airflow_delta.log.schema.types import parse_schema
     from airflow_delta.spark.changes import read_change_plan
+    from airflow_delta.table.changes.read import change_schema, plan_changes
+    from airflow_delta.table.read.read_table import wanted_fields
 
     session = _active_session(spark, log.uri)
     plan = plan_changes(log, **versions)

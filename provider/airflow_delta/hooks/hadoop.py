@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
+from airflow_delta.contract.location import PAGES
 from airflow_delta.exceptions import SparkCredentialsException
-from airflow_delta.staging.location import PAGES
 
 OWN_CREDENTIALS = 'Or give Spark credentials of its own, and set spark_credentials="own".'
 

@@ -6,8 +6,8 @@ import os
 import re
 from collections.abc import Mapping
 
+from airflow_delta.contract.location import FILE, Location, store_of
 from airflow_delta.exceptions import DeltaIllegalArgumentException
-from airflow_delta.staging.location import FILE, Location, store_of
 
 _ONE_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(?!/)")
 

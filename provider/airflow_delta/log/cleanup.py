@@ -1,4 +1,7 @@
-"""Deleting expired commits, checkpoints and checksums after a checkpoint (Delta's MetadataCleanup)."""
+"""Deleting expired commits, checkpoints and checksums after a checkpoint (Delta's MetadataCleanup).
+
+Checkpoints that must outlive a dropped feature (protocol, "Checkpoint Protection").
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from airflow_delta.exceptions import DeltaLogCorruptedException
 from airflow_delta.log.actions.decode import required_timestamp
-from airflow_delta.log.checkpoint_write.protection import protected_before
 from airflow_delta.log.features.protocol import check_can_write, features
 from airflow_delta.log.segment.segment import CheckpointFiles, LogListing
 from airflow_delta.log.storage.file_names import (
@@ -30,6 +32,17 @@ from airflow_delta.log.time_travel import first_recorded_version
 if TYPE_CHECKING:
     from airflow_delta.log.snapshot import Snapshot
     from airflow_delta.log.storage.base import FileStatus
+
+
+_PROPERTY = "delta.requireCheckpointProtectionBeforeVersion"
+
+
+def protected_before(snapshot: Snapshot) -> int:
+    """Return the version below which only clients that support the protocol may write checkpoints; 0 if there is none."""
+    if "checkpointProtection" not in features(snapshot.protocol):
+        return 0
+    return int(snapshot.properties.get(_PROPERTY) or 0)
+
 
 logger = logging.getLogger(__name__)
 

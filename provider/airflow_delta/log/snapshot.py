@@ -374,7 +374,7 @@ class Snapshot:
 
     def add_files(self, predicate: str | Predicate | None = None) -> list[AddFile]:
         """Return the table's files as actions, for results known to be small."""
-        from airflow_delta.log.checkpoint.file_columns import FILE_COLUMNS, to_add_files
+        from airflow_delta.log.checkpoint.columns import FILE_COLUMNS, to_add_files
 
         return to_add_files(self.files(predicate, FILE_COLUMNS))
 
@@ -383,7 +383,7 @@ class Snapshot:
         found = {add.path: add for add in self.tail_files().adds.values() if add.path in paths}
         missing = {path for path in paths if path not in found}
         if missing and self.segment.checkpoint is not None:
-            from airflow_delta.log.checkpoint.file_columns import FILE_COLUMNS, to_add_files
+            from airflow_delta.log.checkpoint.columns import FILE_COLUMNS, to_add_files
             from airflow_delta.log.replay.filter import PathFilter
             from airflow_delta.log.replay.live_files import live_files
 
@@ -414,7 +414,7 @@ class Snapshot:
 
     def tail_files(self) -> TailFiles:
         """Return the file actions of the commits after the checkpoint, reconciled; raises as :meth:`check_readable` does."""
-        from airflow_delta.log.segment.log_compaction import read_tail
+        from airflow_delta.log.segment.segment import read_tail
 
         with self._lock:
             read_commits = ReadOnce(self.log.read_commit_range)
@@ -532,7 +532,7 @@ class Snapshot:
 
     def count_totals(self) -> Totals:
         """Count the files regardless of the checksum: reads their paths and sizes, and if they are few, everything."""
-        from airflow_delta.log.replay.counts import count_totals
+        from airflow_delta.log.replay.live_files import count_totals
 
         return self.read_with_checkpoint(count_totals)
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_delta.choices import Given, is_literal
-from airflow_delta.operators.base import Parts, templated
-from airflow_delta.operators.spark_runner import SparkRunner
-from airflow_delta.operators.table import SPARK_OPERATION, DeltaTableOperator
-from airflow_delta.staging.changes import Change, kind_problem
-from airflow_delta.staging.contract import StagedWrite
+from airflow_delta.contract.changes import Change, kind_problem
+from airflow_delta.contract.choices import Given, is_literal
+from airflow_delta.contract.payloads import StagedWrite
+from airflow_delta.tasks.base import Parts, templated
+from airflow_delta.tasks.operation import SPARK_OPERATION, DeltaTableOperator
+from airflow_delta.tasks.spark.runner import SparkRunner
 
 if TYPE_CHECKING:
-    from airflow_delta.commands.stage.stage_view import SparkWork, StageView
+    from airflow_delta.table.stage.stage_view import SparkWork, StageView
 
 
 class DeltaAlterTableOperator(DeltaTableOperator):
@@ -21,11 +21,11 @@ class DeltaAlterTableOperator(DeltaTableOperator):
 
     Spark starts only if rows have to be checked: for ADD CONSTRAINT, and for SET NOT NULL if statistics do not count nulls.
 
-    :param changes: values of :mod:`airflow_delta.staging.changes` (``AddColumns``, ``RenameColumn``, ...) or their JSON form,
+    :param changes: values of :mod:`airflow_delta.contract.changes` (``AddColumns``, ``RenameColumn``, ...) or their JSON form,
         ``{"change": "RenameColumn", "column": "a", "newName": "b"}``. (templated)
 
-    The other parameters are those of :class:`~airflow_delta.operators.table.DeltaTableOperator` and of
-    :class:`~airflow_delta.operators.spark_runner.SparkRunner`.
+    The other parameters are those of :class:`~airflow_delta.tasks.operation.DeltaTableOperator` and of
+    :class:`~airflow_delta.tasks.spark.runner.SparkRunner`.
     """
 
     parts: ClassVar[Parts] = SPARK_OPERATION
@@ -47,7 +47,7 @@ class DeltaAlterTableOperator(DeltaTableOperator):
 
     def plan(self, stage: StageView) -> SparkWork | StagedWrite:
         """Return the staged write, or what Spark has to check first."""
-        from airflow_delta.commands.stage.plan_alter import plan_alter
+        from airflow_delta.table.stage.plan_table import plan_alter
 
         return plan_alter(stage, changes=self.changes)
 

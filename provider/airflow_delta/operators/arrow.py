@@ -9,17 +9,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.standard.operators.python import PythonOperator
 
-from airflow_delta.choices import Given, check_literals, is_literal
+from airflow_delta.contract.choices import Given, check_literals, is_literal
+from airflow_delta.contract.options import COMPARES, REPLACEMENTS, check_writer_options, writer_option_problem
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.frames import ROW_LIMIT
-from airflow_delta.operators.base import DeltaOperator, Parts, templated
-from airflow_delta.operators.drift import drift_told
 from airflow_delta.operators.pyspark import authors_own, call_injected, without_injected
-from airflow_delta.operators.stage_work import STAGE_COLOR, GivenTable, StageWork
-from airflow_delta.operators.table_reads import StageReadRecorder, change_bounds
-from airflow_delta.operators.write_options import WriteOptions
-from airflow_delta.staging.options import check_writer_options
-from airflow_delta.staging.without_spark import COMPARES, REPLACEMENTS, writer_option_problem
+from airflow_delta.tasks.base import DeltaOperator, Parts, templated
+from airflow_delta.tasks.stage_work import STAGE_COLOR, GivenTable, StageReadRecorder, StageWork, change_bounds, drift_told
+from airflow_delta.tasks.write_options import WriteOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,7 +44,7 @@ class ArrowTableReader(StageReadRecorder):
         :raises ReadLimitException: if there are more rows than ``limit``.
         :raises PredicateException: if ``where`` does not parse, or only Spark can evaluate it.
         """
-        from airflow_delta.commands.arrow.table_rows import table_rows
+        from airflow_delta.table.arrow.table_rows import table_rows
 
         rows = table_rows(self._stage, where, columns=columns, limit=limit)
         self.note(where)
@@ -61,7 +58,7 @@ class ArrowTableReader(StageReadRecorder):
         :param limit: number of rows that may be returned; ``None`` for any.
         :raises DeltaIllegalStateException: if the table did not record changes throughout the range.
         """
-        from airflow_delta.commands.changes.read_changes import read_changes
+        from airflow_delta.table.changes.read import read_changes
 
         return read_changes(self._stage.log, **change_bounds(start, end), limit=limit, snapshot=self._stage.snapshot).to_table()
 
@@ -77,9 +74,9 @@ class DeltaStageArrowOperator(DeltaOperator, PythonOperator):
     :param python_callable: function that returns the rows.
     :param write_options: ``compression`` and ``maxRecordsPerFile``, as for Spark's Parquet writer. (templated)
 
-    The other parameters are those of :class:`~airflow_delta.operators.stage_work.StageWork`,
-    :class:`~airflow_delta.operators.stage_work.GivenTable` and
-    :class:`~airflow_delta.operators.write_options.WriteOptions`.
+    The other parameters are those of :class:`~airflow_delta.tasks.stage_work.StageWork`,
+    :class:`~airflow_delta.tasks.stage_work.GivenTable` and
+    :class:`~airflow_delta.tasks.write_options.WriteOptions`.
     """
 
     parts: ClassVar[Parts] = (StageWork, GivenTable, WriteOptions)
@@ -120,7 +117,7 @@ class DeltaStageArrowOperator(DeltaOperator, PythonOperator):
                 yield from () if problem is None else (f"it has {problem}.",)
 
     def execute(self, context: Context) -> Any:
-        """Return the staged write; raises as :func:`airflow_delta.commands.arrow.stage_rows.stage_arrow` does."""
+        """Return the staged write; raises as :func:`airflow_delta.table.arrow.stage_rows.stage_arrow` does."""
         self._work = self.hold(StageWork)
         self._work.open(context)
         if (done := self._work.report_if_committed(WriteOptions.of(self).mode)) is not None:
@@ -129,9 +126,9 @@ class DeltaStageArrowOperator(DeltaOperator, PythonOperator):
 
     def execute_callable(self) -> Any:
         """Run the function, write its rows, and turn the files into staged actions."""
-        from airflow_delta.commands.arrow.stage_rows import check_possible, stage_arrow
-        from airflow_delta.commands.write.collect_write import collect_stage
-        from airflow_delta.commands.write.plan_write import plan_stage
+        from airflow_delta.table.arrow.stage_rows import check_possible, stage_arrow
+        from airflow_delta.table.stage.write.collect import collect_stage
+        from airflow_delta.table.stage.write.plan import plan_stage
 
         work = self._work
         stage = work.view(work.log.uri)

@@ -8,27 +8,26 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseXCom
 
-from airflow_delta.choices import Choices, Given, check_choices, check_literals, is_literal
+from airflow_delta.contract.audit import BOUNDS, RATIOS, limits_problem
+from airflow_delta.contract.choices import FAIL_OR_WARN, Choices, Given, check_choices, check_literals, is_literal
+from airflow_delta.contract.payloads import read_version_name, what_was_read
 from airflow_delta.exceptions import DeltaAuditFailedException, DeltaIllegalArgumentException
-from airflow_delta.operators.base import DeltaOperator, Parts, templated
-from airflow_delta.operators.ended import check_not_aborted
-from airflow_delta.operators.expected_stages import valid_reports
-from airflow_delta.operators.identity import flatten_reports, stage_identity
-from airflow_delta.operators.origin import open_transaction
-from airflow_delta.operators.spark_runner import SparkRunner
-from airflow_delta.operators.stage_work import GivenTable
-from airflow_delta.read_versions import read_version_name, what_was_read
 from airflow_delta.retry_policies import AUDIT_ERRORS
-from airflow_delta.staging.audit import BOUNDS, RATIOS, limits_problem
-from airflow_delta.staging.choices import FAIL_OR_WARN
+from airflow_delta.tasks.base import DeltaOperator, Parts, templated
+from airflow_delta.tasks.ended import check_not_aborted
+from airflow_delta.tasks.expected_stages import valid_reports
+from airflow_delta.tasks.handle_check import open_transaction
+from airflow_delta.tasks.identity import flatten_reports, stage_identity
+from airflow_delta.tasks.spark.runner import SparkRunner
+from airflow_delta.tasks.stage_work import GivenTable
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_delta.commands.audit.audit import AuditedTable
+    from airflow_delta.contract.audit import AuditCheck, AuditReport, SqlCheck
+    from airflow_delta.contract.payloads import TransactionHandle
     from airflow_delta.log.delta_log import DeltaLog
-    from airflow_delta.staging.audit import AuditCheck, AuditReport, SqlCheck
-    from airflow_delta.staging.contract import TransactionHandle
+    from airflow_delta.table.audit.audit import AuditedTable
 
 __all__ = ["AUDIT_ERRORS", "DeltaAuditOperator"]
 
@@ -59,8 +58,8 @@ class DeltaAuditOperator(DeltaOperator):
     :param on_undecidable: ``fail`` (default) or ``warn``, if statistics cannot decide a check. (templated)
     :param delta_conn_id: connection to the table; default: the start task's. (templated)
 
-    The other parameters are those of :class:`~airflow_delta.operators.stage_work.GivenTable` and
-    :class:`~airflow_delta.operators.spark_runner.SparkRunner`.
+    The other parameters are those of :class:`~airflow_delta.tasks.stage_work.GivenTable` and
+    :class:`~airflow_delta.tasks.spark.runner.SparkRunner`.
     """
 
     transaction_role: ClassVar[str] = "audit"
@@ -165,10 +164,10 @@ class DeltaAuditOperator(DeltaOperator):
         )
 
     def _audit(self, log: DeltaLog, handle: TransactionHandle, context: Context) -> AuditReport:
-        from airflow_delta.commands.audit.audit import AuditedTable, audit_report, parse_sql_checks
-        from airflow_delta.commands.audit.statistics import statistics_checks
-        from airflow_delta.commands.outcome.find_commit import committed_earlier
-        from airflow_delta.commands.publish.publish import committed_before
+        from airflow_delta.table.audit.audit import AuditedTable, audit_report, parse_sql_checks
+        from airflow_delta.table.audit.statistics import statistics_checks
+        from airflow_delta.table.commit.publish import committed_before
+        from airflow_delta.table.state.find_commit import committed_earlier
 
         queries = parse_sql_checks(self.checks, on_failure=self.on_failure)
         statistics = statistics_checks(
@@ -214,7 +213,7 @@ class DeltaAuditOperator(DeltaOperator):
         return audit_report(handle, outcomes)
 
     def _ask(self, log: DeltaLog, table: AuditedTable, queries: Sequence[SqlCheck], context: Context) -> list[AuditCheck]:
-        from airflow_delta.commands.audit.audit import judge_answers, plan_sql_checks
+        from airflow_delta.table.audit.audit import judge_answers, plan_sql_checks
 
         runner = self.hold(SparkRunner)
         request = plan_sql_checks(table, queries, **stage_identity(context), spark_table_uri=runner.spark_table_uri)
@@ -232,7 +231,7 @@ class DeltaAuditOperator(DeltaOperator):
             self.log.warning("Could not delete %s of table %s: %s", directory, log.uri, error)
 
     def _log_check(self, handle: TransactionHandle, check: AuditCheck) -> None:
-        from airflow_delta.staging.audit import WARN
+        from airflow_delta.contract.audit import WARN
 
         if check.passed:
             level, verdict = logging.INFO, "passed"

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
-from airflow_delta.operators.identity import whole_number
-from airflow_delta.operators.table import DeltaMaintenanceBase
+from airflow_delta.tasks.identity import whole_number
+from airflow_delta.tasks.operation import DeltaMaintenanceBase
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_delta.log.delta_log import DeltaLog
-    from airflow_delta.operators.committing import CommitPart
+    from airflow_delta.tasks.committing import CommitPart
 
 
 class DeltaCloneOperator(DeltaMaintenanceBase):
@@ -30,7 +30,7 @@ class DeltaCloneOperator(DeltaMaintenanceBase):
     :param source_conn_id: connection to the source; default: ``delta_conn_id``. (templated)
     :param source_uri: URI of the source for readers of the clone, if it differs (``s3a://``). (templated)
 
-    The other parameters are those of :class:`~airflow_delta.operators.table.DeltaMaintenanceBase`.
+    The other parameters are those of :class:`~airflow_delta.tasks.operation.DeltaMaintenanceBase`.
     """
 
     template_fields: Sequence[str] = (
@@ -70,7 +70,7 @@ class DeltaCloneOperator(DeltaMaintenanceBase):
 
         :raises DeltaIllegalStateException: if the table exists, or with ``replace`` is not empty.
         """
-        from airflow_delta.commands.clone import clone_table
+        from airflow_delta.table.operations.clone import clone_table
 
         result = clone_table(
             log,

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.operators.table import DeltaMaintenanceBase
+from airflow_delta.tasks.operation import DeltaMaintenanceBase
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_delta.log.delta_log import DeltaLog
-    from airflow_delta.operators.committing import CommitPart
+    from airflow_delta.tasks.committing import CommitPart
 
 
 class DeltaConvertOperator(DeltaMaintenanceBase):
@@ -24,7 +24,7 @@ class DeltaConvertOperator(DeltaMaintenanceBase):
     :param properties: properties of the table. (templated)
     :param time_zone: time zone of timestamps in directory names without one. (templated)
 
-    The other parameters are those of :class:`~airflow_delta.operators.table.DeltaMaintenanceBase`.
+    The other parameters are those of :class:`~airflow_delta.tasks.operation.DeltaMaintenanceBase`.
     """
 
     template_fields: Sequence[str] = (*DeltaMaintenanceBase.template_fields, "partition_schema", "properties", "time_zone")
@@ -51,7 +51,7 @@ class DeltaConvertOperator(DeltaMaintenanceBase):
         :raises DeltaAnalysisException: if a file is not Parquet, or the directories do not match the partition schema.
         :raises SchemaMismatchException: if files disagree on the type of a column.
         """
-        from airflow_delta.commands.convert.run_convert import convert_to_delta
+        from airflow_delta.table.operations.convert import convert_to_delta
 
         result = convert_to_delta(
             log,

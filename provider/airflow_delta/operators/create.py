@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_delta.choices import Choices, check_choices
-from airflow_delta.operators.identity import column_names
-from airflow_delta.operators.outlets import withdraw_default_outlets
-from airflow_delta.operators.own_transaction import OwnTransaction
-from airflow_delta.operators.stage_work import StageWork
-from airflow_delta.operators.table import DeltaTableOperator
-from airflow_delta.staging.choices import CREATE_MODES
+from airflow_delta.contract.choices import CREATE_MODES, Choices, check_choices
+from airflow_delta.tasks.identity import column_names
+from airflow_delta.tasks.lineage import withdraw_default_outlets
+from airflow_delta.tasks.operation import DeltaTableOperator
+from airflow_delta.tasks.own_transaction import OwnTransaction
+from airflow_delta.tasks.stage_work import StageWork
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_delta.commands.stage.stage_view import StageView
-    from airflow_delta.staging.contract import StagedWrite
+    from airflow_delta.contract.payloads import StagedWrite
+    from airflow_delta.table.stage.stage_view import StageView
 
 
 class DeltaCreateTableOperator(DeltaTableOperator):
@@ -35,7 +34,7 @@ class DeltaCreateTableOperator(DeltaTableOperator):
     :param properties: table properties. (templated)
     :param description: comment of the table. (templated)
 
-    The other parameters are those of :class:`~airflow_delta.operators.table.DeltaTableOperator`.
+    The other parameters are those of :class:`~airflow_delta.tasks.operation.DeltaTableOperator`.
     """
 
     template_fields: Sequence[str] = (
@@ -72,7 +71,7 @@ class DeltaCreateTableOperator(DeltaTableOperator):
 
     def plan(self, stage: StageView) -> StagedWrite:
         """Stage the new table."""
-        from airflow_delta.commands.stage.plan_create import plan_create
+        from airflow_delta.table.stage.plan_table import plan_create
 
         return plan_create(
             stage,
@@ -98,7 +97,7 @@ class DeltaCreateTableOperator(DeltaTableOperator):
 
     def _existing(self) -> dict[str, Any] | None:
         """Return the existing table in the form of a commit result; ``None`` if there is none."""
-        from airflow_delta.commands.outcome.commit_result import result_of_existing
+        from airflow_delta.table.state.commit_result import result_of_existing
 
         log = OwnTransaction.of(self).log(StageWork.of(self).delta_conn_id)
         snapshot = log.update()

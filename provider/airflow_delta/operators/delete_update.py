@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_delta.operators.base import Parts, templated
-from airflow_delta.operators.spark_runner import SparkRunner
-from airflow_delta.operators.table import SPARK_OPERATION, DeltaTableOperator
-from airflow_delta.staging.contract import StagedWrite
-from airflow_delta.staging.options import check_writer_options
+from airflow_delta.contract.options import check_writer_options
+from airflow_delta.contract.payloads import StagedWrite
+from airflow_delta.tasks.base import Parts, templated
+from airflow_delta.tasks.operation import SPARK_OPERATION, DeltaTableOperator
+from airflow_delta.tasks.spark.runner import SparkRunner
 
 if TYPE_CHECKING:
-    from airflow_delta.commands.stage.stage_view import SparkWork, StageView
+    from airflow_delta.table.stage.stage_view import SparkWork, StageView
 
 
 class DeltaDeleteOperator(DeltaTableOperator):
@@ -24,8 +24,8 @@ class DeltaDeleteOperator(DeltaTableOperator):
         (templated)
     :param write_options: options of Spark's Parquet writer, such as ``maxRecordsPerFile``. (templated)
 
-    The other parameters are those of :class:`~airflow_delta.operators.table.DeltaTableOperator` and of
-    :class:`~airflow_delta.operators.spark_runner.SparkRunner`.
+    The other parameters are those of :class:`~airflow_delta.tasks.operation.DeltaTableOperator` and of
+    :class:`~airflow_delta.tasks.spark.runner.SparkRunner`.
     """
 
     parts: ClassVar[Parts] = SPARK_OPERATION
@@ -40,7 +40,7 @@ class DeltaDeleteOperator(DeltaTableOperator):
 
     def plan(self, stage: StageView) -> SparkWork | StagedWrite:
         """Plan the DELETE."""
-        from airflow_delta.commands.rewrite.delete import plan_delete
+        from airflow_delta.table.operations.rewrite.update import plan_delete
 
         return plan_delete(
             stage,
@@ -58,8 +58,8 @@ class DeltaUpdateOperator(DeltaTableOperator):
         (templated)
     :param write_options: options of Spark's Parquet writer, such as ``maxRecordsPerFile``. (templated)
 
-    The other parameters are those of :class:`~airflow_delta.operators.table.DeltaTableOperator` and of
-    :class:`~airflow_delta.operators.spark_runner.SparkRunner`.
+    The other parameters are those of :class:`~airflow_delta.tasks.operation.DeltaTableOperator` and of
+    :class:`~airflow_delta.tasks.spark.runner.SparkRunner`.
     """
 
     parts: ClassVar[Parts] = SPARK_OPERATION
@@ -87,7 +87,7 @@ class DeltaUpdateOperator(DeltaTableOperator):
 
     def plan(self, stage: StageView) -> SparkWork | StagedWrite:
         """Plan the UPDATE."""
-        from airflow_delta.commands.rewrite.update import plan_update
+        from airflow_delta.table.operations.rewrite.update import plan_update
 
         return plan_update(
             stage,
@@ -100,11 +100,11 @@ class DeltaUpdateOperator(DeltaTableOperator):
 class DeltaTruncateOperator(DeltaTableOperator):
     """Delete all rows of a table, without Spark.
 
-    The parameters are those of :class:`~airflow_delta.operators.table.DeltaTableOperator`.
+    The parameters are those of :class:`~airflow_delta.tasks.operation.DeltaTableOperator`.
     """
 
     def plan(self, stage: StageView) -> SparkWork | StagedWrite:
         """Plan the TRUNCATE."""
-        from airflow_delta.commands.rewrite.delete import plan_truncate
+        from airflow_delta.table.operations.rewrite.update import plan_truncate
 
         return plan_truncate(stage)

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_delta.operators.base import DeltaOperator, Parts, templated
-from airflow_delta.operators.ended import check_not_aborted
-from airflow_delta.operators.expected_stages import valid_reports
-from airflow_delta.operators.identity import column_names, flatten_reports, whole_number
-from airflow_delta.operators.origin import open_transaction
-from airflow_delta.operators.stage_work import GivenTable
 from airflow_delta.retry_policies import AUDIT_ERRORS
+from airflow_delta.tasks.base import DeltaOperator, Parts, templated
+from airflow_delta.tasks.ended import check_not_aborted
+from airflow_delta.tasks.expected_stages import valid_reports
+from airflow_delta.tasks.handle_check import open_transaction
+from airflow_delta.tasks.identity import column_names, flatten_reports, whole_number
+from airflow_delta.tasks.stage_work import GivenTable
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from airflow_delta.contract.payloads import TransactionHandle
     from airflow_delta.log.delta_log import DeltaLog
-    from airflow_delta.staging.contract import TransactionHandle
 
 
 class DeltaDiffOperator(DeltaOperator):
@@ -37,7 +37,7 @@ class DeltaDiffOperator(DeltaOperator):
     :param limit: number of rows to compare of the files that come, and of those that go; default: 1,000,000. (templated)
     :param delta_conn_id: connection to the table; default: the start task's. (templated)
 
-    The other parameter is that of :class:`~airflow_delta.operators.stage_work.GivenTable`.
+    The other parameter is that of :class:`~airflow_delta.tasks.stage_work.GivenTable`.
     """
 
     transaction_role: ClassVar[str] = "audit"
@@ -75,8 +75,8 @@ class DeltaDiffOperator(DeltaOperator):
         :raises DeltaIllegalArgumentException: if a key is no column, or a number is not valid.
         :raises TransactionAbortedException: if the transaction was aborted.
         """
-        from airflow_delta.commands.outcome.find_commit import committed_earlier
-        from airflow_delta.commands.publish.publish import committed_before
+        from airflow_delta.table.commit.publish import committed_before
+        from airflow_delta.table.state.find_commit import committed_earlier
 
         log, handle = open_transaction(self, context)
         committed = committed_before(log, handle) if handle.committed is None else committed_earlier(log, handle)
@@ -95,9 +95,9 @@ class DeltaDiffOperator(DeltaOperator):
         )
 
     def _diff(self, log: DeltaLog, handle: TransactionHandle, context: Context) -> dict[str, Any]:
-        from airflow_delta.commands.audit.audit import AuditedTable
-        from airflow_delta.commands.diff.report import diff_to_dict, diff_to_text, summary
-        from airflow_delta.commands.diff.table_diff import ROWS_COMPARED, SAMPLE, staged_diff
+        from airflow_delta.table.audit.audit import AuditedTable
+        from airflow_delta.table.diff.report import diff_to_dict, diff_to_text, summary
+        from airflow_delta.table.diff.table_diff import ROWS_COMPARED, SAMPLE, staged_diff
 
         sample, limit = whole_number("sample", self.sample), whole_number("limit", self.limit)
         found = staged_diff(

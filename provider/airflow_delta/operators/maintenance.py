@@ -8,8 +8,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseXCom
 
-from airflow_delta.choices import Choices, check_choices
-from airflow_delta.commands.inspect.maintenance import (
+from airflow_delta.contract.choices import Choices, check_choices
+from airflow_delta.exceptions import CommitCancelledException, DeltaIllegalArgumentException
+from airflow_delta.hooks.delta import DeltaHook
+from airflow_delta.links.delta import DeltaCommitLink, DeltaTableLink
+from airflow_delta.operators.vacuum import hours
+from airflow_delta.table.operations.maintenance import (
     CANCELLED,
     CHECKPOINT,
     FAILED,
@@ -22,22 +26,18 @@ from airflow_delta.commands.inspect.maintenance import (
     maintain,
     ordered_steps,
 )
-from airflow_delta.exceptions import CommitCancelledException, DeltaIllegalArgumentException
-from airflow_delta.hooks.delta import DeltaHook
-from airflow_delta.links.delta import DeltaCommitLink, DeltaTableLink
-from airflow_delta.observability import Stopwatch, TaskMetrics
-from airflow_delta.operators.base import DeltaOperator, Parts, templated
-from airflow_delta.operators.committing import CommitPart
-from airflow_delta.operators.identity import column_names, stage_identity, whole_number
-from airflow_delta.operators.lineage import absolute_table
-from airflow_delta.operators.spark_session import TaskSession
-from airflow_delta.operators.vacuum import hours
+from airflow_delta.tasks.base import DeltaOperator, Parts, templated
+from airflow_delta.tasks.committing import CommitPart
+from airflow_delta.tasks.identity import column_names, stage_identity, whole_number
+from airflow_delta.tasks.lineage import absolute_table
+from airflow_delta.tasks.observability import Stopwatch, TaskMetrics
+from airflow_delta.tasks.spark.session import TaskSession
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_delta.commands.publish.compaction_request import OptimizeResult
     from airflow_delta.log.delta_log import DeltaLog
+    from airflow_delta.table.state.commit_result import OptimizeResult
 
 
 class DeltaMaintenanceOperator(DeltaOperator):
@@ -72,8 +72,8 @@ class DeltaMaintenanceOperator(DeltaOperator):
     :param logging_enabled: for VACUUM: commit VACUUM START and VACUUM END.
     :param max_paths: number of deleted paths to list in the result of a step.
 
-    The other parameters are those of :class:`~airflow_delta.operators.spark_session.TaskSession` and, for the commits of OPTIMIZE
-    and VACUUM, of :class:`~airflow_delta.operators.committing.CommitPart` (its ``checkpoint`` is not the step).
+    The other parameters are those of :class:`~airflow_delta.tasks.spark.session.TaskSession` and, for the commits of OPTIMIZE
+    and VACUUM, of :class:`~airflow_delta.tasks.committing.CommitPart` (its ``checkpoint`` is not the step).
     """
 
     parts: ClassVar[Parts] = (TaskSession, CommitPart)
@@ -207,8 +207,8 @@ class DeltaMaintenanceOperator(DeltaOperator):
     def _optimize(
         self, log: DeltaLog, session: TaskSession, stack: ExitStack, committer: CommitPart, context: Context
     ) -> OptimizeResult:
-        from airflow_delta.commands.optimize.plan_optimize import select_for_optimize
-        from airflow_delta.commands.optimize.run_optimize import run_rewrite
+        from airflow_delta.table.operations.optimize.plan import select_for_optimize
+        from airflow_delta.table.operations.optimize.run import run_rewrite
 
         clock = Stopwatch()
         result = run_rewrite(

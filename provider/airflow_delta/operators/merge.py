@@ -8,14 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.standard.operators.python import PythonOperator
 
-from airflow_delta.choices import Given, is_literal
-from airflow_delta.exceptions import DeltaIllegalArgumentException
-from airflow_delta.operators.base import TABLE_VIEW, Part, Parts, templated
-from airflow_delta.operators.pyspark import TableReader, call_injected, without_injected
-from airflow_delta.operators.returned import not_a_dataframe
-from airflow_delta.operators.spark_runner import SparkRunner
-from airflow_delta.operators.table import SPARK_OPERATION, DeltaTableOperator
-from airflow_delta.staging.merge import (
+from airflow_delta.contract.choices import Given, is_literal
+from airflow_delta.contract.operations import (
     clauses_problem,
     when_matched_delete,
     when_matched_update,
@@ -23,15 +17,20 @@ from airflow_delta.staging.merge import (
     when_not_matched_by_source_update,
     when_not_matched_insert,
 )
-from airflow_delta.staging.options import CONNECTION, check_is_query, check_source, check_writer_options
+from airflow_delta.contract.options import CONNECTION, check_is_query, check_source, check_writer_options
+from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.operators.pyspark import TableReader, call_injected, without_injected
+from airflow_delta.tasks.base import TABLE_VIEW, Part, Parts, not_a_dataframe, templated
+from airflow_delta.tasks.operation import SPARK_OPERATION, DeltaTableOperator
+from airflow_delta.tasks.spark.runner import SparkRunner
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
     from pyspark.sql import DataFrame, SparkSession
 
-    from airflow_delta.commands.stage.stage_view import SparkWork, StageView
-    from airflow_delta.operators.stage_work import StageWork
-    from airflow_delta.staging.contract import StagedWrite
+    from airflow_delta.contract.payloads import StagedWrite
+    from airflow_delta.table.stage.stage_view import SparkWork, StageView
+    from airflow_delta.tasks.stage_work import StageWork
 
 __all__ = [
     "DeltaMergeOperator",
@@ -84,7 +83,7 @@ class MergeStatement(Part):
 
         :param source: the source if the request names it.
         """
-        from airflow_delta.commands.merge.plan_merge import plan_merge
+        from airflow_delta.table.operations.merge.plan import plan_merge
 
         return plan_merge(
             stage,
@@ -123,8 +122,8 @@ class DeltaMergeOperator(DeltaTableOperator):
         its extra, all kept secret); or a function of ``spark`` that returns a DataFrame (in-process sessions only). (templated
         unless it is a function)
 
-    The other parameters are those of :class:`MergeStatement`, :class:`~airflow_delta.operators.table.DeltaTableOperator` and
-    :class:`~airflow_delta.operators.spark_runner.SparkRunner`.
+    The other parameters are those of :class:`MergeStatement`, :class:`~airflow_delta.tasks.operation.DeltaTableOperator` and
+    :class:`~airflow_delta.tasks.spark.runner.SparkRunner`.
     """
 
     parts: ClassVar[Parts] = MERGE
@@ -165,19 +164,19 @@ class DeltaMergeOperator(DeltaTableOperator):
             self._reader.as_view(TABLE_VIEW)
         if named is None or not named.get(CONNECTION):
             return None
-        from airflow_delta.spark.operations import read_source
+        from airflow_delta.spark.job import read_source
 
         return read_source(spark, named, self._secret_options(named))
 
     def secret_properties(self) -> dict[str, str]:
         """Return the options of the source's connection, for a submitted application."""
-        from airflow_delta.operators.source_options import secret_property
+        from airflow_delta.tasks.spark.source_options import secret_property
 
         named = self._named_source()
         return secret_property(self._secret_options(named)) if named is not None and named.get(CONNECTION) else {}
 
     def _secret_options(self, named: Mapping[str, Any]) -> dict[str, str]:
-        from airflow_delta.operators.source_options import source_options
+        from airflow_delta.tasks.spark.source_options import source_options
 
         return source_options(str(named[CONNECTION]), str(named.get("format", "parquet")))
 

@@ -8,27 +8,27 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_delta import exceptions
-from airflow_delta.observability import Stopwatch, TaskMetrics
-from airflow_delta.operators.base import DeltaOperator, Part, Parts, templated
-from airflow_delta.operators.committing import CommitPart
-from airflow_delta.operators.identity import stage_identity, whole_number
-from airflow_delta.operators.origin import check_table_of_result
-from airflow_delta.operators.own_transaction import OwnTransaction
-from airflow_delta.operators.spark_runner import SparkRunner
-from airflow_delta.operators.spark_session import TaskSession
-from airflow_delta.operators.stage_work import StageWork
-from airflow_delta.operators.table import SPARK_OPERATION, DeltaMaintenanceBase, DeltaTableOperator
+from airflow_delta.contract.payloads import CommitResult, StagedWrite
 from airflow_delta.retry_policies import REFUSALS
-from airflow_delta.staging.contract import CommitResult, StagedWrite
+from airflow_delta.tasks.base import DeltaOperator, Part, Parts, templated
+from airflow_delta.tasks.committing import CommitPart
+from airflow_delta.tasks.handle_check import check_table_of_result
+from airflow_delta.tasks.identity import stage_identity, whole_number
+from airflow_delta.tasks.observability import Stopwatch, TaskMetrics
+from airflow_delta.tasks.operation import SPARK_OPERATION, DeltaMaintenanceBase, DeltaTableOperator
+from airflow_delta.tasks.own_transaction import OwnTransaction
+from airflow_delta.tasks.spark.runner import SparkRunner
+from airflow_delta.tasks.spark.session import TaskSession
+from airflow_delta.tasks.stage_work import StageWork
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_delta.commands.optimize.bins import RewriteSelection
-    from airflow_delta.commands.publish.compaction_request import OptimizeResult
-    from airflow_delta.commands.stage.stage_view import SparkWork, StageView
-    from airflow_delta.commands.stage.view import TransactionView
     from airflow_delta.log.delta_log import DeltaLog
+    from airflow_delta.table.operations.optimize.bins import RewriteSelection
+    from airflow_delta.table.stage.stage_view import SparkWork, StageView
+    from airflow_delta.table.stage.view import TransactionView
+    from airflow_delta.table.state.commit_result import OptimizeResult
 
     Select = Callable[[TransactionView], RewriteSelection]
 
@@ -73,9 +73,9 @@ class RewriteWork(Part):
         """Rewrite in one commit for each ``batch_size``.
 
         :param select: returns what to rewrite at the version that was read.
-        :return: JSON form of :class:`~airflow_delta.commands.publish.compaction_request.OptimizeResult`.
+        :return: JSON form of :class:`~airflow_delta.table.state.commit_result.OptimizeResult`.
         """
-        from airflow_delta.commands.optimize.run_optimize import run_rewrite
+        from airflow_delta.table.operations.optimize.run import run_rewrite
 
         own, committer, runner = self.task.hold(OwnTransaction), self.task.hold(CommitPart), self.task.hold(SparkRunner)
         delta_conn_id = StageWork.of(self.task).delta_conn_id
@@ -105,8 +105,8 @@ class DeltaOptimizeOperator(DeltaTableOperator):
     :param min_file_size: smaller files are compacted, in bytes; default: 1 GiB, or ``max_file_size`` if that is less. (templated)
     :param max_deleted_rows_ratio: a file with a larger share of deleted rows is rewritten whatever its size. (templated)
 
-    The other parameters are those of :class:`RewriteWork`, :class:`~airflow_delta.operators.table.DeltaTableOperator` and
-    :class:`~airflow_delta.operators.spark_runner.SparkRunner`.
+    The other parameters are those of :class:`RewriteWork`, :class:`~airflow_delta.tasks.operation.DeltaTableOperator` and
+    :class:`~airflow_delta.tasks.spark.runner.SparkRunner`.
     """
 
     parts: ClassVar[Parts] = REWRITE
@@ -128,7 +128,7 @@ class DeltaOptimizeOperator(DeltaTableOperator):
         self.max_deleted_rows_ratio = max_deleted_rows_ratio
 
     def execute(self, context: Context) -> Any:
-        """Return the staged write, or the :class:`~airflow_delta.commands.publish.compaction_request.OptimizeResult` as JSON.
+        """Return the staged write, or the :class:`~airflow_delta.table.state.commit_result.OptimizeResult` as JSON.
 
         :raises DeltaConcurrentModificationException: if another commit has removed a file that was rewritten, or rows of it.
         """
@@ -138,13 +138,13 @@ class DeltaOptimizeOperator(DeltaTableOperator):
 
     def plan(self, stage: StageView) -> SparkWork | StagedWrite:
         """Plan the OPTIMIZE as a stage."""
-        from airflow_delta.commands.optimize.plan_optimize import plan_optimize
+        from airflow_delta.table.operations.optimize.plan import plan_optimize
 
         return plan_optimize(stage, **RewriteWork.of(self).plan_options(), **self._limits())
 
     def select(self, view: TransactionView) -> RewriteSelection:
         """Return the files to compact, or to order."""
-        from airflow_delta.commands.optimize.plan_optimize import select_for_optimize
+        from airflow_delta.table.operations.optimize.plan import select_for_optimize
 
         return select_for_optimize(view, **RewriteWork.of(self).selection(), **self._limits())
 
@@ -161,7 +161,7 @@ class DeltaReorgOperator(DeltaTableOperator):
     """Rewrite the files that hold deleted rows or dropped columns, so that both are gone (``REORG TABLE ... APPLY (PURGE)``).
 
     The old files stay until VACUUM deletes them. The parameters are those of :class:`RewriteWork`,
-    :class:`~airflow_delta.operators.table.DeltaTableOperator` and :class:`~airflow_delta.operators.spark_runner.SparkRunner`.
+    :class:`~airflow_delta.tasks.operation.DeltaTableOperator` and :class:`~airflow_delta.tasks.spark.runner.SparkRunner`.
     """
 
     parts: ClassVar[Parts] = REWRITE
@@ -170,7 +170,7 @@ class DeltaReorgOperator(DeltaTableOperator):
     template_fields_renderers = SparkRunner.template_fields_renderers
 
     def execute(self, context: Context) -> Any:
-        """Return the staged write, or the :class:`~airflow_delta.commands.publish.compaction_request.OptimizeResult` as JSON.
+        """Return the staged write, or the :class:`~airflow_delta.table.state.commit_result.OptimizeResult` as JSON.
 
         :raises DeltaConcurrentModificationException: if another commit has removed a file that was rewritten, or rows of it.
         """
@@ -180,13 +180,13 @@ class DeltaReorgOperator(DeltaTableOperator):
 
     def plan(self, stage: StageView) -> SparkWork | StagedWrite:
         """Plan the REORG as a stage."""
-        from airflow_delta.commands.optimize.reorg import plan_reorg
+        from airflow_delta.table.operations.optimize.plan import plan_reorg
 
         return plan_reorg(stage, **RewriteWork.of(self).plan_options())
 
     def select(self, view: TransactionView) -> RewriteSelection:
         """Return the files to purge."""
-        from airflow_delta.commands.optimize.reorg import select_for_purge
+        from airflow_delta.table.operations.optimize.plan import select_for_purge
 
         return select_for_purge(view, **RewriteWork.of(self).selection())
 
@@ -199,8 +199,8 @@ class DeltaAutoCompactOperator(DeltaMaintenanceBase):
     :param min_files: without ``committed``: compact a partition if it has this many small files. (templated)
     :param max_file_size: without ``committed``: size of the new files in bytes; files up to half of it are small. (templated)
 
-    The other parameters are those of :class:`~airflow_delta.operators.table.DeltaMaintenanceBase` and
-    :class:`~airflow_delta.operators.spark_session.TaskSession`. The identity is not used: a rerun compacts what is left.
+    The other parameters are those of :class:`~airflow_delta.tasks.operation.DeltaMaintenanceBase` and
+    :class:`~airflow_delta.tasks.spark.session.TaskSession`. The identity is not used: a rerun compacts what is left.
     """
 
     parts: ClassVar[Parts] = (*DeltaMaintenanceBase.parts, TaskSession)
@@ -238,7 +238,7 @@ class DeltaAutoCompactOperator(DeltaMaintenanceBase):
 
         :raises DeltaIllegalArgumentException: if the commit went to another table.
         """
-        from airflow_delta.commands.optimize.auto_compaction import find_request, run_auto_compaction
+        from airflow_delta.table.operations.optimize.auto_compaction import find_request, run_auto_compaction
 
         committed = None if self.committed is None else CommitResult.from_dict(self.committed)
         if committed is not None and committed.table != log.uri:

@@ -11,21 +11,18 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.standard.operators.python import PythonOperator
 
-from airflow_delta.operators.base import DeltaOperator, Parts, templated
-from airflow_delta.operators.drift import drift_told
-from airflow_delta.operators.progress import spark_work
-from airflow_delta.operators.returned import not_a_dataframe
-from airflow_delta.operators.spark_session import TaskSession
-from airflow_delta.operators.stage_work import STAGE_COLOR, GivenTable, StageWork
-from airflow_delta.operators.table_reads import StageReadRecorder, change_bounds
-from airflow_delta.operators.write_options import WriteOptions
-from airflow_delta.staging.options import check_writer_options
+from airflow_delta.contract.options import check_writer_options
+from airflow_delta.tasks.base import DeltaOperator, Parts, not_a_dataframe, templated
+from airflow_delta.tasks.spark.progress import spark_work
+from airflow_delta.tasks.spark.session import TaskSession
+from airflow_delta.tasks.stage_work import STAGE_COLOR, GivenTable, StageReadRecorder, StageWork, change_bounds, drift_told
+from airflow_delta.tasks.write_options import WriteOptions
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
     from pyspark.sql import DataFrame, SparkSession
 
-    from airflow_delta.commands.stage.stage_view import StageView
+    from airflow_delta.table.stage.stage_view import StageView
 
 INJECTED = ("spark", "table", "transaction")
 """Parameters of the callable that the task fills in."""
@@ -50,8 +47,8 @@ class TableReader(StageReadRecorder):
         :param predicate: Spark SQL predicate.
         :raises DeltaTableNotFoundException: if the table does not exist yet.
         """
-        from airflow_delta.commands.stage.scan import plan_scan
         from airflow_delta.spark.read import read_scan_plan
+        from airflow_delta.table.stage.scan import plan_scan
 
         plan = plan_scan(self._stage, predicate)
         self.note(predicate)
@@ -66,8 +63,8 @@ class TableReader(StageReadRecorder):
         :param end: a version, or a time: the last commit at or before it. Default: the version that the transaction reads.
         :raises DeltaIllegalStateException: if the table did not record changes throughout the range.
         """
-        from airflow_delta.commands.changes.plan_changes import plan_changes
         from airflow_delta.spark.changes import read_change_plan
+        from airflow_delta.table.changes.read import plan_changes
 
         plan = plan_changes(
             self._stage.log,
@@ -106,9 +103,9 @@ class DeltaStagePySparkOperator(DeltaOperator, PythonOperator):
     :param python_callable: function that returns a DataFrame.
     :param write_options: options of Spark's Parquet writer, such as ``maxRecordsPerFile``. (templated)
 
-    The other parameters are those of :class:`~airflow_delta.operators.stage_work.StageWork`,
-    :class:`~airflow_delta.operators.stage_work.GivenTable`,
-    :class:`~airflow_delta.operators.write_options.WriteOptions` and :class:`~airflow_delta.operators.spark_session.TaskSession`.
+    The other parameters are those of :class:`~airflow_delta.tasks.stage_work.StageWork`,
+    :class:`~airflow_delta.tasks.stage_work.GivenTable`,
+    :class:`~airflow_delta.tasks.write_options.WriteOptions` and :class:`~airflow_delta.tasks.spark.session.TaskSession`.
     """
 
     parts: ClassVar[Parts] = (StageWork, GivenTable, WriteOptions, TaskSession)
@@ -168,9 +165,9 @@ def stage_dataframe_of(
 
     :param task: has the parts :class:`WriteOptions` and :class:`TaskSession`.
     """
-    from airflow_delta.commands.write.collect_write import collect_stage
-    from airflow_delta.commands.write.plan_write import plan_stage
     from airflow_delta.spark.stage import stage_dataframe
+    from airflow_delta.table.stage.write.collect import collect_stage
+    from airflow_delta.table.stage.write.plan import plan_stage
 
     session = task.hold(TaskSession)
     stage = work.view(session.spark_table_uri)

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.operators.identity import whole_number
-from airflow_delta.operators.table import DeltaMaintenanceBase
+from airflow_delta.tasks.identity import whole_number
+from airflow_delta.tasks.operation import DeltaMaintenanceBase
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_delta.log.delta_log import DeltaLog
-    from airflow_delta.operators.committing import CommitPart
+    from airflow_delta.tasks.committing import CommitPart
 
 
 class DeltaRestoreOperator(DeltaMaintenanceBase):
@@ -28,7 +28,7 @@ class DeltaRestoreOperator(DeltaMaintenanceBase):
     :param protocol_downgrade_allowed: restore the protocol as well.
     :param max_restarts: how often to start over if another writer commits meanwhile; its commit is undone, too.
 
-    The other parameters are those of :class:`~airflow_delta.operators.table.DeltaMaintenanceBase`.
+    The other parameters are those of :class:`~airflow_delta.tasks.operation.DeltaMaintenanceBase`.
     """
 
     template_fields: Sequence[str] = (*DeltaMaintenanceBase.template_fields, "version", "timestamp")
@@ -52,7 +52,7 @@ class DeltaRestoreOperator(DeltaMaintenanceBase):
 
     def run(self, log: DeltaLog, committer: CommitPart, context: Context) -> dict[str, Any]:
         """Restore the table."""
-        from airflow_delta.commands.restore import restore
+        from airflow_delta.table.operations.restore import restore
 
         result = restore(
             log,

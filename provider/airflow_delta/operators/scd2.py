@@ -6,23 +6,23 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow_delta.contract.options import CONNECTION, check_is_query, check_source, check_writer_options
 from airflow_delta.exceptions import DeltaIllegalArgumentException
-from airflow_delta.operators.base import TABLE_VIEW, Part, Parts, templated
-from airflow_delta.operators.identity import column_names
 from airflow_delta.operators.merge import reads_table
 from airflow_delta.operators.pyspark import TableReader
-from airflow_delta.operators.source_options import source_options
-from airflow_delta.operators.spark_runner import SparkRunner
-from airflow_delta.operators.table import SPARK_OPERATION, DeltaTableOperator
-from airflow_delta.staging.options import CONNECTION, check_is_query, check_source, check_writer_options
+from airflow_delta.tasks.base import TABLE_VIEW, Part, Parts, templated
+from airflow_delta.tasks.identity import column_names
+from airflow_delta.tasks.operation import SPARK_OPERATION, DeltaTableOperator
+from airflow_delta.tasks.spark.runner import SparkRunner
+from airflow_delta.tasks.spark.source_options import source_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from airflow_delta.commands.stage.stage_view import SparkWork, StageView
-    from airflow_delta.operators.stage_work import StageWork
-    from airflow_delta.staging.contract import StagedWrite
-    from airflow_delta.staging.history import HistoryColumns
+    from airflow_delta.contract.operations import HistoryColumns
+    from airflow_delta.contract.payloads import StagedWrite
+    from airflow_delta.table.stage.stage_view import SparkWork, StageView
+    from airflow_delta.tasks.stage_work import StageWork
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -66,7 +66,7 @@ class HistoryOptions(Part):
 
     def columns(self, stage: StageView) -> HistoryColumns:
         """Return the columns of the table, checked."""
-        from airflow_delta.commands.merge.plan_history import history_columns
+        from airflow_delta.table.operations.merge.history import history_columns
 
         return history_columns(
             stage,
@@ -104,8 +104,8 @@ class DeltaScd2MergeOperator(DeltaTableOperator):
         those that the table computes. (templated unless it is a function)
     :param write_options: options of Spark's Parquet writer, such as ``maxRecordsPerFile``. (templated)
 
-    The other parameters are those of :class:`HistoryOptions`, :class:`~airflow_delta.operators.table.DeltaTableOperator` and
-    :class:`~airflow_delta.operators.spark_runner.SparkRunner`, without submitting.
+    The other parameters are those of :class:`HistoryOptions`, :class:`~airflow_delta.tasks.operation.DeltaTableOperator` and
+    :class:`~airflow_delta.tasks.spark.runner.SparkRunner`, without submitting.
     """
 
     parts: ClassVar[Parts] = (*SPARK_OPERATION, HistoryOptions)
@@ -138,7 +138,7 @@ class DeltaScd2MergeOperator(DeltaTableOperator):
 
     def plan(self, stage: StageView) -> SparkWork | StagedWrite:
         """Plan the MERGE."""
-        from airflow_delta.commands.merge.plan_history import plan_history
+        from airflow_delta.table.operations.merge.history import plan_history
 
         self._planned, self._columns = stage, HistoryOptions.of(self).columns(stage)
         return plan_history(stage, self._columns, self.write_options)
@@ -150,10 +150,10 @@ class DeltaScd2MergeOperator(DeltaTableOperator):
 
     def source(self, spark: SparkSession) -> DataFrame:
         """Return the versions that begin, change and go."""
-        from airflow_delta.commands.stage.scan import plan_scan
+        from airflow_delta.contract.schema import parse_struct
         from airflow_delta.spark.history import History
         from airflow_delta.spark.read import read_scan_plan
-        from airflow_delta.staging.schema import parse_struct
+        from airflow_delta.table.stage.scan import plan_scan
 
         stage, options = self._planned, HistoryOptions.of(self)
         rows = self._rows(spark)
@@ -169,7 +169,7 @@ class DeltaScd2MergeOperator(DeltaTableOperator):
         )
 
     def _rows(self, spark: SparkSession) -> DataFrame:
-        from airflow_delta.spark.operations import read_source
+        from airflow_delta.spark.job import read_source
 
         if self._source_function is not None:
             return self._source_function(spark)

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow_delta.contract.options import check_source, check_writer_options
 from airflow_delta.exceptions import DeltaIllegalArgumentException
-from airflow_delta.operators.base import TABLE_VIEW, DeltaOperator, Parts, templated
 from airflow_delta.operators.pyspark import TableReader, stage_dataframe_of
-from airflow_delta.operators.spark_session import TaskSession
-from airflow_delta.operators.stage_work import STAGE_COLOR, GivenTable, StageWork
-from airflow_delta.operators.write_options import WriteOptions
-from airflow_delta.staging.options import check_source, check_writer_options
+from airflow_delta.tasks.base import TABLE_VIEW, DeltaOperator, Parts, templated
+from airflow_delta.tasks.spark.session import TaskSession
+from airflow_delta.tasks.stage_work import STAGE_COLOR, GivenTable, StageWork
+from airflow_delta.tasks.write_options import WriteOptions
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
     from pyspark.sql import DataFrame, SparkSession
 
-    from airflow_delta.commands.write.sql_query import SqlQuery
+    from airflow_delta.table.stage.write.sql_query import SqlQuery
 
 
 class DeltaStageSqlOperator(DeltaOperator):
@@ -35,9 +35,9 @@ class DeltaStageSqlOperator(DeltaOperator):
     :param where: Spark SQL predicate: ``{{ table }}`` has only the rows that satisfy it, and no others count as read. (templated)
     :param write_options: options of Spark's Parquet writer, such as ``maxRecordsPerFile``. (templated)
 
-    The other parameters are those of :class:`~airflow_delta.operators.stage_work.StageWork`,
-    :class:`~airflow_delta.operators.stage_work.GivenTable`,
-    :class:`~airflow_delta.operators.write_options.WriteOptions` and :class:`~airflow_delta.operators.spark_session.TaskSession`.
+    The other parameters are those of :class:`~airflow_delta.tasks.stage_work.StageWork`,
+    :class:`~airflow_delta.tasks.stage_work.GivenTable`,
+    :class:`~airflow_delta.tasks.write_options.WriteOptions` and :class:`~airflow_delta.tasks.spark.session.TaskSession`.
     """
 
     parts: ClassVar[Parts] = (StageWork, GivenTable, WriteOptions, TaskSession)
@@ -73,7 +73,7 @@ class DeltaStageSqlOperator(DeltaOperator):
         :raises DeltaTableNotFoundException: if it names ``{{ table }}``, and there is neither a table nor a schema.
         :raises SchemaMismatchException: if the rows do not fit the table.
         """
-        from airflow_delta.commands.write.sql_query import SqlQuery
+        from airflow_delta.table.stage.write.sql_query import SqlQuery
 
         work = self.hold(StageWork)
         work.open(context)
@@ -90,8 +90,8 @@ class DeltaStageSqlOperator(DeltaOperator):
     def _rows(self, spark: SparkSession, table: TableReader, query: SqlQuery) -> DataFrame:
         from pyspark.errors import ParseException
 
-        from airflow_delta.commands.write.sql_query import not_a_query
         from airflow_delta.spark.queries import run_query
+        from airflow_delta.table.stage.write.sql_query import not_a_query
 
         if query.mentions(TABLE_VIEW):
             table.as_view(TABLE_VIEW, self.where)

@@ -8,29 +8,35 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 
+from airflow_delta.contract.options import check_writer_options
 from airflow_delta.exceptions import DeltaError, DeltaIllegalStateException
-from airflow_delta.operators.application_output import ApplicationOutput
-from airflow_delta.operators.base import DeltaOperator, Parts, templated
-from airflow_delta.operators.drift import drift_told
-from airflow_delta.operators.earlier_try import REQUEST_KEY, EarlierTry, earlier_try, inputs_of, note_request, noted_directory
-from airflow_delta.operators.kill import WAIT, within
-from airflow_delta.operators.progress import spark_work
-from airflow_delta.operators.source_options import mask_settings
-from airflow_delta.operators.spark_connection import check_submission
-from airflow_delta.operators.spark_properties import properties_file, submit_defaults
-from airflow_delta.operators.spark_storage import SparkStorage
-from airflow_delta.operators.stage_work import STAGE_COLOR, GivenTable, StageWork
-from airflow_delta.operators.submission import cause_of, close_pipe
-from airflow_delta.operators.write_options import WriteOptions
-from airflow_delta.staging.options import check_writer_options
+from airflow_delta.tasks.base import DeltaOperator, Parts, templated
+from airflow_delta.tasks.spark.application_output import ApplicationOutput
+from airflow_delta.tasks.spark.earlier_try import (
+    REQUEST_KEY,
+    WAIT,
+    EarlierTry,
+    earlier_try,
+    inputs_of,
+    note_request,
+    noted_directory,
+    within,
+)
+from airflow_delta.tasks.spark.progress import spark_work
+from airflow_delta.tasks.spark.properties import check_submission, properties_file, submit_defaults
+from airflow_delta.tasks.spark.runner import cause_of, close_pipe
+from airflow_delta.tasks.spark.source_options import mask_settings
+from airflow_delta.tasks.spark.storage import SparkStorage
+from airflow_delta.tasks.stage_work import STAGE_COLOR, GivenTable, StageWork, drift_told
+from airflow_delta.tasks.write_options import WriteOptions
 
 if TYPE_CHECKING:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
     from airflow.sdk import Context
     from pydantic import JsonValue
 
+    from airflow_delta.contract.request import StageReport, StageRequest
     from airflow_delta.log.delta_log import DeltaLog
-    from airflow_delta.staging.report import StageReport, StageRequest
 
 _K8S_STATUS_KEY = "k8s_driver_status"  # where Airflow's operator keeps the state of a finished driver pod
 
@@ -53,9 +59,9 @@ class DeltaStageSparkSubmitOperator(DeltaOperator, SparkSubmitOperator):
     :param package_uri: URI of the zip of :func:`airflow_delta.spark.package.build_package`, if the cluster cannot fetch a local
         file of the worker; default: that local file. (templated)
 
-    The other parameters are those of :class:`~airflow_delta.operators.stage_work.StageWork`,
-    :class:`~airflow_delta.operators.stage_work.GivenTable`,
-    :class:`~airflow_delta.operators.write_options.WriteOptions` and of Airflow's ``SparkSubmitOperator``.
+    The other parameters are those of :class:`~airflow_delta.tasks.stage_work.StageWork`,
+    :class:`~airflow_delta.tasks.stage_work.GivenTable`,
+    :class:`~airflow_delta.tasks.write_options.WriteOptions` and of Airflow's ``SparkSubmitOperator``.
     """
 
     parts: ClassVar[Parts] = (StageWork, GivenTable, WriteOptions)
@@ -113,8 +119,8 @@ class DeltaStageSparkSubmitOperator(DeltaOperator, SparkSubmitOperator):
         :raises StagingException: if the application ended without staging.
         :raises DeltaError: if the stage failed on the cluster, with the type of the error there.
         """
-        from airflow_delta.commands.write.collect_write import collect_stage
-        from airflow_delta.commands.write.plan_write import plan_stage
+        from airflow_delta.table.stage.write.collect import collect_stage
+        from airflow_delta.table.stage.write.plan import plan_stage
 
         work, write = self.hold(StageWork), WriteOptions.of(self)
         check_submission(self.spark_conn_id, self.application, self._deploy_mode, self.conf)
@@ -167,9 +173,9 @@ class DeltaStageSparkSubmitOperator(DeltaOperator, SparkSubmitOperator):
         self, log: DeltaLog, context: Context, earlier: str | None, request: StageRequest
     ) -> tuple[StageRequest, StageReport]:
         """Submit the application, or reconnect to a driver that Airflow tracks; return its request and its report."""
-        from airflow_delta.commands.write.plan_write import put_request, read_report, read_request
         from airflow_delta.spark.job import REQUEST_PROPERTY
         from airflow_delta.spark.package import build_package
+        from airflow_delta.table.stage.write.plan import put_request, read_report, read_request
 
         def resumed() -> str | None:
             return earlier if self._resumed else None
@@ -289,9 +295,9 @@ class DeltaStageFilesOperator(DeltaOperator):
     :param rows_checked: the job has checked the rules that footers cannot show: CHECK constraints, generated columns, lengths of
         texts, NOT NULL structs, lists and maps. Without it, files for a table with such rules are refused.
 
-    The other parameters are those of :class:`~airflow_delta.operators.stage_work.StageWork`,
-    :class:`~airflow_delta.operators.stage_work.GivenTable` and
-    :class:`~airflow_delta.operators.write_options.WriteOptions`.
+    The other parameters are those of :class:`~airflow_delta.tasks.stage_work.StageWork`,
+    :class:`~airflow_delta.tasks.stage_work.GivenTable` and
+    :class:`~airflow_delta.tasks.write_options.WriteOptions`.
     """
 
     parts: ClassVar[Parts] = (StageWork, GivenTable, WriteOptions)
@@ -314,7 +320,7 @@ class DeltaStageFilesOperator(DeltaOperator):
         :raises StagingException: if the path is not below the transaction's staging path.
         :raises StagedFileException: if there is no file, or one that is not Parquet.
         """
-        from airflow_delta.commands.write.collect_write import collect_files
+        from airflow_delta.table.stage.write.collect import collect_files
 
         work, write = self.hold(StageWork), WriteOptions.of(self)
         work.open(context)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.links.delta import DeltaCommitLink, DeltaTableLink
-from airflow_delta.operators.base import DeltaOperator, Parts, templated
-from airflow_delta.operators.committing import CommitPart
 from airflow_delta.retry_policies import FINAL_ERRORS
+from airflow_delta.tasks.base import DeltaOperator, Parts, templated
+from airflow_delta.tasks.committing import CommitPart
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -26,7 +26,7 @@ class DeltaComputeStatisticsOperator(DeltaOperator):
     :param max_restarts: how often to start over if another commit removes one of the files.
     :param delta_conn_id: connection of type ``delta``. (templated)
 
-    The other parameters are those of :class:`~airflow_delta.operators.committing.CommitPart`.
+    The other parameters are those of :class:`~airflow_delta.tasks.committing.CommitPart`.
     """
 
     parts: ClassVar[Parts] = (CommitPart,)
@@ -59,7 +59,7 @@ class DeltaComputeStatisticsOperator(DeltaOperator):
         :raises PredicateException: if the predicate names columns other than partition columns.
         :raises DeltaConcurrentModificationException: if another commit conflicts and no restart is left.
         """
-        from airflow_delta.commands.compute_statistics import compute_statistics
+        from airflow_delta.table.operations.statistics import compute_statistics
 
         committer = self.hold(CommitPart)
         log = DeltaHook(self.delta_conn_id).get_log(self.table)

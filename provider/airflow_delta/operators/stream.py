@@ -10,28 +10,26 @@ from airflow.providers.standard.operators.python import PythonOperator
 from airflow.sdk import Asset, AssetAlias
 
 from airflow_delta.assets.delta import delta_asset, events_extra
-from airflow_delta.choices import Choices, check_choices
+from airflow_delta.contract.choices import ISOLATION_LEVELS, STREAM_MODES, Choices, check_choices
+from airflow_delta.contract.options import check_writer_options
 from airflow_delta.exceptions import DeltaError, DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
-from airflow_delta.operators.base import DeltaOperator, Parts, templated
-from airflow_delta.operators.detection import detection_tags
-from airflow_delta.operators.identity import column_names, commit_tags, whole_number
-from airflow_delta.operators.kill import within
-from airflow_delta.operators.outlets import set_default_outlets, withdraw_default_outlets
 from airflow_delta.operators.pyspark import INJECTED, call_injected, without_injected
-from airflow_delta.operators.spark_session import TaskSession
-from airflow_delta.operators.tested import warn_if_tested
 from airflow_delta.retry_policies import REFUSALS
-from airflow_delta.staging.choices import ISOLATION_LEVELS, STREAM_MODES
-from airflow_delta.staging.options import check_writer_options
-from airflow_delta.transaction.policy.conflict_detection import LEVELS
+from airflow_delta.tasks.base import DeltaOperator, Parts, templated, warn_if_tested
+from airflow_delta.tasks.committing import detection_tags
+from airflow_delta.tasks.identity import column_names, commit_tags, whole_number
+from airflow_delta.tasks.lineage import set_default_outlets, withdraw_default_outlets
+from airflow_delta.tasks.spark.earlier_try import within
+from airflow_delta.tasks.spark.session import TaskSession
+from airflow_delta.transaction.policy import LEVELS
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
-    from airflow_delta.staging.contract import CommitResult
+    from airflow_delta.contract.payloads import CommitResult
     from airflow_delta.streaming import DeltaBatchSink
 
 
@@ -56,7 +54,7 @@ class DeltaStreamOperator(DeltaOperator, PythonOperator):
     :param write_options: options of Spark's Parquet writer. (templated)
     :param isolation_level: ``Serializable`` or ``WriteSerializable``; default: the table's property. (templated)
     :param conflict_detection: how closely to look at what others committed since a batch began: ``delta``, ``statistics`` or
-        ``rows``, as in :class:`~airflow_delta.operators.committing.CommitPart`. (templated)
+        ``rows``, as in :class:`~airflow_delta.tasks.committing.CommitPart`. (templated)
     :param max_restarts: how often a batch starts over on the newest version after a conflict.
     :param assume_new_batch: id of a batch that is known not to be in the table, if the query has paused for so long that the
         table no longer shows it. (templated)
@@ -65,7 +63,7 @@ class DeltaStreamOperator(DeltaOperator, PythonOperator):
     :param outlets: assets that the task emits; default: the table's, unless the name (or the connection of a relative name) is
         templated, the task is mapped, or there is no new batch.
 
-    The other parameters are those of :class:`~airflow_delta.operators.spark_session.TaskSession`.
+    The other parameters are those of :class:`~airflow_delta.tasks.spark.session.TaskSession`.
     """
 
     parts: ClassVar[Parts] = (TaskSession,)
@@ -149,7 +147,7 @@ class DeltaStreamOperator(DeltaOperator, PythonOperator):
         """
         from airflow.sdk import get_current_context
 
-        from airflow_delta.streaming.batches import committed_batches
+        from airflow_delta.streaming.sink import committed_batches
 
         context = get_current_context()
         hook = DeltaHook(self.delta_conn_id)

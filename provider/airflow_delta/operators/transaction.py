@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk import BaseOperator, BaseXCom, RetryPolicy
 from airflow.sdk.exceptions import AirflowSkipException
 
-from airflow_delta.choices import Choices, check_choices
+from airflow_delta.contract.choices import ISOLATION_LEVELS, KEY_CHECKS, RERUN_POLICIES, Choices, check_choices
+from airflow_delta.contract.files import new_attempt
+from airflow_delta.contract.payloads import version_of, what_was_read
 from airflow_delta.exceptions import (
     DeltaConcurrentModificationException,
     DeltaIllegalArgumentException,
@@ -19,43 +21,36 @@ from airflow_delta.exceptions import (
 )
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.links.delta import DeltaCommitLink, DeltaTableLink
-from airflow_delta.observability import TaskMetrics
-from airflow_delta.operators.base import DeltaOperator, Parts, templated
-from airflow_delta.operators.committing import CommitPart
-from airflow_delta.operators.ended import is_aborted
-from airflow_delta.operators.expected_stages import expected_stages, valid_reports
-from airflow_delta.operators.identity import (
+from airflow_delta.retry_policies import FINAL_ERRORS
+from airflow_delta.task_loops import check_no_loop
+from airflow_delta.tasks.base import DeltaOperator, Parts, templated, warn_if_tested
+from airflow_delta.tasks.committing import CommitPart, check_upstream
+from airflow_delta.tasks.ended import is_aborted
+from airflow_delta.tasks.expected_stages import expected_stages, unpublished, valid_reports
+from airflow_delta.tasks.handle_check import new_transaction_id, open_transaction
+from airflow_delta.tasks.identity import (
     column_names,
     default_transaction_key,
     flatten_reports,
     former_keys,
+    possible_since,
     schema_text,
     text_of,
     whole_number,
 )
-from airflow_delta.operators.key_templates import render_key_fields
-from airflow_delta.operators.key_user import committing_user, key_user
-from airflow_delta.operators.lineage import table_of_handle
-from airflow_delta.operators.mapped_identity import check_instance
-from airflow_delta.operators.origin import new_transaction_id, open_transaction
-from airflow_delta.operators.restart import ON_CLEAR, ON_CONFLICT, Restart
-from airflow_delta.operators.run_age import possible_since
-from airflow_delta.operators.task_defaults import own_settings, with_own_settings
-from airflow_delta.operators.tested import warn_if_tested
-from airflow_delta.operators.unpublished import unpublished
-from airflow_delta.operators.upstream import check_upstream
-from airflow_delta.read_versions import version_of, what_was_read
-from airflow_delta.retry_policies import FINAL_ERRORS
-from airflow_delta.staging.choices import ISOLATION_LEVELS, KEY_CHECKS, RERUN_POLICIES
-from airflow_delta.staging.paths import new_attempt
-from airflow_delta.task_loops import check_no_loop
+from airflow_delta.tasks.keys import committing_user, key_user, render_key_fields
+from airflow_delta.tasks.lineage import table_of_handle
+from airflow_delta.tasks.mapped_identity import check_instance
+from airflow_delta.tasks.observability import TaskMetrics
+from airflow_delta.tasks.restart import ON_CLEAR, ON_CONFLICT, Restart
+from airflow_delta.tasks.task_defaults import own_settings, with_own_settings
 
 if TYPE_CHECKING:
     import jinja2
     from airflow.sdk import Context
 
+    from airflow_delta.contract.payloads import CommitResult, StagedWrite, TransactionHandle
     from airflow_delta.log.delta_log import DeltaLog
-    from airflow_delta.staging.contract import CommitResult, StagedWrite, TransactionHandle
 
 
 class DeltaStartTransactionOperator(BaseOperator):
@@ -164,7 +159,7 @@ class DeltaStartTransactionOperator(BaseOperator):
             another writer has changed what it added; or if the run has published to the table under another key.
         :raises TransactionExpiredException: if the run may be older than the keys and commits that are left in the log.
         """
-        from airflow_delta.commands.begin.begin import begin
+        from airflow_delta.table.start.begin import begin
 
         check_no_loop(context)
         log = DeltaHook(self.delta_conn_id).get_log(self.table)
@@ -233,7 +228,7 @@ class DeltaCommitOperator(DeltaOperator):
     :param delta_conn_id: connection to the table; default: the start task's. (templated)
     :param table: the transaction's table; default: the start task's. Needed only if no start task is upstream. (templated)
 
-    The other parameters are those of :class:`~airflow_delta.operators.committing.CommitPart`.
+    The other parameters are those of :class:`~airflow_delta.tasks.committing.CommitPart`.
     """
 
     transaction_role: ClassVar[str] = "commit"
@@ -352,7 +347,7 @@ class DeltaCommitOperator(DeltaOperator):
         expected: Mapping[tuple[str, int], str | None] | None,
         check: Callable[[], None],
     ) -> CommitResult:
-        from airflow_delta.commands.publish.publish import publish
+        from airflow_delta.table.commit.publish import publish
 
         with committer.watched(context, log, (handle.given_table, handle.delta_conn_id)):
             return publish(
@@ -432,7 +427,7 @@ class DeltaAbortOperator(BaseOperator):
         :raises HandleMismatchException: if the transaction is not the one in the Dag file. Nothing is deleted.
         :raises TransactionAbortedException: if no failed task would show that nothing was published.
         """
-        from airflow_delta.commands.publish.abort import abort
+        from airflow_delta.table.abort import abort
 
         if self.transaction is None:
             self.log.info("The start task returned no transaction: nothing to abort.")

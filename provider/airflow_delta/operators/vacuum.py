@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
-from airflow_delta.observability import Stopwatch, TaskMetrics
-from airflow_delta.operators.table import DeltaMaintenanceBase
+from airflow_delta.tasks.observability import Stopwatch, TaskMetrics
+from airflow_delta.tasks.operation import DeltaMaintenanceBase
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_delta.log.delta_log import DeltaLog
-    from airflow_delta.operators.committing import CommitPart
+    from airflow_delta.tasks.committing import CommitPart
 
 _TRANSACTION_TIMEOUT_HOURS = 7 * 24.0
 
@@ -35,7 +35,7 @@ class DeltaVacuumOperator(DeltaMaintenanceBase):
     :param logging_enabled: commit VACUUM START and VACUUM END.
     :param max_paths: number of paths to list in the result.
 
-    The other parameters are those of :class:`~airflow_delta.operators.table.DeltaMaintenanceBase`.
+    The other parameters are those of :class:`~airflow_delta.tasks.operation.DeltaMaintenanceBase`.
     """
 
     emits_table = False
@@ -64,7 +64,7 @@ class DeltaVacuumOperator(DeltaMaintenanceBase):
 
     def run(self, log: DeltaLog, committer: CommitPart, context: Context) -> dict[str, Any]:
         """Delete the files."""
-        from airflow_delta.commands.vacuum.run_vacuum import vacuum
+        from airflow_delta.table.operations.vacuum.run import vacuum
 
         timeout = hours(self.transaction_timeout_hours, "transaction_timeout_hours")
         clock = Stopwatch()

@@ -1,1 +1,1 @@
-"""The pages "Delta tables" in Airflow's UI."""
+"""The plugin of Airflow that serves the pages."""

@@ -44,13 +44,13 @@ class LazyApp:
 
 def _app() -> Any:
     try:
-        from airflow_delta.plugins.pages import create_app
+        from airflow_delta.ui.pages import create_app
 
         return create_app()
     except (ImportError, AttributeError) as error:
         from starlette.responses import PlainTextResponse
 
-        from airflow_delta.plugins.problems import cannot_be_shown
+        from airflow_delta.ui.problems import cannot_be_shown
 
         logger.exception("The pages of Delta tables cannot be shown")
         return PlainTextResponse(f"{cannot_be_shown('Delta tables')} {error}", status_code=503)

@@ -12,15 +12,15 @@ from airflow.sdk.exceptions import AirflowSkipException
 from airflow_delta import exceptions
 from airflow_delta.exceptions import DeltaError, DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
-from airflow_delta.operators.identity import whole_number
 from airflow_delta.retry_policies import REFUSALS
+from airflow_delta.tasks.identity import whole_number
 from airflow_delta.triggers.delta import DeltaTableVersionTrigger, commit_conditions, commit_report, operation_names
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_delta.commands.inspect.watch import CommitConditions, Match, Watermark
     from airflow_delta.log.delta_log import DeltaLog
+    from airflow_delta.table.observe.watch import CommitConditions, Match, Watermark
 
 STATE_KEY = "delta_table_version"
 """Key of the watermark in the task state store."""
@@ -36,7 +36,7 @@ class DeltaTableVersionSensor(BaseSensorOperator):
     that has one of the operations, touched one of the partitions, and changed rows.
 
     Returns the commit as JSON, the same in every mode: the fields of
-    :class:`~airflow_delta.commands.inspect.observe.CommitSummary` (``version``, ``timestamp``, ``operation``, ``partitions``,
+    :class:`~airflow_delta.table.observe.observe.CommitSummary` (``version``, ``timestamp``, ``operation``, ``partitions``,
     ``num_records``, ``tags``, ...) with ``observed_version`` (the latest one), ``table``, ``table_identity`` (its id) and
     ``dedupe_key``. The XCom ``delta_table_version`` has only the version number, for reads at that version.
 
@@ -153,7 +153,7 @@ class DeltaTableVersionSensor(BaseSensorOperator):
             return PokeReturnValue(is_done=False)
 
     def _look(self, context: Context) -> Match | None:
-        from airflow_delta.commands.inspect.watch import check_table_exists, first_match, version_reached
+        from airflow_delta.table.observe.watch import check_table_exists, first_match, version_reached
 
         if self._table_log is None:
             opened = DeltaHook(self.delta_conn_id).get_log(self.table)
@@ -180,7 +180,7 @@ class DeltaTableVersionSensor(BaseSensorOperator):
 
     def _baseline(self, context: Context, log: DeltaLog) -> Watermark:
         """Return the version after which commits count: the last one looked at, the given one, or the current one."""
-        from airflow_delta.commands.inspect.watch import watermark_now
+        from airflow_delta.table.observe.watch import watermark_now
 
         if (known := self._known(context)) is not None:
             return known
@@ -189,7 +189,7 @@ class DeltaTableVersionSensor(BaseSensorOperator):
         return seen
 
     def _known(self, context: Context) -> Watermark | None:
-        from airflow_delta.commands.inspect.watch import Watermark
+        from airflow_delta.table.observe.watch import Watermark
 
         if (stored := self._stored(context)) is not None:
             return stored
@@ -197,7 +197,7 @@ class DeltaTableVersionSensor(BaseSensorOperator):
         return None if given is None else Watermark(given)
 
     def _stored(self, context: Context) -> Watermark | None:
-        from airflow_delta.commands.inspect.watch import Watermark
+        from airflow_delta.table.observe.watch import Watermark
 
         store = context.get("task_state_store")
         stored = None if store is None else store.get(STATE_KEY)

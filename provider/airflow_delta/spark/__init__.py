@@ -1,6 +1,6 @@
 """Data work on a cluster: scan plan to DataFrame, DataFrame to staged files.
 
-Needs only the standard library, :mod:`airflow_delta.staging`, and PySpark once it runs; shipped as one zip
+Needs only the standard library, :mod:`airflow_delta.contract`, and PySpark once it runs; shipped as one zip
 (:func:`airflow_delta.spark.package.build_package`).
 """
 

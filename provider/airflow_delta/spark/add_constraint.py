@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from airflow_delta.contract.operations import ConstraintArguments
+from airflow_delta.contract.request import StageReport, StageRequest
 from airflow_delta.exceptions import (
     ConstraintViolationException,
     DeltaAnalysisException,
     InvariantViolationException,
     StagingException,
 )
-from airflow_delta.spark.align import spark_name
-from airflow_delta.spark.conf import WRITE_SETTINGS, session_settings
 from airflow_delta.spark.read import read_plan_files
-from airflow_delta.staging.constraint import ConstraintArguments
-from airflow_delta.staging.report import StageReport, StageRequest
+from airflow_delta.spark.rows import spark_name
+from airflow_delta.spark.write import WRITE_SETTINGS, session_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from airflow_delta.spark.conf import session_settings
+from airflow_delta.contract.audit import AuditArguments, SqlAnswer, SqlCheck
+from airflow_delta.contract.payloads import ScanPlan
+from airflow_delta.contract.request import StageReport, StageRequest
 from airflow_delta.spark.queries import run_query
 from airflow_delta.spark.read import read_scan_plan
-from airflow_delta.staging.audit import AuditArguments, SqlAnswer, SqlCheck
-from airflow_delta.staging.contract import ScanPlan
-from airflow_delta.staging.report import StageReport, StageRequest
+from airflow_delta.spark.write import session_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

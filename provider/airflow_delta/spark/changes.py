@@ -14,9 +14,9 @@ from datetime import UTC, datetime, timedelta
 from functools import reduce
 from typing import TYPE_CHECKING
 
+from airflow_delta.contract.payloads import Json, ScanFile, ScanPlan
+from airflow_delta.contract.request import ChangeCommit, ChangePlan
 from airflow_delta.spark.read import read_plan_files
-from airflow_delta.staging.change_plan import ChangeCommit, ChangePlan
-from airflow_delta.staging.contract import Json, ScanFile, ScanPlan
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

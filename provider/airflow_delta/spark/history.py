@@ -9,11 +9,18 @@ from __future__ import annotations
 from functools import reduce
 from typing import TYPE_CHECKING
 
+from airflow_delta.contract.operations import (
+    ACTION,
+    HISTORY_DELETE,
+    HISTORY_INSERT,
+    HISTORY_NOTHING,
+    HISTORY_UPDATE,
+    HistoryColumns,
+)
+from airflow_delta.contract.payloads import Json
+from airflow_delta.contract.schema import fields_by_name, find_field, nullable, written_schema
 from airflow_delta.exceptions import DeltaIllegalArgumentException, DeltaIllegalStateException, SchemaMismatchException
-from airflow_delta.spark.align import RowChecks, align, spark_name, spark_type
-from airflow_delta.staging.contract import Json
-from airflow_delta.staging.history import ACTION, HISTORY_DELETE, HISTORY_INSERT, HISTORY_NOTHING, HISTORY_UPDATE, HistoryColumns
-from airflow_delta.staging.schema import fields_by_name, find_field, nullable, written_schema
+from airflow_delta.spark.rows import RowChecks, align, spark_name, spark_type
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -46,7 +53,7 @@ class History:
     def source(
         self, table: DataFrame, source: DataFrame, *, effective_at: str, deleted: str | None = None, full_snapshot: bool = False
     ) -> DataFrame:
-        """Return the rows to merge, with :data:`~airflow_delta.staging.history.ACTION`; at least one for each key of the source.
+        """Return the rows to merge, with :data:`~airflow_delta.contract.operations.ACTION`; one or more for each key of the source.
 
         :param table: the rows of the table.
         :param effective_at: Spark SQL over a source row: the time since when it is so.

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.spark.written import check_read_back
-from airflow_delta.staging.key_values import KeyValues, is_key_type
-from airflow_delta.staging.merge import ComparedColumns
-from airflow_delta.staging.report import StageRequest
+from airflow_delta.contract.key_values import KeyValues, is_key_type
+from airflow_delta.contract.operations import ComparedColumns
+from airflow_delta.contract.request import StageRequest
+from airflow_delta.spark.write import check_read_back
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

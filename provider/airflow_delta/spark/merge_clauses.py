@@ -1,23 +1,64 @@
-"""The clauses of a MERGE as columns: which clause applies to a row, and the resulting rows."""
+"""The clauses of a MERGE as columns: which clause applies to a row, and the resulting rows.
+
+Structs of a source that lack fields of the table: UPDATE SET * keeps those fields.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from airflow_delta.contract.mapping import mapped_schema
+from airflow_delta.contract.operations import DELETE, INSERT, UPDATE, MergeArguments, MergeClause
+from airflow_delta.contract.payloads import Json
+from airflow_delta.contract.schema import Type, fields_by_name, written_schema
 from airflow_delta.exceptions import DeltaAnalysisException, IdentityInsertException, SchemaMismatchException
-from airflow_delta.spark.align import converted, spark_name, spark_type
-from airflow_delta.spark.computed import default_values, with_identities
 from airflow_delta.spark.merge_source import MergeSource
-from airflow_delta.spark.merge_structs import absent_fields, merge_struct
 from airflow_delta.spark.rewrite import RewriteAttempt
-from airflow_delta.staging.contract import Json
-from airflow_delta.staging.mapping import mapped_schema
-from airflow_delta.staging.merge import DELETE, INSERT, UPDATE, MergeArguments, MergeClause
-from airflow_delta.staging.schema import Type, fields_by_name, written_schema
+from airflow_delta.spark.rows import RowChecks, converted, default_values, not_null, spark_name, spark_type, with_identities
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+
+
+def absent_fields(given: Type, known: Type) -> list[str]:
+    """Return the fields of a struct, at every depth, that another struct lacks."""
+    if isinstance(given, str) or isinstance(known, str) or {given["type"], known["type"]} != {"struct"}:
+        return []
+    found, there = [], fields_by_name(given)
+    for field in known["fields"]:
+        mine = there.get(field["name"].lower())
+        inner = [] if mine is None else absent_fields(mine["type"], field["type"])
+        found += [field["name"]] if mine is None else [f"{field['name']}.{name}" for name in inner]
+    return found
+
+
+def merge_struct(column: Column, given: Type, wanted: Type, old: Column, known: Type, path: str, checks: RowChecks) -> Column:
+    """Return a struct of the source with the table's values in the fields that it lacks.
+
+    :param given: type of ``column``.
+    :param wanted: type to return.
+    :param old: the table's value; if it and the source's are null, the result is.
+    :param known: type of ``old``.
+    """
+    from pyspark.sql import functions as sf
+
+    columns, news, olds = [], fields_by_name(given), fields_by_name(known)
+    for field in wanted["fields"]:
+        name, here = field["name"].lower(), f"{path}.{field['name']}"
+        mine, theirs = news.get(name), olds.get(name)
+        if mine is not None and theirs is not None and absent_fields(mine["type"], theirs["type"]):
+            new, before = column.getField(mine["name"]), old.getField(theirs["name"])
+            value = merge_struct(new, mine["type"], field["type"], before, theirs["type"], here, checks)
+        elif mine is not None:
+            value = converted(column.getField(mine["name"]), mine["type"], field["type"], here, checks)
+        elif theirs is not None:
+            value = converted(old.getField(theirs["name"]), theirs["type"], field["type"], here, checks)
+        else:
+            value = sf.lit(None).cast(spark_type(field["type"]))
+        columns.append(not_null(value, field, here, checks).alias(field["name"]))
+    return sf.when(column.isNotNull() | old.isNotNull(), sf.struct(*columns))
+
 
 CLAUSE = "__airflow_delta_clause"
 """Name of the column with the number of the clause that applies to a row; null if none does."""

@@ -1,4 +1,4 @@
-"""Put ``spark/`` and ``staging/`` into one zip for ``--py-files``. Runs in the worker; standard library only."""
+"""Put ``spark/`` and ``contract/`` into one zip for ``--py-files``. Runs in the worker; standard library only."""
 
 from __future__ import annotations
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.spark.conf import session_settings
-from airflow_delta.staging.queries import check_query
+from airflow_delta.contract.queries import check_query
+from airflow_delta.spark.write import session_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

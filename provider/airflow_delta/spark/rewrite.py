@@ -2,6 +2,8 @@
 
 Copy on write: the other rows are written into new files. With deletion vectors: deleted rows are reported as words of row
 positions, and only changed rows are written. The files with such rows are found first, reading only the columns of the condition.
+
+Deleted rows of files as words of 64 rows, which the worker turns into deletion vectors.
 """
 
 from __future__ import annotations
@@ -14,22 +16,42 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from airflow_delta.contract.mapping import zone_of_directories
+from airflow_delta.contract.payloads import Json, ScanFile, ScanPlan
+from airflow_delta.contract.request import StageReport, StageRequest
+from airflow_delta.contract.schema import parse_struct
+from airflow_delta.contract.spark_paths import FILE, NUMBER, WORD, escape_glob, file_of, files_by_uri
 from airflow_delta.exceptions import DeltaError, StagingException
-from airflow_delta.spark.align import RowChecks, align
-from airflow_delta.spark.checked import checked
-from airflow_delta.spark.conf import WRITE_SETTINGS, session_settings
-from airflow_delta.spark.paths import escape_glob
-from airflow_delta.spark.read import FILE_COLUMN, read_plan_files
-from airflow_delta.spark.vectors import FILE, file_of, files_by_uri, words_of
-from airflow_delta.spark.write import physical_names, write_files, write_inserts
-from airflow_delta.spark.written import check_read_back, save, written_files
-from airflow_delta.staging.contract import Json, ScanFile, ScanPlan
-from airflow_delta.staging.report import StageReport, StageRequest
-from airflow_delta.staging.schema import parse_struct
-from airflow_delta.staging.zones import zone_of_directories
+from airflow_delta.spark.read import FILE_COLUMN, ROW_COLUMN, read_plan_files
+from airflow_delta.spark.rows import RowChecks, align, checked
+from airflow_delta.spark.write import (
+    WRITE_SETTINGS,
+    check_read_back,
+    physical_names,
+    save,
+    session_settings,
+    write_files,
+    write_inserts,
+    written_files,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+
+
+__all__ = ["FILE", "NUMBER", "WORD", "file_of", "files_by_uri", "words_of"]
+
+
+def words_of(rows: DataFrame) -> DataFrame:
+    """Return the rows as words: ``file`` (Spark's name), ``number`` and ``word``, one bit for each row.
+
+    :param rows: rows with :data:`FILE_COLUMN` and :data:`ROW_COLUMN`; duplicates are allowed.
+    """
+    from pyspark.sql import functions as sf
+
+    bit = sf.call_function("shiftleft", sf.lit(1).cast("long"), sf.col(ROW_COLUMN).bitwiseAND(63).cast("int"))
+    keys = [sf.col(FILE_COLUMN).alias(FILE), sf.shiftright(sf.col(ROW_COLUMN), 6).alias(NUMBER)]
+    return rows.groupBy(*keys).agg(sf.bit_or(bit).alias(WORD))
 
 
 class RewriteAttempt:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from airflow_delta.contract.operations import Assignment, UpdateArguments
+from airflow_delta.contract.payloads import ScanFile
+from airflow_delta.contract.request import StageReport, StageRequest
+from airflow_delta.contract.schema import Type, same_type, type_name
 from airflow_delta.exceptions import SchemaMismatchException
-from airflow_delta.spark.align import align, converted, spark_name, spark_type
 from airflow_delta.spark.read import read_plan_files
 from airflow_delta.spark.rewrite import RewriteAttempt, row_errors
-from airflow_delta.staging.contract import ScanFile
-from airflow_delta.staging.report import StageReport, StageRequest
-from airflow_delta.staging.schema import Type, same_type, type_name
-from airflow_delta.staging.update import Assignment, UpdateArguments
+from airflow_delta.spark.rows import align, converted, spark_name, spark_type
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -1,4 +1,7 @@
-"""A lake in a folder, and what a test asks of its tables."""
+"""A lake in a folder, and what a test asks of its tables.
+
+The fixtures of pytest.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
+from airflow_delta.testing.runs import DagRunner, new_database
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_delta.log import DeltaLog
+
 
 Row = Mapping[str, Any]
 
@@ -67,7 +75,7 @@ class LakeTable:
         :param version: default: the latest.
         :param where: Spark SQL predicate.
         """
-        from airflow_delta.commands.read.read_table import read_table
+        from airflow_delta.table.read.read_table import read_table
 
         if version is None and self.version < 0:
             return []
@@ -84,11 +92,11 @@ class LakeTable:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        from airflow_delta.commands.begin.begin import begin
-        from airflow_delta.commands.publish.publish import publish
-        from airflow_delta.commands.stage.stage_view import open_stage
-        from airflow_delta.commands.write.collect_write import collect_files
-        from airflow_delta.staging.paths import new_attempt
+        from airflow_delta.contract.files import new_attempt
+        from airflow_delta.table.commit.publish import publish
+        from airflow_delta.table.stage.stage_view import open_stage
+        from airflow_delta.table.stage.write.collect import collect_files
+        from airflow_delta.table.start.begin import begin
 
         data = rows if isinstance(rows, pa.Table) else pa.Table.from_pylist([dict(row) for row in rows])
         if not data.num_columns:
@@ -146,3 +154,19 @@ def _listed(title: str, rows: Counter[Any]) -> str:
     lines = [f"  {count} x {dict(row)}" if count > 1 else f"  {dict(row)}" for row, count in rows.items()][:_SHOWN]
     more = [f"  ... and {len(rows) - _SHOWN} more"] if len(rows) > _SHOWN else []
     return "\n".join([f"\n{title}:", *lines, *more])
+
+
+@pytest.fixture
+def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lake:
+    """An empty lake in a folder of the test; the connection ``delta_default`` leads to it, ``lake.connect(id)`` adds others."""
+    folder = tmp_path / "lake"
+    folder.mkdir()
+    made = Lake(folder, monkeypatch.setenv)
+    made.connect("delta_default")
+    return made
+
+
+@pytest.fixture
+def run_dag(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> DagRunner:
+    """Runs Dags on a real Airflow, which this test has for itself: ``run_dag("dags/orders.py")``."""
+    return DagRunner(tmp_path / "airflow", lambda: new_database(tmp_path_factory.getbasetemp()))

@@ -16,8 +16,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from airflow_delta.testing.points import AFTER_LOG_ENTRY, BEFORE_EXECUTE, BEFORE_LOG_ENTRY, BEFORE_RESULT, Kill
-from airflow_delta.tracebacks import message_of
+from airflow_delta.masking import message_of
+from airflow_delta.testing.runs import AFTER_LOG_ENTRY, BEFORE_EXECUTE, BEFORE_LOG_ENTRY, BEFORE_RESULT, Kill
 
 _LOG_ENTRY = re.compile(r"_delta_log/\d{20}\.json$")
 

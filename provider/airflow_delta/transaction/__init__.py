@@ -9,19 +9,19 @@ import importlib
 from typing import Any
 
 _EXPORTS = {
-    "AutoCompactionRequest": "policy.policy",
+    "AutoCompactionRequest": "policy",
     "CheckpointHook": "commit.hooks",
     "ChecksumHook": "commit.hooks",
-    "CommitOutcome": "policy.policy",
-    "CommitPolicy": "policy.policy",
+    "CommitOutcome": "policy",
+    "CommitPolicy": "policy",
     "CommitStats": "commit.stats",
     "CommittedTransaction": "commit.hooks",
     "IsolationLevel": "prepare.isolation",
-    "Operation": "operations.operation",
+    "Operation": "operations",
     "OptimisticTransaction": "commit.optimistic_transaction",
     "PostCommitHook": "commit.hooks",
-    "TransactionObserver": "commit.observer",
-    "last_commit_version_in_session": "commit.active",
+    "TransactionObserver": "commit.stats",
+    "last_commit_version_in_session": "commit.hooks",
     "start_transaction": "commit.start_transaction",
     "with_new_transaction": "commit.start_transaction",
 }

@@ -17,8 +17,8 @@ from airflow_delta.exceptions import DeltaError, DeltaIllegalArgumentException, 
 from airflow_delta.hooks.delta import DeltaHook
 
 if TYPE_CHECKING:
-    from airflow_delta.commands.inspect.watch import CommitConditions, Match, Watermark
     from airflow_delta.log.delta_log import DeltaLog
+    from airflow_delta.table.observe.watch import CommitConditions, Match, Watermark
 
 _BATCH = 100
 """Maximum number of commits in one event."""
@@ -40,7 +40,7 @@ def operation_names(value: str | Sequence[str] | None) -> tuple[str, ...]:
 
 def commit_conditions(operation: str | Sequence[str] | None, partitions: str | None, data_change_only: bool) -> CommitConditions:
     """Return the conditions for the arguments of the sensor or the trigger."""
-    from airflow_delta.commands.inspect.watch import CommitConditions
+    from airflow_delta.table.observe.watch import CommitConditions
 
     names = operation_names(operation)
     return CommitConditions(operations=names, partitions=partitions or None, data_change_only=data_change_only)
@@ -156,7 +156,7 @@ class DeltaTableVersionTrigger(BaseEventTrigger):
     # -- for a deferred sensor ------------------------------------------------------------------------------------------------
 
     async def _wait(self) -> AsyncIterator[TriggerEvent]:
-        from airflow_delta.commands.inspect.watch import Watermark
+        from airflow_delta.table.observe.watch import Watermark
 
         seen = None if self.after_version is None else Watermark(self.after_version, self.table_id)
         failures = 0
@@ -181,7 +181,7 @@ class DeltaTableVersionTrigger(BaseEventTrigger):
             await asyncio.sleep(self.poll_interval)
 
     def _look(self, seen: Watermark | None) -> tuple[Match | None, Watermark | None]:
-        from airflow_delta.commands.inspect.watch import first_match, version_reached, watermark_now
+        from airflow_delta.table.observe.watch import first_match, version_reached, watermark_now
 
         log = self._open()
         if self.version is not None:
@@ -226,7 +226,7 @@ class DeltaTableVersionTrigger(BaseEventTrigger):
                 await asyncio.sleep(self.poll_interval)
 
     async def _begin(self) -> Watermark:
-        from airflow_delta.commands.inspect.watch import Watermark
+        from airflow_delta.table.observe.watch import Watermark
 
         if (stored := await self._stored()) is not None:
             return stored
@@ -239,7 +239,7 @@ class DeltaTableVersionTrigger(BaseEventTrigger):
         return seen
 
     async def _stored(self) -> Watermark | None:
-        from airflow_delta.commands.inspect.watch import Watermark
+        from airflow_delta.table.observe.watch import Watermark
 
         if self.asset_state_store is None:
             return None
@@ -272,12 +272,12 @@ class DeltaTableVersionTrigger(BaseEventTrigger):
         return await asyncio.to_thread(getattr(self.asset_state_store, name), *arguments)
 
     def _present(self) -> Watermark:
-        from airflow_delta.commands.inspect.watch import watermark_now
+        from airflow_delta.table.observe.watch import watermark_now
 
         return watermark_now(self._open())
 
     def _look_further(self, seen: Watermark) -> tuple[list[Match], Watermark]:
-        from airflow_delta.commands.inspect.watch import Watermark, matches_after
+        from airflow_delta.table.observe.watch import Watermark, matches_after
 
         log = self._open()
         found: list[Match] = []

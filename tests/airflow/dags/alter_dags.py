@@ -8,8 +8,8 @@ from datetime import datetime
 from airflow.sdk import dag, task
 
 from airflow_delta import delta_transaction
+from airflow_delta.contract.changes import AddColumns, AddConstraint, Column
 from airflow_delta.operators.alter import DeltaAlterTableOperator
-from airflow_delta.staging.changes import AddColumns, AddConstraint, Column
 
 ROOT = os.environ["DELTA_EXAMPLES"]
 

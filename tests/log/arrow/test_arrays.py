@@ -14,8 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_delta.log.arrow.arrays import array, repeated, scalar
-from airflow_delta.log.arrow.values import to_pylist
+from airflow_delta.log.arrow.arrays import array, repeated, scalar, to_pylist
 
 PROVIDER = Path(__file__).parents[3] / "provider/airflow_delta"
 MAP = pa.map_(pa.string(), pa.string())

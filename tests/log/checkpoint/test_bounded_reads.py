@@ -15,7 +15,6 @@ import pytest
 from msgspec.structs import replace
 from pyroaring import BitMap64
 
-from airflow_delta.commands.inspect.scan_version import plan_version_scan
 from airflow_delta.exceptions import DeltaError, DeltaLogCorruptedException
 from airflow_delta.log import DeltaLog
 from airflow_delta.log.actions.actions import DeletionVectorDescriptor
@@ -28,6 +27,7 @@ from airflow_delta.log.actions.deletion_vectors import (
     write_deletion_vectors,
 )
 from airflow_delta.log.storage.local import LocalStore
+from airflow_delta.table.read.read_table import plan_version_scan
 from support import tables
 
 ROWS = 20_000_000
@@ -161,7 +161,7 @@ def test_a_vector_of_many_rows_takes_no_memory_by_row(table: Path) -> None:
 import resource
 import pyarrow.parquet as pq
 import pyarrow.compute, pyarrow.dataset
-from airflow_delta.commands.inspect.scan_version import plan_version_scan
+from airflow_delta.table.read.read_table import plan_version_scan
 from airflow_delta.log import DeltaLog
 log = DeltaLog.for_table({str(table)!r}, {{"durable": "false"}})
 peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10

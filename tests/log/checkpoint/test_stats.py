@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 
 from airflow_delta.log import DeltaLog
 from airflow_delta.log.checkpoint import stats as checkpoint_stats
-from airflow_delta.log.checkpoint.stats import parse_stats
-from airflow_delta.log.checkpoint.stats_by_csv import NotUniform, parse_uniform
+from airflow_delta.log.checkpoint.stats import NotUniform, parse_stats, parse_uniform
 from airflow_delta.log.checkpoint_write.writer import write_checkpoint
 from support.tables import add, create_table, log_path
 

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from airflow_delta.exceptions import PredicateException
 from airflow_delta.log.expressions.ast import Expression
 from airflow_delta.log.expressions.parser import parse, parse_fully
-from airflow_delta.log.expressions.resolve import Columns
-from airflow_delta.log.expressions.simple import _RESERVED, parse_simple
+from airflow_delta.log.expressions.simple import _RESERVED, Columns, parse_simple
 from airflow_delta.log.schema.types import StructType, parse_schema
 
 TYPES = {

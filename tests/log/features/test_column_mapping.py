@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from airflow_delta.contract.mapping import with_known_columns
 from airflow_delta.exceptions import DeltaAnalysisException
 from airflow_delta.log.actions.actions import Metadata
 from airflow_delta.log.features import column_mapping
 from airflow_delta.log.features.schema_changes import drop_column, rename_column
 from airflow_delta.log.schema.types import parse_schema
-from airflow_delta.staging.mapping import with_known_columns
 
 RANDOM = re.compile(r"col-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 NAME = {"delta.columnMapping.mode": "name"}

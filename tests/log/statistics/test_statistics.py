@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_delta.exceptions import StagedFileException
-from airflow_delta.log.checkpoint.schema import spark_schema
+from airflow_delta.log.checkpoint.columns import spark_schema
+from airflow_delta.log.data_files.footers import read_footers
 from airflow_delta.log.features.properties import TableProperties
 from airflow_delta.log.schema.types import StructType, parse_schema, to_json
-from airflow_delta.log.statistics.footers import read_footers
 from airflow_delta.log.statistics.statistics import stats_from_footer, truncate_max, truncate_min
 from airflow_delta.log.storage.base import FileStatus
 from airflow_delta.log.storage.factory import store_for
@@ -293,7 +293,7 @@ def test_a_name_with_a_dot_beside_a_struct(tmp_path, names):
         "l.list.element": 1,
         "`": 0,
     }
-    from airflow_delta.commands.files.footers import bounds_of_column, footer_null_counts
+    from airflow_delta.table.files.footers import bounds_of_column, footer_null_counts
 
     footer = pq.read_metadata(tmp_path / "f.parquet")
     assert bounds_of_column(footer, "a.b") == (1, 2)

@@ -8,12 +8,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from airflow_delta.commands.begin.begin import begin
 from airflow_delta.exceptions import ConditionalPutException
 from airflow_delta.log import DeltaLog
 from airflow_delta.log.storage.base import AmbiguousPutError, StoreAccessError, StoreRefusedError
-from airflow_delta.log.storage.conditional_put import check_conditional_put
 from airflow_delta.log.storage.factory import store_for
+from airflow_delta.log.storage.puts import check_conditional_put
+from airflow_delta.table.start.begin import begin
 
 pytestmark = pytest.mark.s3
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from airflow.sdk import dag, task
 
 from airflow_delta import delta_transaction
+from airflow_delta.contract.changes import AddConstraint
 from airflow_delta.operators.alter import DeltaAlterTableOperator
 from airflow_delta.operators.audit import DeltaAuditOperator
 from airflow_delta.operators.delete_update import DeltaDeleteOperator, DeltaUpdateOperator
@@ -21,7 +22,6 @@ from airflow_delta.operators.merge import DeltaMergeOperator
 from airflow_delta.operators.optimize import DeltaOptimizeOperator, DeltaReorgOperator
 from airflow_delta.operators.stage import DeltaStageSparkSubmitOperator
 from airflow_delta.operators.vacuum import DeltaVacuumOperator
-from airflow_delta.staging.changes import AddConstraint
 
 JOB = str(Path(__file__).with_name("job.py"))
 SUBMIT = json.loads(os.environ.get("CLUSTER_SUBMIT", "null"))

@@ -10,8 +10,8 @@ import pytest
 
 from airflow_delta.log.actions.actions import AddFile
 from airflow_delta.transaction import CommitPolicy, Operation
-from airflow_delta.transaction.commit.auto_compact import wants_auto_compaction
-from airflow_delta.transaction.policy.policy import AutoCompactionRequest
+from airflow_delta.transaction.commit.hooks import wants_auto_compaction
+from airflow_delta.transaction.policy import AutoCompactionRequest
 from transaction.harness import Table, add, remove
 
 ON = {"delta.autoOptimize.autoCompact": "true"}

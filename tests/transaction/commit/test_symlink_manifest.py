@@ -12,9 +12,8 @@ import pytest
 
 from airflow_delta.exceptions import DeltaUnsupportedOperationException, PostCommitHookFailedException
 from airflow_delta.log.actions.actions import AddFile, DeletionVectorDescriptor, RemoveFile
-from airflow_delta.transaction import Operation
+from airflow_delta.transaction import Operation, events
 from airflow_delta.transaction.commit.symlink_manifest import DIRECTORY, SymlinkManifestHook, absolute_path, generate_manifests
-from airflow_delta.transaction.policy import events
 from transaction.harness import Table, add, remove, schema
 
 ENABLED = {"delta.compatibility.symlinkFormatManifest.enabled": "true"}

@@ -25,7 +25,7 @@ from airflow_delta.exceptions import (
 from airflow_delta.log.actions.actions import AddFile, DomainMetadata, Metadata, Protocol
 from airflow_delta.transaction import CommitPolicy, Operation, OptimisticTransaction
 from airflow_delta.transaction.conflicts.metadata import IDENTITY_TAG, identity_only
-from airflow_delta.transaction.policy.conflict_options import ConflictOptions
+from airflow_delta.transaction.policy import ConflictOptions
 from transaction.harness import Table, add, foreign_info, metadata, remove, schema, txn
 
 # -- identity columns -----------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_delta.exceptions import ConcurrentAppendException, MetadataChangedException
 from airflow_delta.transaction import CommitPolicy, IsolationLevel, Operation
-from airflow_delta.transaction.policy.conflict_options import ConflictOptions
+from airflow_delta.transaction.policy import ConflictOptions
 from transaction.harness import Table, add, metadata
 
 NESTED = {"type": "struct", "fields": [{"name": "a", "type": "long", "nullable": True, "metadata": {}}]}

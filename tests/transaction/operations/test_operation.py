@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from airflow_delta.transaction import Operation
-from airflow_delta.transaction.operations.kinds import KINDS
+from airflow_delta.transaction.operation_kinds import KINDS
 
 COLUMN = {"name": "v", "type": "integer", "nullable": True, "metadata": {}}
 COLUMN_TEXT = '{"name":"v","type":"integer","nullable":true,"metadata":{}}'

@@ -12,8 +12,7 @@ import pytest
 
 from airflow_delta.exceptions import ConcurrentAppendException, DeltaAssertionError
 from airflow_delta.log.actions.actions import AddCDCFile
-from airflow_delta.transaction import Operation
-from airflow_delta.transaction.policy import events
+from airflow_delta.transaction import Operation, events
 from transaction.harness import Table, add, metadata, remove, txn
 
 # The fields of Delta 4.4's CommitStats, without those of coordinated commits, of the checkpoint's own size, of the histogram of
@@ -135,7 +134,7 @@ def test_totals_that_cannot_be_had_do_not_fail_a_commit_that_is_durable(table: T
 
 
 def test_events_are_log_records(table: Table, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.DEBUG, logger="airflow_delta.transaction.policy.events"):
+    with caplog.at_level(logging.DEBUG, logger="airflow_delta.transaction.events"):
         table.commit(add("a", part=1))
     (record,) = [r for r in caplog.records if getattr(r, "delta_event", None) == "delta.commit.stats"]
     assert record.delta_table == str(table.root)  # type: ignore[attr-defined]
@@ -143,7 +142,7 @@ def test_events_are_log_records(table: Table, caplog: pytest.LogCaptureFixture) 
 
 
 def test_nobody_listening(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    logging.getLogger("airflow_delta.transaction.policy.events").setLevel(logging.INFO)
+    logging.getLogger("airflow_delta.transaction.events").setLevel(logging.INFO)
     try:
         assert not events.enabled()
         monkeypatch.setattr(
@@ -151,7 +150,7 @@ def test_nobody_listening(table: Table, monkeypatch: pytest.MonkeyPatch) -> None
         )
         table.commit(add("a", part=1))
     finally:
-        logging.getLogger("airflow_delta.transaction.policy.events").setLevel(logging.NOTSET)
+        logging.getLogger("airflow_delta.transaction.events").setLevel(logging.NOTSET)
 
 
 def test_a_conflict_is_an_event_and_no_failure(table: Table, recorded: Recorded) -> None:
@@ -199,7 +198,7 @@ def test_a_listener_of_some_events(table: Table, monkeypatch: pytest.MonkeyPatch
     def listen(name: str, _uri: str, _data: Mapping[str, Any]) -> None:
         seen.append(name)
 
-    logging.getLogger("airflow_delta.transaction.policy.events").setLevel(logging.INFO)
+    logging.getLogger("airflow_delta.transaction.events").setLevel(logging.INFO)
     monkeypatch.setattr(
         "airflow_delta.transaction.commit.stats.CommitStats.of", lambda *_a, **_k: pytest.fail("counted for nobody")
     )
@@ -218,6 +217,6 @@ def test_a_listener_of_some_events(table: Table, monkeypatch: pytest.MonkeyPatch
             late.commit([add("d", part=1)], Operation.update())
     finally:
         events.remove_listener(listen)
-        logging.getLogger("airflow_delta.transaction.policy.events").setLevel(logging.NOTSET)
+        logging.getLogger("airflow_delta.transaction.events").setLevel(logging.NOTSET)
     assert set(seen) <= {"delta.commit.conflict.ConcurrentAppend", "delta.commit.retry"}
     assert seen.count("delta.commit.conflict.ConcurrentAppend") == 1

@@ -20,8 +20,7 @@ from airflow_delta.exceptions import (
     DeltaUnsupportedTableFeatureException,
 )
 from airflow_delta.log.actions.actions import AddCDCFile, AddFile, DomainMetadata, Protocol, SetTransaction
-from airflow_delta.transaction import CommitPolicy, Operation
-from airflow_delta.transaction.policy import events
+from airflow_delta.transaction import CommitPolicy, Operation, events
 from transaction.harness import Table, add, metadata, remove, txn
 from transaction.matrix import with_vector
 

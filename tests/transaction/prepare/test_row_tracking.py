@@ -17,7 +17,7 @@ from airflow_delta.exceptions import (
 )
 from airflow_delta.log.actions.actions import AddFile, DomainMetadata
 from airflow_delta.transaction import CommitPolicy, Operation, OptimisticTransaction
-from airflow_delta.transaction.policy.conflict_options import ConflictOptions
+from airflow_delta.transaction.policy import ConflictOptions
 from transaction.harness import Table, metadata, remove
 
 SUPPORTED = {"delta.feature.rowTracking": "supported"}

@@ -16,8 +16,7 @@ from airflow_delta.log.actions.actions import AddFile
 from airflow_delta.log.expressions import ast
 from airflow_delta.log.expressions.arrow_rows import comparable
 from airflow_delta.log.schema.types import DataType, arrow_type, parse_type
-from airflow_delta.transaction.reads.key_set import KeySet
-from airflow_delta.transaction.reads.row_condition import RowCondition
+from airflow_delta.transaction.reads.row_condition import KeySet, RowCondition
 
 VALUES: dict[str, list[Any]] = {
     "long": [-5, 0, 3, 2**40],

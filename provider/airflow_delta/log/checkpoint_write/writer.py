@@ -13,16 +13,16 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, BinaryIO
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException, DeltaIllegalStateException
+from airflow_delta.log.checkpoint.columns import spark_schema
 from airflow_delta.log.checkpoint.files import PartFiles
-from airflow_delta.log.checkpoint.last_checkpoint import (
+from airflow_delta.log.checkpoint.manifest import (
     LastCheckpointInfo,
+    SidecarFile,
     encode_last_checkpoint,
     read_last_checkpoint,
     short_schema,
 )
-from airflow_delta.log.checkpoint.manifest import SidecarFile
 from airflow_delta.log.checkpoint.prefetch import prefetched
-from airflow_delta.log.checkpoint.schema import spark_schema
 from airflow_delta.log.checkpoint_write.source import CheckpointSource
 from airflow_delta.log.checkpoint_write.v2 import SIDECAR_ACTIONS, uses_v2, write_manifest
 from airflow_delta.log.checksum.totals import Totals

@@ -15,10 +15,17 @@ from typing import Any, TypeVar
 import msgspec
 
 from airflow_delta.exceptions import DeltaLogCorruptedException
-from airflow_delta.log.actions import lenient
+from airflow_delta.log.actions import decode as lenient
 from airflow_delta.log.actions.actions import AddFile, DomainMetadata, Metadata, Protocol, SetTransaction
-from airflow_delta.log.checksum.histograms import FILE_SIZE_BINS, DeletedRecordCountsHistogram, FileSizeHistogram
-from airflow_delta.log.checksum.totals import MAX_FILES, Deletions, SizeCounts, Totals
+from airflow_delta.log.checksum.totals import (
+    FILE_SIZE_BINS,
+    MAX_FILES,
+    DeletedRecordCountsHistogram,
+    Deletions,
+    FileSizeHistogram,
+    SizeCounts,
+    Totals,
+)
 from airflow_delta.log.storage.base import LogStore
 from airflow_delta.log.storage.file_names import checksum_file, commit_file
 

@@ -11,8 +11,7 @@ from typing import Any
 
 from airflow_delta.exceptions import DeltaAnalysisException
 from airflow_delta.log.expressions.functions import NOT_DETERMINISTIC, OF_THE_SESSION
-from airflow_delta.log.expressions.syntax import syntax_problem
-from airflow_delta.log.expressions.text import tree_of
+from airflow_delta.log.expressions.text import syntax_problem, tree_of
 from airflow_delta.log.schema.types import ArrayType, DataType, MapType, StructType
 
 

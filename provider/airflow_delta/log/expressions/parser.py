@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING, Any
 from airflow_delta.exceptions import PredicateException
 from airflow_delta.log.expressions.ast import And, Expression, Not, Opaque, Or
 from airflow_delta.log.expressions.functions import NOT_DETERMINISTIC, OF_THE_SESSION, oversized, refused_function
-from airflow_delta.log.expressions.resolve import Columns, UnsupportedError
-from airflow_delta.log.expressions.simple import parse_simple
-from airflow_delta.log.expressions.syntax import syntax_problem
-from airflow_delta.log.expressions.text import bare, escape_doubled_quotes, split, tree_of
+from airflow_delta.log.expressions.simple import Columns, UnsupportedError, parse_simple
+from airflow_delta.log.expressions.text import bare, escape_doubled_quotes, split, syntax_problem, tree_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,13 +9,20 @@ import msgspec
 
 from airflow_delta.exceptions import DeltaAnalysisException
 from airflow_delta.log.actions.actions import Metadata
-from airflow_delta.log.expressions.syntax import syntax_problem
-from airflow_delta.log.expressions.text import tree_of
+from airflow_delta.log.expressions.text import syntax_problem, tree_of
 from airflow_delta.log.features import column_mapping
 from airflow_delta.log.features.constraints import check_constraints
-from airflow_delta.log.features.generated_columns import generated_columns
-from airflow_delta.log.schema.suggestions import known_names
-from airflow_delta.log.schema.types import ArrayType, DataType, MapType, StructField, StructType, parse_schema, to_json
+from airflow_delta.log.features.identity_columns import generated_columns
+from airflow_delta.log.schema.types import (
+    ArrayType,
+    DataType,
+    MapType,
+    StructField,
+    StructType,
+    known_names,
+    parse_schema,
+    to_json,
+)
 from airflow_delta.log.schema.walk import Path, dotted, folded, transform_fields
 
 _STATS_COLUMNS = "delta.dataSkippingStatsColumns"
@@ -170,7 +177,7 @@ def _listed(configuration: Mapping[str, str], old: Path, new: Path | None) -> di
     text = configuration.get(_STATS_COLUMNS)
     if text is None:
         return dict(configuration)
-    from airflow_delta.log.features.indexed_columns import parse_column_list
+    from airflow_delta.log.features.clustering import parse_column_list
 
     kept: list[Path] = []
     for path in parse_column_list(text):

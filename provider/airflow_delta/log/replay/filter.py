@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from airflow_delta.log.actions.actions import AddFile
 from airflow_delta.log.arrow.arrays import array, repeated
-from airflow_delta.log.checkpoint.file_columns import FILE_SCHEMA, from_actions
+from airflow_delta.log.checkpoint.columns import FILE_SCHEMA, from_actions
 from airflow_delta.log.checkpoint.part import RowGroup
 from airflow_delta.log.checkpoint.reader import CheckpointReader
 from airflow_delta.log.expressions import ast

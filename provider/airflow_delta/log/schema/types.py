@@ -2,10 +2,13 @@
 
 Unknown types are kept by name, so that the schema of any table can be read and written back unchanged; where data is written,
 :func:`airflow_delta.log.features.schema_checks.check_table_metadata` refuses them.
+
+What to say of a name that is not there: the nearest one, and the list of those that are.
 """
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -155,8 +158,6 @@ class StructType:
     def _required(self, name: str) -> StructField:
         found = self.find(name)
         if found is None:
-            from airflow_delta.log.schema.suggestions import known_names
-
             raise DeltaAnalysisException(f"There is no column {name!r}. {known_names(name, self.names)}.")
         return found
 
@@ -341,3 +342,26 @@ def arrow_type(data_type: DataType) -> pa.DataType:
     if data_type.name not in primitives:
         raise DeltaAnalysisException(f"The type {data_type} has no Arrow equivalent")
     return primitives[data_type.name]
+
+
+_LISTED = 50
+
+
+def known_names(name: str, names: Sequence[str], what: str = "columns") -> str:
+    """Return sentences without a final period: "Did you mean 'amount'? The columns are id, amount".
+
+    :param names: those that there are.
+    :param what: what they name, in the plural.
+    """
+    near = nearest(name, names)
+    meant = f"Did you mean {near!r}? " if near is not None else ""
+    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+    listed = f"The {what} are {', '.join(names[:_LISTED])}{more}" if names else f"There are no {what}"
+    return meant + listed
+
+
+def nearest(name: str, names: Sequence[str]) -> str | None:
+    """Return the one of some names that its author may have meant; ``None`` if none is near."""
+    folded = {known.lower(): known for known in names}
+    found = difflib.get_close_matches(name.lower(), folded, n=1)
+    return folded[found[0]] if found else None

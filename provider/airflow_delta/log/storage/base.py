@@ -3,15 +3,28 @@
 Paths are storage keys relative to the table root, ``/``-separated and not URL-encoded. Three stores exist: local files through
 ``os`` (:mod:`airflow_delta.log.storage.local`), object stores (:mod:`airflow_delta.log.storage.object`) and HDFS
 (:mod:`airflow_delta.log.storage.hdfs`).
+
+An object as a seekable file, read in ranges, for Arrow's Parquet reader.
+
+Remote stores and ``fork``: a forked child refuses an inherited runtime at once, instead of hanging for ever.
+
+The clients of object stores and of HDFS need threads, which a forked child does not inherit. They belong to the process, not to a
+store, so a new store in the child hangs as well. The first use is therefore recorded per process, and children that are forked
+later refuse.
 """
 
 from __future__ import annotations
 
+import io
+import os
 from abc import ABC, abstractmethod
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, BinaryIO, ClassVar
+from typing import Any, BinaryIO, ClassVar, Protocol
+
+from airflow_delta.exceptions import ForkedProcessException
 
 Ranges = Mapping[int, bytes]
 """Parts of a file by position; they do not overlap."""
@@ -184,11 +197,123 @@ class LogStore(ABC):
         """
         import pyarrow as pa
 
-        from airflow_delta.log.storage.object_input import ObjectInput
-
         if size is None:
             status = self.head(path)
             if status is None:
                 raise FileNotFoundError(f"{self.root}/{path}")
             size = status.size
         return pa.PythonFile(ObjectInput(self, path, size, ranges), mode="r")
+
+
+_TAIL = 64 * 1024
+"""Bytes read when the end is first requested: enough for most footers."""
+
+
+class RangedReads(Protocol):
+    """What a file is read with: a log store."""
+
+    def read_range(self, path: str, start: int, length: int) -> bytes:
+        """Return a part of the object."""
+        ...
+
+
+class ObjectInput(io.RawIOBase):
+    """A read-only file over a store's ranged reads; keeps the tail of the object.
+
+    :param size: bytes of the object.
+    :param ranges: content that has been read already, by position.
+    """
+
+    def __init__(self, store: RangedReads, path: str, size: int, ranges: Mapping[int, bytes] | None = None) -> None:
+        self._store = store
+        self._path = path
+        self._size = size
+        self._position = 0
+        self._tail: bytes | None = None
+        self._ranges = ranges or {}
+        self._starts = sorted(self._ranges)
+
+    def readable(self) -> bool:
+        """Return ``True``."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return ``True``."""
+        return True
+
+    def tell(self) -> int:
+        """Return the position."""
+        return self._position
+
+    def size(self) -> int:
+        """Return the number of bytes."""
+        return self._size
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Move the position."""
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        self._position = max(base + offset, 0)
+        return self._position
+
+    def read(self, size: int = -1) -> bytes:
+        """Return up to ``size`` bytes; all remaining ones for -1."""
+        left = max(self._size - self._position, 0)
+        length = left if size < 0 else min(size, left)
+        if length == 0:
+            return b""
+        start = self._position
+        tail_start = max(self._size - _TAIL, 0)
+        if (known := self._known(start, length)) is not None:
+            data = known
+        elif start >= tail_start:
+            if self._tail is None:
+                self._tail = self._store.read_range(self._path, tail_start, self._size - tail_start)
+            data = self._tail[start - tail_start : start - tail_start + length]
+        else:
+            data = self._store.read_range(self._path, start, length)
+        self._position += len(data)
+        return data
+
+    def _known(self, start: int, length: int) -> bytes | None:
+        at = bisect_right(self._starts, start) - 1
+        if at < 0:
+            return None
+        first = self._starts[at]
+        content = self._ranges[first]
+        return content[start - first : start - first + length] if start - first + length <= len(content) else None
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill a buffer."""
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+
+_used_by: int | None = None
+_inherited_from: int | None = None
+
+
+def _after_fork_in_child() -> None:
+    global _inherited_from
+    if _used_by is not None and _inherited_from is None:
+        _inherited_from = _used_by
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def check_runtime(table: str) -> None:
+    """Record that this process uses the runtime of a remote store.
+
+    :raises ForkedProcessException: if this process was forked from one that had used it.
+    """
+    global _used_by
+    if _inherited_from is not None:
+        raise ForkedProcessException(
+            f"Table {table} is not local, and this process ({os.getpid()}) was forked from one ({_inherited_from}) that had "
+            "already used an object store or HDFS. Their clients do not survive a fork and would hang. Open tables only in the "
+            "child, start the child with multiprocessing's 'spawn' or 'forkserver' method, or run a new interpreter.",
+            table=table,
+        )
+    if _used_by is None:
+        _used_by = os.getpid()

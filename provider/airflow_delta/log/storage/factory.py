@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from airflow_delta.contract.location import FILE, HDFS, Location, check_no_secret
 from airflow_delta.exceptions import DeltaIllegalArgumentException, PathOutsideTableException
 from airflow_delta.log.storage.base import LogStore
 from airflow_delta.log.storage.options import OTHER_LOCATIONS, canonical_options
 from airflow_delta.masking import masked
-from airflow_delta.staging.location import FILE, HDFS, Location, check_no_secret
 
 
 def store_for(table_uri: str, storage_options: Mapping[str, str] | None = None, *, connection: str | None = None) -> LogStore:

@@ -19,8 +19,8 @@ from airflow_delta.log.storage.base import (
     LogStore,
     StoreAccessError,
     StoreUnavailableError,
+    check_runtime,
 )
-from airflow_delta.log.storage.fork import check_runtime
 from airflow_delta.log.storage.options import HDFS_USER
 from airflow_delta.log.storage.progress import tracked
 from airflow_delta.log.storage.refusals import panics_as_errors

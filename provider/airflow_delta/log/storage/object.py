@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import Any, BinaryIO, TypeVar
 
+from airflow_delta.contract.location import AZURE, GCS, S3, Location
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.log.storage.base import (
     AmbiguousPutError,
@@ -21,8 +22,8 @@ from airflow_delta.log.storage.base import (
     LogStore,
     StoreRefusedError,
     StoreUnavailableError,
+    check_runtime,
 )
-from airflow_delta.log.storage.fork import check_runtime
 from airflow_delta.log.storage.options import (
     CLIENT_OPTIONS,
     OTHER_LOCATIONS,
@@ -33,7 +34,6 @@ from airflow_delta.log.storage.options import (
 from airflow_delta.log.storage.progress import tracked
 from airflow_delta.log.storage.refusals import Refusal, access_refused, exists_for_certain, is_panic
 from airflow_delta.masking import masked, secret_values
-from airflow_delta.staging.location import AZURE, GCS, S3, Location
 
 logger = logging.getLogger(__name__)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from airflow_delta.contract.location import AZURE, FILE, GCS, HDFS, S3, Location, store_of
 from airflow_delta.exceptions import DeltaIllegalArgumentException
-from airflow_delta.staging.location import AZURE, FILE, GCS, HDFS, S3, Location, store_of
 
 if TYPE_CHECKING:
     from airflow_delta.log.storage.base import LogStore

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
+from airflow_delta.contract.location import AZURE, GCS, S3
 from airflow_delta.log.storage.base import StoreAccessError, StoreRefusedError
-from airflow_delta.staging.location import AZURE, GCS, S3
 
 _STATUS = re.compile(r"status code: (\d{3})")
 _REQUEST = re.compile(r"performing [A-Z]+ (\S+) in ")

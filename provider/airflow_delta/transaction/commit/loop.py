@@ -23,13 +23,13 @@ from airflow_delta.log.actions.decode import CommitFile
 from airflow_delta.log.storage.base import AmbiguousPutError, StoreRefusedError
 from airflow_delta.log.storage.file_names import LOG_DIRECTORY, commit_file
 from airflow_delta.log.storage.progress import tracked
-from airflow_delta.transaction.commit.backoff import crowd_of
-from airflow_delta.transaction.commit.observer import TransactionObserver
+from airflow_delta.transaction import events
+from airflow_delta.transaction.commit.stats import TransactionObserver
+from airflow_delta.transaction.commit.turns import crowd_of
 from airflow_delta.transaction.conflicts.checker import ConflictChecker
 from airflow_delta.transaction.conflicts.errors import conflict
 from airflow_delta.transaction.conflicts.winning_commit import WinningCommit, read_back
-from airflow_delta.transaction.policy import events
-from airflow_delta.transaction.policy.policy import CommitPolicy
+from airflow_delta.transaction.policy import CommitPolicy
 
 if TYPE_CHECKING:
     from tenacity import RetryCallState

@@ -14,15 +14,21 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from airflow_delta.exceptions import DeltaAssertionError
 from airflow_delta.log.actions.actions import Action, AddCDCFile, AddFile, Metadata, Protocol, RemoveFile
-from airflow_delta.transaction.commit import active
-from airflow_delta.transaction.commit.auto_compact import AutoCompactHook, wants_auto_compaction
+from airflow_delta.transaction.commit import hooks as active
 from airflow_delta.transaction.commit.committer import Committer
-from airflow_delta.transaction.commit.hooks import CheckpointHook, ChecksumHook, PostCommitHook, run_hooks
-from airflow_delta.transaction.commit.lock import is_commit_lock_enabled, lock_commit_if_enabled
-from airflow_delta.transaction.commit.observer import TransactionObserver
+from airflow_delta.transaction.commit.hooks import (
+    AutoCompactHook,
+    CheckpointHook,
+    ChecksumHook,
+    PostCommitHook,
+    run_hooks,
+    wants_auto_compaction,
+)
+from airflow_delta.transaction.commit.stats import TransactionObserver
 from airflow_delta.transaction.commit.symlink_manifest import SymlinkManifestHook, wants_symlink_manifest
-from airflow_delta.transaction.operations.operation import Operation
-from airflow_delta.transaction.policy.policy import CommitOutcome, CommitPolicy
+from airflow_delta.transaction.commit.turns import is_commit_lock_enabled, lock_commit_if_enabled
+from airflow_delta.transaction.operations import Operation
+from airflow_delta.transaction.policy import CommitOutcome, CommitPolicy
 from airflow_delta.transaction.prepare.isolation import IsolationLevel, writer_isolation_level
 from airflow_delta.transaction.prepare.prepare import PreparedCommit, check_writable
 from airflow_delta.transaction.prepare.table_changes import TableChanges
@@ -417,7 +423,7 @@ class OptimisticTransaction:
         return is_commit_lock_enabled(self.log.store, self.policy)
 
     def lock_commit_if_enabled(self) -> AbstractContextManager[None]:
-        """Hold the table's lock inside a ``with`` block, if it is enabled; see :mod:`airflow_delta.transaction.commit.lock`."""
+        """Hold the table's lock inside a ``with`` block, if it is enabled; see :mod:`airflow_delta.transaction.commit.turns`."""
         return lock_commit_if_enabled(self.log.store, self.policy)
 
     def get_user_metadata(self, operation: Operation) -> str | None:

@@ -1,4 +1,7 @@
-"""Facts about one commit, as a structured event (Delta's ``CommitStats``, event ``delta.commit.stats``)."""
+"""Facts about one commit, as a structured event (Delta's ``CommitStats``, event ``delta.commit.stats``).
+
+The phases of a commit, for code that must run between them.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +23,15 @@ from airflow_delta.log.actions.actions import (
     RemoveFile,
     SetTransaction,
 )
-from airflow_delta.transaction.policy import events
-from airflow_delta.transaction.policy.policy import CommitOutcome
+from airflow_delta.transaction import events
+from airflow_delta.transaction.policy import CommitOutcome
 
 if TYPE_CHECKING:
     from airflow_delta.log.checksum.totals import Totals
     from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.log.snapshot import Snapshot
     from airflow_delta.transaction.prepare.prepare import PreparedCommit
+
 
 EVENT = "delta.commit.stats"
 UNKNOWN = -1
@@ -171,7 +175,7 @@ def _histogram(sizes: Sequence[int]) -> dict[str, Any] | None:
         return None
     from bisect import bisect_right
 
-    from airflow_delta.log.checksum.histograms import FILE_SIZE_BINS
+    from airflow_delta.log.checksum.totals import FILE_SIZE_BINS
 
     counts, totals = [0] * len(FILE_SIZE_BINS), [0] * len(FILE_SIZE_BINS)
     for size in sizes:
@@ -184,3 +188,28 @@ def _histogram(sizes: Sequence[int]) -> dict[str, Any] | None:
 def _camel(name: str) -> str:
     head, *rest = name.split("_")
     return head + "".join(word.capitalize() for word in rest)
+
+
+class TransactionObserver:
+    """Called in each phase of a transaction, in its thread.
+
+    Raising from a method stops the transaction there. Tests use it to order races; it costs one method call per phase.
+    """
+
+    def starting(self, read_version: int) -> None:
+        """Called when the transaction begins to read ``read_version``."""
+
+    def preparing(self) -> None:
+        """Called when ``commit`` was called, before any check."""
+
+    def before_put(self, version: int, attempt: int) -> None:
+        """Called right before the log entry is put as ``version``; attempts count from 1."""
+
+    def after_put(self, version: int, landed: bool) -> None:
+        """Called after the put as ``version``, won or lost."""
+
+    def committed(self, version: int) -> None:
+        """Called when the transaction is committed as ``version``, before post-commit hooks."""
+
+    def aborted(self, error: BaseException) -> None:
+        """Called when the commit failed."""

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 from airflow_delta.exceptions import DeltaError, DeltaUnsupportedOperationException, PostCommitHookFailedException
 from airflow_delta.log.actions.actions import AddFile, RemoveFile
 from airflow_delta.transaction.commit.hooks import CommittedTransaction, PostCommitHook
-from airflow_delta.transaction.policy.events import record_event
+from airflow_delta.transaction.events import record_event
 
 if TYPE_CHECKING:
     from airflow_delta.log.actions.actions import Action
@@ -113,7 +113,7 @@ def update_manifests(log: DeltaLog, read: Snapshot, snapshot: Snapshot, actions:
         return
     if any(isinstance(action, AddFile) and action.deletion_vector is not None for action in actions):
         generate_manifests(log, snapshot)  # which refuses
-    from airflow_delta.transaction.reads.partition_sets import PartitionSet
+    from airflow_delta.transaction.reads.read_set import PartitionSet
 
     partitions = list(_touched(read, actions))
     touched = {_directory(values, columns) for values in partitions}

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from airflow_delta.contract.files import partition_texts_of
 from airflow_delta.exceptions import DeltaError
-from airflow_delta.staging.partition_texts import partition_texts_of
 from airflow_delta.transaction.conflicts.rows_of_winners import NOT_IN_PYTHON, Undecided, WinnersRows
 from airflow_delta.transaction.conflicts.winning_commit import WinningCommit
 from airflow_delta.transaction.prepare import row_tracking

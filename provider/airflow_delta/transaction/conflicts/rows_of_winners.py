@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyroaring import BitMap64
 
     from airflow_delta.log.actions.actions import AddFile, DeletionVectorDescriptor, RemoveFile
-    from airflow_delta.log.replay.data_file import DataFile, FileRows
+    from airflow_delta.log.data_files.reader import DataFile, FileRows
     from airflow_delta.log.storage.base import LogStore
     from airflow_delta.transaction.conflicts.winning_commit import WinningCommit
     from airflow_delta.transaction.reads.row_condition import RowCondition
@@ -133,7 +133,7 @@ class WinnersRows:
 
         :raises FileNotFoundError: if it is gone.
         """
-        from airflow_delta.log.replay.data_file import DataFile
+        from airflow_delta.log.data_files.reader import DataFile
 
         return DataFile(self._store, file.path, file.size)
 

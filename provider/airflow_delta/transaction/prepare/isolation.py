@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.log.actions.actions import Action, AddCDCFile, AddFile, DomainMetadata, Metadata, RemoveFile
-from airflow_delta.transaction.operations.operation import Operation
+from airflow_delta.transaction.operations import Operation
 from airflow_delta.transaction.prepare import row_tracking
 
 

@@ -17,8 +17,7 @@ from airflow_delta.log.actions.actions import DomainMetadata, Metadata, Protocol
 from airflow_delta.log.features import column_mapping
 from airflow_delta.log.features import protocol as table_protocol
 from airflow_delta.log.features.constraints import column_defaults, replace_char_varchar, without_exists_defaults
-from airflow_delta.log.features.generated_columns import without_generation
-from airflow_delta.log.features.identity_columns import without_identity
+from airflow_delta.log.features.identity_columns import without_generation, without_identity
 from airflow_delta.log.features.properties import (
     FEATURE_PREFIX,
     PREFIX,
@@ -184,7 +183,7 @@ def _only_protocol_properties(metadata: Metadata) -> Metadata:
 def _with_type_changes(state: TableState, metadata: Metadata, schema: StructType, *, overwrites_schema: bool) -> StructType:
     if overwrites_schema or state.metadata is None or not TableProperties(metadata.configuration).get("enableTypeWidening"):
         return schema
-    from airflow_delta.log.features.type_widening import with_type_changes
+    from airflow_delta.log.features.schema_merge import with_type_changes
 
     return with_type_changes(schema, parse_schema(state.metadata.schema_string))
 

@@ -25,11 +25,11 @@ from airflow_delta.log.actions.actions import (
     RemoveFile,
 )
 from airflow_delta.log.features import protocol as table_protocol
-from airflow_delta.transaction.operations.operation import Operation
-from airflow_delta.transaction.policy.events import record_event
-from airflow_delta.transaction.policy.policy import CommitPolicy
+from airflow_delta.transaction.events import record_event
+from airflow_delta.transaction.operations import Operation
+from airflow_delta.transaction.policy import CommitPolicy
 from airflow_delta.transaction.prepare import feature_drop, row_tracking
-from airflow_delta.transaction.prepare.file_checks import check_file_actions
+from airflow_delta.transaction.prepare.checks import check_file_actions
 
 if TYPE_CHECKING:
     from airflow_delta.log.snapshot import Snapshot
@@ -301,7 +301,7 @@ def check_defaults_supported(state: TableState, columns: Collection[str], protoc
 
 def _check_change_data_feed(state: TableState, new_metadata: Metadata, actions: Sequence[Action], operation: Operation) -> None:
     """Check that row changes can be told from column changes (Delta's ``performCdcColumnMappingCheck``)."""
-    from airflow_delta.log.features import change_data_feed
+    from airflow_delta.log.features import schema_checks as change_data_feed
 
     changes_files = any(isinstance(action, AddFile | RemoveFile | AddCDCFile) for action in actions)
     change_data_feed.check_column_mapping(new_metadata, state.metadata, has_file_actions=changes_files, operation=operation.name)

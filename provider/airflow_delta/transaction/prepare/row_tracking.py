@@ -16,7 +16,7 @@ from airflow_delta.exceptions import (
     RowIdAssignmentWithoutStatsException,
 )
 from airflow_delta.log.actions.actions import Action, AddFile, DomainMetadata, Metadata, Protocol, RemoveFile
-from airflow_delta.log.statistics.num_records import num_records
+from airflow_delta.log.statistics.statistics import num_records
 
 FEATURE = "rowTracking"
 DOMAIN = "delta.rowTracking"

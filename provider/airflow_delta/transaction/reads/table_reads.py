@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from airflow_delta.exceptions import DeltaAssertionError, DeltaIllegalArgumentException
 from airflow_delta.log.actions.actions import AddFile
-from airflow_delta.log.statistics.num_records import num_records
+from airflow_delta.log.statistics.statistics import num_records
 from airflow_delta.transaction.reads.read_set import EVERYTHING, ReadSet
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from airflow_delta.log.expressions.predicate import Predicate
     from airflow_delta.log.snapshot import Snapshot
-    from airflow_delta.transaction.reads.key_set import KeySet
+    from airflow_delta.transaction.reads.row_condition import KeySet
 
 
 class TableReads:
@@ -85,7 +85,7 @@ class TableReads:
         :raises DeltaAssertionError: if a predicate is not on partition columns only.
         """
         self._assert_partition_only(partition_predicates)
-        from airflow_delta.log.checkpoint.file_columns import FILE_COLUMNS
+        from airflow_delta.log.checkpoint.columns import FILE_COLUMNS
 
         return self._filter_files(partition_predicates, columns=FILE_COLUMNS)
 
@@ -96,7 +96,7 @@ class TableReads:
 
         :param columns: as for :meth:`airflow_delta.log.Snapshot.files`; ``partition_values`` must be among them.
         """
-        from airflow_delta.transaction.reads.partition_sets import PartitionSet
+        from airflow_delta.transaction.reads.read_set import PartitionSet
 
         if self.snapshot.version < 0:
             self.recorded.add_predicate("the partitions of the new files")
@@ -174,7 +174,7 @@ class TableReads:
 
     @staticmethod
     def _no_files(columns: Sequence[str] | None) -> pa.Table:
-        from airflow_delta.log.checkpoint.file_columns import projected
+        from airflow_delta.log.checkpoint.columns import projected
 
         return projected(columns).empty_table()
 
@@ -214,7 +214,7 @@ class TableReads:
 
 def _read_counted(read: Callable[..., pa.Table], columns: Sequence[str] | None) -> pa.Table:
     """Return files with a column ``num_records``, which needs more columns than are asked for."""
-    from airflow_delta.log.checkpoint.file_columns import projected
+    from airflow_delta.log.checkpoint.columns import projected
 
     wanted = projected(columns).names
     files = _with_num_records(read(columns=list(dict.fromkeys([*wanted, "stats", "deletion_vector"]))))

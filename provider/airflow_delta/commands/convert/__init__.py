@@ -1,1 +1,0 @@
-"""CONVERT TO DELTA."""

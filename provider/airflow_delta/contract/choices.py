@@ -1,0 +1,83 @@
+"""Parameters that are checked while the Dag is parsed, where they are literals: words, and what contradicts itself.
+
+The words that parameters take, known while a Dag is parsed and when its tasks run.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from airflow_delta.exceptions import DeltaIllegalArgumentException
+
+Choices = Mapping[str, Sequence[str]]
+
+Given = Callable[[str], Any]
+"""Returns a parameter of a task by its name; ``None`` if it is not given."""
+
+
+def is_literal(value: Any) -> bool:
+    """Return whether a parameter is text that no template changes."""
+    return isinstance(value, str) and "{{" not in value and "{%" not in value
+
+
+def check_choices(task: Any, choices: Choices) -> None:
+    """Refuse a literal that is none of the words of its parameter.
+
+    :raises DeltaIllegalArgumentException: if there is one.
+    """
+    for name, allowed in choices.items():
+        if (problem := choice_problem(name, getattr(task, name, None), allowed)) is not None:
+            raise DeltaIllegalArgumentException(f"The task {task.task_id!r}: {problem}")
+
+
+def literal_problems(operator_class: Any, given: Given) -> Iterator[str]:
+    """Yield what the parts of an operator, and the operator itself, find wrong with its literal parameters."""
+    for owner in (*getattr(operator_class, "parts", ()), operator_class):
+        yield from getattr(owner, "literal_problems", _nothing)(given)
+
+
+def _nothing(given: Given) -> Iterator[str]:  # noqa: ARG001 - as it is called
+    return iter(())
+
+
+def check_literals(task: Any, problems: Callable[[Given], Iterable[str]]) -> None:
+    """Refuse literal parameters of a task.
+
+    :param problems: yields what is wrong with them.
+    :raises DeltaIllegalArgumentException: if something is.
+    """
+    for problem in problems(lambda name: getattr(task, name, None)):
+        raise DeltaIllegalArgumentException(f"The task {task.task_id!r}: {problem}")
+
+
+def choice_problem(name: str, value: Any, allowed: Sequence[str]) -> str | None:
+    """Return what is wrong with a parameter, one word or several; ``None`` if nothing is, or a template decides."""
+    if isinstance(value, list | tuple):
+        return next((problem for each in value if (problem := choice_problem(name, each, allowed)) is not None), None)
+    if not is_literal(value) or value in allowed:
+        return None
+    near = difflib.get_close_matches(value.lower(), {word.lower(): word for word in allowed}, n=1)
+    meant = next((f" Did you mean {word!r}?" for word in allowed if near and word.lower() == near[0]), "")
+    return f"{name} must be one of {', '.join(allowed)}, got {value!r}.{meant}"
+
+
+def choices_of(operator_class: Any) -> dict[str, Sequence[str]]:
+    """Return the words by parameter, those of the parts included."""
+    found: dict[str, Sequence[str]] = {}
+    for part in getattr(operator_class, "parts", ()):
+        found.update(part.choices)
+    found.update(getattr(operator_class, "choices", {}))
+    return found
+
+
+RERUN_POLICIES = ("skip", "replace", "append", "fail")
+KEY_CHECKS = ("warn", "fail", "off")
+ISOLATION_LEVELS = ("Serializable", "WriteSerializable")
+WRITE_MODES = ("append", "overwrite", "dynamic")
+CREATE_MODES = ("create", "create_if_not_exists", "replace", "create_or_replace")
+CREATE_FROM_ROWS = ("create", "create_or_replace", "replace")
+STREAM_MODES = ("append", "complete")
+CHECKPOINT = ("inline", "off")
+FAIL_OR_WARN = ("fail", "warn")

@@ -1,0 +1,228 @@
+"""Names under a table's staging directory: ``staged/<transactionId>/<stage>/<attempt>/...``.
+
+The directory name is visible, so that any engine's VACUUM deletes files that were never published. Stage keys and attempts use
+only characters that no file system, URI or glob treats specially.
+
+Staged actions for the commit: inline in the XCom if small, else in a manifest beside the staged files.
+
+JSON files between a worker and a job, with a checksum of their own: a damaged one is still JSON too often to be believed.
+
+Partition values as the log spells them, for the worker and for Spark: which of them are null.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from airflow_delta.contract.payloads import Json, ManifestRef, Payload
+from airflow_delta.exceptions import ManifestException, StagingException
+
+STAGING_DIRECTORY = "staged"
+"""Directory of staged files, relative to the table root."""
+
+MANIFEST_NAME = "_manifest.json"
+KEYS_NAME = "keys.jsonl"
+REPORT_DIRECTORY = "_report"
+REQUEST_NAME = "request.json"
+SCAN_DIRECTORY = "_scans"
+ABORT_MARKER = "_aborted"
+"""Aborts the transaction: its commit refuses from then on."""
+COMMITTED_MARKER = "_committed"
+"""Says that the log holds the transaction, for an attempt that could not; earlier releases always put it."""
+COMMIT_MARKER_PREFIX = "_commit-"
+"""Prefix of the numbers that attempts of the commit and deletions take: ``_commit-0``, ``_commit-1``, ..."""
+
+OWNER_LENGTH = 24
+"""Characters of a transaction's id that name its owner; the rest is random."""
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
+_MARKED = re.compile(r"[0-9]+-[0-9a-f]{8}-[0-9a-f]{8}")
+_SAFE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
+
+
+def stage_key(task_id: str, map_index: int = -1) -> str:
+    """Return the key of a stage: its task id and map index (if mapped) in safe characters.
+
+    A task id with other characters keeps its readable part and gets a digest, so that two ids never share a key.
+    """
+    safe = _UNSAFE.sub("-", task_id).lstrip("._") or "stage"
+    if safe != task_id:
+        safe = f"{safe}-{hashlib.sha256(task_id.encode()).hexdigest()[:8]}"
+    return safe if map_index < 0 else f"{safe}.{map_index}"
+
+
+def new_attempt(try_number: int = 1) -> str:
+    """Return a name for one execution of a stage or commit, unique even among executions of the same try."""
+    return f"{try_number}-{uuid.uuid4().hex[:8]}"
+
+
+def marked(attempt: str, mark: str) -> str:
+    """Return the name of an attempt that shows for which table its rows were checked.
+
+    :param mark: eight hexadecimal digits.
+    """
+    return f"{attempt}-{mark}"
+
+
+def is_marked(name: str) -> bool:
+    """Return whether a name is one of :func:`marked`."""
+    return _MARKED.fullmatch(name) is not None
+
+
+def owned_transaction_id(dag_id: str, start_task_id: str, run_id: str) -> str:
+    """Return an id for one execution of a start task: a UUID (version 8) that starts with a digest of its owner."""
+    return _owned_id(_digest_of(dag_id, start_task_id, run_id), os.urandom(6))
+
+
+def is_owned_by(transaction_id: str, dag_id: str, start_task_id: str, run_id: str) -> bool:
+    """Return whether :func:`owned_transaction_id` made an id for this start task in this run."""
+    try:
+        value = uuid.UUID(transaction_id)
+    except ValueError:
+        return False
+    return transaction_id == _owned_id(_digest_of(dag_id, start_task_id, run_id), value.bytes[10:])
+
+
+def owner_prefix(dag_id: str, start_task_id: str, run_id: str) -> str:
+    """Return what all ids of :func:`owned_transaction_id` begin with, to look for the owners of many at once."""
+    return _owned_id(_digest_of(dag_id, start_task_id, run_id), bytes(6))[:OWNER_LENGTH]
+
+
+def _digest_of(dag_id: str, start_task_id: str, run_id: str) -> bytes:
+    return hashlib.sha256(json.dumps([dag_id, start_task_id, run_id]).encode()).digest()[:10]
+
+
+def _owned_id(digest: bytes, tail: bytes) -> str:
+    value = bytearray(digest + tail)
+    value[6] = 0x80 | (value[6] & 0x0F)
+    value[8] = 0x80 | (value[8] & 0x3F)
+    return str(uuid.UUID(bytes=bytes(value)))
+
+
+def transaction_directory(transaction_id: str) -> str:
+    """Return the staging directory of a transaction, relative to the table root."""
+    return f"{STAGING_DIRECTORY}/{_safe(transaction_id)}"
+
+
+def attempt_directory(transaction_id: str, stage: str, attempt: str) -> str:
+    """Return the directory of one attempt of a stage, relative to the table root."""
+    return f"{transaction_directory(transaction_id)}/{_safe(stage)}/{_safe(attempt)}"
+
+
+def is_marker(name: str) -> bool:
+    """Return whether a name directly below a transaction's directory is a marker's."""
+    return name in (ABORT_MARKER, COMMITTED_MARKER) or name.startswith(COMMIT_MARKER_PREFIX)
+
+
+def is_hidden(relative_path: str) -> bool:
+    """Return whether a file is hidden: its name, or that of a directory above it, begins with ``_`` or ``.``.
+
+    Directories ``name=value`` are not: a partition column may have such a name (Delta's rule; Spark's listings hide
+    ``.name=value``).
+    """
+    *directories, name = relative_path.split("/")
+    return name.startswith(("_", ".")) or any(part.startswith(("_", ".")) and "=" not in part for part in directories)
+
+
+def _safe(name: str) -> str:
+    if not _SAFE_NAME.fullmatch(name):
+        raise StagingException(f"{name!r} cannot be part of a staging path: only letters, digits, '_', '.' and '-' are safe")
+    return name
+
+
+INLINE_LIMIT = 24 * 1024
+"""Bytes of JSON up to which actions travel inside the XCom."""
+
+
+def encode_manifest(lines: Sequence[bytes]) -> bytes:
+    """Return the content of a manifest: one action per line, as in the log's commits."""
+    return b"".join(line + b"\n" for line in lines)
+
+
+def manifest_ref(path: str, data: bytes, count: int) -> ManifestRef:
+    """Return the reference that a missing or altered manifest is recognised by.
+
+    :param path: relative to the table root.
+    """
+    return ManifestRef(path=path, count=count, sha256=hashlib.sha256(data).hexdigest(), size=len(data))
+
+
+def verify_manifest(
+    ref: ManifestRef, data: bytes | None, *, table: str, what: str = "manifest", lines_are: str = "actions"
+) -> list[bytes]:
+    """Return the lines of a manifest, or of another file with a line for each item, checked against its reference.
+
+    :param data: its content, ``None`` if it is missing.
+    :param what: what the file is, for messages.
+    :param lines_are: what its lines are.
+    :raises ManifestException: if it is missing, truncated or altered.
+    """
+    where = f"The {what} {ref.path} of staged files for table {table}"
+    way_out = "Nothing was committed. Clear the start task with everything downstream."
+    if data is None:
+        raise ManifestException(f"{where} is missing. {way_out}", table=table)
+    if len(data) != ref.size:
+        raise ManifestException(f"{where} has {len(data)} bytes, but its stage wrote {ref.size}. {way_out}", table=table)
+    if hashlib.sha256(data).hexdigest() != ref.sha256:
+        raise ManifestException(f"{where} was altered: its checksum is not the one its stage reported. {way_out}", table=table)
+    lines = data.splitlines()
+    if len(lines) != ref.count:
+        found = f"{where} holds {len(lines)} {lines_are}, but its stage reported {ref.count}."
+        raise ManifestException(f"{found} {way_out}", table=table)
+    return lines
+
+
+def decode_actions(lines: Iterable[bytes]) -> tuple[Json, ...]:
+    """Return actions in the JSON form of inline actions."""
+    return tuple(json.loads(line) for line in lines)
+
+
+_HEAD = '{"sha256": "'
+_AFTER = len(_HEAD) + 64
+_END = '", '
+
+
+def sealed(value: Payload) -> str:
+    """Return the JSON of a payload, with the checksum of what follows it as the first field."""
+    rest = json.dumps(value.to_dict(), ensure_ascii=False)[1:]
+    return f"{_HEAD}{_digest(rest)}{_END}{rest}"
+
+
+def unsealed(text: str, what: str) -> Any:
+    """Return what a sealed text holds; one without a checksum is taken as it is.
+
+    :param what: the file, for the error.
+    :raises StagingException: if it is not as it was written.
+    :raises ValueError: if it is not JSON.
+    """
+    text = text.rstrip("\n")
+    if text.startswith(_HEAD) and text[len(_HEAD) : _AFTER] != _digest(text[_AFTER + len(_END) :]):
+        raise StagingException(
+            f"{what} is damaged: its checksum does not match. Clear the start task with everything downstream."
+        )
+    return json.loads(text)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def partition_text(values: Mapping[str, str | None] | None, name: str) -> str | None:
+    """Return the text of a partition value; ``None`` if it is null: missing, or empty, whatever the column's type.
+
+    Protocol, "Partition Value Serialization".
+
+    :param values: of a file, by physical name.
+    """
+    return (values or {}).get(name) or None
+
+
+def partition_texts_of(values: Mapping[str, str | None] | None) -> dict[str, str | None]:
+    """Return the partition values of a file with every null as ``None``, to compare files by."""
+    return {name: text or None for name, text in (values or {}).items()}

@@ -1,0 +1,249 @@
+"""The request of a stage to Spark, and Spark's report.
+
+Both are plain JSON: a job on any cluster gets the request as configuration or a file, and writes the report as a file.
+
+Arguments of operations in their requests: typed values with a JSON form.
+
+An operation with arguments of its own has a class in a module of its own here. Its command makes it, its Spark module reads it
+(``XArguments.of(request)``), and no other code knows its fields.
+
+Changes of a table between two versions: what the worker tells Spark to read.
+
+Standard library only, like :mod:`airflow_delta.contract.payloads`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Self
+
+from airflow_delta.contract.key_values import KeyValues
+from airflow_delta.contract.options import check_source, check_writer_options
+from airflow_delta.contract.payloads import CONTRACT, Json, Payload, ScanFile, ScanPlan
+from airflow_delta.contract.schema import TableRules
+from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.masking import has_user_info, masked
+
+NUM_FILES, NUM_ROWS, NUM_BYTES = "numFiles", "numRows", "numBytes"
+"""Keys of ``StageReport.written``."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StageRequest(Payload):
+    """What one attempt of a stage has to write, and where.
+
+    :param table: URI of the table for Spark (``s3a://`` for the worker's ``s3://``); not URL-encoded.
+    :param directory: directory of the attempt, relative to the table root.
+    :param mode: ``append``, ``overwrite`` or ``dynamic``.
+    :param replace_where: predicate of an overwrite; rows to write must satisfy it.
+    :param predicate: the same as Spark SQL that does not depend on session settings.
+    :param schema_string: the table's schema (Spark's JSON form), ``None`` if the data decide it.
+    :param partition_columns: columns to partition files by.
+    :param options: options of Spark's Parquet writer (``compression``, ``maxRecordsPerFile``, ...).
+    :param scan: the table at the version read, for jobs that read it.
+    :param rewrite: files with rows that may be selected by the predicate; their other rows have to be written again.
+    :param rules: rules of the table's features for rows.
+    :param arguments: JSON form of the operation's :class:`~airflow_delta.contract.request.Arguments`.
+    :param deletion_vectors: mark deleted rows and keep their files, rather than write the other rows again.
+    """
+
+    contract: int = CONTRACT
+    transaction_id: str
+    table: str
+    read_version: int
+    stage: str
+    task_id: str
+    map_index: int = -1
+    attempt: str
+    directory: str
+    operation: str = "WRITE"
+    mode: str = "append"
+    replace_where: str | None = None
+    predicate: str | None = None
+    schema_string: str | None = None
+    partition_columns: tuple[str, ...] = ()
+    merge_schema: bool = False
+    overwrite_schema: bool = False
+    options: dict[str, str] = field(default_factory=dict)
+    scan: ScanPlan | None = None
+    rewrite: ScanPlan | None = None
+    rules: TableRules = field(default_factory=TableRules)
+    arguments: dict = field(default_factory=dict)  # type: ignore[type-arg]
+    deletion_vectors: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse credentials and what may be secret: a request is stored beside the table.
+
+        :raises DeltaIllegalArgumentException: if the location, an option or the source has some.
+        """
+        whose = f"the stage {self.stage}"
+        if has_user_info(self.table):
+            raise DeltaIllegalArgumentException(
+                f"The location that {whose} gives Spark contains credentials ({masked(self.table)}). Set them in the Spark "
+                "connection or on the cluster."
+            )
+        check_writer_options(self.options, whose=whose)
+        check_source(self.arguments.get("source"), whose=whose)
+
+    @property
+    def path(self) -> str:
+        """Return the URI of the attempt's directory as Spark reaches it."""
+        return f"{self.table.rstrip('/')}/{self.directory}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StageReport(Payload):
+    """What one attempt of a stage wrote.
+
+    :param directories: directories with new rows, relative to the attempt's directory.
+    :param copied_directories: directories with copied rows of replaced files.
+    :param rewritten_files: paths in the log of files whose rows are copied or selected by the predicate; the commit removes them.
+    :param change_directories: directories with change data of replaced rows.
+    :param vector_directories: directories with rows to mark as deleted: Parquet with ``file`` (path in the log), ``number`` and
+        ``word``: a bit for each of the 64 rows of the file from row ``64 * number`` on.
+    :param path: URI of the attempt's directory for Spark.
+    :param written: ``numFiles``, ``numRows`` and ``numBytes`` of each of these directories; files and bytes are null if Spark
+        cannot list them. The worker must find exactly that.
+    :param metrics: what the operation counted, by its name in ``operationMetrics``.
+    :param identities: identity columns with generated values.
+    :param schema_string: Spark's JSON form of the schema written: data and partition columns under their logical names.
+    :param time_zone: time zone of timestamps in the names of partition directories, or
+        :data:`airflow_delta.contract.mapping.AS_IN_LOG`.
+    :param keys: what the rows of the source have in the columns that the table was searched by; ``None`` if all that a predicate
+        selects was read, or no column has values that can be compared elsewhere.
+    :param answers: of an ``AUDIT``: JSON forms of :class:`~airflow_delta.contract.audit.SqlAnswer`.
+    :param differences: of a ``SchemaDriftException``.
+    :param error_class: class name of the error if the stage failed.
+    """
+
+    contract: int = CONTRACT
+    transaction_id: str
+    stage: str
+    attempt: str
+    directories: tuple[str, ...] = ()
+    copied_directories: tuple[str, ...] = ()
+    rewritten_files: tuple[str, ...] = ()
+    change_directories: tuple[str, ...] = ()
+    vector_directories: tuple[str, ...] = ()
+    path: str = ""
+    written: dict[str, dict] = field(default_factory=dict)  # type: ignore[type-arg]
+    metrics: dict[str, int] = field(default_factory=dict)
+    identities: tuple[str, ...] = ()
+    schema_string: str = ""
+    partition_columns: tuple[str, ...] = ()
+    time_zone: str = "UTC"
+    keys: KeyValues | None = None
+    answers: tuple[dict, ...] = ()  # type: ignore[type-arg]
+    differences: tuple[dict, ...] = ()  # type: ignore[type-arg]
+    error_class: str | None = None
+    error_message: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AbortResult(Payload):
+    """Result of an abort.
+
+    :param outcome: ``committed`` (the log holds the transaction), ``deleted`` (no commit is alive: the staged files were deleted)
+        or ``marked`` (a commit may be alive: the transaction is marked as aborted, and maintenance deletes the files after its
+        grace time).
+    :param version: under ``committed``: the version that holds the transaction.
+    :param reason: one sentence for the log.
+    """
+
+    contract: int = CONTRACT
+    transaction_id: str
+    table: str
+    outcome: str
+    version: int | None = None
+    num_deleted_files: int = 0
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Arguments(Payload):
+    """Arguments of every operation. The JSON form leaves out fields that are ``None``.
+
+    :param after: ids of the stages that the request was planned on top of.
+    :param earlier: those stages as their tasks returned them.
+    """
+
+    after: tuple[str, ...] = ()
+    earlier: tuple[dict, ...] = ()  # type: ignore[type-arg]
+
+    def to_dict(self) -> Json:
+        """Return plain JSON."""
+        return {name: value for name, value in Payload.to_dict(self).items() if value is not None}
+
+    @classmethod
+    def of(cls, request: StageRequest) -> Self:
+        """Return the arguments of a request.
+
+        :raises StagingException: if they are not those of this kind of operation.
+        """
+        return cls.from_dict(request.arguments)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RewriteArguments(Arguments):
+    """Arguments of operations that rewrite rows; DELETE has no others.
+
+    :param operation_parameters: ``operationParameters`` of the commit.
+    """
+
+    operation_parameters: dict = field(default_factory=dict)  # type: ignore[type-arg]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SourceArguments(RewriteArguments):
+    """Arguments of operations whose rows come from a source.
+
+    :param source: where a submitted job reads the source: ``sql``, or ``path`` with ``format`` and ``options``.
+    """
+
+    source: dict | None = None  # type: ignore[type-arg]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChangeCommit(Payload):
+    """Changes of one commit: its change data files, or its data files if it has none.
+
+    :param timestamp: milliseconds since the epoch: the in-commit timestamp if the table has them, else the file's time.
+    :param changes: change data files; each row names its kind of change.
+    :param inserts: data files whose rows were inserted.
+    :param deletes: data files whose rows were deleted.
+    :param inserted_rows: files that stayed; the rows that the deletion vector marks came back.
+    :param deleted_rows: files that stayed; the rows that the deletion vector marks were deleted.
+    """
+
+    version: int
+    timestamp: int
+    changes: tuple[ScanFile, ...] = ()
+    inserts: tuple[ScanFile, ...] = ()
+    deletes: tuple[ScanFile, ...] = ()
+    inserted_rows: tuple[ScanFile, ...] = ()
+    deleted_rows: tuple[ScanFile, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChangePlan(Payload):
+    """Changes of a table from one version to another, both included.
+
+    :param transaction_id: the execution that planned it; names the directory of ``words``.
+    :param table: URI of the table as Spark reaches it, not URL-encoded.
+    :param schema_string: Spark's JSON form of the schema to read all changes with.
+    :param column_mapping: ``none``, ``name`` or ``id``.
+    :param commits: commits that changed rows, oldest first.
+    :param words: Parquet file with the rows that deletion vectors mark, relative to the table, if they are too many for the plan
+        (like ``ScanPlan.deletedRows``).
+    """
+
+    contract: int = CONTRACT
+    transaction_id: str
+    table: str
+    starting_version: int
+    ending_version: int
+    schema_string: str
+    partition_columns: tuple[str, ...] = ()
+    column_mapping: str = "none"
+    commits: tuple[ChangeCommit, ...] = ()
+    words: str | None = None

@@ -1,0 +1,1 @@
+"""Data files: their footers, columns and rows."""

@@ -1,0 +1,432 @@
+"""Rows of one data file as record batches: live ones, in the table's columns and types.
+
+Reading some columns of a data file, rows with their positions, and no more bytes than allowed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import unquote
+
+from airflow_delta.exceptions import (
+    DeltaAnalysisException,
+    DeltaFileNotFoundException,
+    DeltaLogCorruptedException,
+    ReadLimitException,
+)
+from airflow_delta.log.data_files.batches import encoded_columns, joined, longest_value, plain_field, plain_parts
+from airflow_delta.log.data_files.columns import FileFields, FileKind, from_file_type, has_ids
+from airflow_delta.log.data_files.page_sizes import Chunk, batch_rows, declared, problem_of
+from airflow_delta.log.schema.partition_values import parse_partition_value
+from airflow_delta.log.storage.base import StoreRefusedError, StoreUnavailableError
+from airflow_delta.log.storage.factory import sibling
+from airflow_delta.log.storage.table_paths import locate
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    from pyroaring import BitMap64
+
+    from airflow_delta.log.actions.actions import AddFile, RemoveFile
+    from airflow_delta.log.data_files.columns import Convert
+    from airflow_delta.log.schema.types import StructField
+    from airflow_delta.log.storage.base import LogStore
+
+
+BATCH_ROWS = 65_536
+
+_WHOLE_BYTES = 4 << 20  # of a remote file that is read at once
+
+_VERSION = b"org.apache.spark.version"
+_LEGACY = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """A data file.
+
+    :param content: returns the file for reads; of one at a time if each read is a request.
+    :param remote: each read is a request.
+    """
+
+    content: Callable[[], Any]
+    remote: bool
+    footer: pq.ParquetFile
+
+    def reader(self, read_dictionary: Sequence[str] = ()) -> pq.ParquetFile:
+        """Return a reader for one thread.
+
+        :param read_dictionary: columns that come as references to a dictionary.
+        """
+        return _parquet(self.content(), self.remote, metadata=self.footer.metadata, read_dictionary=list(read_dictionary))
+
+
+@dataclass(frozen=True, slots=True)
+class RowGroup:
+    """A row group of a file that has wanted rows.
+
+    :param number: in the file.
+    :param start: position of its first row in the file.
+    :param sources: where each column comes from: a scalar, or its name in the file and the function to convert it.
+    """
+
+    file: AddFile | RemoveFile
+    opened: _Opened
+    number: int
+    start: int
+    num_rows: int
+    sources: Sequence[Any]
+    marked: BitMap64 | None
+    deleted: bool
+
+
+class FileReader:
+    """Reads data files of one version of a table.
+
+    :param fields: the columns to return, in order: the table's, without physical names unless files have these.
+    :param target: their Arrow fields.
+    :param partition_columns: logical names.
+    :param by_id: columns are found by field id.
+    :param most_rows: rows to decode at once.
+    """
+
+    def __init__(
+        self,
+        store: LogStore,
+        version: int,
+        fields: Sequence[StructField],
+        target: pa.Schema,
+        partition_columns: Sequence[str],
+        *,
+        by_id: bool,
+        most_rows: int = BATCH_ROWS,
+    ) -> None:
+        partitions = {name.lower() for name in partition_columns}
+        self._store = store
+        self._version = version
+        self._fields = fields
+        self._target = target
+        self._in_partition = [field.name.lower() in partitions for field in fields]
+        self._by_id = by_id
+        self.most_rows = most_rows
+        self._stores: dict[str, LogStore] = {}
+
+    def read(self, file: AddFile | RemoveFile, marked: BitMap64 | None, *, deleted: bool = False) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a file; parameters and errors as for :meth:`groups` and :meth:`rows`."""
+        for group in self.groups(file, marked, deleted=deleted):
+            yield from self.rows(group)
+
+    def groups(self, file: AddFile | RemoveFile, marked: BitMap64 | None, *, deleted: bool = False) -> Iterator[RowGroup]:
+        """Yield the row groups of a file that have wanted rows.
+
+        :param marked: positions of the rows that its deletion vector marks.
+        :param deleted: the marked rows instead of the others.
+        :raises DeltaFileNotFoundException: if it is gone.
+        :raises DeltaLogCorruptedException: if it is damaged.
+        :raises DeltaAnalysisException: if it does not have the table's columns in a type that they can be read from.
+        """
+        with self._explained(file):
+            opened = self._open(file)
+            parquet = opened.footer
+            if marked and marked.max() >= parquet.metadata.num_rows:
+                raise DeltaLogCorruptedException(
+                    f"The deletion vector of {file.path} in table {self._store.root} version {self._version} marks row "
+                    f"{marked.max()}, but the file has {parquet.metadata.num_rows} rows. Another writer's commit is damaged; "
+                    "restore the table to an earlier version.",
+                    table=self._store.root,
+                    version=self._version,
+                )
+            sources = self._sources(file, parquet)
+            start = 0
+            for number in range(parquet.metadata.num_row_groups):
+                rows = parquet.metadata.row_group(number).num_rows
+                if _counts(marked, start, start + rows, deleted):
+                    yield RowGroup(file, opened, number, start, rows, sources, marked, deleted)
+                start += rows
+
+    def rows(self, group: RowGroup) -> Iterator[pa.RecordBatch]:
+        """Yield the wanted rows of a row group.
+
+        :raises ReadLimitException: if it declares much more memory than its size lets expect.
+
+        Also raises as :meth:`groups` does.
+        """
+        import pyarrow as pa
+
+        marked, start = group.marked, group.start
+        with self._explained(group.file):
+            most = min(self.most_rows, group.num_rows)
+            constants = [None if isinstance(source, tuple) else _repeated(source, most) for source in group.sources]
+            for length, columns in self._stored(group):
+                if _counts(marked, start, start + length, group.deleted):
+                    arrays = [
+                        source[1](columns[source[0]]) if constant is None else constant.slice(0, length)
+                        for source, constant in zip(group.sources, constants, strict=True)
+                    ]
+                    batch = pa.RecordBatch.from_arrays(arrays, schema=self._target)
+                    yield batch if marked is None else _live(batch, marked, start, group.deleted)
+                start += length
+
+    @contextmanager
+    def _explained(self, file: AddFile | RemoveFile) -> Iterator[None]:
+        import pyarrow as pa
+
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise DeltaFileNotFoundException(
+                f"Data file {file.path} of table {self._store.root} version {self._version} is gone. VACUUM deletes the files of "
+                "versions older than its retention period. Read a newer version, or restore the file from a backup.",
+                table=self._store.root,
+                version=self._version,
+            ) from error
+        except DeltaAnalysisException as error:
+            raise DeltaAnalysisException(
+                f"Data file {file.path} of table {self._store.root} version {self._version} cannot be read without Spark: "
+                f"{error.message}.",
+                table=self._store.root,
+                version=self._version,
+            ) from error
+        except (StoreUnavailableError, StoreRefusedError):  # of the store, which says nothing about the file
+            raise
+        except (pa.ArrowException, OSError) as error:
+            raise DeltaLogCorruptedException(
+                f"Data file {file.path} of table {self._store.root} version {self._version} cannot be read "
+                f"({str(error).splitlines()[0] if str(error) else type(error).__name__}). If Spark reads it, use "
+                'df_type="spark"; if not, restore it from a backup.',
+                table=self._store.root,
+                version=self._version,
+            ) from error
+
+    def _stored(self, group: RowGroup) -> Iterator[tuple[int, dict[str, pa.Array]]]:
+        """Yield number of rows and columns of batches of a row group, as the file has them, without dictionaries."""
+        import pyarrow as pa
+
+        names = list(dict.fromkeys(source[0] for source in group.sources if isinstance(source, tuple)))
+        if not names:
+            for first in range(0, group.num_rows, self.most_rows):
+                yield min(self.most_rows, group.num_rows - first), {}
+            return
+        chunks, opened = self._checked(group, names), group.opened
+        encoded = encoded_columns(chunks, opened.footer.schema_arrow, min(self.most_rows, group.num_rows))
+
+        def longest(chunk: Chunk) -> int:
+            return longest_value(opened.reader([chunk.path]), group.number, chunk)
+
+        known = {*encoded, *(f.name for f in opened.footer.schema_arrow if pa.types.is_dictionary(f.type))}
+        others = [chunk for chunk in chunks if chunk.path not in known]
+        size = batch_rows(others, self.most_rows, None if opened.remote else longest)
+        decoded = opened.reader(encoded).iter_batches(size, row_groups=[group.number], columns=names, use_threads=True)
+        for batch in joined(chain.from_iterable(map(plain_parts, decoded)), self.most_rows):
+            yield batch.num_rows, dict(zip(batch.schema.names, batch.columns, strict=True))
+
+    def _checked(self, group: RowGroup, names: Sequence[str]) -> list[Chunk]:
+        """Return what columns of a row group declare, and refuse those that take much more memory than their size lets expect.
+
+        Headers of pages are read where that costs no requests; in other files only if the footer, which counts all pages of a
+        column together, does not tell that they are small.
+        """
+        opened, file, number = group.opened, group.file, group.number
+        try:
+            chunks = declared(opened.footer, opened.content(), number, names, headers=not opened.remote)
+            problem = problem_of(chunks)
+            if problem is not None and opened.remote:
+                chunks = declared(opened.footer, opened.content(), number, names, headers=True)
+                problem = problem_of(chunks)
+        except ValueError as error:
+            raise OSError(str(error)) from error
+        if problem is not None:
+            raise ReadLimitException(
+                f"Data file {file.path} of table {self._store.root} version {self._version} is not read: {problem}. Leave "
+                'columns out with columns=, or read it with Spark (df_type="spark") if you trust who wrote it.',
+                table=self._store.root,
+                version=self._version,
+            )
+        return chunks
+
+    def _open(self, file: AddFile | RemoveFile) -> _Opened:
+        import pyarrow as pa
+
+        path = unquote(file.path)
+        directory = path.rpartition("/")[0]
+        store = self._stores.get(directory)  # of files elsewhere: not a client for each
+        if store is None:
+            store, key = locate(self._store, path)
+            if store is not self._store:
+                self._stores[directory] = store
+        else:
+            key = path.rpartition("/")[2]
+        content, remote = store.open_input(key, file.size), store.local_root is None
+        if remote and file.size is not None and file.size <= _WHOLE_BYTES:
+            content, remote = pa.BufferReader(content.read()), False
+        return _Opened(
+            partial(store.open_input, key, file.size) if remote else lambda: content, remote, _parquet(content, remote)
+        )
+
+    def _sources(self, file: AddFile | RemoveFile, parquet: pq.ParquetFile) -> list[Any]:
+        """Return where each column comes from: a scalar, or its name in the file and the function to convert it."""
+        import pyarrow as pa
+
+        from airflow_delta.log.arrow.arrays import array
+
+        there = [plain_field(field) for field in parquet.schema_arrow]
+        kind = FileKind(self._by_id, _is_legacy(parquet.metadata.metadata or {}), _int96_columns(parquet.metadata))
+        if self._by_id and there and not has_ids(there) and not all(self._in_partition):
+            raise DeltaAnalysisException("the table finds columns by field id, and it has no field ids")
+        sources: list[Any] = []
+        by_name = FileFields(there, kind)
+        for field, target, in_partition in zip(self._fields, self._target, self._in_partition, strict=True):
+            if in_partition:
+                text = (file.partition_values or {}).get(field.physical_name)
+                sources.append(array([parse_partition_value(text, field.data_type, field.name)], target.type)[0])
+                continue
+            at = by_name.find(field)
+            found: tuple[str, Convert] | pa.Scalar
+            found = pa.nulls(1, target.type)[0] if at is None else (there[at].name, from_file_type(field, there[at], kind))
+            sources.append(found)
+        return sources
+
+
+def _repeated(value: pa.Scalar, length: int) -> pa.Array:
+    import pyarrow as pa
+
+    return pa.repeat(value, length) if value.is_valid else pa.nulls(length, value.type)
+
+
+def _parquet(content: Any, remote: bool, **options: Any) -> pq.ParquetFile:
+    import pyarrow.parquet as pq
+
+    return pq.ParquetFile(content, pre_buffer=remote, coerce_int96_timestamp_unit="us", **options)
+
+
+def _counts(marked: BitMap64 | None, start: int, end: int, deleted: bool) -> bool:
+    """Return whether some of a range of rows is wanted."""
+    if marked is None:
+        return not deleted and end > start
+    found = int(marked.range_cardinality(start, end))
+    return found > 0 if deleted else found < end - start
+
+
+def _live(batch: pa.RecordBatch, marked: BitMap64, start: int, deleted: bool) -> pa.RecordBatch:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    from pyroaring import BitMap64
+
+    from airflow_delta.log.arrow.arrays import scalar
+
+    here = BitMap64(range(start, start + batch.num_rows))
+    found = marked & here
+    if len(found) == (batch.num_rows if deleted else 0):
+        return batch
+    data = (found if deleted else here - found).to_array()
+    positions = pa.Array.from_buffers(pa.uint64(), len(data), [None, pa.py_buffer(data)])
+    return batch.take(pc.subtract(positions, scalar(start, pa.uint64())))
+
+
+def _is_legacy(metadata: dict[bytes, bytes]) -> bool:
+    """Return whether dates and times of before 1900 may be in the Julian calendar."""
+    version = re.match(rb"(\d+)\.(\d+)", metadata.get(_VERSION, b""))
+    old = version is not None and (int(version[1]), int(version[2])) < (3, 1)
+    return old or any(key in metadata for key in _LEGACY)
+
+
+def _int96_columns(metadata: pq.FileMetaData) -> frozenset[str]:
+    leaves = [metadata.schema.column(i) for i in range(metadata.num_columns)]
+    return frozenset(leaf.path for leaf in leaves if leaf.physical_type == "INT96")
+
+
+class FileRows(NamedTuple):
+    """Rows of one row group.
+
+    :param start: position of the first of them in the file.
+    :param columns: those that were asked for and that the file has, by name.
+    """
+
+    start: int
+    length: int
+    columns: dict[str, pa.Array]
+
+
+class DataFile:
+    """A Parquet file of the table.
+
+    :param path: as in the log.
+    :param size: bytes.
+    :raises FileNotFoundError: if it is gone.
+    :raises pyarrow.ArrowException: if it is not Parquet. So do all methods if its content is damaged.
+    """
+
+    def __init__(self, store: LogStore, path: str, size: int | None) -> None:
+        import pyarrow.parquet as pq
+
+        plain = unquote(path)
+        if plain.startswith(("/", "file:")) or "://" in plain:
+            directory, _, plain = plain.rpartition("/")
+            store = sibling(store, directory)
+        self._file: pq.ParquetFile = pq.ParquetFile(store.open_input(plain, size), pre_buffer=False)
+        self._metadata = self._file.metadata
+        schema = self._metadata.schema
+        self._leaves = {schema.column(i).path: i for i in range(len(schema))}
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows, deleted ones included."""
+        return int(self._metadata.num_rows)
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the top-level columns."""
+        return list(self._file.schema_arrow.names)
+
+    def has(self, name: str) -> bool | None:
+        """Tell whether the file has a top-level column of a type without fields; ``None`` if that is not clear.
+
+        Spark finds columns whatever the case of their names.
+        """
+        if "." in name:
+            return None
+        if name in self._leaves:
+            return True
+        return None if name.lower() in {known.lower() for known in self._file.schema_arrow.names} else False
+
+    def groups(self) -> Iterator[tuple[int, int, int]]:
+        """Yield number, first row and number of rows of each row group."""
+        start = 0
+        for number in range(self._metadata.num_row_groups):
+            rows = self._metadata.row_group(number).num_rows
+            yield number, start, rows
+            start += rows
+
+    def size_of(self, group: int, names: Sequence[str]) -> int:
+        """Return the compressed bytes of columns in a row group."""
+        columns = self._metadata.row_group(group)
+        return sum(columns.column(self._leaves[name]).total_compressed_size for name in names)
+
+    def bounds(self, group: int, name: str) -> tuple[Any, Any] | None:
+        """Return least and greatest value of an integer or a date in a row group; ``None`` if the footer does not say."""
+        statistics = self._metadata.row_group(group).column(self._leaves[name]).statistics
+        if statistics is None or not statistics.has_min_max:
+            return None
+        kind = self._metadata.schema.column(self._leaves[name]).logical_type
+        if kind.type == "INT" and not json.loads(kind.to_json())["isSigned"]:  # Spark may read them as signed
+            return None
+        if statistics.physical_type not in ("INT32", "INT64") or statistics.logical_type.type not in ("NONE", "INT", "DATE"):
+            return None
+        try:
+            return statistics.min, statistics.max
+        except OverflowError:  # a date that Python cannot represent
+            return None
+
+    def read(self, group: int, start: int, length: int, names: Sequence[str]) -> FileRows:
+        """Return columns of a row group."""
+        if not names:
+            return FileRows(start, length, {})
+        table = self._file.read_row_group(group, columns=list(names), use_threads=False)
+        return FileRows(start, length, {name: table.column(name).combine_chunks() for name in names})

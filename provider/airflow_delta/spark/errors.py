@@ -1,0 +1,404 @@
+"""Hadoop's connectors to object stores: their coordinates, and what Spark's errors about them mean.
+
+What Spark's errors mean, where its author can do something about it: typed errors that say what.
+
+Errors of a Spark whose parts do not fit together: driver and cluster, or their Pythons, of different versions.
+
+What an error of Spark says, without the Java that it says it in.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib import util
+from pathlib import Path
+from types import TracebackType
+
+from airflow_delta.contract.location import OBJECT_SCHEMES, OBJECT_STORES, SCHEMES, STORES
+from airflow_delta.contract.location import PAGES as PAGES_OF_STORES
+from airflow_delta.exceptions import (
+    DeltaError,
+    LocationNotWritableException,
+    MissingSparkConnectorException,
+    SparkCredentialsException,
+    SparkJobException,
+    SparkStorageException,
+    SparkVersionException,
+)
+
+PAGES = {STORES[store].hadoop: page for store, page in PAGES_OF_STORES.items()}
+_KINDS = {scheme: STORES[store].hadoop for scheme, store in SCHEMES.items() if store in OBJECT_STORES}
+_ARTIFACTS = {"s3a": "hadoop-aws", "abfss": "hadoop-azure", "gs": "hadoop-gcp"}
+_OF_HADOOP = ("abfs", "wasb", "wasbs")
+"""Schemes that Hadoop opens beside the one that we use."""
+_OLD_GCS = "com.google.cloud.bigdataoss:gcs-connector:hadoop3-2.2.34"  # before Hadoop 3.5 had its own
+_JAR = re.compile(r"hadoop-client-api-(\d[\w.]*)\.jar")
+
+_SCHEME = re.compile(r"No FileSystem for scheme:? \"?(\w+)\"?")
+_CLASS = re.compile(
+    r"Class(?:NotFoundException:)? (?:Class )?"
+    r"(?:org\.apache\.hadoop\.fs\.(?:s3a|azurebfs|gs)\.\w+|com\.google\.cloud\.hadoop[\w.]+)"
+)
+_LINKAGE = re.compile(
+    r"(?:NoClassDefFoundError|NoSuchMethodError|NoSuchFieldError): \S*"
+    r"(?:org/apache/hadoop|software/amazon|com/amazonaws|com/google/cloud/hadoop|com/microsoft/azure)\S*"
+)
+_URI = re.compile(rf"\b({OBJECT_SCHEMES})://")
+_LOCATION = re.compile(r"\b(?:s3a|abfss?|gs)://[^\s:,;'\")\]]+")
+_HINTS = (
+    ("s3a", re.compile(r"fs\.s3a|S3AFileSystem|amazon|\bS3\b", re.IGNORECASE)),
+    ("abfss", re.compile(r"fs\.azure|azurebfs|\babfs", re.IGNORECASE)),
+    ("gs", re.compile(r"fs\.gs\.|cloud\.hadoop|googleapis", re.IGNORECASE)),
+)
+_REFUSED = re.compile(
+    r"No ?AWS ?Credentials|NoAuthWithAWSException|CredentialInitializationException|Unable to load credentials|"
+    r"NoAwsCredentialsException|InvalidAccessKeyId|SignatureDoesNotMatch|ExpiredToken|InvalidToken|"
+    r"AccessDenied(?:Exception)?\b.{0,400}?(?:s3a?|abfss?|gs)://|(?:s3a?|abfss?|gs)://.{0,400}?AccessDenied|"
+    r"Forbidden \(Service: S3|Status Code: 40[13]|"
+    r"fs\.azure\.account\.key|Failure to initialize configuration|KeyProviderException|AuthenticationFailed|"
+    r"AuthorizationFailure|AuthorizationPermissionMismatch|TokenAccessProviderException|HttpException: HTTP Error 40[0-3]|"
+    r"Error getting access token|Error accessing.{0,200}\b40[13]\b|Application Default Credentials|"
+    r"does not have storage\.\w+\.\w+ access",
+    re.DOTALL,
+)
+_LONGEST = 300
+
+
+def hadoop_version() -> str | None:
+    """Return the version of Hadoop in the installed Spark; ``None`` if that has no JARs (``pyspark-client``)."""
+    jars = _jars()
+    names = (_JAR.fullmatch(jar.name) for jar in jars.iterdir()) if jars is not None else ()
+    return next((found[1] for found in names if found), None)
+
+
+def coordinate(scheme: str, version: str | None) -> str | None:
+    """Return the Maven coordinate of the connector for a scheme; ``None`` if the scheme needs none.
+
+    :param version: Hadoop's version; ``None`` if it is unknown.
+    """
+    kind = _KINDS.get(scheme.lower())
+    if kind is None:
+        return None
+    if kind == "gs" and version is not None and _numbers(version) < (3, 5):
+        return _OLD_GCS
+    return f"org.apache.hadoop:{_ARTIFACTS[kind]}:{version or '<the version of Hadoop that Spark brings>'}"
+
+
+def has_connector(scheme: str) -> bool:
+    """Return whether the installed Spark has the connector among its JARs."""
+    kind, jars = _KINDS.get(scheme.lower()), _jars()
+    if kind is None or jars is None:
+        return False
+    names = {"gs": ("hadoop-gcp-", "gcs-connector-")}.get(kind, (f"{_ARTIFACTS.get(kind, '')}-",))
+    return any(jar.name.startswith(names) for jar in jars.iterdir())
+
+
+def storage_error(error: BaseException | str, uri: str = "") -> SparkStorageException | None:
+    """Return the typed error if Spark cannot reach the table's store as it is set up; ``None`` for any other error.
+
+    :param uri: the table's location for Spark.
+    """
+    if isinstance(error, DeltaError | OSError):  # ours, or the worker's own access to the store
+        return None
+    text = str(error)
+    if found := _SCHEME.search(text):
+        return _no_connector(found[1], f"it knows no scheme {found[1]}://", uri)
+    if found := _CLASS.search(text) or _LINKAGE.search(text):
+        return _no_connector(_kind_in(text, uri), f"{found[0][:_LONGEST]} is missing", uri)
+    kind = _kind_in(text, uri)
+    if kind in PAGES and (found := _REFUSED.search(text)):
+        where = _LOCATION.search(_line_around(text, found.start())) or _LOCATION.search(text)
+        return SparkCredentialsException(
+            f"Spark cannot reach {where[0] if where else uri or f'{kind}://'}: {_line_around(text, found.start())}. The worker's "
+            "credentials reach Spark unless spark_credentials is 'own': check that the connection has some, and that they may "
+            f"read, list, write and delete below the table. See {PAGES[kind]}.",
+            table=uri or None,
+        )
+    return None
+
+
+def _no_connector(scheme: str, what: str, uri: str) -> MissingSparkConnectorException:
+    kind = _KINDS.get(scheme.lower(), scheme)
+    if kind != scheme and scheme not in _OF_HADOOP:
+        way_out = f"Hadoop's scheme for this store is {kind}://."
+    else:
+        jar = coordinate(scheme, hadoop_version())
+        way_out = f"Add {jar} to the packages of Spark (spark_packages='auto' in the delta connection does)." if jar else ""
+    page = f" See {PAGES[kind]}." if kind in PAGES else ""
+    return MissingSparkConnectorException(
+        f"Spark has no connector for the store of {uri or f'{scheme}://'}: {what}. {way_out}{page}", table=uri or None
+    )
+
+
+def _kind_in(text: str, uri: str) -> str:
+    for place in (uri, text):
+        if found := _URI.search(place):
+            return _KINDS[found[1]]
+    return next((kind for kind, pattern in _HINTS if pattern.search(text)), "")
+
+
+def _line_around(text: str, position: int) -> str:
+    start = text.rfind("\n", 0, position) + 1
+    end = text.find("\n", position)
+    return text[start : end if end >= 0 else len(text)].strip()[:_LONGEST].rstrip(".")
+
+
+def _jars() -> Path | None:
+    home = os.environ.get("SPARK_HOME")
+    spec = None if home else util.find_spec("pyspark")
+    folder = Path(home) if home else Path(spec.origin).parent if spec is not None and spec.origin else None
+    jars = folder / "jars" if folder is not None else None
+    return jars if jars is not None and jars.is_dir() else None
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+
+
+_PYTHON = re.compile(
+    r"PYTHON_VERSION_MISMATCH[^\n]*|Cannot run program \"[^\"]*python[^\"]*\"[^\n]*|PYSPARK_PYTHON[^\n]* No such file[^\n]*"
+)
+_SPARK = re.compile(r"InvalidClassException: \S+; local class incompatible[^\n]*")
+
+
+def version_error(error: BaseException | str, uri: str = "") -> SparkVersionException | None:
+    """Return the typed error if the parts of Spark do not fit together; ``None`` for any other error.
+
+    :param uri: the table's location for Spark.
+    """
+    if isinstance(error, DeltaError):
+        return None
+    text = str(error)
+    if found := _PYTHON.search(text):
+        return SparkVersionException(
+            f"Python code cannot run on Spark's executors: {found[0][:_LONGEST]}. Their Python has to be of the driver's minor "
+            f"version ({sys.version_info.major}.{sys.version_info.minor} here): install it there and name it with "
+            "PYSPARK_PYTHON or spark.pyspark.python. See docs/how-to/cluster.md.",
+            table=uri or None,
+        )
+    if found := _SPARK.search(text):
+        return SparkVersionException(
+            f"The driver's Spark is not the cluster's: {found[0][:_LONGEST]}. Submit with the cluster's own spark-submit, or "
+            "install its version of PySpark. See docs/how-to/cluster.md.",
+            table=uri or None,
+        )
+    return None
+
+
+logger = logging.getLogger(__name__)
+
+_JAVA_FRAME = re.compile(r"^\s+at [\w$.]+[\w$./<>]*\(|^\s*\.\.\. \d+ more|JVM stacktrace:", re.MULTILINE)
+_HEADER = re.compile(r"An error occurred while calling |\w+: *$")
+_THROWN = re.compile(
+    r"^(?:Caused by: |: |\()*(?!java\.lang\.OutOfMemoryError)(?:[\w$]+\.)+[\w$]*(?:Exception|Error|Throwable)\b\)?:? ?"
+)
+_ABORTED = re.compile(r"^Job aborted due to stage failure: .*?\bTask \S+ in stage \S+ .*?\((?:TID \S+)\) \([^)]*\): ")
+_CLASSES = re.compile(r"\[[A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*\]")
+_PLAN = re.compile(r"^\s*(?:[+:]-|'[A-Z]|== SQL)")
+_LIBRARIES = re.compile(
+    r"[/\\](?:site-packages|dist-packages|pyspark|py4j|airflow_delta(?:-[^/\\]*\.zip)?)[/\\]|[/\\]lib[/\\]python3|^<"
+)
+_MEMORY = (
+    (
+        re.compile(r"OutOfMemoryError"),
+        "Java's memory was not enough: give it more (spark.driver.memory, spark.executor.memory), or each task less to do (more "
+        "partitions; no collect of large results).",
+    ),
+    (
+        re.compile(r"OOMKilled|memory limits?\b|exit(?:ed with)? ?code:? (?:is )?(?:137|-9)\b", re.IGNORECASE),
+        "A process was killed, which a machine or a cluster does when its memory runs out: give it more "
+        "(spark.driver.memoryOverhead, spark.executor.memoryOverhead).",
+    ),
+    (
+        re.compile(r"Python worker exited unexpectedly|\bMemoryError\b"),
+        "Python may have run out of memory: give it more (spark.executor.pyspark.memory, spark.executor.memoryOverhead), or "
+        "less to do at once.",
+    ),
+    (
+        re.compile(r"exit(?:ed with)? ?code:? (?:is )?52\b", re.IGNORECASE),
+        "Exit code 52 says that Java ran out of memory: give it more (spark.driver.memory, spark.executor.memory).",
+    ),
+)
+_LONGEST_of_useful_lines = 700
+_OWN_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+
+
+def spark_job_error(error: BaseException, uri: str = "") -> SparkJobException | None:
+    """Return the error of a task whose Spark work failed; ``None`` if it did not fail in Spark's JVM, or on its server.
+
+    :param uri: the table's location for Spark.
+    """
+    if isinstance(error, DeltaError) or not _is_javas(error):
+        return None
+    said = useful_line(str(error)) or _nothing_said(error)
+    place = users_place(error, said)
+    return SparkJobException(
+        f"Spark failed{f' on table {uri}' if uri else ''}: {said}{f' Called from {place}.' if place else ''}"
+        f"{spaced(memory_advice(str(error)))} The stack trace is in the log at DEBUG.",
+        condition=_condition_of(error),
+        table=uri or None,
+    )
+
+
+def memory_advice(text: str) -> str:
+    """Return what to do about memory that ran out, if a text of Spark tells of that; else an empty text."""
+    return next((advice for pattern, advice in _MEMORY if pattern.search(text)), "")
+
+
+def spaced(text: str) -> str:
+    """Return a text to follow a sentence."""
+    return f" {text}" if text else ""
+
+
+def users_place(error: BaseException, said: str = "") -> str:
+    """Return the innermost line of an error's traceback that is the user's own; empty if there is none.
+
+    :param said: the error's message: what it names is left out, such as the line of a function that ran on an executor.
+    """
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not is_library(f.filename)]
+    return place_of([(f.filename, f.lineno, f.name) for f in frames], said)
+
+
+def is_library(file: str) -> bool:
+    """Return whether a file of a traceback is Python's, Spark's, ours or another package's, rather than the user's."""
+    return _LIBRARIES.search(file) is not None
+
+
+def place_of(frames: Sequence[tuple[str, object, str | None]], said: str) -> str:
+    """Return the innermost of some frames as an error names it, without those that it has named; empty if there is none."""
+    for file, line, function in reversed(frames):
+        if f'{file}", line {line}' not in said:
+            return f"{file}, line {line}" + (f", in {function}" if function and function != "<module>" else "")
+    return ""
+
+
+def _nothing_said(error: BaseException) -> str:
+    """Return what is known of an error without a message, such as that of a Python worker that died."""
+    frames = str(getattr(error, "_stackTrace", None) or error).splitlines()
+    thrown = next((line.strip() for line in frames if line.strip() and not _HEADER.match(line)), type(error).__name__)
+    name = type(error).__name__
+    return f"{name} without a message ({thrown[:_LONGEST]}); the lines of Spark before it in this log may tell why."
+
+
+def _condition_of(error: BaseException) -> str | None:
+    try:
+        return str(getattr(error, "getCondition", lambda: None)() or "") or None
+    except Exception:  # noqa: BLE001 - it asks the JVM, which may be gone
+        return None
+
+
+def without_java(typed: DeltaError, error: BaseException) -> tuple[DeltaError, BaseException | None]:
+    """Return a typed error and its cause: not the one whose message is a Java trace, which is logged at DEBUG instead.
+
+    The typed error then has the Python frames of the other one.
+    """
+    text = str(error)
+    logger.debug("%s", getattr(error, "_stackTrace", None) or text)
+    if not _JAVA_FRAME.search(text):
+        return typed, error
+    trace: TracebackType | None = error.__traceback__
+    return typed.with_traceback(trace), None
+
+
+@contextmanager
+def told_once() -> Iterator[None]:
+    """Log at DEBUG what PySpark logs of an error in a query: an ERROR, as JSON with the whole trace, also if it is caught."""
+    from pyspark.logger import PySparkLogger
+
+    def at_debug(record: logging.LogRecord) -> bool:
+        logger.debug("%s", record.getMessage())
+        return False
+
+    loggers = [PySparkLogger.getLogger(name) for name in _OWN_LOGGERS]
+    for each in loggers:
+        each.addFilter(at_debug)
+    try:
+        yield
+    finally:
+        for each in loggers:
+            each.removeFilter(at_debug)
+
+
+def useful_line(text: str) -> str:
+    """Return the one or two lines of a text that say what is wrong, as one line that ends with a period; empty without any."""
+    found = _of_python(text) or _of_java(text)
+    if not found.strip(" .:"):
+        return ""
+    found = found if len(found) <= _LONGEST_of_useful_lines else f"{found[:_LONGEST]}..."
+    return found if found.endswith((".", "!", "?")) else f"{found}."
+
+
+def _of_python(text: str) -> str:
+    """Return what a Python function raised on an executor, and where; Spark puts its trace in the middle of its own."""
+    if "Traceback (most recent call last):" not in text:
+        return ""
+    frame = said = ""
+    for line in text.rpartition("Traceback (most recent call last):")[2].splitlines()[1:]:
+        if line.startswith("  File "):
+            frame, said = line.strip(), ""
+        elif frame and not said and line.strip() and not line.startswith((" ", "\t")):
+            said = line.strip()
+    return f"Python code failed on an executor: {said} ({frame})" if said else ""
+
+
+def _of_java(text: str) -> str:
+    thrown: list[str] = []
+    for line in text.splitlines():
+        if not line.strip() or _JAVA_FRAME.search(line) or _HEADER.match(line):
+            continue
+        if _PLAN.match(line):
+            break
+        if not thrown or line.startswith("Caused by: "):
+            thrown.append(_bare(line))
+    if not thrown:
+        return text.strip().partition("\n")[0]
+    first, last = thrown[0], thrown[-1]
+    if last in first:
+        return first
+    if not _CLASSES.search(first) and _CLASSES.search(last):
+        return last
+    return f"{first.rstrip('.')}; caused by: {last}"
+
+
+def _bare(line: str) -> str:
+    """Return a line without the class that was thrown, and without what Spark says of the job."""
+    before = ""
+    while before != line:
+        before, line = line, _ABORTED.sub("", _THROWN.sub("", line, count=1), count=1).strip()
+    return line.rstrip(";")
+
+
+def _is_javas(error: BaseException) -> bool:
+    module = type(error).__module__
+    return module.startswith(("pyspark.errors.exceptions.captured", "pyspark.errors.exceptions.connect")) or (
+        type(error).__name__ == "Py4JJavaError" and module.startswith("py4j.")
+    )
+
+
+_MKDIRS = re.compile(r"Mkdirs failed to create (\S+)")
+
+
+def typed_error(error: BaseException | str, uri: str = "") -> DeltaError | None:
+    """Return the typed error if Spark cannot work as it is set up, or has failed; ``None`` for any other error.
+
+    :param uri: the table's location for Spark.
+    """
+    known = storage_error(error, uri) or _not_created(error, uri) or version_error(error, uri)
+    return known if known is not None or isinstance(error, str) else spark_job_error(error, uri)
+
+
+def _not_created(error: BaseException | str, uri: str) -> LocationNotWritableException | None:
+    """Return the typed error if Hadoop could not create a directory, of which it does not say why."""
+    if isinstance(error, DeltaError) or (found := _MKDIRS.search(str(error))) is None:
+        return None
+    return LocationNotWritableException(
+        f"Spark cannot create the directory {found[1]}{f' of table {uri}' if uri else ''}. Check the path, that the file system "
+        "is mounted where Spark runs, and that its user may write there.",
+        table=uri or None,
+    )

@@ -1,0 +1,61 @@
+"""What a user does with a table, as functions over a :class:`~airflow_delta.log.delta_log.DeltaLog`, without Airflow.
+
+Everything is imported on first use, so that a task pays only for what it needs.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from airflow_delta.table.abort import abort_transaction
+    from airflow_delta.table.audit.audit import AuditedTable
+    from airflow_delta.table.changes.read import plan_changes
+    from airflow_delta.table.commit.publish import publish
+    from airflow_delta.table.observe.describe import describe
+    from airflow_delta.table.observe.observe import CommitSummary, commits_after, recent_commits
+    from airflow_delta.table.operations.maintenance import maintain
+    from airflow_delta.table.start.begin import begin
+    from airflow_delta.table.state.open_transactions import list_transactions
+
+_HOMES = {
+    "AuditedTable": "audit.audit",
+    "CommitSummary": "observe.observe",
+    "abort_transaction": "abort",
+    "begin": "start.begin",
+    "commits_after": "observe.observe",
+    "describe": "observe.describe",
+    "list_transactions": "state.open_transactions",
+    "maintain": "operations.maintenance",
+    "plan_changes": "changes.read",
+    "publish": "commit.publish",
+    "recent_commits": "observe.observe",
+}
+
+__all__ = [
+    "AuditedTable",
+    "CommitSummary",
+    "abort_transaction",
+    "begin",
+    "commits_after",
+    "describe",
+    "list_transactions",
+    "maintain",
+    "plan_changes",
+    "publish",
+    "recent_commits",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

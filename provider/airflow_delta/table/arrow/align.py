@@ -1,0 +1,309 @@
+"""Arrow columns in the types that a table stores: only casts that keep every value, and every row is checked.
+
+Which types go into which is decided by :func:`airflow_delta.contract.schema.written_schema`, for Spark as for here.
+
+The schema of Arrow data in Spark's JSON form, as Spark reads the same Parquet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from airflow_delta.contract.payloads import Json
+from airflow_delta.contract.schema import Type, broken_rule, refused_rows
+from airflow_delta.exceptions import DeltaAnalysisException, SchemaMismatchException
+from airflow_delta.log.schema.types import (
+    INTEGRAL,
+    ArrayType,
+    DataType,
+    MapType,
+    StructField,
+    StructType,
+    arrow_type,
+    as_nullable,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+Convert = Callable[["pa.Array"], "pa.Array"]
+
+_AS_TEXT = ("string", "boolean", "date", *INTEGRAL)
+"""Types whose values Arrow writes as Spark does when they are cast to strings."""
+
+
+class Unstorable(Exception):
+    """A column cannot be brought to the table's type here; the message is the end of a sentence."""
+
+
+def to_table_type(found: pa.DataType, given: DataType, target: DataType) -> Convert:
+    """Return the function from a given column to the table's, under its logical names.
+
+    :param given: type that the data have for Delta.
+    :raises Unstorable: if only Spark makes this cast. The function raises a :class:`pyarrow.ArrowException` for a value that does
+        not fit.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if isinstance(found, pa.BaseExtensionType):
+        inner = to_table_type(found.storage_type, given, target)
+        return lambda values: inner(values.storage)
+    if pa.types.is_dictionary(found):
+        inner = to_table_type(found.value_type, given, target)
+        # Arrow cannot take views, which Polars' categories are.
+        return lambda values: inner(_viewless(values.dictionary).take(values.indices))
+    if pa.types.is_run_end_encoded(found):
+        inner = to_table_type(found.value_type, given, target)
+
+        def decoded(values: pa.RunEndEncodedArray) -> pa.Array:
+            runs = pa.RunEndEncodedArray.from_arrays(values.run_ends, _viewless(values.values))
+            return inner(pc.run_end_decode(runs.slice(values.offset, len(values))))
+
+        return decoded
+    if given.name == "void":
+        empty = arrow_type(as_nullable(target))
+        return lambda values: pa.nulls(len(values), empty)
+    match given, target:
+        case StructType(), StructType():
+            return _struct(found, given, target)
+        case ArrayType(), ArrayType():
+            return _list(found, given, target)
+        case MapType(), MapType():
+            return _map(found, given, target)
+    return _leaf(found, given, target)
+
+
+def _viewless(values: pa.Array) -> pa.Array:
+    import pyarrow as pa
+
+    views = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
+    return values.cast(views[values.type]) if values.type in views else values
+
+
+def _struct(found: pa.StructType, given: StructType, target: StructType) -> Convert:
+    import pyarrow as pa
+
+    out = arrow_type(as_nullable(target))
+    at = {field.name.lower(): number for number, field in enumerate(given)}
+    parts: list[tuple[int, Convert] | None] = []
+    for field in target:
+        number = at.get(field.name.lower())
+        if number is None:
+            parts.append(None)
+        else:
+            parts.append((number, to_table_type(found.field(number).type, given.fields[number].data_type, field.data_type)))
+
+    def convert(values: pa.StructArray) -> pa.Array:
+        children = [
+            pa.nulls(len(values), out.field(number).type) if part is None else part[1](values.field(part[0]))
+            for number, part in enumerate(parts)
+        ]
+        mask = values.is_null() if values.null_count else None
+        return pa.StructArray.from_arrays(children, fields=list(out), mask=mask)
+
+    return convert
+
+
+def _list(found: pa.DataType, given: ArrayType, target: ArrayType) -> Convert:
+    import pyarrow as pa
+
+    inner = to_table_type(found.value_type, given.element_type, target.element_type)
+    out = arrow_type(as_nullable(target))
+
+    def convert(values: pa.Array) -> pa.Array:
+        if not pa.types.is_list(values.type):
+            values = values.cast(pa.list_(values.type.value_field))
+        return pa.Array.from_buffers(
+            out, len(values), values.buffers()[:2], offset=values.offset, children=[inner(values.values)]
+        )
+
+    return convert
+
+
+def _map(found: pa.MapType, given: MapType, target: MapType) -> Convert:
+    import pyarrow as pa
+
+    key = to_table_type(found.key_type, given.key_type, target.key_type)
+    value = to_table_type(found.item_type, given.value_type, target.value_type)
+    out = arrow_type(as_nullable(target))
+
+    def convert(values: pa.MapArray) -> pa.Array:
+        entries = [key(values.keys), value(values.items)]
+        pairs = pa.StructArray.from_arrays(entries, fields=[out.key_field, out.item_field])
+        return pa.Array.from_buffers(out, len(values), values.buffers()[:2], offset=values.offset, children=[pairs])
+
+    return convert
+
+
+def _leaf(found: pa.DataType, given: DataType, target: DataType) -> Convert:
+    import pyarrow as pa
+
+    out, types = arrow_type(target), pa.types
+    if target.name == "string" and given.name not in _AS_TEXT:
+        raise Unstorable(f"{given} to string, which Spark spells in its own way: cast it in the frame")
+    if found == out:
+        return lambda values: values
+    if types.is_timestamp(out):
+        # A date is midnight in UTC; any other zone names the same instants.
+        plain = pa.timestamp("us", found.tz if types.is_timestamp(found) else None)
+        return lambda values: values.cast(plain).view(out)
+    if types.is_date64(found):
+        return lambda values: values.cast(pa.date32()).cast(out)
+    if types.is_uint64(found):
+        return lambda values: values.cast(pa.decimal128(20, 0)).cast(out)
+    return lambda values: values.cast(out)
+
+
+def aligned(batch: pa.RecordBatch, name: str, number: int, convert: Convert, *, where: str) -> pa.Array:
+    """Return a column of a batch in the type to store.
+
+    :param where: table and version, for the message.
+    :raises SchemaMismatchException: if a value does not fit.
+    """
+    import pyarrow as pa
+
+    try:
+        return convert(batch.column(number))
+    except pa.ArrowException as error:
+        raise SchemaMismatchException(
+            f"Column {name} holds a value that does not fit into {where} without loss: {error}. Round or cast the column. "
+            "Nothing was committed."
+        ) from error
+
+
+def empty_as_null(values: pa.Array) -> pa.Array:
+    """Return the values of a partition column as the log has them: an empty string is null, for the checks as well."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from airflow_delta.log.arrow.arrays import scalar
+
+    if not (pa.types.is_string(values.type) or pa.types.is_binary(values.type)):
+        return values
+    return pc.if_else(pc.equal(pc.binary_length(values), scalar(0, pa.int32())), pa.nulls(1, values.type)[0], values)
+
+
+def check_not_null(field: StructField, values: pa.Array, *, table: str, version: int, path: str = "") -> None:
+    """Refuse nulls in NOT NULL columns, at any depth.
+
+    :raises InvariantViolationException: if there is one.
+    """
+    import pyarrow.compute as pc
+
+    here = path or field.name
+    if not field.nullable and values.null_count:
+        error, what = broken_rule("not_null", here)
+        raise error(f"{what}{refused_rows(table, version)}", table=table, version=version)
+    if not has_not_null(field.data_type):
+        return
+    match field.data_type:
+        case StructType(fields):
+            present = values.filter(values.is_valid()) if values.null_count else values
+            for number, inner in enumerate(fields):
+                check_not_null(inner, present.field(number), table=table, version=version, path=f"{here}.{inner.name}")
+        case ArrayType(element):
+            inner = StructField("element", element)
+            check_not_null(inner, pc.list_flatten(values), table=table, version=version, path=f"{here}[element]")
+        case MapType(key, value):
+            for name, part, data_type in (("key", values.keys, key), ("value", values.items, value)):
+                inner = StructField(name, data_type)
+                check_not_null(inner, part, table=table, version=version, path=f"{here}[{name}]")
+
+
+def has_not_null(data_type: DataType) -> bool:
+    """Return whether a type has fields that may not be null."""
+    match data_type:
+        case StructType(fields):
+            return any(not field.nullable or has_not_null(field.data_type) for field in fields)
+        case ArrayType(element):
+            return has_not_null(element)
+        case MapType(key, value):
+            return has_not_null(key) or has_not_null(value)
+    return False
+
+
+_MAX_PRECISION = 38
+_PLAIN_EXTENSIONS = ("arrow.json", "arrow.uuid")
+_REMEDIES = {"time": "as a string", "duration": "as a number", "interval": "as a number", "decimal256": "to decimal128"}
+
+
+def data_schema(schema: pa.Schema, *, whose: str) -> Json:
+    """Return the schema of rows.
+
+    A timestamp with a zone is ``timestamp``, one without ``timestamp_ntz``; an unsigned integer is the next wider type. Extension
+    types are refused unless what they store is what they mean.
+
+    :param whose: for messages.
+    :raises DeltaAnalysisException: if a column has a type that Delta cannot store.
+    """
+    return {"type": "struct", "fields": [_field(field, field.name, whose) for field in schema]}
+
+
+def _field(field: pa.Field, path: str, whose: str) -> Json:
+    return {"name": field.name, "type": _type(field.type, path, whose), "nullable": True, "metadata": {}}
+
+
+def _type(data_type: pa.DataType, path: str, whose: str) -> Type:
+    import pyarrow as pa
+
+    kinds = pa.types
+    if isinstance(data_type, pa.BaseExtensionType) and data_type.extension_name in _PLAIN_EXTENSIONS:
+        return _type(data_type.storage_type, path, whose)
+    if kinds.is_dictionary(data_type) or kinds.is_run_end_encoded(data_type):
+        return _type(data_type.value_type, path, whose)
+    if kinds.is_struct(data_type) and data_type.num_fields:
+        return {"type": "struct", "fields": [_field(f, f"{path}.{f.name}", whose) for f in data_type]}
+    if kinds.is_map(data_type):
+        key, value = (_type(part, f"{path}[{name}]", whose) for part, name in _entries(data_type))
+        return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
+    if kinds.is_list(data_type) or kinds.is_large_list(data_type) or kinds.is_fixed_size_list(data_type):
+        element = _type(data_type.value_type, f"{path}[element]", whose)
+        return {"type": "array", "elementType": element, "containsNull": True}
+    if kinds.is_timestamp(data_type):
+        return "timestamp_ntz" if data_type.tz is None else "timestamp"
+    if kinds.is_decimal(data_type) and data_type.precision <= _MAX_PRECISION and 0 <= data_type.scale <= data_type.precision:
+        return f"decimal({data_type.precision},{data_type.scale})"
+    if (known := _plain(data_type)) is not None:
+        return known
+    text = str(data_type)
+    remedy = next((way for start, way in _REMEDIES.items() if text.startswith(start) or start in text), "to another type")
+    raise DeltaAnalysisException(
+        f"{whose} returned column {path} of Arrow type {text}, which Delta tables do not have. Cast it {remedy}."
+    )
+
+
+def _entries(data_type: pa.MapType) -> tuple[tuple[pa.DataType, str], ...]:
+    return (data_type.key_type, "key"), (data_type.item_type, "value")
+
+
+def _plain(data_type: pa.DataType) -> str | None:
+    import pyarrow as pa
+
+    kinds = pa.types
+    if kinds.is_string(data_type) or kinds.is_large_string(data_type) or kinds.is_string_view(data_type):
+        return "string"
+    if kinds.is_binary(data_type) or kinds.is_large_binary(data_type) or kinds.is_binary_view(data_type):
+        return "binary"
+    if kinds.is_fixed_size_binary(data_type):
+        return "binary"
+    names = {
+        pa.null(): "void",
+        pa.bool_(): "boolean",
+        pa.int8(): "byte",
+        pa.int16(): "short",
+        pa.int32(): "integer",
+        pa.int64(): "long",
+        pa.uint8(): "short",
+        pa.uint16(): "integer",
+        pa.uint32(): "long",
+        pa.uint64(): "decimal(20,0)",
+        pa.float16(): "float",
+        pa.float32(): "float",
+        pa.float64(): "double",
+        pa.date32(): "date",
+        pa.date64(): "date",
+    }
+    return names.get(data_type)

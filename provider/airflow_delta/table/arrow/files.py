@@ -1,0 +1,353 @@
+"""Rows as Parquet files of the table: under their physical names, in partition directories as Spark names them.
+
+Memory holds a row group of each partition that rows are coming in for, up to a bound; then the largest is written out.
+
+Which columns hold NaN, and how a file says so.
+
+Arrow leaves it out of the bounds in a footer, and Spark, to which it is the greatest number, would skip its rows by them. So
+columns with NaN have no bounds, and a note in the footer says that those of the others are complete
+(:mod:`airflow_delta.log.statistics.statistics`).
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from airflow_delta.exceptions import DeltaAnalysisException
+from airflow_delta.log.features.column_mapping import field_id
+from airflow_delta.log.schema.partition_values import HIVE_NULL, partition_directory, serialize_partition_value
+from airflow_delta.log.schema.types import ArrayType, DataType, MapType, StructField, StructType, arrow_type, as_nullable
+from airflow_delta.log.statistics.statistics import nan_note
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from airflow_delta.log.storage.base import LogStore
+
+
+def columns_with_nan(rows: pa.Table) -> frozenset[str]:
+    """Return the paths, as in Parquet, of the columns with a NaN; lists and maps have no bounds."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    def found(values: pa.Array | pa.ChunkedArray, path: str) -> Iterator[str]:
+        if pa.types.is_struct(values.type):
+            for number, field in enumerate(values.type):
+                yield from found(pc.struct_field(values, [number]), f"{path}.{field.name}")
+        elif pa.types.is_floating(values.type) and pc.any(pc.is_nan(values)).as_py():
+            yield path
+
+    return frozenset(path for name, column in zip(rows.schema.names, rows.columns, strict=True) for path in found(column, name))
+
+
+def count_nulls(rows: pa.Table, paths: Collection[str]) -> Counter[str]:
+    """Return the number of nulls of some columns, by their path in Parquet; a null struct counts in each of its fields."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    def found(values: pa.Array | pa.ChunkedArray, path: str) -> Iterator[tuple[str, int]]:
+        if pa.types.is_struct(values.type):
+            for number, field in enumerate(values.type):
+                yield from found(pc.struct_field(values, [number]), f"{path}.{field.name}")
+        elif path in paths:
+            yield path, values.null_count
+
+    counts: Counter[str] = Counter()
+    for name, column in zip(rows.schema.names, rows.columns, strict=True) if paths else ():
+        for path, nulls in found(column, name):
+            counts[path] += nulls
+    return counts
+
+
+def leaf_columns(fields: Iterable[pa.Field], prefix: str = "") -> Iterator[str]:
+    """Yield the paths, as in Parquet, of all columns."""
+    import pyarrow as pa
+
+    for each in fields:
+        path, kind = f"{prefix}{each.name}", each.type
+        if pa.types.is_struct(kind):
+            yield from leaf_columns(kind, f"{path}.")
+        elif pa.types.is_map(kind):
+            yield from leaf_columns((kind.key_field, kind.item_field), f"{path}.key_value.")
+        elif pa.types.is_list(kind):
+            yield from leaf_columns((kind.value_field,), f"{path}.list.")
+        else:
+            yield path
+
+
+ROW_GROUP_BYTES = 64 << 20
+BUFFERED_BYTES = 256 << 20
+FILE_BYTES = 128 << 20
+OPEN_FILES = 64
+
+
+def stored_schema(schema: StructType, partitions: Sequence[str], *, mapped: bool) -> pa.Schema:
+    """Return the schema of data files: without partition columns; with physical names and field ids under column mapping.
+
+    Of a NOT NULL column the footer says so even where it has no statistics.
+    """
+    import pyarrow as pa
+
+    return pa.schema([_stored_field(f, mapped).with_nullable(f.nullable) for f in schema if f.name not in partitions])
+
+
+def _stored_field(field: StructField, mapped: bool) -> pa.Field:
+    import pyarrow as pa
+
+    identity = field_id(field) if mapped else None
+    metadata = None if identity is None else {"PARQUET:field_id": str(identity)}
+    return pa.field(field.physical_name if mapped else field.name, _stored_type(field.data_type, mapped), metadata=metadata)
+
+
+def _stored_type(data_type: DataType, mapped: bool) -> pa.DataType:
+    import pyarrow as pa
+
+    match data_type:
+        case StructType(fields):
+            return pa.struct([_stored_field(f, mapped) for f in fields])
+        case ArrayType(element):
+            return pa.list_(pa.field("element", _stored_type(element, mapped)))
+        case MapType(key, value):
+            return pa.map_(_stored_type(key, mapped), pa.field("value", _stored_type(value, mapped)))
+    return arrow_type(as_nullable(data_type))
+
+
+@dataclass(eq=False, slots=True)
+class _Partition:
+    """Rows of one partition: those not written yet, and the file that is being written.
+
+    :ivar unbounded: columns of which the file has no statistics.
+    :ivar nulls: how many nulls these have.
+    """
+
+    directory: str
+    batches: list[pa.RecordBatch] = field(default_factory=list)
+    num_bytes: int = 0
+    file: BinaryIO | None = None
+    writer: Any = None
+    unbounded: frozenset[str] = frozenset()
+    nulls: Counter[str] = field(default_factory=Counter)
+    rows: int = 0
+
+
+class RowWriter:
+    """Writes aligned rows below a directory.
+
+    :param directory: relative to the table.
+    :param schema: of the rows, in order, under their logical names.
+    :param partitions: logical names of the partition columns, in partition order.
+    :param mapped: under column mapping.
+    :param compression: codec of Parquet.
+    :param most_rows: rows of a file at most; ``None`` for any number.
+    """
+
+    def __init__(
+        self,
+        store: LogStore,
+        directory: str,
+        schema: StructType,
+        partitions: Sequence[str],
+        *,
+        mapped: bool,
+        compression: str,
+        most_rows: int | None,
+    ) -> None:
+        self._store = store
+        self._directory = directory
+        self._schema = schema
+        self._partitions = [f for name in partitions if (f := schema.find(name)) is not None]
+        names = [f.name for f in self._partitions]
+        self._stored = stored_schema(schema, names, mapped=mapped)
+        self._data = [number for number, f in enumerate(schema) if f.name not in names]
+        self._keys = [f.physical_name if mapped else f.name for f in self._partitions]
+        self._compression = compression
+        self._most_rows = most_rows
+        self._open: dict[str, _Partition] = {}
+        self._buffered = 0
+        self._closing = False
+        self._counting = threading.Lock()
+        self.num_files = self.num_rows = self.num_bytes = 0
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Take rows."""
+        for directory, rows in self._split(batch):
+            found = self._open.setdefault(directory, _Partition(directory))
+            found.batches.append(rows)
+            found.num_bytes += rows.nbytes
+            self._buffered += rows.nbytes
+            if found.num_bytes >= ROW_GROUP_BYTES:
+                self._flush(found)
+        while self._buffered > BUFFERED_BYTES:
+            self._flush(max(self._open.values(), key=lambda partition: partition.num_bytes))
+
+    def close(self) -> None:
+        """Write what is left: most rows of most partitions, in files of their own that do not wait for each other."""
+        import pyarrow as pa
+
+        self._closing = True
+
+        def write(partition: _Partition) -> None:
+            self._flush(partition)
+            self._finish(partition)
+
+        partitions = list(self._open.values())
+        with ThreadPoolExecutor(min(max(len(partitions), 1), pa.cpu_count()), thread_name_prefix="delta-write") as pool:
+            for written in [pool.submit(write, partition) for partition in partitions]:
+                written.result()
+        self._open.clear()
+
+    def discard(self) -> None:
+        """Close the unfinished files, which have no name yet."""
+        for partition in self._open.values():
+            if partition.file is not None:
+                partition.file.close()
+        self._open.clear()
+
+    # -- partitions -----------------------------------------------------------------------------------------------------------
+
+    def _split(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """Yield directory and data columns of the rows of each partition."""
+        if not self._partitions:
+            yield "", self._stored_rows(batch)
+            return
+        for texts, rows in _groups(batch, self._partitions):
+            values = dict(zip(self._keys, texts, strict=True))
+            yield partition_directory(values, self._keys), self._stored_rows(rows)
+
+    def _stored_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        import pyarrow as pa
+
+        columns = [batch.column(number) for number in self._data]
+        # The same bytes under other names: the types differ in nothing else.
+        named = [c if c.type == f.type else c.view(f.type) for c, f in zip(columns, self._stored, strict=True)]
+        return pa.RecordBatch.from_arrays(named, schema=self._stored)
+
+    # -- files ----------------------------------------------------------------------------------------------------------------
+
+    def _flush(self, partition: _Partition) -> None:
+        """Write the rows of a partition that wait, as a row group."""
+        import pyarrow as pa
+
+        if not partition.batches:
+            return
+        rows = pa.Table.from_batches(partition.batches, self._stored)
+        with self._counting:
+            self._buffered -= partition.num_bytes
+        partition.batches, partition.num_bytes = [], 0
+        while rows.num_rows:
+            room = rows.num_rows if self._most_rows is None else self._most_rows - partition.rows
+            part = rows.slice(0, room)
+            self._file(partition, columns_with_nan(part)).write_table(part)
+            partition.rows += part.num_rows
+            partition.nulls += count_nulls(part, partition.unbounded)
+            rows = rows.slice(part.num_rows)
+            full = self._most_rows is not None and partition.rows >= self._most_rows
+            if full or (partition.file is not None and partition.file.tell() >= FILE_BYTES):
+                self._finish(partition)
+
+    def _file(self, partition: _Partition, unbounded: frozenset[str]) -> Any:
+        import pyarrow.parquet as pq
+
+        if not unbounded <= partition.unbounded:
+            self._finish(partition)
+        if partition.writer is None:
+            bounded = [path for path in leaf_columns(self._stored) if path not in unbounded]
+            writing = [other for other in self._open.values() if other.writer is not None]
+            if len(writing) >= OPEN_FILES and not self._closing:  # then those of other threads
+                self._finish(writing[0])
+            partition.file, partition.unbounded = self._store.scratch_file(), unbounded
+            partition.writer = pq.ParquetWriter(
+                partition.file,
+                self._stored,
+                compression=self._compression,
+                write_statistics=bounded if unbounded else True,
+                version="2.6",
+                store_schema=False,
+                store_decimal_as_integer=True,
+                use_compliant_nested_type=True,
+            )
+        return partition.writer
+
+    def _finish(self, partition: _Partition) -> None:
+        """Give the file of a partition its name."""
+        file, writer = partition.file, partition.writer
+        if file is None or writer is None:
+            return
+        with self._counting:
+            number = self.num_files
+            self.num_files += 1
+            self.num_rows += partition.rows
+        codec = "" if self._compression == "none" else f".{self._compression}"
+        name = f"part-{number:05d}-{uuid.uuid4()}.c000{codec}.parquet"
+        unique = {path for path, count in Counter(leaf_columns(self._stored)).items() if count == 1}
+        nulls = {path: partition.nulls[path] for path in sorted(partition.unbounded & unique)}
+        writer.add_key_value_metadata(nan_note(name, nulls))
+        writer.close()
+        size = file.seek(0, 2)
+        file.seek(0)
+        self._store.put_file("/".join(part for part in (self._directory, partition.directory, name) if part), file)
+        file.close()
+        with self._counting:
+            self.num_bytes += size
+        partition.file = partition.writer = None
+        partition.rows, partition.nulls = 0, Counter()
+
+
+def _groups(batch: pa.RecordBatch, partitions: Sequence[StructField]) -> Iterator[tuple[list[str | None], pa.RecordBatch]]:
+    """Yield the partition values of rows as the log spells them, and these rows."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from airflow_delta.log.arrow.arrays import scalar, to_pylist
+
+    texts: list[list[str | None]] = []  # of each column, by code
+    codes = None
+    for partition in partitions:
+        encoded = batch.column(partition.name).dictionary_encode()
+        try:
+            known = [serialize_partition_value(value, partition.data_type) for value in to_pylist(encoded.dictionary)]
+            if HIVE_NULL in known:
+                raise DeltaAnalysisException(f"directories of partitions spell null as {HIVE_NULL!r}")
+        except (DeltaAnalysisException, OverflowError) as error:
+            raise DeltaAnalysisException(
+                f"Partition column {partition.name} ({partition.data_type}) has a value that the log cannot hold: {error}. "
+                "Nothing was committed."
+            ) from error
+        width, index = len(known) + 1, encoded.indices
+        if index.null_count:
+            index = pc.fill_null(index, scalar(len(known), index.type))
+        if codes is None:
+            texts, codes = [[*known, None]], index
+            continue
+        # Small numbers again, or the codes of many columns would overflow.
+        codes = pc.add(pc.multiply(codes.cast(pa.int64()), scalar(width)), index.cast(pa.int64())).dictionary_encode()
+        seen = codes.dictionary.to_pylist()
+        texts = [[column[code // width] for code in seen] for column in texts] + [[[*known, None][code % width] for code in seen]]
+        codes = codes.indices
+    for code, rows in _by_code(batch, codes):
+        yield [column[code] for column in texts], rows
+
+
+def _by_code(batch: pa.RecordBatch, codes: pa.Array) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Yield the rows of each code, in order; few of many are copied, or they would keep the memory of all."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    order, runs = None, pc.run_end_encode(codes)
+    if len(runs.values) > len(set(runs.values.to_pylist())):
+        order = pc.array_sort_indices(codes)
+        runs = pc.run_end_encode(codes.take(order))
+    start = 0
+    for code, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
+        if order is not None:
+            yield code, batch.take(order.slice(start, end - start))
+        else:
+            rows = batch.slice(start, end - start)
+            yield code, rows if 2 * rows.num_rows >= batch.num_rows else pa.concat_batches([rows, rows.slice(0, 0)])
+        start = end

@@ -1,0 +1,207 @@
+"""What the statistics of one staged file say for certain about the values of one column."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_delta.exceptions import DeltaAnalysisException, DeltaIllegalArgumentException, PredicateException
+from airflow_delta.log.actions.actions import AddFile
+from airflow_delta.log.features.properties import TableProperties
+from airflow_delta.log.schema.partition_values import parse_partition_value, parse_timestamp, possible_instants
+from airflow_delta.log.schema.types import FLOATING, INTEGRAL, DataType, DecimalType
+from airflow_delta.log.statistics.statistics import live_records
+
+if TYPE_CHECKING:
+    from airflow_delta.log.expressions.ast import ColumnReference
+    from airflow_delta.table.audit.audit import AuditedTable
+
+_CUT_OFF = dt.timedelta(microseconds=999)  # bounds of timestamps hold milliseconds, and are cut down
+_WRITERS_CUT = 64  # bytes at which some writers of Parquet cut the bounds of text
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnStatistics:
+    """Statistics of one column of one file; ``None`` is unknown.
+
+    :param rows: rows that are not deleted.
+    :param low: nothing is smaller.
+    :param most_low: something is as small as that.
+    :param high: nothing is greater.
+    :param least_high: something is as great as that.
+    """
+
+    path: str
+    rows: int | None = None
+    nulls: int | None = None
+    low: Any = None
+    most_low: Any = None
+    least_high: Any = None
+    high: Any = None
+
+    @property
+    def empty(self) -> bool:
+        """Whether it certainly has no value: no rows, or only nulls."""
+        return self.rows is not None and (self.rows == 0 or self.nulls == self.rows)
+
+    def inside(self, minimum: Any, maximum: Any) -> bool | None:
+        """Return whether all values are in a range, ends included; ``None`` if unknown."""
+        if self._proven_below(minimum) or self._proven_above(maximum):
+            return False
+        above = minimum is None or (self.low is not None and self.low >= minimum)
+        below = maximum is None or (self.high is not None and self.high <= maximum)
+        return True if above and below else None
+
+    def _proven_below(self, minimum: Any) -> bool:
+        return minimum is not None and self.most_low is not None and bool(self.most_low < minimum)
+
+    def _proven_above(self, maximum: Any) -> bool:
+        return maximum is not None and self.least_high is not None and bool(self.least_high > maximum)
+
+    def unsure(self, column: str) -> str:
+        """Return why bounds do not decide."""
+        missing = [word for word, bound in (("least", self.low), ("greatest", self.high)) if bound is None]
+        if missing:
+            return f"the statistics of {self.path} have no {' and no '.join(missing)} value of column {column}"
+        return f"the bounds of column {column} of {self.path} are wider than its values (from {self.low} to {self.high})"
+
+
+def named_column(table: AuditedTable, name: str, *, what: str) -> ColumnReference:
+    """Return the column that a dotted path names; back-quote names with dots or commas.
+
+    :param what: parameter that names it, for messages.
+    :raises DeltaAnalysisException: if the table will not have the column.
+    """
+    from airflow_delta.log.expressions.simple import Columns, UnsupportedError
+    from airflow_delta.log.features.clustering import parse_column_list
+
+    try:
+        [path] = parse_column_list(name)
+    except ValueError:  # of the list, or of its length
+        raise DeltaIllegalArgumentException(
+            f"{name!r} does not name a column of table {table.handle.table}; put back-quotes around names with dots or commas",
+            table=table.handle.table,
+        ) from None
+    target = table.target
+    schema = table.view.schema if target.schema_string is not None else table.view.snapshot.schema
+    try:
+        return Columns(name, schema, target.partition_columns, what=what).resolve(path)
+    except UnsupportedError:
+        raise DeltaIllegalArgumentException(f"{name!r} is not a column that has statistics", table=table.handle.table) from None
+    except PredicateException as error:
+        version = "" if target.read_version < 0 else f" version {target.read_version}"
+        raise DeltaAnalysisException(
+            f"{error.message.rstrip('.')} (table {target.table}{version}).", table=target.table, version=target.read_version
+        ) from None
+
+
+def comparable_value(column: ColumnReference, value: Any, *, what: str) -> Any:
+    """Return an author's limit as a value to compare with those of a column; ``None`` for no limit.
+
+    :raises DeltaIllegalArgumentException: if columns of this type have no bounds.
+    :raises DeltaAnalysisException: if the value is not of the column's type.
+    """
+    if value is None:
+        return None
+    try:
+        limit = _limit(column, value, what=what)
+    except (decimal.InvalidOperation, DeltaAnalysisException):
+        limit = None
+    if limit is None:  # also for the empty text that a template leaves for a missing value: a null as a partition value
+        raise DeltaAnalysisException(f"{what}: {value!r} is not a valid value for column {column} ({column.data_type})")
+    return limit
+
+
+def _limit(column: ColumnReference, value: Any, *, what: str) -> Any:
+    if _is_number(column.data_type):
+        number = decimal.Decimal("NaN") if isinstance(value, bool) else decimal.Decimal(str(value).strip())
+        return None if number.is_nan() else number
+    if column.data_type.name == "string":
+        return str(value)
+    if column.data_type.name == "date" and isinstance(value, dt.datetime):
+        value = value.date()
+    if column.data_type.name in ("date", "timestamp", "timestamp_ntz"):
+        return parse_partition_value(value.isoformat() if isinstance(value, dt.date) else str(value), column.data_type)
+    raise DeltaIllegalArgumentException(f"{what}: column {column} is {column.data_type}, which has no bounds")
+
+
+def column_statistics(file: AddFile, column: ColumnReference, configuration: Mapping[str, str]) -> ColumnStatistics:
+    """Return what a file says of a column."""
+    rows = live_records(file)
+    if column.is_partition:
+        text = file.partition_values.get(column.physical_path[0])
+        if (instants := possible_instants(text, column.data_type)) is not None:  # which one, the reader's time zone tells
+            return ColumnStatistics(file.path, rows, 0, instants.earliest, None, None, instants.latest)
+        value = parse_partition_value(text, column.data_type)
+        nulls = rows if value is None else 0
+        value = _as_decimal(value) if _is_number(column.data_type) else value
+        return ColumnStatistics(file.path, rows, nulls, value, value, value, value)
+    try:
+        stats = json.loads(file.stats or "{}", parse_float=decimal.Decimal)
+    except ValueError:
+        stats = {}
+    if not isinstance(stats, dict):
+        stats = {}
+    wide = file.deletion_vector is not None or stats.get("tightBounds") is False
+    nulls = _leaf(stats, "nullCount", column)
+    nulls = nulls if isinstance(nulls, int) and (not wide or nulls == 0) else None
+    low, high = (_value(_leaf(stats, bound, column), column.data_type) for bound in ("minValues", "maxValues"))
+    most_low, least_high = low, high
+    if column.data_type.name in ("timestamp", "timestamp_ntz"):
+        most_low, high = (None if value is None else value + _CUT_OFF for value in (low, high))
+    elif column.data_type.name == "string":
+        length = TableProperties(dict(configuration)).data_skipping_string_prefix_length
+        most_low = low if _whole_text(low, length - 1) else None
+        least_high = high if _whole_text(high, length) else None
+    return ColumnStatistics(file.path, rows, nulls, low, None if wide else most_low, None if wide else least_high, high)
+
+
+def plain(value: Any) -> Any:
+    """Return a value as plain JSON."""
+    if isinstance(value, decimal.Decimal):
+        return int(value) if value == value.to_integral_value() and abs(value) < 2**53 else float(value)
+    return value.isoformat() if isinstance(value, dt.date) else value
+
+
+def _is_number(data_type: DataType) -> bool:
+    return isinstance(data_type, DecimalType) or data_type.name in INTEGRAL or data_type.name in FLOATING
+
+
+def _as_decimal(value: Any) -> decimal.Decimal | None:
+    if value is None:
+        return None
+    result = decimal.Decimal(str(value))
+    return result if result.is_finite() else None
+
+
+def _leaf(stats: Mapping[str, Any], member: str, column: ColumnReference) -> Any:
+    found: Any = stats.get(member)
+    for name in column.physical_path:
+        found = found.get(name) if isinstance(found, Mapping) else None
+    return found
+
+
+def _value(found: Any, data_type: DataType) -> Any:
+    """Return a bound as a value to compare, ``None`` if it cannot be one."""
+    if found is None or isinstance(found, bool | Mapping | list):
+        return None
+    try:
+        if _is_number(data_type):
+            return _as_decimal(found)
+        if not isinstance(found, str):
+            return None
+        if data_type.name == "date":
+            return dt.date.fromisoformat(found)
+        if data_type.name in ("timestamp", "timestamp_ntz"):
+            return parse_timestamp(found, zoned=data_type.name == "timestamp")
+    except (ValueError, ArithmeticError, OverflowError):
+        return None
+    return found if data_type.name == "string" else None
+
+
+def _whole_text(text: str | None, length: int) -> bool:
+    return text is not None and len(text) <= length and len(text.encode()) < _WRITERS_CUT

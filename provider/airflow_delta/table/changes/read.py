@@ -1,0 +1,197 @@
+"""Read the change data feed in the worker, without Spark: rows of commits as record batches, oldest commit first.
+
+What all rows of a file share (its commit, the kind of change of a data file) is one more partition value for the reader.
+
+Plan a read of the change data feed in the worker; :func:`airflow_delta.spark.changes.read_change_plan` makes a DataFrame of it.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from airflow_delta.contract.payloads import ScanFile
+from airflow_delta.contract.request import ChangeCommit, ChangePlan
+from airflow_delta.log.statistics.statistics import live_records
+from airflow_delta.table.changes.find import Changes, find_changes
+from airflow_delta.table.read.read_table import Rows, check_limit, limited, parse_where, worker_rows
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from airflow_delta.log import AddFile, Snapshot
+    from airflow_delta.log.actions.actions import Metadata
+    from airflow_delta.log.delta_log import DeltaLog
+    from airflow_delta.log.expressions.predicate import Predicate
+    from airflow_delta.table.changes.find import ChangedFiles
+
+
+CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP = "_change_type", "_commit_version", "_commit_timestamp"
+
+_TYPES = {CHANGE_TYPE: "string", COMMIT_VERSION: "long", COMMIT_TIMESTAMP: "timestamp"}
+_KINDS = (
+    ("changes", None, False),
+    ("inserts", "insert", False),
+    ("deletes", "delete", False),
+    ("inserted_rows", "insert", True),
+    ("deleted_rows", "delete", True),
+)
+
+
+def read_changes(
+    log: DeltaLog,
+    *,
+    starting_version: int | None = None,
+    starting_timestamp: datetime | int | None = None,
+    ending_version: int | None = None,
+    ending_timestamp: datetime | int | None = None,
+    where: str | None = None,
+    columns: Sequence[str] | None = None,
+    limit: int | None = None,
+    snapshot: Snapshot | None = None,
+) -> Rows:
+    """Return the changed rows: the table's columns, ``_change_type``, ``_commit_version`` and ``_commit_timestamp``.
+
+    ``_change_type`` is ``insert``, ``delete``, ``update_preimage`` or ``update_postimage``. Versions and times as for
+    :func:`~airflow_delta.table.changes.find.find_changes`; the other parameters, which may use the added columns too,
+    as for :func:`~airflow_delta.table.read.read_table.read_table`. Raises as both do.
+    """
+    changes = find_changes(
+        log,
+        starting_version=starting_version,
+        starting_timestamp=starting_timestamp,
+        ending_version=ending_version,
+        ending_timestamp=ending_timestamp,
+        snapshot=snapshot,
+    )
+    metadata = _with_change_columns(changes.read.metadata, in_files=False)
+    predicate = None if where is None else parse_where(log, changes.read.version, metadata, where)
+    if limit is not None:
+        counts = [count for commit in changes.commits for count in _counts(commit)] if predicate is None else []
+        check_limit(log, changes.end, counts, limit, complete=predicate is None)
+    schema = worker_rows(log, [], metadata=metadata, version=changes.read.version, columns=columns).schema
+    return limited(Rows(schema, _batches(log, changes, predicate, columns, limit)), log, changes.end, limit)
+
+
+def _batches(
+    log: DeltaLog, changes: Changes, predicate: Predicate | None, columns: Sequence[str] | None, limit: int | None
+) -> Iterator[pa.RecordBatch]:
+    read = changes.read
+    for commit in changes.commits:
+        for kind, change_type, deleted in _KINDS:
+            values = _values(commit, change_type)
+            files: list[AddFile] = [
+                msgspec.structs.replace(file, partition_values={**file.partition_values, **values})
+                for file in getattr(commit, kind)
+            ]
+            yield from worker_rows(
+                log,
+                files,
+                metadata=_with_change_columns(read.metadata, in_files=change_type is None),
+                version=commit.version,
+                predicate=predicate,
+                columns=columns,
+                deleted=deleted,
+                limit=limit,
+            )
+
+
+def _with_change_columns(metadata: Metadata, *, in_files: bool) -> Metadata:
+    """Return metadata of the table with the columns of the feed.
+
+    :param in_files: the files have the kind of change of each row.
+    """
+    given = (COMMIT_VERSION, COMMIT_TIMESTAMP) if in_files else tuple(_TYPES)
+    return msgspec.structs.replace(
+        metadata,
+        schema_string=change_schema(metadata.schema_string),
+        partition_columns=[*metadata.partition_columns, *given],
+    )
+
+
+def change_schema(schema_string: str) -> str:
+    """Return the schema of a table with the columns of the feed."""
+    schema = json.loads(schema_string)
+    added = [{"name": name, "type": kind, "nullable": True, "metadata": {}} for name, kind in _TYPES.items()]
+    return json.dumps({**schema, "fields": [*schema["fields"], *added]})
+
+
+def _values(commit: ChangedFiles, change_type: str | None) -> dict[str, str | None]:
+    time = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=commit.timestamp)
+    values: dict[str, str | None] = {COMMIT_VERSION: str(commit.version), COMMIT_TIMESTAMP: time.isoformat()}
+    return values if change_type is None else {**values, CHANGE_TYPE: change_type}
+
+
+def _counts(commit: ChangedFiles) -> Iterator[int | None]:
+    for kind, _, deleted in _KINDS:
+        for file in getattr(commit, kind):
+            yield file.deletion_vector.cardinality if deleted and file.deletion_vector is not None else live_records(file)
+
+
+def plan_changes(
+    log: DeltaLog,
+    *,
+    starting_version: int | None = None,
+    starting_timestamp: datetime | int | None = None,
+    ending_version: int | None = None,
+    ending_timestamp: datetime | int | None = None,
+    spark_table_uri: str | None = None,
+    snapshot: Snapshot | None = None,
+    transaction_id: str | None = None,
+) -> ChangePlan:
+    """Plan a read of the changes between two versions, both included.
+
+    :param spark_table_uri: URI of the table as Spark reaches it, when it is not the worker's.
+    :param transaction_id: execution that reads; default: a new one.
+
+    The other parameters and the errors are those of :func:`~airflow_delta.table.changes.find.find_changes`.
+    """
+    changes = find_changes(
+        log,
+        starting_version=starting_version,
+        starting_timestamp=starting_timestamp,
+        ending_version=ending_version,
+        ending_timestamp=ending_timestamp,
+        snapshot=snapshot,
+    )
+    return _plan(log, changes, spark_table_uri, transaction_id)
+
+
+def _plan(log: DeltaLog, changes: Changes, spark_table_uri: str | None, transaction_id: str | None) -> ChangePlan:
+    """Return the plan; deletion vectors are decoded for Spark, as for a scan."""
+    from airflow_delta.table.stage.scan import scan_files
+
+    metadata = changes.read.metadata
+    scan = scan_files(
+        log,
+        [file for c in changes.commits for files in c.kinds().values() for file in files],
+        transaction_id=transaction_id or str(uuid.uuid4()),
+        version=changes.read.version,
+        schema_string=metadata.schema_string,
+        partition_columns=metadata.partition_columns,
+        configuration=metadata.configuration,
+        spark_table_uri=spark_table_uri,
+    )
+    scanned = iter(scan.files)
+    planned = []
+    for commit in changes.commits:
+        kinds: dict[str, tuple[ScanFile, ...]] = {
+            name: tuple(next(scanned) for _ in files) for name, files in commit.kinds().items()
+        }
+        planned.append(ChangeCommit(version=commit.version, timestamp=commit.timestamp, **kinds))
+    return ChangePlan(
+        transaction_id=scan.transaction_id,
+        table=scan.table,
+        starting_version=changes.start,
+        ending_version=changes.end,
+        schema_string=scan.schema_string,
+        partition_columns=scan.partition_columns,
+        column_mapping=scan.column_mapping,
+        commits=tuple(planned),
+        words=scan.deleted_rows,
+    )

@@ -1,0 +1,334 @@
+"""The commit of staged writes as one optimistic transaction: metadata, reads and actions.
+
+The operation that a commit of staged writes records in ``commitInfo``, with its parameters and metrics.
+
+A table that another transaction created after this one began.
+
+To Delta that is a conflict, which would fail all but one of the first runs of a backfill. It is safe to continue if the other
+created exactly the table that this one would have created: the transaction is then based on that first version, and everything
+committed since is checked as usual.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from airflow_delta.contract.payloads import CommitResult, StagedWrite, TransactionHandle
+from airflow_delta.exceptions import (
+    ConcurrentAppendException,
+    ConcurrentTransactionException,
+    MetadataChangedException,
+    ProtocolChangedException,
+    VersionNotFoundException,
+)
+from airflow_delta.log.actions.actions import Action, Metadata, SetTransaction
+from airflow_delta.log.statistics.statistics import live_records, total
+from airflow_delta.table.commit.alter import adopt_altered, altered_table, operation_tags, operation_with, with_altered_reads
+from airflow_delta.table.commit.feature_actions import changes_to_commit, feature_tags, identity_marks
+from airflow_delta.table.definition.altered_table import AlteredTable, is_alter
+from airflow_delta.table.definition.create import clustering_domain, defined_operation, definition_of
+from airflow_delta.table.definition.evolve import new_metadata
+from airflow_delta.table.stage.load import StageActions
+from airflow_delta.table.stage.net_effect import NetEffect, find_replaced
+from airflow_delta.table.stage.view import ReadVersion, TransactionView
+from airflow_delta.table.state.commit_result import request_as_json, result_of_transaction
+from airflow_delta.transaction.events import CONFLICT, held_back
+
+if TYPE_CHECKING:
+    from airflow_delta.contract.payloads import Json
+    from airflow_delta.log.actions.actions import Metadata
+    from airflow_delta.log.delta_log import DeltaLog
+    from airflow_delta.table.stage.view import TransactionView
+    from airflow_delta.transaction import CommitPolicy, Operation, OptimisticTransaction, PostCommitHook
+
+
+_JOINS: dict[str, Callable[[Iterable[int]], int]] = {"minFileSize": min, "maxFileSize": max}
+_PERCENTILES = ("p25FileSize", "p50FileSize", "p75FileSize")  # unknown for several stages together
+
+
+def operation_of(metadata: Metadata, stages: Sequence[StageActions], replaced: NetEffect) -> Operation:
+    """Return the one operation of all stages that change something; of several operations, ``WRITE``."""
+    definition = next((stage.write.definition for stage in stages if stage.write.definition), None)
+    if definition is not None:
+        return defined_operation(definition, metadata, [stage.write for stage in stages], replaced.adds, replaced.removes)
+    # A CREATE TABLE that found its table, or an append without rows, does not name what the others do.
+    deciding = [stage for stage in stages if not _appends_nothing(stage)] or stages
+    operations = {stage.write.operation for stage in deciding}
+    if len(operations) == 1 and operations != {"WRITE"}:
+        return _other([stage.write for stage in deciding])
+    return _write(metadata, stages, replaced)
+
+
+def _appends_nothing(stage: StageActions) -> bool:
+    write = stage.write
+    is_append = write.operation == "WRITE" and write.mode == "append" and not write.merge_schema
+    return is_append and not (stage.adds or stage.removes or stage.changes)
+
+
+def _other(writes: Sequence[StagedWrite]) -> Operation:
+    """Return an operation whose stages counted their metrics: they add up, and lists of parameters are joined."""
+    from airflow_delta.transaction import Operation
+
+    parameters: dict[str, Any] = {}
+    metrics: dict[str, Any] = {}
+    for write in writes:
+        for name, value in write.parameters.items():
+            known = parameters.setdefault(name, value)
+            if known != value and isinstance(known, list) and isinstance(value, list):
+                parameters[name] = [*known, *(item for item in value if item not in known)]
+        for name, count in write.metrics.items():
+            join = _JOINS.get(name, sum)
+            metrics[name] = join((metrics[name], count)) if name in metrics else count
+    if len(writes) > 1:
+        metrics = {name: count for name, count in metrics.items() if name not in _PERCENTILES}
+    return Operation(writes[0].operation, parameters, metrics)
+
+
+def _write(metadata: Metadata, stages: Sequence[StageActions], replaced: NetEffect) -> Operation:
+    """Return the ``WRITE`` as ``commitInfo`` records it (Delta's ``DeltaOperations.Write`` and its metrics)."""
+    from airflow_delta.transaction import Operation
+
+    writes = [stage.write for stage in stages]
+    adds = replaced.adds
+    rows = [write.num_records for write in writes]
+    overwrite = any(write.mode != "append" for write in writes)
+    predicates = list(dict.fromkeys(write.replace_where for write in writes if write.replace_where is not None))
+    metrics: dict[str, Any] = {"numFiles": len(adds), "numOutputBytes": sum(add.size for add in adds)}
+    if not any(count is None for count in rows):
+        metrics["numOutputRows"] = sum(count or 0 for count in rows)
+    if overwrite or replaced.removes:
+        metrics["numRemovedFiles"] = len(replaced.removes)
+        metrics["numRemovedBytes"] = sum(remove.size or 0 for remove in replaced.removes)
+    copied = sum(write.num_copied_records for write in writes)
+    replacing = next((write.parameters for write in writes if write.operation == "WRITE" and write.parameters), {})
+    if replacing and "numOutputRows" in metrics:  # here, Delta counts copied rows too
+        metrics["numOutputRows"] += copied
+    if predicates or replacing:
+        deleted = [live_records(remove) for remove in replaced.removes]
+        metrics["numCopiedRows"] = copied
+        metrics["numAddedChangeFiles"] = sum(len(stage.changes) for stage in stages)
+        if not any(count is None for count in deleted):
+            metrics["numDeletedRows"] = sum(count or 0 for count in deleted) - copied
+    return Operation.write(
+        "Overwrite" if overwrite else "Append",
+        list(metadata.partition_columns),
+        predicate=predicates[0] if len(predicates) == 1 else " OR ".join(f"({p})" for p in predicates) or None,
+        dynamic_partition_overwrite=True if any(write.mode == "dynamic" for write in writes) else None,
+        can_overwrite_schema=True if any(write.overwrite_schema for write in writes) else None,
+        can_merge_schema=True if any(write.merge_schema for write in writes) else None,
+        replace_on=replacing.get("replaceOnCond"),
+        replace_using=replacing.get("replaceUsingCols"),
+        metrics=metrics,
+    )
+
+
+def adopt_created_table(view: TransactionView, wanted: Metadata) -> TransactionView | None:
+    """Return the view as if the transaction had read the first version of the table; CREATE TABLE has nothing left to do.
+
+    ``None`` if it is not the table that this transaction would have created (equal schema, partitioning and properties, with the
+    features), or its first version is gone from the log.
+    """
+    from airflow_delta.log.features import protocol
+    from airflow_delta.log.schema.types import parse_schema
+
+    # As a commit would write it: with the protocol that the properties ask for.
+    wanted, asked = protocol.apply_feature_properties(wanted, None)
+    log, handle = view.log, view.handle
+    log.update()
+    try:
+        snapshot = log.snapshot_at(0)
+    except VersionNotFoundException:
+        return None
+    found = snapshot.metadata
+    if found.partition_columns != wanted.partition_columns or found.configuration != wanted.configuration:
+        return None
+    if parse_schema(found.schema_string) != parse_schema(wanted.schema_string):
+        return None
+    if not protocol.features(asked) <= protocol.features(snapshot.protocol):
+        return None
+    rebased = replace(
+        handle,
+        read_version=0,
+        table_id=found.id,
+        schema_string=found.schema_string,
+        partition_columns=tuple(found.partition_columns),
+    )
+    stages = tuple(stage for stage in view.stages if not stage.write.definition)
+    return replace(view, handle=rebased, read=ReadVersion(log, rebased, snapshot), stages=stages)
+
+
+def check_nothing_replaced(txn: OptimisticTransaction, handle: TransactionHandle, stages: Sequence[StageActions]) -> None:
+    """Check that the first version holds nothing that this transaction assumed absent, and record that as read.
+
+    :raises ConcurrentTransactionException: if it was committed by another execution of the same transaction key.
+    :raises ConcurrentAppendException: if it holds rows that an overwrite, planned on no table, replaces, or that a stage would
+        have read.
+    """
+    if txn.txn_version(handle.app_id) >= 0:
+        raise ConcurrentTransactionException(
+            f"Table {handle.table} was created by another execution of the transaction {handle.app_id!r}, after this one began. "
+            "Nothing more was committed. Clear the start task: it will see that commit and apply its rerun policy.",
+            table=handle.table,
+            winning_version=0,
+        )
+    for stage in stages:
+        write = stage.write
+        has_read = write.reads.whole_table or bool(write.reads.predicates)
+        if write.mode == "append" and not has_read:
+            continue
+        if has_read:  # a table that it took for empty
+            found = txn.filter_files()
+        elif write.mode == "dynamic":
+            found = txn.filter_files_for_partitions(stage.adds)
+        elif write.replace_where is None:
+            found = txn.filter_files()
+        else:
+            found = txn.filter_files(write.replace_where)
+        if found.num_rows:
+            verb = "has read" if has_read else "replaces"
+            raise ConcurrentAppendException(
+                f"Stage {write.stage} {verb} {write.replace_where or 'rows'} of table {handle.table}, which did not exist "
+                f"when the transaction began. Another transaction has since created it, with {found.num_rows} files of such rows "
+                "in version 0. Clear the start task to run the transaction on the new version.",
+                table=handle.table,
+                winning_version=0,
+            )
+
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitOptions:
+    """What the caller of a commit decides; see :func:`airflow_delta.table.commit.publish.publish`."""
+
+    policy: CommitPolicy | None = None
+    tags: Mapping[str, str] | None = None
+    user_metadata: str | None = None
+    hooks: Sequence[PostCommitHook] = ()
+
+
+def commit_stages(view: TransactionView, options: CommitOptions) -> CommitResult:
+    """Commit stages as one version on top of the one that the transaction reads.
+
+    :param view: with stages that are checked against each other and storage.
+    :raises MetadataChangedException: if there is a table by now with other columns or properties.
+    :raises DeltaConcurrentModificationException: if another commit conflicts.
+    :raises CommitStateUnknownException: if the store did not say whether the entry was written.
+    """
+    handle = view.handle
+    altered = altered_table(view)
+    if altered is not None:
+        return _attempt(with_altered_reads(view, altered), options, altered=altered)
+    writes = [stage.write for stage in view.stages]
+    metadata = new_metadata(handle, view.snapshot, writes)
+    if handle.read_version >= 0 or metadata is None:
+        return _attempt(view, options, metadata=metadata)
+    definition = definition_of(handle, writes)
+    with held_back(CONFLICT) as conflicts:
+        try:
+            return _attempt(view, options, metadata=metadata)
+        except (ProtocolChangedException, MetadataChangedException) as error:
+            if definition is not None and definition["mode"] != "create_if_not_exists":
+                raise
+            created = adopt_created_table(view, metadata)
+            if created is None:
+                raise _created_otherwise(error, view.log) from error
+            conflicts.forget()
+    logger.info("Table %s was created by another transaction; continuing from its version 0.", view.log.uri)
+    return _attempt(created, options, created=True)
+
+
+def _attempt(
+    view: TransactionView,
+    options: CommitOptions,
+    *,
+    metadata: Metadata | None = None,
+    altered: AlteredTable | None = None,
+    created: bool = False,
+) -> CommitResult:
+    """Commit the table as the stages leave it.
+
+    :param metadata: for stages that add columns, or create or replace the table; ``None``: unchanged.
+    :param altered: of stages that alter the table.
+    :param created: another transaction created the table since this one began.
+    """
+    from airflow_delta.transaction import OptimisticTransaction
+
+    handle, stages = view.handle, view.stages
+    txn = OptimisticTransaction(
+        view.log, view.snapshot, txn_id=handle.transaction_id, policy=options.policy, isolation_level=handle.isolation_level
+    )
+    for hook in options.hooks:
+        txn.register_post_commit_hook(hook)
+    # The key was looked up by start: a concurrent commit of the same key is a conflict.
+    txn.txn_version(handle.app_id)
+    if altered is not None:
+        adopt_altered(txn, altered)
+    else:
+        _set_metadata(txn, handle, metadata, stages)
+    data = [stage for stage in stages if not is_alter(stage.write)]
+    txn.update_identity_high_water_marks(identity_marks(handle, data))
+    if created:
+        check_nothing_replaced(txn, handle, data)
+    replaced = find_replaced(view, txn)
+    now = int(time.time() * 1000)
+    removes = [msgspec.structs.replace(remove, deletion_timestamp=now) for remove in replaced.removes]
+    key = SetTransaction(app_id=handle.app_id, version=handle.txn_version, last_updated=now)
+    actions: list[Action] = [key, *replaced.adds, *removes, *changes_to_commit(handle, data, replaced)]
+    tags = {**(options.tags or {}), **feature_tags(txn, data), "airflow.appId": handle.app_id}
+    if altered is None:
+        operation = operation_of(txn.metadata, data, replaced)
+    else:
+        written = operation_of(txn.metadata, data, replaced) if data else None
+        operation = operation_with(altered, written, view.snapshot.metadata.partition_columns)
+        tags |= operation_tags(altered, written)
+    txn.commit(actions, operation, tags=tags, user_metadata=options.user_metadata)
+    asked = txn.outcome.auto_compaction if txn.outcome is not None else None
+    return result_of_transaction(
+        txn,
+        operation.name,
+        replaced.adds,
+        handle=handle,
+        num_removed_files=len(removes),
+        num_records=total(stage.write.num_records for stage in data),
+        auto_compaction=None if asked is None else request_as_json(asked),
+    )
+
+
+def _set_metadata(
+    txn: OptimisticTransaction, handle: TransactionHandle, metadata: Metadata | None, stages: Sequence[StageActions]
+) -> None:
+    """Set the metadata that writes, CREATE and REPLACE TABLE give the table, and the clustering of a new one."""
+    if metadata is None:
+        return
+    definition: Json | None = definition_of(handle, [stage.write for stage in stages])
+    if txn.read_version < 0:
+        txn.update_metadata_for_new_table(metadata)
+    elif definition is not None:
+        txn.update_metadata_for_new_table_in_replace(metadata)
+    elif any(stage.write.overwrite_schema for stage in stages):
+        txn.update_metadata_for_table_overwrite(metadata)
+    else:
+        txn.update_metadata(metadata)
+    if definition is not None and (definition["clusterBy"] or "clustering" in handle.features):
+        txn.cluster_new_table(clustering_domain(definition, txn.metadata))
+
+
+def _created_otherwise(
+    error: ProtocolChangedException | MetadataChangedException, log: DeltaLog
+) -> ProtocolChangedException | MetadataChangedException:
+    return type(error)(
+        f"{error.message} The table did not exist when this transaction began, and was created with another schema, partitioning "
+        "or other properties than this one would give it. Clear the start task.",
+        table=log.uri,
+        winning_version=error.winning_version,
+        winning_commit=error.winning_commit,
+        partition=error.partition,
+    )

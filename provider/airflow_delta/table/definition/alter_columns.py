@@ -1,0 +1,343 @@
+"""ALTER TABLE of columns: ADD, CHANGE, RENAME, DROP and REPLACE COLUMNS (Delta's ``alterDeltaTableCommands``).
+
+Which types columns may change to without rewriting files (Delta's ``canChangeDataType``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from airflow_delta.contract.changes import AddColumns, ChangeColumn, Column, DropColumns, RenameColumn, ReplaceColumns
+from airflow_delta.contract.sql_types import parse_column_path, parse_sql_type
+from airflow_delta.log.features.column_mapping import mode
+from airflow_delta.log.features.constraints import CURRENT_DEFAULT
+from airflow_delta.log.features.properties import TableProperties
+from airflow_delta.log.features.schema_changes import dependents, rename_column, without_columns
+from airflow_delta.log.features.schema_merge import may_change_type
+from airflow_delta.log.schema.types import (
+    PHYSICAL_NAME,
+    ArrayType,
+    DataType,
+    MapType,
+    StructField,
+    StructType,
+    parse_type,
+    to_json,
+)
+from airflow_delta.log.schema.walk import Path, dotted, folded, transform_fields, walk_fields
+from airflow_delta.table.definition.altered_table import (
+    AlteredTable,
+    edited,
+    in_container,
+    is_not_null,
+    missing_column,
+    position_of,
+    struct_at,
+)
+from airflow_delta.transaction import Operation
+
+if TYPE_CHECKING:
+    from airflow_delta.log.actions.actions import Metadata
+
+
+def check_no_dependents(table: AlteredTable, path: Path) -> None:
+    """Check that no constraint or generated column refers to a column whose type is to change.
+
+    :raises DeltaAnalysisException: if one refers to it.
+    """
+    for name, text, is_generated in dependents(table.metadata, path[0]):
+        what, error = ("constraint", "DELTA_CONSTRAINT_DEPENDENT_COLUMN_CHANGE")
+        if is_generated:
+            what, error = ("generated column", "DELTA_GENERATED_COLUMNS_DEPENDENT_COLUMN_CHANGE")
+        raise table.refuse(f"The type of {dotted(path)} cannot be changed: the {what} {name} refers to it, {text} ({error})")
+
+
+def replaced_type(table: AlteredTable, old: DataType, new: DataType, path: Path) -> DataType:
+    """Return the new type with the field metadata of the old one (Delta's ``changeDataType``).
+
+    :param path: of the column; empty for the whole schema.
+    :raises DeltaAnalysisException: if columns of the old type cannot become the new one.
+    """
+    match old, new:
+        case StructType(), StructType():
+            return _replaced_struct(table, old, new, path)
+        case ArrayType(element, nulls), ArrayType(to, may_null):
+            _check_nulls(table, path, nulls, may_null)
+            return ArrayType(replaced_type(table, element, to, (*path, "element")), may_null)
+        case MapType(key, value, nulls), MapType(to_key, to_value, may_null):
+            _check_nulls(table, path, nulls, may_null)
+            key = replaced_type(table, key, to_key, (*path, "key"))
+            return MapType(key, replaced_type(table, value, to_value, (*path, "value")), may_null)
+    if old == new:
+        return old
+    if not may_change_type(old, new):
+        raise table.refuse(
+            f"{dotted(path)} cannot change from {old} to {new} (DELTA_UNSUPPORTED_ALTER_TABLE_CHANGE_COL_OP): its files would "
+            "have to be rewritten. Overwrite the table with overwrite_schema"
+        )
+    if not TableProperties(table.metadata.configuration).get("enableTypeWidening"):
+        raise table.refuse(
+            f"{dotted(path)} can only change from {old} to {new} in a table with type widening "
+            "(DELTA_UNSUPPORTED_ALTER_TABLE_CHANGE_COL_OP). Set delta.enableTypeWidening first"
+        )
+    return new
+
+
+def _replaced_struct(table: AlteredTable, old: StructType, new: StructType, path: Path) -> StructType:
+    known = {field.name.lower() for field in new.fields}
+    gone = [field.name for field in old.fields if field.name.lower() not in known]
+    added = [field.name for field in new.fields if old.find(field.name) is None]
+    if gone and added:
+        raise table.refuse(
+            f"Columns {', '.join(gone)} would be dropped and {', '.join(added)} added, which may be meant as a rename "
+            "(DELTA_AMBIGUOUS_DATA_TYPE_CHANGE). Rename, drop and add columns in separate changes"
+        )
+    if gone:
+        raise table.refuse(
+            f"Columns {', '.join(dotted((*path, name)) for name in gone)} would be dropped, which REPLACE COLUMNS does not do "
+            "(DELTA_UNSUPPORTED_ALTER_TABLE_REPLACE_COL_OP). Use DropColumns"
+        )
+    fields = []
+    for field in new.fields:
+        here = (*path, field.name)
+        before = old.find(field.name)
+        if before is None:
+            if not field.nullable:
+                raise table.refuse(f"The new column {dotted(here)} cannot be NOT NULL")
+            fields.append(field)
+            continue
+        _check_nulls(table, here, before.nullable, field.nullable)
+        data_type = replaced_type(table, before.data_type, field.data_type, here)
+        if data_type != before.data_type and not isinstance(data_type, StructType | ArrayType | MapType):
+            check_no_dependents(table, here)
+        fields.append(replace(field, data_type=data_type, metadata={**before.metadata, **field.metadata}))
+    return StructType(tuple(fields))
+
+
+def _check_nulls(table: AlteredTable, path: Path, before: bool, after: bool) -> None:
+    if before and not after:
+        raise table.refuse(f"{dotted(path)} is nullable and cannot become NOT NULL here. Use ChangeColumn(nullable=False)")
+
+
+def add_columns(table: AlteredTable, change: AddColumns) -> AlteredTable:
+    """Add columns at any depth; existing rows have null in them."""
+    schema, documents = table.schema, []
+    at_the_end: dict[Path, list[tuple[Column, StructField]]] = {}
+    for column in change.columns:
+        path = parse_column_path(column.name)
+        new = _new_field(table, column, path)
+        if not new.nullable or any(not field.nullable for _, field in walk_fields(new.data_type)):
+            raise table.refuse(
+                f"Column {column.name} cannot be added as NOT NULL: existing rows have no value for it "
+                "(DELTA_OPERATION_NOT_ALLOWED: NOT NULL in ALTER TABLE ADD COLUMNS). Add it, fill it, then set it NOT NULL"
+            )
+        document: dict[str, Any] = {"column": _document(column.name, new)}
+        if column.position is not None:
+            document["position"] = column.position
+        documents.append(document)
+
+        if column.position is None:  # all of a struct at once
+            at_the_end.setdefault(path[:-1], []).append((column, new))
+            continue
+        schema = _with_appended(table, schema, at_the_end)
+        at_the_end = {}
+
+        def insert(struct: StructType, new: StructField = new, column: Column = column) -> StructType:
+            _refuse_known(table, struct, [(column, new)])
+            at = position_of(table, struct.fields, column.position or "")
+            return StructType((*struct.fields[:at], new, *struct.fields[at:]))
+
+        schema = edited(table, schema, path[:-1], insert)
+    schema = _with_appended(table, schema, at_the_end)
+    metadata = _with_schema(table, schema, new_names=True)
+    return table.with_metadata(metadata, Operation.add_columns(documents))
+
+
+def _with_appended(
+    table: AlteredTable, schema: StructType, columns: Mapping[Path, Sequence[tuple[Column, StructField]]]
+) -> StructType:
+    """Return the schema with columns at the end of structs, by the struct's path."""
+    for path, added in columns.items():
+
+        def append(struct: StructType, added: Sequence[tuple[Column, StructField]] = added) -> StructType:
+            _refuse_known(table, struct, added)
+            return StructType((*struct.fields, *(new for _, new in added)))
+
+        schema = edited(table, schema, path, append)
+    return schema
+
+
+def _refuse_known(table: AlteredTable, struct: StructType, added: Sequence[tuple[Column, StructField]]) -> None:
+    known = {field.name.lower() for field in struct.fields}
+    for column, new in added:
+        if new.name.lower() in known:
+            raise table.refuse(f"Column {column.name} is already in the schema (FIELD_ALREADY_EXISTS)")
+        known.add(new.name.lower())
+
+
+def change_column(table: AlteredTable, change: ChangeColumn) -> AlteredTable:
+    """Change type, comment, nullability, default value or position of a column."""
+    path = parse_column_path(change.column)
+    if change.nullable is False and in_container(table.schema, path):
+        raise table.refuse(
+            f"{change.column} is in a list or map, where no writer checks NOT NULL (DELTA_NESTED_NOT_NULL_CONSTRAINT)"
+        )
+    changed: list[StructField] = []
+
+    def edit(struct: StructType) -> StructType:
+        old = struct.find(path[-1])
+        if old is None:
+            raise missing_column(table, path)
+        new = _changed(table, old, change, path)
+        changed.append(new)
+        rest = tuple(field for field in struct.fields if field is not old)
+        at = struct.fields.index(old) if change.position is None else position_of(table, rest, change.position)
+        return StructType((*rest[:at], new, *rest[at:]))
+
+    if path[-1].lower() in ("element", "key", "value") and struct_at(table.schema, path[:-1]) is None:
+        schema = _edited_part(table, change, path, changed)
+    else:
+        schema = edited(table, table.schema, path[:-1], edit)
+    metadata = _with_schema(table, schema)
+    operation = Operation.change_column(_document(change.column, changed[0]), change.position)
+    altered = table.with_metadata(metadata, operation)
+    if change.nullable is False and not is_not_null(table.schema, path):
+        altered = replace(altered, not_null=(*altered.not_null, path), reads_table=True)
+    elif change.nullable:  # rows of later stages may hold nulls: setting it again needs another look at them
+        altered = replace(altered, not_null=tuple(known for known in altered.not_null if folded(known) != folded(path)))
+    return altered
+
+
+def rename(table: AlteredTable, change: RenameColumn) -> AlteredTable:
+    """Rename a column; files keep its physical name."""
+    path = parse_column_path(change.column)
+    if any(folded(checked[: len(path)]) == folded(path) for checked in table.not_null):
+        raise table.refuse(f"{change.column} cannot be renamed in the transaction that sets it NOT NULL. Rename it first")
+    metadata = rename_column(table.metadata, path, change.new_name)
+    operation = Operation.rename_column(change.column, dotted((*path[:-1], change.new_name)))
+    return table.with_metadata(metadata, operation)
+
+
+def drop_columns(table: AlteredTable, change: DropColumns) -> AlteredTable:
+    """Drop columns; files keep their values, which are no longer read."""
+    dropped, paths = [], []
+    known = {folded(path) for path, _ in walk_fields(table.schema)}
+    for column in change.columns:
+        path = parse_column_path(column)
+        if change.if_exists and folded(path) not in known:
+            continue
+        paths.append(path)
+        dropped.append(column)
+    return table.with_metadata(without_columns(table.metadata, paths), Operation.drop_columns(dropped))
+
+
+def replace_columns(table: AlteredTable, change: ReplaceColumns) -> AlteredTable:
+    """Replace the columns: reorder, widen or comment existing ones, and add new ones."""
+    given = [_new_field(table, column, parse_column_path(column.name)) for column in change.columns]
+    schema = replaced_type(table, table.schema, StructType(tuple(given)), ())
+    if not isinstance(schema, StructType):
+        raise table.refuse("REPLACE COLUMNS needs columns")
+    operation = Operation.replace_columns([_document(dotted((field.name,)), field) for field in given])
+    return table.with_metadata(_with_schema(table, schema, new_names=True), operation)
+
+
+# -- parts ----------------------------------------------------------------------------------------------------------------------
+
+
+def _new_field(table: AlteredTable, column: Column, path: Path) -> StructField:
+    given = column.data_type
+    data_type = parse_type(parse_sql_type(given) if isinstance(given, str) else given)
+    metadata = dict(column.metadata)
+    given_keys = {key for known in (metadata, *(f.metadata for _, f in walk_fields(data_type))) for key in known}
+    if own := sorted(key for key in given_keys if key.lower().startswith(("delta.", "parquet.field."))):
+        raise table.refuse(
+            f"The metadata of column {column.name} hold {', '.join(own)}, which only Delta itself sets: with the "
+            "physical name of another column it would show the values of that one. Remove it"
+        )
+    if column.comment is not None:
+        metadata["comment"] = column.comment
+    return StructField(path[-1], data_type, column.nullable, metadata)
+
+
+def _document(name: str, field: StructField) -> dict[str, Any]:
+    """Return a column as ``commitInfo`` has it, with only the kind of nested types."""
+    return {"name": name, "type": field.data_type.name, "nullable": field.nullable, "metadata": dict(field.metadata)}
+
+
+def _edited_part(table: AlteredTable, change: ChangeColumn, path: Path, changed: list[StructField]) -> StructType:
+    """Return the schema with the type of a list's elements, or of a map's keys or values, widened."""
+    if change != ChangeColumn(change.column, change.data_type):
+        raise table.refuse(f"Only the type of {change.column} can be changed")
+    container, part = path[:-1], path[-1].lower()
+
+    def edit(struct: StructType) -> StructType:
+        old = struct.find(container[-1])
+        if old is None:
+            raise missing_column(table, path)
+        return StructType(tuple(replace(f, data_type=widen(f.data_type)) if f is old else f for f in struct.fields))
+
+    def widen(data_type: DataType) -> DataType:
+        match data_type, part:
+            case ArrayType(element, nulls), "element":
+                return ArrayType(to(element, nulls), nulls)
+            case MapType(key, value, nulls), "key":
+                return MapType(to(key, False), value, nulls)
+            case MapType(key, value, nulls), "value":
+                return MapType(key, to(value, nulls), nulls)
+        raise missing_column(table, path)
+
+    def to(old: DataType, nullable: bool) -> DataType:
+        field = _changed(table, StructField(path[-1], old, nullable), change, path)
+        changed.append(field)
+        return field.data_type
+
+    return edited(table, table.schema, container[:-1], edit)
+
+
+def _changed(table: AlteredTable, old: StructField, change: ChangeColumn, path: Path) -> StructField:
+    metadata = dict(old.metadata)
+    if change.comment is not None:
+        metadata["comment"] = change.comment
+    if change.default is not None:
+        if len(path) > 1:
+            raise table.refuse(f"Only top-level columns have default values, {change.column} is a field of one")
+        metadata[CURRENT_DEFAULT] = change.default
+    if change.drop_default:
+        metadata.pop(CURRENT_DEFAULT, None)
+    data_type = old.data_type
+    if change.data_type is not None:
+        given = change.data_type
+        wanted = parse_type(parse_sql_type(given) if isinstance(given, str) else given)
+        data_type = replaced_type(table, old.data_type, wanted, path)
+        if data_type != old.data_type:
+            check_no_dependents(table, path)
+    return StructField(old.name, data_type, old.nullable if change.nullable is None else change.nullable, metadata)
+
+
+def _with_schema(table: AlteredTable, schema: StructType, *, new_names: bool = False) -> Metadata:
+    """Return the metadata with another schema.
+
+    :param new_names: give fields without a physical name a reproducible one.
+    """
+    if new_names and mode(table.metadata.configuration) != "none":
+
+        def named(path: Path, field: StructField) -> StructField:
+            if PHYSICAL_NAME in field.metadata:
+                return field
+            return replace(field, metadata={**field.metadata, PHYSICAL_NAME: table.physical_name(path)})
+
+        schema = transform_fields(schema, named)
+    return msgspec.structs.replace(table.metadata, schema_string=to_json(schema))
+
+
+COLUMN_CHANGES: Mapping[type, Callable[[AlteredTable, Any], AlteredTable]] = {
+    AddColumns: add_columns,
+    ChangeColumn: change_column,
+    RenameColumn: rename,
+    DropColumns: drop_columns,
+    ReplaceColumns: replace_columns,
+}

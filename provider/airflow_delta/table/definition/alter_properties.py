@@ -1,0 +1,319 @@
+"""ALTER TABLE beside columns: properties, constraints, the protocol and its features.
+
+ALTER TABLE ... CLUSTER BY.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from airflow_delta.contract.changes import (
+    AddConstraint,
+    ClusterBy,
+    DropConstraint,
+    DropFeature,
+    SetProperties,
+    UnsetProperties,
+    UpgradeProtocol,
+)
+from airflow_delta.contract.sql_types import parse_column_path
+from airflow_delta.exceptions import DeltaAnalysisException, DeltaUnsupportedOperationException, ProtocolDowngradeException
+from airflow_delta.log.actions.actions import DomainMetadata, Metadata
+from airflow_delta.log.expressions.text import syntax_problem, tree_of
+from airflow_delta.log.features import clustering
+from airflow_delta.log.features import protocol as table_protocol
+from airflow_delta.log.features.constraints import check_constraints
+from airflow_delta.log.features.properties import CONSTRAINT_PREFIX, TableProperties, normalise_key
+from airflow_delta.log.features.schema_checks import MATERIALIZED_ROW_COMMIT_VERSION, MATERIALIZED_ROW_ID
+from airflow_delta.log.schema.types import DataType, StructType
+from airflow_delta.log.schema.walk import Path, dotted, folded
+from airflow_delta.table.definition.altered_table import AlteredTable, missing_column, protocol_with
+from airflow_delta.table.definition.create import MAX_CLUSTERING_COLUMNS
+from airflow_delta.transaction import Operation
+
+
+def cluster_by(table: AlteredTable, change: ClusterBy) -> AlteredTable:
+    """Change the clustering columns; files are not touched until OPTIMIZE."""
+    if table.metadata.partition_columns:
+        raise table.refuse(
+            "A partitioned table cannot be clustered (DELTA_ALTER_TABLE_CLUSTER_BY_ON_PARTITIONED_TABLE_NOT_ALLOWED)"
+        )
+    paths = [parse_column_path(column) for column in change.columns]
+    twice = sorted({dotted(path) for path in paths if [folded(p) for p in paths].count(folded(path)) > 1})
+    if twice:
+        raise table.refuse(f"Columns are listed twice: {', '.join(twice)} (DELTA_DUPLICATE_COLUMNS_FOUND.CLUSTER_BY)")
+    if len(paths) > MAX_CLUSTERING_COLUMNS:
+        raise table.refuse(
+            f"A table can be clustered by at most {MAX_CLUSTERING_COLUMNS} columns, got {len(paths)} "
+            "(DELTA_CLUSTER_BY_INVALID_NUM_COLUMNS)"
+        )
+    physical = [_clustering_column(table, path) for path in paths]
+    old = [] if table.clustering is None else [_logical(table, path) for path in table.clustering]
+    operation = Operation.cluster_by(old, [dotted(path) for path in paths])
+    configuration = msgspec.json.encode({"clusteringColumns": physical, "domainName": clustering.DOMAIN}).decode()
+    domain = DomainMetadata(domain=clustering.DOMAIN, configuration=configuration, removed=False)
+    changed: dict[str, Any] = {
+        "domains": {**table.domains, clustering.DOMAIN: domain},
+        "clustering": tuple(tuple(path) for path in physical),
+    }
+    features = table_protocol.features(table.protocol)
+    if "clustering" not in features:
+        if not paths:
+            return table.done(operation, sets_metadata=True)
+        changed |= {"protocol": protocol_with(features | {"clustering", "domainMetadata"}), "sets_metadata": True}
+    return table.done(operation, **changed)
+
+
+def _clustering_column(table: AlteredTable, path: Path) -> list[str]:
+    at: DataType = table.schema
+    physical: list[str] = []
+    for name in path:
+        found = at.find(name) if isinstance(at, StructType) else None
+        if found is None:
+            raise missing_column(table, path)
+        physical.append(found.physical_name)
+        at = found.data_type
+    from airflow_delta.log.features.clustering import indexed_leaves
+
+    if at.name in ("struct", "array", "map", "boolean", "binary", "void", "variant"):
+        raise table.refuse(
+            f"A table cannot be clustered by {dotted(path)} of type {at}, which has no bounds "
+            "(DELTA_CLUSTERING_COLUMNS_DATATYPE_NOT_SUPPORTED)"
+        )
+    indexed = indexed_leaves(table.schema, [], TableProperties(table.metadata.configuration))
+    if folded(tuple(physical)) not in {folded(leaf.physical_path) for leaf in indexed}:
+        raise table.refuse(
+            f"A table cannot be clustered by {dotted(path)}, which has no statistics (DELTA_CLUSTERING_COLUMN_MISSING_STATS). "
+            "Set delta.dataSkippingStatsColumns or delta.dataSkippingNumIndexedCols to collect them"
+        )
+    return physical
+
+
+def _logical(table: AlteredTable, physical: Path) -> str:
+    at: DataType = table.schema
+    path: list[str] = []
+    for name in physical:
+        found = next((f for f in at.fields if f.physical_name == name), None) if isinstance(at, StructType) else None
+        if found is None:
+            return dotted(physical)
+        path.append(found.name)
+        at = found.data_type
+    return dotted(tuple(path))
+
+
+_COMMENT = "comment"
+_ROW_TRACKING = "delta.enableRowTracking"
+
+
+def set_properties(table: AlteredTable, change: SetProperties) -> AlteredTable:
+    """Set properties; some bring a feature into the protocol."""
+    given = {normalise_key(key): str(value) for key, value in change.properties.items()}
+    metadata = msgspec.structs.replace(
+        table.metadata,
+        configuration={**table.metadata.configuration, **{k: v for k, v in given.items() if k != _COMMENT}},
+        description=given.get(_COMMENT, table.metadata.description),
+    )
+    reads = False
+    if _switches_on(table, given, _ROW_TRACKING):
+        _check_row_ids(table)
+        reads = True  # a file added concurrently without row ids would never get any
+        metadata = _with_row_tracking_names(table, metadata)
+    operation = Operation.set_table_properties(given)
+    altered = table.with_metadata(metadata, operation, look_at_files=True)
+    return replace(altered, reads_table=altered.reads_table or reads)
+
+
+def unset_properties(table: AlteredTable, change: UnsetProperties) -> AlteredTable:
+    """Unset properties; their defaults apply again."""
+    keys = [normalise_key(key) for key in change.keys]
+    known = table.metadata.configuration
+    missing = [key for key in keys if key not in known and key != _COMMENT]
+    if missing and not change.if_exists:
+        raise table.refuse(f"The properties {', '.join(missing)} are not set (DELTA_UNSET_NON_EXISTENT_PROPERTY). Use if_exists")
+    metadata = msgspec.structs.replace(
+        table.metadata,
+        configuration={key: value for key, value in known.items() if key not in keys},
+        description=None if _COMMENT in keys else table.metadata.description,
+    )
+    operation = Operation.unset_table_properties(keys, if_exists=change.if_exists)
+    return table.with_metadata(metadata, operation, look_at_files=True)
+
+
+def add_constraint(table: AlteredTable, change: AddConstraint) -> AlteredTable:
+    """Add a CHECK constraint; existing rows are checked separately."""
+    from airflow_delta.transaction.prepare.prepare import TableState, verify_metadata
+
+    name, expression = change.name.strip().lower(), change.expression.strip()
+    if not name or not expression:
+        raise table.refuse("A constraint needs a name and an expression")
+    if any(known.lower() == name for known in check_constraints(table.metadata)):
+        raise table.refuse(f"Constraint {change.name} already exists (DELTA_CONSTRAINT_ALREADY_EXISTS). Drop it first")
+    _check_expression(table, change)
+    key = f"{CONSTRAINT_PREFIX}{name}"
+    metadata = msgspec.structs.replace(table.metadata, configuration={**table.metadata.configuration, key: expression})
+    state = TableState(
+        table=table.table, read_version=table.version, metadata=table.metadata, protocol=table.protocol, snapshot=table.snapshot
+    )
+    protocol = verify_metadata(state, metadata)
+    return table.done(
+        Operation.add_constraint(change.name, expression),
+        metadata=metadata,
+        protocol=protocol or table.protocol,
+        sets_metadata=True,
+        constraints={**table.constraints, name: expression},
+        reads_table=True,
+    )
+
+
+def drop_constraint(table: AlteredTable, change: DropConstraint) -> AlteredTable:
+    """Drop a CHECK constraint."""
+    name = change.name.strip().lower()
+    key = next((k for k in table.metadata.configuration if k.lower() == f"{CONSTRAINT_PREFIX}{name}"), None)
+    if key is None and not change.if_exists:
+        raise table.refuse(f"There is no constraint {change.name} (DELTA_CONSTRAINT_DOES_NOT_EXIST). Use if_exists")
+    expression = None if key is None else table.metadata.configuration[key]
+    metadata = msgspec.structs.replace(
+        table.metadata, configuration={k: v for k, v in table.metadata.configuration.items() if k != key}
+    )
+    altered = table.with_metadata(metadata, Operation.drop_constraint(change.name, expression))
+    return replace(altered, constraints={k: v for k, v in table.constraints.items() if k != name})
+
+
+def upgrade_protocol(table: AlteredTable, change: UpgradeProtocol) -> AlteredTable:
+    """Upgrade the protocol, which Delta 4 records as SET TBLPROPERTIES; what the table already has changes nothing.
+
+    :raises ProtocolDowngradeException: if the versions asked for are lower than the table's.
+    """
+    properties = {f"delta.feature.{name}": "supported" for name in change.features}
+    reader, writer = change.reader_version, change.writer_version
+    known = table.protocol
+    lower = (reader or known.min_reader_version) < known.min_reader_version or (
+        writer or known.min_writer_version
+    ) < known.min_writer_version
+    if lower and known.min_writer_version < table_protocol.MAX_WRITER_VERSION:
+        raise ProtocolDowngradeException(
+            f"The protocol of table {table.table} version {table.version} is ({known.min_reader_version}, "
+            f"{known.min_writer_version}) and cannot be lowered to ({reader}, {writer}). Drop features with DropFeature.",
+            table=table.table,
+            version=table.version,
+        )
+    if reader is not None:
+        properties["delta.minReaderVersion"] = str(reader)
+    if writer is not None:
+        properties["delta.minWriterVersion"] = str(writer)
+    if not properties:
+        raise table.refuse("UpgradeProtocol needs versions or features")
+    return set_properties(table, SetProperties(properties))
+
+
+def drop_feature(table: AlteredTable, change: DropFeature) -> AlteredTable:
+    """Drop a feature that left no trace in the log, which older clients can then read.
+
+    As in Delta, a table that loses a reader feature gets checkpointProtection: clients that do not know the feature must not
+    write checkpoints of the versions that have it.
+    """
+    from airflow_delta.transaction.prepare import feature_drop
+
+    present = table_protocol.features(table.protocol)
+    name = next((known for known in present if known.lower() == change.feature.lower()), None)
+    if name is None:
+        raise table.refuse(
+            f"The table does not have the feature {change.feature} (DELTA_FEATURE_DROP_FEATURE_NOT_PRESENT); it has "
+            f"{', '.join(sorted(present))}"
+        )
+    known = table_protocol.FEATURES.get(name)
+    reader = known is not None and known.reader
+    if known is None or (reader and not feature_drop.leaves_no_trace(name)) or name == feature_drop.CHECKPOINT_PROTECTION:
+        raise DeltaUnsupportedOperationException(
+            f"The feature {name} cannot be dropped from table {table.table} version {table.version} by this provider: older "
+            "clients would find it in the history of the table, which must be protected by checkpoints or truncated. Use Delta "
+            f"Spark: ALTER TABLE ... DROP FEATURE {name}.",
+            table=table.table,
+            version=table.version,
+        )
+    protocol = protocol_with(present - {name} | ({feature_drop.CHECKPOINT_PROTECTION} if reader else set()))
+    if table.snapshot is not None:
+        feature_drop.check_drop(table.protocol, protocol, table.snapshot, table=table.table)
+    domains, metadata = dict(table.domains), table.metadata
+    if reader:
+        metadata = feature_drop.with_history_protection(metadata, table.version + 1)
+    if name == "rowTracking":
+        gone = {_ROW_TRACKING, "delta.rowTrackingSuspended", MATERIALIZED_ROW_ID, MATERIALIZED_ROW_COMMIT_VERSION}
+        kept = {key: value for key, value in metadata.configuration.items() if key not in gone}
+        metadata = msgspec.structs.replace(metadata, configuration=kept)
+        known_domain = None if table.snapshot is None else table.snapshot.domain_metadata.get("delta.rowTracking")
+        if known_domain is not None:
+            domains["delta.rowTracking"] = msgspec.structs.replace(known_domain, removed=True)
+    return table.done(Operation.drop_feature(name), metadata=metadata, protocol=protocol, domains=domains, sets_metadata=True)
+
+
+# -- parts ----------------------------------------------------------------------------------------------------------------------
+
+
+def _switches_on(table: AlteredTable, given: Mapping[str, str], key: str) -> bool:
+    on = given.get(key, "").strip().lower() == "true"
+    return on and not TableProperties(table.metadata.configuration).get(key)
+
+
+def _check_row_ids(table: AlteredTable) -> None:
+    """Check that every file has row ids; otherwise they would have to be committed again before."""
+    if table.snapshot is None:
+        return
+    ids = table.snapshot.files(columns=["base_row_id"]).column("base_row_id")
+    if ids.null_count:
+        raise DeltaUnsupportedOperationException(
+            f"This provider cannot enable row tracking for table {table.table} version {table.version}: "
+            f"{ids.null_count} of its files have no row ids and must be committed again first. Use Delta Spark (ALTER "
+            f"TABLE ... SET TBLPROPERTIES ('{_ROW_TRACKING}' = 'true')), or create the table with it.",
+            table=table.table,
+            version=table.version,
+        )
+
+
+def _with_row_tracking_names(table: AlteredTable, metadata: Metadata) -> Metadata:
+    """Return the metadata with reproducible names for the columns of row tracking."""
+    own = metadata.configuration
+    names = {
+        key: f"{prefix}{uuid.uuid5(uuid.NAMESPACE_OID, f'{table.seed}/{prefix}')}"
+        for key, prefix in ((MATERIALIZED_ROW_ID, "_row-id-col-"), (MATERIALIZED_ROW_COMMIT_VERSION, "_row-commit-version-col-"))
+    }
+    return msgspec.structs.replace(metadata, configuration={**own, **{k: v for k, v in names.items() if k not in own}})
+
+
+def _check_expression(table: AlteredTable, change: AddConstraint) -> None:
+    """Check an expression as far as possible without Spark, which checks it against the rows later."""
+    from sqlglot import exp
+    from sqlglot.errors import SqlglotError
+
+    from airflow_delta.log.expressions.functions import oversized, refused_function
+
+    if (problem := oversized(change.expression)) is not None:
+        raise table.refuse(f"The constraint {change.name} {problem}")
+    try:
+        tree = tree_of(change.expression)
+    except SqlglotError as error:
+        raise DeltaAnalysisException(
+            f"The constraint {change.name} is not valid Spark SQL: {change.expression} ({syntax_problem(error)})"
+        ) from error
+    if tree.find(exp.AggFunc, exp.Query, exp.Window) is not None:
+        raise table.refuse(
+            f"The constraint {change.name} ({change.expression}) refers to more than one row, which no writer can check"
+        )
+    if (problem := refused_function(change.expression)) is not None:
+        raise table.refuse(f"The constraint {change.name} ({change.expression}) {problem}")
+
+
+PROPERTY_CHANGES: Mapping[type, Callable[[AlteredTable, Any], AlteredTable]] = {
+    SetProperties: set_properties,
+    UnsetProperties: unset_properties,
+    AddConstraint: add_constraint,
+    DropConstraint: drop_constraint,
+    UpgradeProtocol: upgrade_protocol,
+    DropFeature: drop_feature,
+    ClusterBy: cluster_by,
+}

@@ -1,0 +1,245 @@
+"""A table while ALTER TABLE changes it: metadata, protocol, clustering and the Delta operation of each change.
+
+The changes of a transaction are applied twice: by the plan, to refuse impossible ones and to show later stages the result, and by
+the commit, on the table as it was read. Both give the same table, including physical names.
+
+Dotted paths of ALTER TABLE: finding and editing the struct at a path.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
+from airflow_delta.contract.sql_types import parse_column_path
+from airflow_delta.exceptions import DeltaAnalysisException, DeltaTableNotFoundException
+from airflow_delta.log.schema.types import ArrayType, DataType, MapType, StructField, StructType, known_names
+from airflow_delta.log.schema.walk import Path, dotted
+
+if TYPE_CHECKING:
+    from airflow_delta.log import Snapshot
+    from airflow_delta.log.actions.actions import DomainMetadata, Metadata, Protocol
+    from airflow_delta.log.schema.types import StructType
+    from airflow_delta.log.schema.walk import Path
+    from airflow_delta.transaction import Operation
+
+
+MODE = "alter"
+"""``StagedWrite.mode`` of a stage that alters the table."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlteredTable:
+    """The table after some changes.
+
+    :param seed: for physical names: the transaction's id.
+    :param snapshot: version that the transaction reads; ``None`` if only metadata are needed.
+    :param clustering: physical paths of the clustering columns; ``None``: unknown.
+    :param domains: metadata domains that the changes set, by name.
+    :param operations: Delta's operations for the changes, in order.
+    :param sets_metadata: the commit writes the metadata, changed or not, as Delta does.
+    :param constraints: CHECK constraints that existing rows must satisfy, by name.
+    :param not_null: columns that must not hold a null.
+    :param reads_table: the changes depend on the rows of the table: concurrent writes conflict.
+    """
+
+    table: str
+    version: int
+    seed: str
+    metadata: Metadata
+    protocol: Protocol
+    snapshot: Snapshot | None = None
+    clustering: tuple[Path, ...] | None = ()
+    domains: dict[str, DomainMetadata] = field(default_factory=dict)
+    operations: tuple[Operation, ...] = ()
+    sets_metadata: bool = False
+    constraints: dict[str, str] = field(default_factory=dict)
+    not_null: tuple[Path, ...] = ()
+    reads_table: bool = False
+
+    @property
+    def schema(self) -> StructType:
+        """Return the schema."""
+        from airflow_delta.log.schema.types import parse_schema
+
+        return parse_schema(self.metadata.schema_string)
+
+    def refuse(self, message: str) -> DeltaAnalysisException:
+        """Return the error for a change that this table does not allow."""
+        return DeltaAnalysisException(
+            f"{message} (table {self.table} version {self.version})", table=self.table, version=self.version
+        )
+
+    def physical_name(self, path: Path) -> str:
+        """Return the physical name of a new column, the same each time this change is applied."""
+        from airflow_delta.log.schema.walk import dotted
+
+        return f"col-{uuid.uuid5(uuid.NAMESPACE_OID, f'{self.seed}/{len(self.operations)}/{dotted(path)}')}"
+
+    def done(self, operation: Operation, **changed: Any) -> AlteredTable:
+        """Return the table after a change."""
+        return replace(self, operations=(*self.operations, operation), **changed)
+
+    def with_metadata(self, metadata: Metadata, operation: Operation, *, look_at_files: bool = False) -> AlteredTable:
+        """Return the table with new metadata and the protocol that they require.
+
+        :param look_at_files: check the files of the table as well.
+        :raises DeltaError: if the metadata are not valid, or need a feature that an existing table must get by name.
+        """
+        from airflow_delta.log.features import clustering
+        from airflow_delta.transaction.prepare.metadata_update import update_metadata
+        from airflow_delta.transaction.prepare.prepare import TableState
+
+        state = TableState(
+            table=self.table,
+            read_version=self.version,
+            metadata=self.metadata,
+            protocol=self.protocol,
+            snapshot=self.snapshot if look_at_files else None,
+        )
+        if self.clustering:
+            clustering.check_clustering(metadata, list(self.clustering))
+        update = update_metadata(state, metadata)
+        return self.done(operation, metadata=update.metadata, protocol=update.protocol or self.protocol, sets_metadata=True)
+
+
+def table_as_read(handle: TransactionHandle, snapshot: Snapshot) -> AlteredTable:
+    """Return the table at the version that a transaction reads.
+
+    :raises DeltaTableNotFoundException: if the table did not exist.
+    """
+    if snapshot.version < 0:
+        raise DeltaTableNotFoundException(
+            f"Table {handle.table} did not exist when the transaction began, so there is nothing to alter. Create it with "
+            "the right definition, or alter it in a later transaction.",
+            table=handle.table,
+        )
+    from airflow_delta.log.features.clustering import clustering_columns
+
+    return AlteredTable(
+        table=handle.table,
+        version=snapshot.version,
+        seed=handle.transaction_id,
+        metadata=snapshot.metadata,
+        protocol=snapshot.protocol,
+        snapshot=snapshot,
+        clustering=tuple(clustering_columns(snapshot.domain_metadata)),
+    )
+
+
+def is_alter(write: StagedWrite) -> bool:
+    """Return whether a stage alters the table."""
+    return write.mode == MODE
+
+
+def handle_of(handle: TransactionHandle, table: AlteredTable) -> TransactionHandle:
+    """Return the handle as if the transaction had read the altered table."""
+    from airflow_delta.log.features.protocol import features
+
+    return replace(
+        handle,
+        schema_string=table.metadata.schema_string,
+        partition_columns=tuple(table.metadata.partition_columns),
+        configuration=table.metadata.properties,
+        features=tuple(sorted(features(table.protocol))),
+    )
+
+
+def protocol_with(features: Iterable[str]) -> Protocol:
+    """Return the weakest protocol with exactly these features."""
+    from airflow_delta.log.actions.actions import Protocol
+    from airflow_delta.log.features.protocol import upgraded
+
+    named = Protocol(min_reader_version=3, min_writer_version=7, reader_features=[], writer_features=sorted(features))
+    return upgraded(Protocol(min_reader_version=1, min_writer_version=1), named)
+
+
+Edit = Callable[[StructType], StructType]
+
+
+def edited(table: AlteredTable, schema: StructType, path: Path, edit: Edit) -> StructType:
+    """Return the schema with the struct at a path edited."""
+
+    def walk(data_type: DataType, rest: Path) -> DataType:
+        match data_type:
+            case StructType(fields) if not rest:
+                return edit(StructType(fields))
+            case StructType(fields):
+                found = data_type.find(rest[0])
+                if found is None:
+                    raise missing_column(table, path)
+                inner = replace(found, data_type=walk(found.data_type, rest[1:]))
+                return StructType(tuple(inner if field is found else field for field in fields))
+            case ArrayType(element, contains_null) if rest and rest[0].lower() == "element":
+                return ArrayType(walk(element, rest[1:]), contains_null)
+            case MapType(key, value, contains_null) if rest and rest[0].lower() == "key":
+                return MapType(walk(key, rest[1:]), value, contains_null)
+            case MapType(key, value, contains_null) if rest and rest[0].lower() == "value":
+                return MapType(key, walk(value, rest[1:]), contains_null)
+        raise table.refuse(f"{dotted(path)} is a {data_type}, not a struct (DELTA_ADD_COLUMN_PARENT_NOT_STRUCT)")
+
+    result = walk(schema, path)
+    return result if isinstance(result, StructType) else schema
+
+
+def struct_at(schema: StructType, path: Path) -> StructType | None:
+    """Return the struct at a path, through lists and maps; ``None`` if there is none."""
+    at: DataType | None = schema
+    for name in path:
+        match at, name.lower():
+            case StructType(), _:
+                found = at.find(name)
+                at = None if found is None else found.data_type
+            case ArrayType(), "element":
+                at = at.element_type
+            case MapType(), "key":
+                at = at.key_type
+            case MapType(), "value":
+                at = at.value_type
+            case _:
+                return None
+    return at if isinstance(at, StructType) else None
+
+
+def is_not_null(schema: StructType, path: Path) -> bool:
+    """Return whether the column at a path exists and is NOT NULL."""
+    struct = struct_at(schema, path[:-1])
+    found = None if struct is None else struct.find(path[-1])
+    return found is not None and not found.nullable
+
+
+def in_container(schema: StructType, path: Path) -> bool:
+    """Return whether a path leads through the elements of a list or the entries of a map."""
+    at: DataType = schema
+    for name in path:
+        found = at.find(name) if isinstance(at, StructType) else None
+        if found is None:
+            return isinstance(at, ArrayType | MapType)
+        at = found.data_type
+    return False
+
+
+def position_of(table: AlteredTable, fields: tuple[StructField, ...], position: str) -> int:
+    """Return the index of a column moved ``FIRST`` or ``AFTER`` another one."""
+    words = position.split(None, 1)
+    if len(words) == 1 and words[0].upper() == "FIRST":
+        return 0
+    if len(words) == 2 and words[0].upper() == "AFTER":
+        (name,) = parse_column_path(words[1])[-1:]
+        for at, field in enumerate(fields):
+            if field.name.lower() == name.lower():
+                return at + 1
+        raise table.refuse(
+            f"There is no column {name} to follow (FIELD_NOT_FOUND). {known_names(name, [f.name for f in fields])}"
+        )
+    raise table.refuse(f"A position must be FIRST or AFTER <column>, got {position!r}")
+
+
+def missing_column(table: AlteredTable, path: Path) -> Exception:
+    """Return the error for a path that names no column."""
+    return table.refuse(
+        f"There is no column {dotted(path)} (DELTA_COLUMN_NOT_FOUND_IN_SCHEMA). {known_names(dotted(path), table.schema.names)}"
+    )

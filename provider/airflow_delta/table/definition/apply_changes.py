@@ -1,0 +1,83 @@
+"""ALTER TABLE: changes applied in order, each to the result of the one before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from airflow_delta.contract.changes import Change, change_from_dict
+from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
+from airflow_delta.exceptions import DeltaError
+from airflow_delta.table.definition.alter_columns import COLUMN_CHANGES
+from airflow_delta.table.definition.alter_properties import PROPERTY_CHANGES
+from airflow_delta.table.definition.altered_table import AlteredTable, handle_of, is_alter, protocol_with
+
+
+def apply_changes(table: AlteredTable, changes: Iterable[Change | dict[str, Any]]) -> AlteredTable:
+    """Return the table after changes, each applied to the result of the one before.
+
+    :raises DeltaError: if a change is not possible.
+    """
+    for change in changes:
+        table = apply_change(table, change if isinstance(change, Change) else change_from_dict(change))
+    return table
+
+
+def apply_change(table: AlteredTable, change: Change) -> AlteredTable:
+    """Return the table after one change.
+
+    :raises DeltaError: if the change is not possible; names table and version.
+    """
+    try:
+        return {**COLUMN_CHANGES, **PROPERTY_CHANGES}[type(change)](table, change)
+    except DeltaError as error:
+        if error.table is None:
+            error.table, error.version = table.table, table.version
+            error.message = f"{error.message} (table {table.table} version {table.version})"
+        raise
+
+
+def after_writes(handle: TransactionHandle, table: AlteredTable, writes: Iterable[StagedWrite]) -> AlteredTable:
+    """Return the table after stages: their changes and the columns that they add (``merge_schema``).
+
+    :param writes: each after those that it was planned on top of.
+    """
+    from airflow_delta.table.definition.evolve import evolved
+    from airflow_delta.transaction import Operation
+
+    for write in writes:
+        if is_alter(write):
+            table = apply_changes(table, write.changes)
+            continue
+        now = replace(handle, configuration=table.metadata.properties)
+        metadata = evolved(now, table.metadata, [write])
+        if metadata is not table.metadata:
+            known = table.operations
+            table = replace(table.with_metadata(metadata, Operation("WRITE")), operations=known)
+    return table
+
+
+def altered_handle(handle: TransactionHandle, write: StagedWrite, changes_before: int = 0) -> TransactionHandle:
+    """Return the handle as an earlier stage that alters the table leaves it.
+
+    :param changes_before: number of changes by stages before this one.
+    """
+    from airflow_delta.log.actions.actions import Metadata
+    from airflow_delta.transaction import Operation
+
+    table = AlteredTable(
+        table=handle.table,
+        version=handle.read_version,
+        seed=handle.transaction_id,
+        metadata=Metadata(
+            id=handle.table_id or "",
+            schema_string=handle.schema_string or "",
+            partition_columns=list(handle.partition_columns),
+            configuration=dict(handle.configuration),
+        ),
+        protocol=protocol_with(handle.features),
+        clustering=None,
+        operations=tuple(Operation("") for _ in range(changes_before)),
+    )
+    return handle_of(handle, apply_changes(table, write.changes))

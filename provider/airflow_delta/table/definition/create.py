@@ -1,0 +1,309 @@
+"""The definition that CREATE and REPLACE TABLE give a table, from the plan to the commit.
+
+It travels in the staged write of its stage (``StagedWrite.definition``). Stages that are planned on top of that one (``after=``)
+work on the table as defined.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from airflow_delta.contract.payloads import Json, StagedWrite, TransactionHandle
+from airflow_delta.exceptions import (
+    DeltaAnalysisException,
+    DeltaIllegalArgumentException,
+    StageConflictException,
+)
+
+if TYPE_CHECKING:
+    from airflow_delta.log import Snapshot
+    from airflow_delta.log.actions.actions import AddFile, DomainMetadata, Metadata, RemoveFile
+    from airflow_delta.log.schema.types import StructType
+    from airflow_delta.transaction import Operation
+
+MAX_CLUSTERING_COLUMNS = 4
+"""Delta: ``clustering.numColumns`` (DELTA_CLUSTER_BY_INVALID_NUM_COLUMNS)."""
+
+OPERATIONS = {
+    "create": "CREATE TABLE",
+    "create_if_not_exists": "CREATE TABLE",
+    "replace": "REPLACE TABLE",
+    "create_or_replace": "CREATE OR REPLACE TABLE",
+}
+"""Operation by mode, as ``commitInfo`` records it; followed by ``AS SELECT`` if there are rows."""
+
+_NOT_CLUSTERABLE = ("array", "map", "struct", "binary", "boolean", "variant")
+
+
+def define_table(
+    handle: TransactionHandle,
+    snapshot: Snapshot,
+    *,
+    mode: str,
+    schema: str,
+    partition_by: Sequence[str] = (),
+    cluster_by: Sequence[str] = (),
+    properties: Mapping[str, str] | None = None,
+    description: str | None = None,
+) -> Json:
+    """Return the definition of a table, checked as the commit will check it.
+
+    :param snapshot: version that the transaction reads.
+    :param schema: Spark's JSON form.
+    :raises DeltaAnalysisException: if schema, partitioning, clustering or an expression is not valid.
+    :raises DeltaIllegalArgumentException: if a property is not valid.
+    :raises DeltaUnsupportedTableFeatureException: if a column has a default and the table lacks that feature.
+    """
+    import msgspec
+
+    from airflow_delta.log.actions.actions import Metadata
+    from airflow_delta.log.features import clustering, protocol
+    from airflow_delta.log.features.properties import strip_protocol_properties
+    from airflow_delta.log.schema.types import parse_schema
+    from airflow_delta.table.start.begin import DEFAULT_CONFIGURATION
+    from airflow_delta.transaction.prepare.metadata_update import update_metadata
+    from airflow_delta.transaction.prepare.prepare import TableState
+
+    exists = snapshot.version >= 0
+    given = {**DEFAULT_CONFIGURATION, **(properties or {})}
+    columns = parse_schema(schema)
+    metadata = Metadata(
+        id=str(uuid.uuid4()),
+        description=description,
+        schema_string=schema,
+        partition_columns=_spelled(columns, partition_by, handle),
+        configuration=given,
+        created_time=int(time.time() * 1000),
+    )
+    state = TableState(
+        table=handle.table,
+        read_version=snapshot.version,
+        metadata=snapshot.metadata if exists else None,
+        protocol=snapshot.protocol if exists else None,
+        snapshot=snapshot if exists else None,
+    )
+    # As in Delta's REPLACE, columns that keep name and type keep the physical name.
+    update = update_metadata(state, metadata, creates_table=True, overwrites_schema=exists)
+    _check_clustering(handle, columns, cluster_by, metadata.partition_columns, update.metadata.configuration)
+    if exists and metadata.partition_columns and clustering.clustering_columns(snapshot.domain_metadata):
+        raise DeltaAnalysisException(
+            f"Table {handle.table} is clustered and cannot be replaced by a partitioned one "
+            "(DELTA_CLUSTERING_REPLACE_TABLE_WITH_PARTITIONED_TABLE). Cluster the new one too, or write to another location.",
+            table=handle.table,
+            version=handle.read_version,
+        )
+    asked = {key: value for key, value in given.items() if key not in strip_protocol_properties(given)}
+    defined = msgspec.structs.replace(update.metadata, configuration={**update.metadata.configuration, **asked})
+    known = update.protocol if update.protocol is not None else snapshot.protocol
+    clustered = {"clustering", "domainMetadata"} if cluster_by else set()
+    return {
+        "mode": mode,
+        "clusterBy": list(cluster_by),
+        "features": sorted(protocol.features(known) | clustered),
+        "metaData": msgspec.to_builtins(defined),
+    }
+
+
+def as_defined(handle: TransactionHandle, definition: Mapping[str, Any]) -> TransactionHandle:
+    """Return the handle as if the transaction had read the defined table."""
+    metadata = definition["metaData"]
+    return replace(
+        handle,
+        schema_string=metadata["schemaString"],
+        partition_columns=tuple(metadata.get("partitionColumns", ())),
+        configuration=dict(metadata.get("configuration", {})),
+        features=tuple(definition["features"]),
+        description=metadata.get("description"),
+    )
+
+
+def definition_of(handle: TransactionHandle, writes: Sequence[StagedWrite]) -> Json | None:
+    """Return the definition that a stage gives the table, if one does.
+
+    :raises StageConflictException: if several stages do, or a stage was planned on the table as it was before.
+    """
+    defining = [write for write in writes if write.definition]
+    if not defining:
+        return None
+    first = f"{defining[0].stage}/{defining[0].attempt}"
+    others = [write.stage for write in writes if write is not defining[0] and first not in write.after]
+    if others or len(defining) > 1:
+        what = "define" if len(defining) > 1 else "work on"
+        named = ", ".join(write.stage for write in defining) if len(defining) > 1 else ", ".join(others)
+        raise StageConflictException(
+            f"Stage {defining[0].stage} of transaction {handle.transaction_id} redefines table {handle.table} "
+            f"({defining[0].operation}), while {named} also {what} it. Give every other stage after=<output of "
+            f"{defining[0].stage}>.",
+            table=handle.table,
+            version=handle.read_version,
+        )
+    return defining[0].definition
+
+
+def defined_metadata(handle: TransactionHandle, writes: Sequence[StagedWrite], definition: Mapping[str, Any]) -> Metadata:
+    """Return the metadata to commit: those of the definition with the columns that later stages add."""
+    import msgspec
+
+    from airflow_delta.log.actions.actions import Metadata
+    from airflow_delta.log.features.schema_merge import merge_schema
+    from airflow_delta.log.schema.types import parse_schema, to_json
+
+    metadata = msgspec.convert(definition["metaData"], Metadata)
+    schema = parse_schema(metadata.schema_string)
+    for write in writes:
+        if not write.definition:
+            staged = parse_schema(write.schema_string)
+            check_stored_types(handle, schema, write, staged)
+            schema = merge_schema(schema, staged, merge=write.merge_schema, table=handle.table, version=handle.read_version)
+    return msgspec.structs.replace(metadata, schema_string=to_json(schema))
+
+
+def check_stored_types(
+    handle: TransactionHandle, known: StructType, write: StagedWrite, staged: StructType, *, widening: bool = False
+) -> None:
+    """Check that a stage wrote columns with types that readers take for those of the table and earlier stages.
+
+    Its files cannot be cast any more.
+
+    :param widening: the types may be those of type widening.
+    :raises StageConflictException: if a column has another type.
+    """
+    from airflow_delta.log.features.schema_merge import stored_otherwise
+
+    for column, given, wanted in stored_otherwise(known, staged, widening=widening):
+        raise StageConflictException(
+            f"Stage {write.stage} has written column {column} of table {handle.table} as {given}, which the table or another "
+            f"stage has as {wanted}: not every reader could read it. Cast it to the same type and "
+            "clear the start task with everything downstream.",
+            table=handle.table,
+            version=handle.read_version,
+        )
+
+
+def clustering_domain(definition: Mapping[str, Any], metadata: Metadata) -> DomainMetadata:
+    """Return the metadata domain that names the columns a new table is clustered by, by physical name."""
+    import msgspec
+
+    from airflow_delta.log.actions.actions import DomainMetadata
+    from airflow_delta.log.features.clustering import DOMAIN, parse_column_list
+    from airflow_delta.log.schema.types import leaves, parse_schema
+
+    mapped = metadata.configuration.get("delta.columnMapping.mode", "none").lower() != "none"
+    known = {_folded(leaf.path): leaf for leaf in leaves(parse_schema(metadata.schema_string))}
+    found = [known[_folded(parse_column_list(name)[0])] for name in definition["clusterBy"]]
+    paths = [list(leaf.physical_path if mapped else leaf.path) for leaf in found]
+    configuration = msgspec.json.encode({"clusteringColumns": paths, "domainName": DOMAIN}).decode()
+    return DomainMetadata(domain=DOMAIN, configuration=configuration, removed=False)
+
+
+def defined_operation(
+    definition: Mapping[str, Any],
+    metadata: Metadata,
+    writes: Sequence[StagedWrite],
+    adds: Sequence[AddFile],
+    removes: Sequence[RemoveFile],
+) -> Operation:
+    """Return CREATE or REPLACE TABLE as ``commitInfo`` records it; ``AS SELECT`` if any stage has rows.
+
+    :param writes: of all stages; the first defines the table.
+    :param adds: files that the transaction adds in the end; so with ``removes``.
+    """
+    from airflow_delta.transaction import Operation
+
+    as_select = len(writes) > 1 or writes[0].operation.endswith("AS SELECT")
+    mode = str(definition["mode"])
+    options: dict[str, Any] = {
+        "partition_by": metadata.partition_columns,
+        "cluster_by": definition["clusterBy"],
+        "properties": metadata.configuration,
+        "description": metadata.description,
+        "as_select": as_select,
+    }
+    if as_select:
+        counts = [write.num_records for write in writes]
+        metrics = {"numFiles": len(adds), "numOutputBytes": sum(add.size for add in adds)}
+        if not any(count is None for count in counts):
+            metrics["numOutputRows"] = sum(count or 0 for count in counts)
+        if "replace" in mode:
+            metrics["numRemovedFiles"] = len(removes)
+            metrics["numRemovedBytes"] = sum(remove.size or 0 for remove in removes)
+        options["metrics"] = metrics
+    if "replace" in mode:
+        return Operation.replace_table(**options, or_create=mode == "create_or_replace")
+    return Operation.create_table(**options)
+
+
+def _spelled(schema: StructType, names: Sequence[str], handle: TransactionHandle) -> list[str]:
+    """Return columns as the schema spells them."""
+    spelled = []
+    for name in names:
+        field = schema.find(name)
+        if field is None:
+            raise DeltaAnalysisException(
+                f"The partition column {name} is not among the columns ({', '.join(schema.names)}) of table {handle.table}.",
+                table=handle.table,
+            )
+        spelled.append(field.name)
+    if spelled and len(spelled) == len(schema.fields):
+        raise DeltaAnalysisException(
+            f"Table {handle.table} cannot be partitioned by all of its columns (ALL_PARTITION_COLUMNS_NOT_ALLOWED).",
+            table=handle.table,
+        )
+    return spelled
+
+
+def _check_clustering(
+    handle: TransactionHandle,
+    schema: StructType,
+    cluster_by: Sequence[str],
+    partition_by: Sequence[str],
+    properties: Mapping[str, str],
+) -> None:
+    if not cluster_by:
+        return
+    from airflow_delta.log.features.clustering import indexed_leaves, parse_column_list
+    from airflow_delta.log.features.properties import TableProperties
+    from airflow_delta.log.schema.types import known_names, leaves
+
+    if partition_by:
+        raise DeltaAnalysisException(
+            f"Table {handle.table} cannot be clustered and partitioned (DELTA_CLUSTER_BY_WITH_PARTITIONED_BY).",
+            table=handle.table,
+        )
+    if len(cluster_by) > MAX_CLUSTERING_COLUMNS:
+        raise DeltaAnalysisException(
+            f"Table {handle.table} cannot be clustered by {len(cluster_by)} columns, {MAX_CLUSTERING_COLUMNS} are the most "
+            "(DELTA_CLUSTER_BY_INVALID_NUM_COLUMNS).",
+            table=handle.table,
+        )
+    known = {_folded(leaf.path): leaf for leaf in leaves(schema)}
+    indexed = {_folded(leaf.path) for leaf in indexed_leaves(schema, (), TableProperties(dict(properties)))}
+    for name in cluster_by:
+        parsed = parse_column_list(name)
+        leaf = known.get(_folded(parsed[0])) if len(parsed) == 1 else None
+        if leaf is None:
+            raise DeltaIllegalArgumentException(
+                f"There is no column {name} to cluster table {handle.table} by. {known_names(name, schema.names)}.",
+                table=handle.table,
+            )
+        if leaf.data_type.name in _NOT_CLUSTERABLE:
+            raise DeltaAnalysisException(
+                f"Table {handle.table} cannot be clustered by {name}: files have no bounds of {leaf.data_type.name} columns "
+                "(DELTA_CLUSTERING_COLUMNS_DATATYPE_NOT_SUPPORTED).",
+                table=handle.table,
+            )
+        if _folded(leaf.path) not in indexed:
+            raise DeltaAnalysisException(
+                f"Table {handle.table} cannot be clustered by {name}, which has no statistics "
+                "(DELTA_CLUSTERING_COLUMN_MISSING_STATS). Move it to the front of the columns, or raise "
+                "delta.dataSkippingNumIndexedCols.",
+                table=handle.table,
+            )
+
+
+def _folded(path: Sequence[str]) -> tuple[str, ...]:
+    return tuple(part.lower() for part in path)

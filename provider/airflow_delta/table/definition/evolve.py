@@ -1,0 +1,177 @@
+"""The metadata that a commit of staged writes gives a table: new, with more columns, or with another schema."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
+from airflow_delta.exceptions import DeltaIllegalArgumentException, SchemaMismatchException, StageConflictException
+from airflow_delta.log.actions.actions import Metadata
+from airflow_delta.table.definition.create import check_stored_types, defined_metadata, definition_of
+
+if TYPE_CHECKING:
+    from airflow_delta.log import Snapshot
+    from airflow_delta.log.schema.types import StructType
+
+
+def new_metadata(handle: TransactionHandle, snapshot: Snapshot, writes: Sequence[StagedWrite]) -> Metadata | None:
+    """Return the metadata to commit with staged writes, ``None`` if they stay as they are.
+
+    :raises SchemaMismatchException: if the stages do not fit each other or the table.
+    :raises StageConflictException: if they disagree on the partitioning, or on whether to replace the schema.
+    """
+    if (definition := definition_of(handle, writes)) is not None:
+        _check_column_ids(handle, writes)
+        return defined_metadata(handle, writes, definition)
+    if snapshot.version < 0:
+        return _mapped(handle, _of_new_table(handle, writes), None, writes)
+    current = snapshot.metadata
+    changed = evolved(handle, current, writes)
+    return None if changed is current else _mapped(handle, changed, current, writes)
+
+
+def evolved(handle: TransactionHandle, current: Metadata, writes: Sequence[StagedWrite]) -> Metadata:
+    """Return the metadata with the columns that the stages add; unchanged if there are none."""
+    if not any(w.merge_schema or w.overwrite_schema for w in writes):
+        return current
+    from airflow_delta.log.schema.types import parse_schema, to_json
+
+    if any(w.overwrite_schema for w in writes):
+        if not all(w.overwrite_schema for w in writes):
+            raise StageConflictException(
+                f"Some stages of transaction {handle.transaction_id} replace the schema of table {handle.table}, others do not: "
+                f"{', '.join(w.stage for w in writes if not w.overwrite_schema)}. Set overwrite_schema on all or none.",
+                table=handle.table,
+                version=handle.read_version,
+            )
+        schema, partition_columns = _union(handle, None, writes), _partitioning(handle, writes)
+    else:
+        schema, partition_columns = _union(handle, parse_schema(current.schema_string), writes), list(current.partition_columns)
+    if schema == parse_schema(current.schema_string) and partition_columns == current.partition_columns:
+        return current
+    return msgspec.structs.replace(current, schema_string=to_json(schema), partition_columns=partition_columns)
+
+
+def _mapped(handle: TransactionHandle, metadata: Metadata, current: Metadata | None, writes: Sequence[StagedWrite]) -> Metadata:
+    """Return the metadata with the highest id of column mapping, including the stages' new columns.
+
+    :raises StageConflictException: if two stages gave one id to different new columns.
+    """
+    from airflow_delta.log.features import column_mapping
+
+    if column_mapping.mode(metadata.configuration) == "none":
+        return metadata
+    _check_column_ids(handle, writes)
+    return column_mapping.assign(metadata, current, overwrites_schema=any(w.overwrite_schema for w in writes))
+
+
+def _check_column_ids(handle: TransactionHandle, writes: Sequence[StagedWrite]) -> None:
+    from airflow_delta.log.features.column_mapping import field_id
+    from airflow_delta.log.schema.types import parse_schema
+    from airflow_delta.log.schema.walk import dotted, walk_fields
+
+    known: dict[int, tuple[str, str]] = {}
+    for write in writes:
+        for path, field in walk_fields(parse_schema(write.schema_string)):
+            identity = field_id(field)
+            if identity is None:
+                continue
+            other, stage = known.setdefault(identity, (dotted(path), write.stage))
+            if other.lower() != dotted(path).lower():
+                raise StageConflictException(
+                    f"Stage {stage} adds column {other} to table {handle.table}, stage {write.stage} column {dotted(path)}, and "
+                    "both gave it the same column mapping id. Have every stage write all new columns in the same order, or "
+                    "add them in separate transactions.",
+                    table=handle.table,
+                    version=handle.read_version,
+                )
+
+
+def _of_new_table(handle: TransactionHandle, writes: Sequence[StagedWrite]) -> Metadata:
+    from airflow_delta.log.schema.types import parse_schema, to_json
+
+    base = None if handle.schema_string is None else parse_schema(handle.schema_string)
+    if base is None and not writes:
+        raise DeltaIllegalArgumentException(
+            f"Table {handle.table} does not exist, and no stage says which columns it gets. Stage something, or give the "
+            "start task a schema.",
+            table=handle.table,
+        )
+    return Metadata(
+        id=str(uuid.uuid4()),
+        name=handle.name,
+        description=handle.description,
+        schema_string=to_json(_union(handle, base, writes)),
+        partition_columns=_partitioning(handle, writes) if writes else list(handle.partition_columns),
+        configuration=dict(handle.configuration),
+        created_time=int(time.time() * 1000),
+    )
+
+
+def _union(handle: TransactionHandle, base: StructType | None, writes: Sequence[StagedWrite]) -> StructType:
+    from airflow_delta.log.features.properties import TableProperties
+    from airflow_delta.log.features.schema_merge import merge_schema
+    from airflow_delta.log.schema.types import parse_schema
+
+    widens = handle.read_version >= 0 and bool(TableProperties(dict(handle.configuration)).get("enableTypeWidening"))
+    schema = base
+    for write in writes:
+        staged = parse_schema(write.schema_string)
+        if schema is None:
+            schema = staged
+        else:
+            _check_spelling(handle, schema, write, staged)
+            check_stored_types(handle, schema, write, staged, widening=write.merge_schema and widens)
+            schema = merge_schema(
+                schema,
+                staged,
+                merge=write.merge_schema,
+                widen=write.merge_schema and widens,
+                table=handle.table,
+                version=handle.read_version,
+            )
+    if schema is None:
+        raise SchemaMismatchException(f"No stage has written a schema for table {handle.table}", table=handle.table)
+    return schema
+
+
+def _check_spelling(handle: TransactionHandle, known: StructType, write: StagedWrite, staged: StructType) -> None:
+    """Check that a stage spells columns like the table and earlier stages: its files are already written.
+
+    With column mapping, files hold physical names, whatever the spelling in the query.
+
+    :raises StageConflictException: if a column is spelled differently.
+    """
+    from airflow_delta.log.features import column_mapping
+    from airflow_delta.log.schema.walk import dotted, walk_fields
+
+    if column_mapping.mode(handle.configuration) != "none":
+        return
+    spelled = {tuple(part.lower() for part in path): dotted(path) for path, _ in walk_fields(known)}
+    for path, _ in walk_fields(staged):
+        other = spelled.get(tuple(part.lower() for part in path))
+        if other is not None and other != dotted(path):
+            raise StageConflictException(
+                f"Stage {write.stage} has written column {dotted(path)} of table {handle.table}, which the table or another "
+                f"stage spells {other}: not every reader would find it. Use the same spelling and "
+                "clear the start task with everything downstream.",
+                table=handle.table,
+                version=handle.read_version,
+            )
+
+
+def _partitioning(handle: TransactionHandle, writes: Sequence[StagedWrite]) -> list[str]:
+    found = {write.partition_columns: write.stage for write in writes}
+    if len(found) > 1:
+        listed = "; ".join(f"{stage}: ({', '.join(columns)})" for columns, stage in found.items())
+        raise StageConflictException(
+            f"The stages of transaction {handle.transaction_id} partition table {handle.table} in different ways "
+            f"({listed}). Set partition_by on the start task only.",
+            table=handle.table,
+        )
+    return list(next(iter(found)))

@@ -1,0 +1,245 @@
+"""Compare two streams of rows as multisets: rows that are in both cancel out, whatever file they are in.
+
+Memory holds a digest of each row, and the rows of the sample. The rows are read up to three times.
+
+Limits on what the diff of a published commit reads, for a process that others wait for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from airflow_delta.exceptions import DeltaUnsupportedOperationException, ReadLimitException
+from airflow_delta.log.actions.actions import AddFile, DeletionVectorDescriptor
+from airflow_delta.log.arrow.arrays import Row, rows_of
+from airflow_delta.log.storage.table_paths import relative_key
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from airflow_delta.log.actions.decode import DecodedCommit
+    from airflow_delta.log.delta_log import DeltaLog
+
+
+_AS_IT_IS = frozenset({type(None), bool, int, str, bytes})
+Stream = Callable[[], "Iterator[pa.RecordBatch]"]
+
+
+class TooManyRowsError(Exception):
+    """There are more rows to compare than allowed."""
+
+
+@dataclass(slots=True)
+class RowDifference:
+    """Rows by what happens to them.
+
+    :ivar changed: number of rows whose keys are in both; ``None`` without keys.
+    :ivar changed_rows: each before and after.
+    """
+
+    added: int = 0
+    removed: int = 0
+    changed: int | None = None
+    added_rows: list[Row] = field(default_factory=list)
+    removed_rows: list[Row] = field(default_factory=list)
+    changed_rows: list[tuple[Row, Row]] = field(default_factory=list)
+
+
+def compare(
+    before: Stream, after: Stream, columns: Sequence[str], *, keys: Sequence[str], sample: int, limit: int
+) -> RowDifference:
+    """Return how the rows differ.
+
+    :param columns: of both together; a column that a side lacks is null there.
+    :param keys: columns that identify a row.
+    :param sample: number of rows of each kind to return.
+    :param limit: number of rows that may be read from each side.
+    :raises TooManyRowsError: if a side has more.
+    """
+    left = Counter(_digest(row, columns) for row in _rows(before, limit))
+    surplus: Counter[bytes] = Counter()
+    for row in _rows(after, limit):
+        digest = _digest(row, columns)
+        if left[digest] > 0:
+            left[digest] -= 1
+        else:
+            surplus[digest] += 1
+    left, surplus = +left, +surplus
+    found = RowDifference(changed=0 if keys else None)
+    new = _by_key(after, surplus, columns, keys, limit) if keys and left and surplus else Counter()
+    pairs: dict[bytes, list[Row]] = {}
+    matched: Counter[bytes] = Counter()
+    for row in _matching(before, left, columns, limit) if left else ():
+        key = _digest(row, keys) if keys else b""
+        if keys and matched[key] < new[key]:
+            matched[key] += 1
+            found.changed = (found.changed or 0) + 1
+            if found.changed <= sample:
+                pairs.setdefault(key, []).append(row)
+            continue
+        found.removed += 1
+        if len(found.removed_rows) < sample:
+            found.removed_rows.append(row)
+    found.added = surplus.total() - matched.total()
+    if surplus and (len(found.added_rows) < min(sample, found.added) or pairs):
+        _sample_new(after, surplus, columns, keys, limit, found, matched, pairs, sample)
+    return found
+
+
+def _sample_new(
+    after: Stream,
+    surplus: Counter[bytes],
+    columns: Sequence[str],
+    keys: Sequence[str],
+    limit: int,
+    found: RowDifference,
+    matched: Counter[bytes],
+    pairs: dict[bytes, list[Row]],
+    sample: int,
+) -> None:
+    """Read the new rows again for the sample: those with the keys of changed rows are their new state."""
+    for row in _matching(after, surplus, columns, limit):
+        key = _digest(row, keys) if keys else b""
+        if matched[key] > 0:
+            matched[key] -= 1
+            if old := pairs.get(key):
+                found.changed_rows.append((old.pop(0), row))
+        elif len(found.added_rows) < sample:
+            found.added_rows.append(row)
+        elif not any(pairs.values()):
+            return
+
+
+def _by_key(after: Stream, surplus: Counter[bytes], columns: Sequence[str], keys: Sequence[str], limit: int) -> Counter[bytes]:
+    return Counter(_digest(row, keys) for row in _matching(after, surplus, columns, limit))
+
+
+def _matching(stream: Stream, wanted: Counter[bytes], columns: Sequence[str], limit: int) -> Iterator[Row]:
+    """Yield the rows with these digests, each as often as counted."""
+    open_ = Counter(wanted)
+    left = open_.total()
+    for row in _rows(stream, limit):
+        digest = _digest(row, columns)
+        if open_[digest] > 0:
+            open_[digest] -= 1
+            left -= 1
+            yield row
+            if not left:
+                return
+
+
+def _rows(stream: Stream, limit: int) -> Iterator[Row]:
+    seen = 0
+    for batch in stream():
+        seen += batch.num_rows
+        if seen > limit:
+            raise TooManyRowsError
+        yield from rows_of(batch)
+
+
+def _digest(row: Row, columns: Sequence[str]) -> bytes:
+    values = [row.get(name) for name in columns]
+    plain = [value if type(value) in _AS_IT_IS else _plain(value) for value in values]
+    return hashlib.blake2b(repr(plain).encode(), digest_size=16).digest()
+
+
+def _plain(value: Any) -> Any:
+    """Return a value in the form that equal values of wider types have, too: 1 is 1.0."""
+    if type(value) in _AS_IT_IS:
+        return value
+    if isinstance(value, float):
+        return _number(value)
+    if isinstance(value, Decimal):
+        return int(value) if value == value.to_integral_value() else value.normalize()
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat() if value.tzinfo else value.isoformat()
+    if isinstance(value, date):
+        return datetime(value.year, value.month, value.day).isoformat()
+    if isinstance(value, dict):  # a field that the other side lacks is null there
+        return sorted((name, _plain(each)) for name, each in value.items() if each is not None)
+    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def _number(value: float) -> Any:
+    if math.isnan(value) or math.isinf(value):
+        return str(value)
+    return int(value) if value.is_integer() else value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadLimits:
+    """What may be read. Files outside the table's directory never are: whoever writes the log could name any file.
+
+    :param files: number of data files.
+    :param num_bytes: their size.
+    :param values: cells of the rows before, and of those after, that are compared.
+    """
+
+    files: int
+    num_bytes: int
+    values: int
+
+    def check(self, log: DeltaLog, commit: DecodedCommit) -> None:
+        """Refuse a commit before anything that it names is read.
+
+        :raises ReadLimitException: if it changes the deletion vectors of too many files, which are read at once.
+        :raises DeltaUnsupportedOperationException: if it names a file outside the table's directory.
+        """
+        # Change data files are read instead of the others.
+        added = [] if commit.cdcs else [add for add in commit.adds if add.data_change]
+        removed = [] if commit.cdcs else [remove for remove in commit.removes if remove.data_change]
+        paths = [*(cdc.path for cdc in commit.cdcs), *(add.path for add in added), *(remove.path for remove in removed)]
+        for path in paths:
+            if relative_key(log.store, unquote(path)) is None:
+                raise _elsewhere(log, commit, path)
+        said = [*(add.deletion_vector for add in added), *(remove.deletion_vector for remove in removed)]
+        vectors = [vector for vector in said if vector is not None]
+        for vector in vectors:
+            _check_vector(log, commit, vector)
+        both = {add.path for add in added} & {remove.path for remove in removed}
+        if len(both) > self.files or sum(vector.size_in_bytes for vector in vectors) > self.num_bytes:
+            raise ReadLimitException(
+                f"Version {commit.version} of table {log.uri} changes the deletion vectors of {len(both):,} files; at most "
+                f"{self.files:,}, of {self.num_bytes >> 20} MiB together, are read here.",
+                table=log.uri,
+                version=commit.version,
+            )
+
+    def hold(self, files: Sequence[AddFile]) -> bool:
+        """Return whether all of some files may be read."""
+        return len(files) <= self.files and sum(file.size for file in files) <= self.num_bytes
+
+    def smallest(self, files: Iterable[AddFile]) -> list[AddFile]:
+        """Return as many of some files as may be read, the smallest first."""
+        found: list[AddFile] = []
+        size = 0
+        for file in sorted(files, key=lambda file: file.size):
+            size += file.size
+            if size > self.num_bytes or len(found) == self.files:
+                break
+            found.append(file)
+        return found
+
+
+def _check_vector(log: DeltaLog, commit: DecodedCommit, vector: DeletionVectorDescriptor) -> None:
+    from airflow_delta.log.actions.deletion_vectors import INLINE, vector_path
+
+    if vector.storage_type != INLINE and relative_key(log.store, path := vector_path(log.store, vector)) is None:
+        raise _elsewhere(log, commit, path)
+
+
+def _elsewhere(log: DeltaLog, commit: DecodedCommit, path: str) -> DeltaUnsupportedOperationException:
+    return DeltaUnsupportedOperationException(
+        f"Version {commit.version} of table {log.uri} names {path}, outside the table's directory, as a shallow clone does. "
+        "Such files are not read here.",
+        table=log.uri,
+        version=commit.version,
+    )

@@ -1,0 +1,183 @@
+"""The rows that a commit takes away, or brings, as a stream.
+
+What a commit does to the columns of its table.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from airflow_delta.contract.drift import MISSING, NEW, SPELLING, TYPE, differences
+from airflow_delta.log.actions.actions import AddFile, Metadata
+from airflow_delta.log.schema.types import PHYSICAL_NAME, parse_schema
+from airflow_delta.log.statistics.statistics import live_records, total
+from airflow_delta.table.diff.compare import Stream, TooManyRowsError
+from airflow_delta.table.read.read_table import worker_rows
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from airflow_delta.log.actions.actions import Metadata
+    from airflow_delta.log.delta_log import DeltaLog
+    from airflow_delta.table.diff.compare import ReadLimits
+
+
+_CHANGE_TYPE = "_change_type"
+BEFORE, AFTER = ("delete", "update_preimage"), ("insert", "update_postimage")
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """Rows before, or after: those of files, those that deletion vectors mark, and those of change data with some kinds.
+
+    :param metadata: ``None`` if there is no table.
+    """
+
+    log: DeltaLog
+    version: int
+    metadata: Metadata | None
+    files: Sequence[AddFile]
+    marked: Sequence[AddFile]
+    changes: Sequence[AddFile] = ()
+    kinds: Sequence[str] = ()
+
+    @property
+    def count(self) -> int | None:
+        """Number of rows, ``None`` if statistics lack it."""
+        marked = [None if file.deletion_vector is None else file.deletion_vector.cardinality for file in self.marked]
+        return None if self.changes else total([*map(live_records, self.files), *marked])
+
+    @property
+    def columns(self) -> list[str]:
+        return [] if self.metadata is None else list(parse_schema(self.metadata.schema_string).names)
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.files or self.marked or self.changes)
+
+    def __call__(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows."""
+        if self.metadata is None:
+            return
+        for files, deleted in ((self.files, False), (self.marked, True)):
+            yield from worker_rows(self.log, files, metadata=self.metadata, version=self.version, deleted=deleted)
+        if self.changes:
+            metadata = _with_change_type(self.metadata)
+            for batch in worker_rows(self.log, self.changes, metadata=metadata, version=self.version):
+                yield _of_kinds(batch, self.kinds)
+
+    @property
+    def all_files(self) -> list[AddFile]:
+        return [*self.files, *self.marked, *self.changes]
+
+    def head(self, rows: int, bounds: ReadLimits | None) -> list[dict[str, Any]]:
+        """Return the first rows; within bounds, of the smallest files."""
+        found: list[dict[str, Any]] = []
+        side = self
+        if bounds is not None:
+            side = replace(self, files=bounds.smallest(self.files), marked=bounds.smallest(self.marked))
+        from airflow_delta.log.arrow.arrays import rows_of
+
+        for batch in side() if rows else ():
+            found += rows_of(batch.slice(0, rows - len(found)))
+            if len(found) >= rows:
+                break
+        return found
+
+    def kept(self, limit: int) -> Stream:
+        """Return the rows from memory: they are few, and each pass over remote files takes a moment.
+
+        :raises TooManyRowsError: if there are more than the limit.
+        """
+        batches: list[pa.RecordBatch] = []
+        rows = 0
+        for batch in self():
+            rows += batch.num_rows
+            if rows > limit:
+                raise TooManyRowsError
+            batches.append(batch)
+        return lambda: iter(batches)
+
+
+def _with_change_type(metadata: Metadata) -> Metadata:
+    schema = json.loads(metadata.schema_string)
+    column = {"name": _CHANGE_TYPE, "type": "string", "nullable": True, "metadata": {}}
+    return msgspec.structs.replace(metadata, schema_string=json.dumps({**schema, "fields": [*schema["fields"], column]}))
+
+
+def _of_kinds(batch: pa.RecordBatch, kinds: Sequence[str]) -> pa.RecordBatch:
+    """Return the rows of change data that are of some kinds, without the column that says so."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from airflow_delta.log.arrow.arrays import array
+
+    wanted = pc.is_in(batch.column(_CHANGE_TYPE), value_set=array(list(kinds), pa.string()))
+    return batch.filter(wanted).drop_columns([_CHANGE_TYPE])
+
+
+DROPPED, RENAMED = "dropped", "renamed"
+_KINDS = {NEW: NEW, MISSING: DROPPED, TYPE: TYPE, SPELLING: RENAMED}
+_TITLES = {NEW: "New columns", DROPPED: "Dropped columns", RENAMED: "Renamed columns", TYPE: "Changed types"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaChange:
+    """A column, or a field in one, that is added, removed or changed.
+
+    :param kind: ``new``, ``dropped``, ``renamed`` or ``type``.
+    :param column: its path before the commit; of a new one, after it.
+    :param before: type, or name; ``None`` if it is new.
+    :param after: type, or name; ``None`` if it is dropped.
+    """
+
+    kind: str
+    column: str
+    before: str | None
+    after: str | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        if self.kind in (NEW, DROPPED):
+            return f"{self.column} ({self.after or self.before})"
+        return f"{self.column} to {self.after}" if self.kind == RENAMED else f"{self.column} ({self.before} to {self.after})"
+
+
+def schema_changes(before: Metadata | None, after: Metadata | None) -> list[SchemaChange]:
+    """Return how the columns differ; nothing if there was no table, or if that is unknown."""
+    if before is None or after is None or before.schema_string == after.schema_string:
+        return []
+    old, new = json.loads(before.schema_string), json.loads(after.schema_string)
+    names = {physical: field["name"] for field in new["fields"] if (physical := _physical(field)) is not None}
+    found = []
+    for field in old["fields"]:
+        physical = _physical(field)
+        name = field["name"] if physical is None else names.get(physical, field["name"])
+        if name.lower() != field["name"].lower():  # of a table with column mapping
+            found.append(SchemaChange(kind=RENAMED, column=field["name"], before=field["name"], after=name))
+            field["name"] = name
+    differing = list(differences(new, old))
+    found += [SchemaChange(kind=_KINDS[d.kind], column=d.column, before=d.expected, after=d.given) for d in differing]
+    return found
+
+
+def schema_lines(changes: list[SchemaChange]) -> list[str]:
+    """Return a line for each kind of change."""
+    lines = []
+    for kind, title in _TITLES.items():
+        if some := [str(change) for change in changes if change.kind == kind]:
+            lines.append(f"{title}: {', '.join(some)}")
+    return lines
+
+
+def _physical(field: dict[str, Any]) -> str | None:
+    name = field.get("metadata", {}).get(PHYSICAL_NAME)
+    return None if name is None else str(name)

@@ -1,0 +1,309 @@
+"""What the commit of a transaction would do to the rows of its table, and what a published commit did.
+
+The keys of a MERGE, by the condition in its commit.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from airflow_delta.exceptions import DeltaIllegalArgumentException, VersionNotFoundException
+from airflow_delta.log.actions.actions import Metadata
+from airflow_delta.log.expressions.functions import oversized
+from airflow_delta.log.expressions.text import tree_of
+from airflow_delta.log.schema.types import parse_schema
+from airflow_delta.table.audit.audit import AuditedTable
+from airflow_delta.table.changes.find import ChangedFiles, add_rewritten, change_files
+from airflow_delta.table.diff.compare import RowDifference, TooManyRowsError, compare
+from airflow_delta.table.diff.sides import AFTER, BEFORE, SchemaChange, Side, schema_changes
+from airflow_delta.table.read.read_table import snapshot_of
+from airflow_delta.table.stage.compared_columns import conjunct_texts
+
+if TYPE_CHECKING:
+    from airflow_delta.log.actions.decode import DecodedCommit
+    from airflow_delta.log.delta_log import DeltaLog
+    from airflow_delta.table.diff.compare import ReadLimits
+
+
+_EXPRESSION_ID = re.compile(r"#\d+L?")
+"""Spark writes ``(id#12L = id#34L)``."""
+
+
+def merge_keys(commit: DecodedCommit, columns: Sequence[str]) -> list[str]:
+    """Return the columns that the condition of a MERGE compares with a column of the same name; none of other commits.
+
+    :param columns: of the table.
+    """
+    info = commit.commit_info or {}
+    if info.get("operation") != "MERGE":
+        return []
+    names = {name.lower(): name for name in columns}
+    found = [names[key] for text in _conditions(info) for key in _compared_keys(text) if key in names]
+    return list(dict.fromkeys(found))
+
+
+def _conditions(info: Mapping[str, Any]) -> list[str]:
+    """Return the conditions in the commit: a list as JSON, or text (older Spark, and delta-rs' ``mergePredicate``)."""
+    said = info.get("operationParameters")
+    parameters = said if isinstance(said, Mapping) else {}
+    text = parameters.get("predicate") or parameters.get("mergePredicate")
+    if not isinstance(text, str):
+        return []
+    try:
+        conditions = json.loads(text)
+    except ValueError:
+        conditions = [text]
+    return [one for one in conditions if isinstance(one, str)] if isinstance(conditions, list) else []
+
+
+def _compared_keys(condition: str) -> list[str]:
+    """Return the names that both sides of an equality have, in lower case; none if the text is not an expression."""
+    from sqlglot import exp
+    from sqlglot.errors import SqlglotError
+
+    text = _EXPRESSION_ID.sub("", condition)
+    try:
+        if oversized(text) is not None:
+            return []
+        trees = [tree_of(part).unnest() for part in conjunct_texts(text)]
+    except (SqlglotError, RecursionError):
+        return []
+    equal = [tree for tree in trees if isinstance(tree, exp.EQ | exp.NullSafeEQ)]
+    sides = [(tree.this.unnest(), tree.expression.unnest()) for tree in equal]
+    return [
+        left.name.lower()
+        for left, right in sides
+        if isinstance(left, exp.Column) and isinstance(right, exp.Column) and left.name.lower() == right.name.lower()
+    ]
+
+
+ROWS_COMPARED = 1_000_000
+"""Rows of the files that come, and of those that go, that are compared by default."""
+
+SAMPLE = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableDiff:
+    """What a commit does to rows.
+
+    :param version: version of the commit; ``None`` if it is not published.
+    :param read_version: version that it is compared with; -1: there is no table.
+    :param keys: columns that identify a row.
+    :param exact: whether rows were compared or need not be. If not, ``added`` and ``removed`` are all rows of the files that come
+        and go, unchanged ones included: upper bounds.
+    :param added: number of rows; ``None`` if statistics lack it.
+    :param changed: number of rows whose keys stay; ``None`` if unknown, or without keys: their old state counts as removed, their
+        new one as added.
+    :param schema_changes: how the columns change; empty for a new table, or if the log no longer shows it.
+    """
+
+    table: str
+    version: int | None
+    read_version: int
+    keys: tuple[str, ...]
+    exact: bool
+    added: int | None
+    removed: int | None
+    changed: int | None = None
+    added_rows: list[dict[str, Any]] = field(default_factory=list)
+    removed_rows: list[dict[str, Any]] = field(default_factory=list)
+    changed_rows: list[tuple[dict[str, Any], dict[str, Any]]] = field(default_factory=list)
+    schema_changes: list[SchemaChange] = field(default_factory=list)
+
+
+def staged_diff(table: AuditedTable, *, keys: Sequence[str] = (), sample: int = SAMPLE, limit: int = ROWS_COMPARED) -> TableDiff:
+    """Return what the commit of some stages would do to the version that their transaction reads.
+
+    :param table: the stages, checked and put together as the commit does.
+    :param keys: columns that identify a row.
+    :param sample: number of rows of each kind to return.
+    :param limit: rows of the files that come, and of those that go, that may be compared.
+    :raises DeltaIllegalArgumentException: if a key is no column, or a number is not valid.
+    """
+    log, version = table.log, table.handle.read_version
+    files = ChangedFiles(version, 0)
+    add_rewritten(log, files, table.added, (file.as_add() for file in table.removed.values()))
+    before = table.view.snapshot.metadata if version >= 0 else None
+    target = table.target
+    after = before
+    if target.schema_string is not None:
+        after = Metadata(
+            id=target.table_id or "",
+            schema_string=target.schema_string,
+            partition_columns=list(target.partition_columns),
+            configuration=dict(target.configuration),
+        )
+    found = _diff(log, files, (before, after), (version, None), keys, sample, limit)
+    return replace(found, schema_changes=schema_changes(before, after))
+
+
+def published_diff(
+    log: DeltaLog,
+    version: int | None = None,
+    *,
+    keys: Sequence[str] | None = (),
+    sample: int = SAMPLE,
+    limit: int = ROWS_COMPARED,
+    bounds: ReadLimits | None = None,
+) -> TableDiff:
+    """Return what a published commit did to the version before it.
+
+    Its change data files tell, if it has some; a commit that only rearranged rows (OPTIMIZE) did nothing to them.
+
+    :param version: version of the commit; default: the latest.
+    :param keys: ``None``: those that the condition of a MERGE names.
+    :param bounds: beyond them no rows are compared; the sample is then of the smallest files, or empty. With bounds, schemas are
+        not compared.
+    :raises DeltaTableNotFoundException: if there is no table.
+    :raises VersionNotFoundException: if the log no longer holds the commit, or metadata from before it that it changed.
+    :raises DeltaFileNotFoundException: if VACUUM has deleted a file that the commit removed.
+    :raises ReadLimitException: if the deletion vectors that it changed are beyond the bounds.
+    :raises DeltaUnsupportedOperationException: if there are bounds, and the commit names a file outside the table's directory.
+
+    The other parameters and errors are those of :func:`staged_diff`.
+    """
+    snapshot = snapshot_of(log, version)
+    commit = _commit(log, snapshot.version)
+    if bounds is not None:
+        bounds.check(log, commit)
+    files = change_files(log, commit, 0)
+    snapshot.check_readable()
+    before, after = None, snapshot.metadata
+    if files.deletes or files.inserted_rows or files.deleted_rows or files.changes:
+        # The log may begin with this version.
+        before = log.snapshot_at(snapshot.version - 1).metadata if commit.metadata else after
+    if keys is None:
+        keys = merge_keys(commit, parse_schema(after.schema_string).names)
+    found = _diff(log, files, (before, after), (snapshot.version - 1, snapshot.version), keys, sample, limit, bounds)
+    if not commit.metadata or bounds is not None:
+        return found
+    return replace(found, schema_changes=schema_changes(before or _metadata_before(log, snapshot.version), after))
+
+
+def given_keys(log: DeltaLog, version: int | None, given: Sequence[str]) -> list[str]:
+    """Return the names of columns, of which one text may hold several with commas between them.
+
+    :param version: as for :func:`published_diff`, whose errors it raises.
+    """
+    if not any("," in each for each in given):
+        return list(given)
+    columns = {field.name for field in snapshot_of(log, version).schema.fields}
+    split = [[each] if each in columns else [name.strip() for name in each.split(",") if name.strip()] for each in given]
+    return [name for names in split for name in names]
+
+
+def _metadata_before(log: DeltaLog, version: int) -> Metadata | None:
+    """Return the metadata of the version before one; ``None`` if there is none, or the log no longer has it."""
+    try:
+        return log.snapshot_at(version - 1).metadata if version else None
+    except VersionNotFoundException:
+        return None
+
+
+def _commit(log: DeltaLog, version: int) -> DecodedCommit:
+    from airflow_delta.exceptions import VersionsNotContiguousException
+    from airflow_delta.log.actions.decode import decode_commits
+
+    try:
+        (commit,) = decode_commits(log.read_commit_range(range(version, version + 1)), table=log.uri)
+    except VersionsNotContiguousException as error:
+        raise VersionNotFoundException(
+            f"The commit of version {version} is no longer in the log of table {log.uri}: it was cleaned up. Choose a later "
+            "version, and raise delta.logRetentionDuration to keep commits for longer.",
+            latest=log.snapshot.version,
+            table=log.uri,
+            version=version,
+        ) from error
+    return commit
+
+
+def _diff(
+    log: DeltaLog,
+    files: ChangedFiles,
+    metadata: tuple[Metadata | None, Metadata | None],
+    versions: tuple[int, int | None],
+    keys: Sequence[str],
+    sample: int,
+    limit: int,
+    bounds: ReadLimits | None = None,
+) -> TableDiff:
+    read_version, version = versions
+    before = Side(log, read_version, metadata[0], files.deletes, files.deleted_rows, files.changes, BEFORE)
+    shown = read_version if version is None else version
+    after = Side(log, shown, metadata[1], files.inserts, files.inserted_rows, files.changes, AFTER)
+    columns = list(dict.fromkeys([*after.columns, *before.columns]))
+    spelled = {name.lower(): name for name in reversed(columns)}
+    keys = [spelled.get(key.lower(), key) for key in keys]
+    _check(log, columns, keys, sample, limit)
+    if bounds is not None:
+        limit = min(limit, bounds.values // max(len(columns), 1))
+    exact, found = _compared(before, after, columns, keys, sample, limit, bounds)
+    return TableDiff(
+        table=log.uri,
+        version=version,
+        read_version=read_version,
+        keys=tuple(keys),
+        exact=exact,
+        **_fields(found, before, after, exact=exact),
+    )
+
+
+def _compared(
+    before: Side,
+    after: Side,
+    columns: Sequence[str],
+    keys: Sequence[str],
+    sample: int,
+    limit: int,
+    bounds: ReadLimits | None,
+) -> tuple[bool, RowDifference]:
+    """Return whether the rows were compared, or need not be, and how they differ."""
+    one_side = before.is_empty or after.is_empty
+    counts = before.count, after.count
+    if one_side and None not in counts:
+        return True, RowDifference(
+            added=counts[1] or 0,
+            removed=counts[0] or 0,
+            changed=0 if keys else None,
+            added_rows=after.head(sample, bounds),
+            removed_rows=before.head(sample, bounds),
+        )
+    allowed = bounds is None or bounds.hold([*before.all_files, *after.all_files])
+    if allowed and all(count is None or count <= limit for count in counts):
+        try:
+            old, new = (before, after) if bounds is None else (before.kept(limit), after.kept(limit))
+            return True, compare(old, new, columns, keys=keys, sample=sample, limit=limit)
+        except TooManyRowsError:
+            pass
+    return False, RowDifference(changed=None)
+
+
+def _fields(found: RowDifference, before: Side, after: Side, *, exact: bool) -> dict[str, Any]:
+    if not exact:
+        return {"added": after.count, "removed": before.count}
+    return {
+        "added": found.added,
+        "removed": found.removed,
+        "changed": found.changed,
+        "added_rows": found.added_rows,
+        "removed_rows": found.removed_rows,
+        "changed_rows": found.changed_rows,
+    }
+
+
+def _check(log: DeltaLog, columns: Sequence[str], keys: Sequence[str], sample: int, limit: int) -> None:
+    if unknown := [key for key in keys if key not in columns]:
+        raise DeltaIllegalArgumentException(
+            f"The key {', '.join(map(repr, unknown))} is no column of table {log.uri}. The columns are {', '.join(columns)}.",
+            table=log.uri,
+        )
+    for name, number in (("sample", sample), ("limit", limit)):
+        if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+            raise DeltaIllegalArgumentException(
+                f"{name} of a diff of table {log.uri} must be a whole number, 0 or more, got {number!r}.", table=log.uri
+            )

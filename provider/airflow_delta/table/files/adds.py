@@ -1,0 +1,260 @@
+"""Turn Parquet files of a stage into ``add`` actions: statistics from footers, partition values from directories.
+
+Check that the worker finds what Spark wrote: a missing directory is never an empty one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from airflow_delta.contract.files import is_hidden
+from airflow_delta.contract.mapping import AS_IN_LOG
+from airflow_delta.contract.payloads import TransactionHandle
+from airflow_delta.contract.request import NUM_BYTES, NUM_FILES, NUM_ROWS, StageReport, StageRequest
+from airflow_delta.exceptions import InvariantViolationException, StagedFileException, StagingException
+from airflow_delta.log.actions.actions import AddFile
+from airflow_delta.log.storage.progress import tracked
+from airflow_delta.table.files.partitions import partition_values, time_zone_of, url_encode
+
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
+
+    from airflow_delta.log.delta_log import DeltaLog
+    from airflow_delta.log.schema.types import StructField
+    from airflow_delta.log.storage.base import FileStatus
+
+
+def check_written(
+    log: DeltaLog, request: StageRequest, report: StageReport, directory: str, statuses: Sequence[FileStatus]
+) -> None:
+    """Check the number of files and bytes of a directory.
+
+    :param directory: its name below the attempt's.
+    :raises StagedFileException: if the files are not those that Spark wrote.
+    :raises StagingException: if the report does not say what Spark wrote.
+    """
+    said = _said(log, request, report, directory)
+    found = {NUM_FILES: len(statuses), NUM_BYTES: sum(status.size for status in statuses)}
+    if any(said[name] is not None and said[name] != count for name, count in found.items()) or (said[NUM_ROWS] and not statuses):
+        raise _differs(log, request, report, directory, f"{found[NUM_FILES]} files of {found[NUM_BYTES]} bytes")
+
+
+def check_rows(log: DeltaLog, request: StageRequest, report: StageReport, directory: str, rows: int) -> None:
+    """Check the number of rows of a directory, after its footers were read.
+
+    :raises StagedFileException: if the number of rows is not the one that Spark wrote.
+    """
+    if _said(log, request, report, directory)[NUM_ROWS] != rows:
+        raise _differs(log, request, report, directory, f"{rows} rows")
+
+
+def _said(log: DeltaLog, request: StageRequest, report: StageReport, directory: str) -> dict[str, int | None]:
+    said = report.written.get(directory)
+    if said is None or not isinstance(said.get(NUM_ROWS), int):
+        raise StagingException(
+            f"The report of stage {request.stage} does not say how many rows Spark wrote to {directory}: it comes from another "
+            "version of airflow-provider-delta. Use one version for worker and cluster, and "
+            "clear the start task with everything downstream.",
+            table=log.uri,
+            version=request.read_version,
+        )
+    return {name: said.get(name) for name in (NUM_FILES, NUM_ROWS, NUM_BYTES)}
+
+
+def _differs(log: DeltaLog, request: StageRequest, report: StageReport, directory: str, found: str) -> StagedFileException:
+    said = _said(log, request, report, directory)
+    wrote = f"{said[NUM_ROWS]} rows"
+    if said[NUM_FILES] is not None:
+        wrote += f" in {said[NUM_FILES]} files of {said[NUM_BYTES]} bytes"
+    return StagedFileException(
+        f"Stage {request.stage}: Spark wrote {wrote} to {report.path or request.path}/{directory}, the worker finds {found} in "
+        f"{log.uri.rstrip('/')}/{request.directory}/{directory}. Both must be the same place, shared by driver, executors and "
+        "worker: check spark_table_uri, and that no machine writes to its own disk. Nothing was staged.",
+        table=log.uri,
+        version=request.read_version,
+    )
+
+
+CONCURRENCY = 32
+
+
+@dataclass(slots=True)
+class DataFiles:
+    """Data files of a stage, as actions.
+
+    :param marks: last values of the requested identity columns.
+    """
+
+    adds: list[AddFile] = field(default_factory=list)
+    rows: int = 0
+    marks: dict[str, int] = field(default_factory=dict)
+
+
+def find_data_files(log: DeltaLog, directory: str) -> list[FileStatus]:
+    """Return the files under a directory that readers do not ignore, sorted by path.
+
+    :raises StagedFileException: if a job is still writing there or died while writing, or there is a symbolic link.
+    """
+    found = []
+    for status in tracked(log.store.list_recursive(directory), f"Listing {directory} of {log.uri}"):
+        relative = status.path.removeprefix(f"{directory}/")
+        if is_unfinished(relative):
+            raise unfinished(log, directory, relative)
+        if is_hidden(relative):
+            continue
+        if status.is_link:
+            raise StagedFileException(
+                f"{status.path} of table {log.uri} is a symbolic link. Have the job write the file itself: only files in the "
+                "table can be published.",
+                table=log.uri,
+            )
+        found.append(status)
+    return sorted(found, key=lambda status: status.path)
+
+
+def is_unfinished(relative: str) -> bool:
+    """Return whether a job has yet to move a file to its place."""
+    return "_temporary" in relative.split("/")
+
+
+def unfinished(log: DeltaLog, directory: str, relative: str) -> StagedFileException:
+    """Return the error of a directory that a job is still writing to, or died writing to."""
+    return StagedFileException(
+        f"{directory} of table {log.uri} holds {relative}: its job is still running or died. Run it again with "
+        "another directory.",
+        table=log.uri,
+    )
+
+
+class Footers:
+    """Turns Parquet files into ``add`` actions."""
+
+    def __init__(
+        self,
+        log: DeltaLog,
+        handle: TransactionHandle,
+        schema_string: str,
+        partition_columns: Sequence[str],
+        time_zone: str,
+        *,
+        known: str | None,
+    ) -> None:
+        self._log = log
+        from airflow_delta.log.features.properties import TableProperties
+        from airflow_delta.log.schema.types import parse_schema
+
+        self._schema = parse_schema(schema_string)
+        self._properties = TableProperties(dict(handle.configuration))
+        fields = [self._schema.find(name) for name in partition_columns]
+        # Partition values are known by physical names, as statistics are.
+        self._types = {self._stored_name(f): f.data_type for f in fields if f is not None}
+        self._partition_columns = [f.name for f in fields if f is not None]
+        self._zone = None if time_zone == AS_IN_LOG else time_zone_of(time_zone)
+        self._not_null = self._not_null_columns(known)
+        # As in Delta, if a deletion vector may loosen the bounds later.
+        self._tight_bounds = "deletionVectors" in handle.features
+        self._handle = handle
+
+    def collect(
+        self,
+        directory: str,
+        into: DataFiles,
+        statuses: Sequence[FileStatus] | None = None,
+        footers: Sequence[pq.FileMetaData] | None = None,
+        *,
+        identities: Sequence[str] = (),
+    ) -> None:
+        """Add the files of a directory with at least one row.
+
+        :param footers: of ``statuses``, if already read.
+        :param identities: columns whose last value is needed.
+        """
+        statuses = find_data_files(self._log, directory) if statuses is None else statuses
+        if not statuses:
+            return
+        from airflow_delta.log.statistics.statistics import read_footers, stats_from_footer
+
+        schema = self._schema.without(self._partition_columns)
+        footers = read_footers(self._log.store, statuses, CONCURRENCY) if footers is None else footers
+        for status, footer in zip(statuses, footers, strict=True):
+            if footer.num_rows == 0:
+                continue
+            relative = status.path.removeprefix(f"{directory}/").rpartition("/")[0]
+            values = partition_values(relative, self._types, self._zone, table=self._log.uri)
+            self._check_not_null(status.path, footer, values)
+            self._note_identities(status.path, footer, identities, into)
+            into.rows += footer.num_rows
+            into.adds.append(
+                AddFile(
+                    path=url_encode(status.path),
+                    partition_values=values,
+                    size=status.size,
+                    modification_time=status.modification_time,
+                    data_change=True,
+                    stats=stats_from_footer(footer, schema, self._properties, tight_bounds=self._tight_bounds, file=status.path),
+                )
+            )
+
+    def collect_written(
+        self, request: StageRequest, report: StageReport, name: str, into: DataFiles, *, identities: Sequence[str] = ()
+    ) -> None:
+        """Add the files of a directory that Spark wrote, after checking that they are what it wrote.
+
+        :param name: of the directory, below the attempt's.
+        :raises StagedFileException: if other files or rows lie there.
+        """
+        directory, before = f"{request.directory}/{name}", into.rows
+        statuses = find_data_files(self._log, directory)
+        check_written(self._log, request, report, name, statuses)
+        self.collect(directory, into, statuses, identities=identities)
+        check_rows(self._log, request, report, name, into.rows - before)
+
+    def _note_identities(self, path: str, footer: Any, identities: Sequence[str], into: DataFiles) -> None:
+        if not identities:
+            return
+        from airflow_delta.log.features.identity_columns import identity_columns
+        from airflow_delta.table.files.footers import bounds_of_column
+
+        steps = {column.name: column.step for column in identity_columns(self._schema)}
+        for name in identities:
+            field = self._schema.find(name)
+            bounds = None if field is None else bounds_of_column(footer, self._stored_name(field))
+            if bounds is None:
+                raise StagedFileException(
+                    f"The footer of {path} of table {self._log.uri} does not say which values its identity column {name} has. "
+                    "Keep statistics enabled in Spark's Parquet writer.",
+                    table=self._log.uri,
+                )
+            low, high = bounds
+            last = high if steps[name] > 0 else low
+            pick = max if steps[name] > 0 else min
+            into.marks[name] = pick(into.marks.get(name, last), last)
+
+    def _stored_name(self, field: StructField) -> str:
+        return field.physical_name if self._properties.column_mapping_mode != "none" else field.name
+
+    def _not_null_columns(self, schema_string: str | None) -> list[str]:
+        """Return the NOT NULL columns of the table as files name them."""
+        if schema_string is None:
+            return []
+        from airflow_delta.log.schema.types import parse_schema
+
+        return [self._stored_name(f) for f in parse_schema(schema_string).fields if not f.nullable]
+
+    def _check_not_null(self, path: str, footer: Any, values: Mapping[str, str | None]) -> None:
+        if not self._not_null:
+            return
+        from airflow_delta.table.files.footers import footer_null_counts
+
+        counts = footer_null_counts(footer, [name for name in self._not_null if name not in values])
+        counts.update({name: int(values[name] is None) for name in self._not_null if name in values})
+        for name, count in counts.items():
+            if count:
+                raise InvariantViolationException(
+                    f"NOT NULL column {name} of table {self._log.uri} is {'missing or ' if count < 0 else ''}null in "
+                    f"{path}. Nothing was committed; filter such rows out or fill them.",
+                    table=self._log.uri,
+                    version=self._handle.read_version,
+                )

@@ -1,0 +1,1 @@
+"""Operations on a whole table, each with its plan, work and result."""

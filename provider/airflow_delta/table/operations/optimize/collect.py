@@ -1,0 +1,173 @@
+"""OPTIMIZE and REORG after Spark: the same rows in other files, with the ``dataChange`` of the files before."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NoReturn
+
+import msgspec
+
+from airflow_delta.contract.files import partition_texts_of
+from airflow_delta.contract.operations import OptimizeArguments
+from airflow_delta.contract.payloads import DeclaredReads, ScanFile, StagedWrite
+from airflow_delta.contract.request import StageReport, StageRequest
+from airflow_delta.exceptions import StagedFileException, StagingException
+from airflow_delta.log.actions.actions import AddFile, RemoveFile
+from airflow_delta.table.files.adds import DataFiles, check_rows, check_written, find_data_files
+from airflow_delta.table.files.footers import check_row_counts
+from airflow_delta.table.files.partitions import url_encode
+from airflow_delta.table.stage.scan import candidate_files
+from airflow_delta.table.stage.stage_view import StageView
+
+
+def collect_optimize(stage: StageView, request: StageRequest, report: StageReport) -> StagedWrite:
+    """Return the staged write of an OPTIMIZE or a REORG, in the worker, after Spark.
+
+    As a stage it only conflicts with what touches the files that it rewrote.
+
+    :raises StagingException: if the report belongs to another attempt, or rows were lost.
+    """
+    stage = stage.reported(request, report)
+    arguments = OptimizeArguments.of(request)
+    adds, removes, rows = collect_actions(stage, request, report, arguments)
+    # Copies that keep their row ids do not count as copied.
+    copied = DataFiles(adds=adds, rows=0 if arguments.row_ids is not None else rows)
+    return stage.staged(
+        copied=copied,
+        removes=removes,
+        mode="rewrite",
+        operation=request.operation,
+        parameters=arguments.parameters,
+        metrics=rewrite_metrics(adds, removes),
+        reads=DeclaredReads(files=tuple(remove.path for remove in removes)),
+    )
+
+
+def collect_actions(
+    stage: StageView, request: StageRequest, report: StageReport, arguments: OptimizeArguments
+) -> tuple[list[AddFile], list[RemoveFile], int]:
+    """Return the new files, the removes of the files that they replace, and the number of rows.
+
+    :param stage: of the report (:meth:`~airflow_delta.table.stage.stage_view.StageView.reported`).
+    :param arguments: of the request.
+    :raises StagingException: if the report has other rows than the files had.
+    :raises RowCountMismatchException: if a file has another number of rows than the log says.
+    """
+    handle, plan = stage.handle, request.rewrite
+    bins = arguments.bins
+    if plan is None or len(report.directories) != len(bins):
+        raise StagingException(
+            f"The report of stage {request.stage} has {len(report.directories)} directories, {len(bins)} were asked for. Clear "
+            "the stage.",
+            table=handle.table,
+        )
+    adds: list[AddFile] = []
+    total = 0
+    changes = arguments.data_change or [False] * len(bins)
+    for members, name, data_change in zip(bins, report.directories, changes, strict=True):
+        files = [plan.files[position] for position in members]
+        found, rows = _new_files(stage, request, report, name, files[0].partition_values, data_change)
+        before = [file.num_records for file in files]
+        if not any(count is None for count in before) and rows != sum(count or 0 for count in before):
+            _raise_other_rows(stage, request, files, rows, sum(count or 0 for count in before))
+        adds += found
+        total += rows
+    return adds, _removes(stage, request, arguments), total
+
+
+def _raise_other_rows(stage: StageView, request: StageRequest, files: Sequence[ScanFile], rows: int, wanted: int) -> NoReturn:
+    """Raise the error for a number of rows other than the log's; footers show whether the log is wrong."""
+    handle = stage.handle
+    paths = {file.path for file in files}
+    check_row_counts(
+        stage.log.store,
+        [file for file in candidate_files(stage, None) if file.path in paths],
+        operation=request.operation,
+        version=handle.read_version,
+    )
+    raise StagingException(
+        f"{request.operation} of table {handle.table} version {handle.read_version} wrote {rows} rows instead of the {wanted} of "
+        f"{len(files)} files, {files[0].path} among them. Nothing was committed. Run it again; if that does not help, the "
+        "deletion vectors of these files are wrong.",
+        table=handle.table,
+        version=handle.read_version,
+    )
+
+
+def _new_files(
+    stage: StageView,
+    request: StageRequest,
+    report: StageReport,
+    name: str,
+    values: Mapping[str, str | None],
+    data_change: bool,
+) -> tuple[list[AddFile], int]:
+    """Return the files of a bin, all in the partition of its input."""
+    from airflow_delta.log.features.properties import TableProperties
+    from airflow_delta.log.schema.types import parse_schema
+    from airflow_delta.log.statistics.statistics import read_footers, stats_from_footer
+
+    log, handle = stage.log, stage.handle
+    statuses = find_data_files(log, f"{request.directory}/{name}")
+    check_written(log, request, report, name, statuses)
+    schema = parse_schema(request.schema_string or "").without(list(request.partition_columns))
+    properties = TableProperties(dict(handle.configuration))
+    adds = []
+    rows = 0
+    for status, footer in zip(statuses, read_footers(log.store, statuses, 16), strict=True):
+        if footer.num_rows == 0:
+            continue
+        rows += footer.num_rows
+        adds.append(
+            AddFile(
+                path=url_encode(status.path),
+                partition_values=partition_texts_of(values),
+                size=status.size,
+                modification_time=status.modification_time,
+                data_change=data_change,
+                stats=stats_from_footer(footer, schema, properties, tight_bounds="deletionVectors" in handle.features),
+            )
+        )
+    check_rows(log, request, report, name, rows)
+    return adds, rows
+
+
+def _removes(stage: StageView, request: StageRequest, arguments: OptimizeArguments) -> list[RemoveFile]:
+    staged = [msgspec.convert(line["remove"], RemoveFile) for line in arguments.removes]
+    removes = {remove.path: remove for remove in staged}
+    wanted = [] if request.rewrite is None else [file.path for file in request.rewrite.files]
+    missing = set(wanted) - removes.keys()
+    if missing:
+        live = stage.snapshot.add_files()
+        removes.update((file.path, file.remove(0, data_change=False)) for file in live if file.path in missing)
+    handle = stage.handle
+    if lost := [path for path in wanted if path not in removes]:
+        raise StagedFileException(
+            f"{lost[0]} is not in table {handle.table} version {handle.read_version}, which the stage read. "
+            "Clear the start task with everything downstream.",
+            table=handle.table,
+            version=handle.read_version,
+        )
+    return [removes[path] for path in wanted]
+
+
+def rewrite_metrics(adds: Sequence[AddFile], removes: Sequence[RemoveFile]) -> dict[str, int]:
+    """Return the ``operationMetrics`` of OPTIMIZE and REORG; sizes in bytes."""
+    vectors = [remove.deletion_vector for remove in removes if remove.deletion_vector is not None]
+    metrics = {
+        "numAddedFiles": len(adds),
+        "numRemovedFiles": len(removes),
+        "numAddedBytes": sum(add.size for add in adds),
+        "numRemovedBytes": sum(remove.size or 0 for remove in removes),
+        "numDeletionVectorsRemoved": len(vectors),
+    }
+    sizes = sorted(add.size for add in adds)
+    if sizes:
+        metrics |= {
+            "minFileSize": sizes[0],
+            "p25FileSize": sizes[len(sizes) // 4],
+            "p50FileSize": sizes[len(sizes) // 2],
+            "p75FileSize": sizes[3 * len(sizes) // 4],
+            "maxFileSize": sizes[-1],
+        }
+    return metrics

@@ -1,0 +1,290 @@
+"""Plan an OPTIMIZE: merge small files, drop deleted rows, and order rows by ZORDER BY.
+
+The worker selects the files; which of them belong together goes to Spark (:mod:`airflow_delta.contract.operations`).
+
+Plan a REORG ... APPLY (PURGE): rewrite files without deleted rows and without dropped columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import count
+from typing import TYPE_CHECKING
+
+from airflow_delta.contract.files import partition_texts_of
+from airflow_delta.contract.operations import OptimizeArguments, RowIds
+from airflow_delta.contract.payloads import Json, StagedWrite, TransactionHandle
+from airflow_delta.exceptions import (
+    DeltaIllegalArgumentException,
+    DeltaTableNotFoundException,
+    DeltaUnsupportedOperationException,
+)
+from airflow_delta.table.files.rules import table_rules
+from airflow_delta.table.operations.optimize.bins import (
+    DEFAULT_FILE_SIZE,
+    MAX_DELETED_ROWS_RATIO,
+    Bin,
+    RewriteSelection,
+    bins_of,
+    files_with_dropped_columns,
+    has_deleted_rows,
+    needs_compaction,
+    partition_predicate,
+    refuse_clustered,
+    target_file_size,
+    z_order_columns,
+)
+from airflow_delta.table.operations.optimize.collect import collect_optimize
+from airflow_delta.table.stage.data_change import changes_rows, to_rearrange
+from airflow_delta.table.stage.scan import candidate_files, scan_of
+from airflow_delta.table.stage.stage_view import SparkWork, StageView
+from airflow_delta.table.stage.view import TransactionView
+
+if TYPE_CHECKING:
+    from airflow_delta.log import AddFile
+
+
+PARALLEL = 4
+"""Bins that Spark writes at a time (Delta's ``optimize.maxThreads`` is 15, but a bin is one task, so cores are the limit)."""
+
+_LONGEST_NAME = 255
+"""Bytes of the name of a directory on local disks and HDFS."""
+
+
+def plan_optimize(
+    stage: StageView,
+    *,
+    where: str | None = None,
+    z_order_by: Sequence[str] = (),
+    min_file_size: int | None = None,
+    max_file_size: int | None = None,
+    max_deleted_rows_ratio: float = MAX_DELETED_ROWS_RATIO,
+    parallel: int = PARALLEL,
+) -> SparkWork | StagedWrite:
+    """Plan an OPTIMIZE as a stage of a transaction; its parameters are those of :func:`select_for_optimize`.
+
+    :param parallel: bins that Spark writes at a time.
+    :return: what Spark is asked to do, or the staged write if there is nothing to rewrite.
+    """
+    rewrite = select_for_optimize(
+        stage,
+        where=where,
+        z_order_by=z_order_by,
+        min_file_size=min_file_size,
+        max_file_size=max_file_size,
+        max_deleted_rows_ratio=max_deleted_rows_ratio,
+    )
+    return stage_of(stage, rewrite, parallel=parallel)
+
+
+def select_for_optimize(
+    view: TransactionView,
+    *,
+    where: str | None = None,
+    z_order_by: Sequence[str] = (),
+    min_file_size: int | None = None,
+    max_file_size: int | None = None,
+    max_deleted_rows_ratio: float = MAX_DELETED_ROWS_RATIO,
+    auto: bool = False,
+    partitions: Sequence[Mapping[str, str | None]] | None = None,
+) -> RewriteSelection:
+    """Select what an OPTIMIZE rewrites.
+
+    Without ``z_order_by``: files below ``min_file_size``, or with too many deleted rows, packed into bins of up to
+    ``max_file_size``; each bin becomes one file, and a single file stays as it is. With it: all files, partition by partition.
+
+    :param where: predicate on partition columns.
+    :param z_order_by: columns to order by; a dot leads into a struct.
+    :param min_file_size: bytes; default: 1 GiB, or ``max_file_size`` if given.
+    :param max_file_size: bytes; default: 1 GiB, or the property ``delta.targetFileSize``.
+    :param max_deleted_rows_ratio: fraction of deleted rows above which a file of any size is rewritten.
+    :param auto: run by auto compaction; recorded as ``auto``.
+    :param partitions: only these, as serialised values by physical name.
+    :raises DeltaAnalysisException: if the predicate names other columns, or a column cannot be ordered by.
+    :raises DeltaUnsupportedOperationException: if the table is clustered.
+    """
+    check_exists(view)
+    handle = view.target
+    max_size = max_file_size if max_file_size is not None else target_file_size(handle) or DEFAULT_FILE_SIZE
+    min_size = min_file_size if min_file_size is not None else min(max_size, DEFAULT_FILE_SIZE)
+    if max_size < 1 or min_size < 0 or not 0 <= max_deleted_rows_ratio <= 1:
+        raise DeltaIllegalArgumentException(
+            f"OPTIMIZE of table {handle.table} needs max_file_size >= 1, min_file_size >= 0 and a max_deleted_rows_ratio "
+            f"from 0 to 1, got {max_size}, {min_size} and {max_deleted_rows_ratio}",
+            table=handle.table,
+        )
+    refuse_clustered(view, what="ZORDER BY" if z_order_by else "a predicate" if where is not None else None)
+    predicate = partition_predicate(view, where, "OPTIMIZE")
+    paths = z_order_columns(view, z_order_by)
+    files = candidate_files(view, predicate)
+    if partitions is not None:
+        wanted = [partition_texts_of(values) for values in partitions]
+        files = [file for file in files if partition_texts_of(file.partition_values) in wanted]
+    bins: tuple[Bin, ...] = ()
+    for group in to_rearrange(view, files):
+        if paths:
+            bins += bins_of(group, None, single=True)
+        else:
+            bins += bins_of([file for file in group if needs_compaction(file, min_size, max_deleted_rows_ratio)], max_size)
+    from airflow_delta.log.schema.walk import dotted
+
+    predicates = [] if where is None else [where]
+    if partitions is not None:
+        predicates = [_partitions_text(partitions)] if handle.partition_columns else []
+    return RewriteSelection(
+        operation="OPTIMIZE",
+        parameters={"predicate": predicates, "zOrderBy": [dotted(path) for path in paths], "clusterBy": [], "auto": auto},
+        predicate=None if predicate is None else predicate.text,
+        bins=bins,
+        max_file_size=max_size,
+        z_order_by=paths,
+        num_considered=len(files),
+    )
+
+
+def stage_of(stage: StageView, rewrite: RewriteSelection, *, parallel: int = PARALLEL) -> SparkWork | StagedWrite:
+    """Return what Spark is asked to rewrite, or an empty staged write if nothing is selected."""
+    if not rewrite.bins:
+        return stage.staged(operation=rewrite.operation, parameters=dict(rewrite.parameters), mode="rewrite")
+    files = [file for members in rewrite.bins for file in members]
+    staged = {add.path for earlier in stage.stages for add in earlier.adds}
+    arguments = OptimizeArguments(
+        bins=_positions(rewrite.bins),
+        outputs=tuple(rewrite.num_outputs(members) for members in rewrite.bins),
+        directories=tuple(_directory(stage, members[0]) for members in rewrite.bins),
+        z_order_by=rewrite.z_order_by,
+        parallel=max(1, parallel),
+        row_ids=_row_ids(stage.handle, files),
+        data_change=tuple(changes_rows(stage, members[0]) for members in rewrite.bins),
+        removes=_removes([file for file in files if file.path in staged]),
+        parameters=dict(rewrite.parameters),
+    )
+    request = stage.request(
+        arguments,
+        operation=rewrite.operation,
+        mode="rewrite",
+        rewrite=scan_of(stage, files),
+        rules=table_rules(stage.target),
+    )
+    return SparkWork(request, partial(collect_optimize, stage))
+
+
+def check_exists(view: TransactionView) -> None:
+    """Refuse to rewrite a table that does not exist.
+
+    :raises DeltaTableNotFoundException: if there is no table.
+    """
+    if not view.exists:
+        raise DeltaTableNotFoundException(
+            f"There is no Delta table at {view.handle.table}, so there is nothing to rewrite. Check the location.",
+            table=view.handle.table,
+        )
+
+
+def _directory(stage: StageView, file: AddFile) -> str:
+    """Return the directory of a file's partition, as every other write names it: some readers take values from paths.
+
+    It is empty if file systems cannot have a directory of that name.
+    """
+    from airflow_delta.log.features.column_mapping import mode
+    from airflow_delta.log.schema.partition_values import partition_directory
+
+    mapped = mode(stage.target.configuration) != "none"
+    fields = stage.schema.select(list(stage.target.partition_columns))
+    directory = partition_directory(file.partition_values, [field.physical_name if mapped else field.name for field in fields])
+    too_long = any(len(name.encode("utf-8", "surrogatepass")) > _LONGEST_NAME for name in directory.split("/"))
+    return "" if too_long or "\0" in directory else directory
+
+
+def _positions(bins: Sequence[Bin]) -> tuple[tuple[int, ...], ...]:
+    numbers = count()
+    return tuple(tuple(next(numbers) for _ in members) for members in bins)
+
+
+def _row_ids(handle: TransactionHandle, files: Sequence[AddFile]) -> RowIds | None:
+    """Return what is needed to keep row ids (Delta protocol, "Row Tracking"); ``None`` if the table has none to keep."""
+    configuration = handle.configuration
+    kinds = ("RowId", "RowCommitVersion")
+    names = tuple(configuration.get(f"delta.rowTracking.materialized{kind}ColumnName", "") for kind in kinds)
+    if configuration.get("delta.enableRowTracking", "false").lower() != "true" or not all(names):
+        return None
+    base = tuple(file.base_row_id for file in files if file.base_row_id is not None)
+    versions = tuple(file.default_row_commit_version for file in files if file.default_row_commit_version is not None)
+    if len(base) < len(files) or len(versions) < len(files):
+        return None
+    return RowIds(columns=names, base=base, version=versions)
+
+
+def _removes(files: Sequence[AddFile]) -> tuple[Json, ...]:
+    import json
+
+    from airflow_delta.log.actions.actions import encode_action
+
+    return tuple(json.loads(encode_action(file.remove(0, data_change=False))) for file in files)
+
+
+def _partitions_text(partitions: Sequence[Mapping[str, str | None]]) -> str:
+    def condition(name: str, value: str | None) -> str:
+        quoted = name.replace("`", "``")
+        escaped = "" if value is None else value.replace("\\", "\\\\").replace("'", "\\'")
+        text = "NULL" if value is None else f"'{escaped}'"
+        return f"(`{quoted}` <=> {text})"
+
+    return " OR ".join("(" + " AND ".join(condition(*item) for item in values.items()) + ")" for values in partitions)
+
+
+def plan_reorg(
+    stage: StageView,
+    *,
+    where: str | None = None,
+    max_file_size: int | None = None,
+    parallel: int = PARALLEL,
+) -> SparkWork | StagedWrite:
+    """Plan a REORG PURGE as a stage of a transaction; its parameters are those of :func:`select_for_purge`.
+
+    :param parallel: bins that Spark writes at a time.
+    """
+    return stage_of(stage, select_for_purge(stage, where=where, max_file_size=max_file_size), parallel=parallel)
+
+
+def select_for_purge(view: TransactionView, *, where: str | None = None, max_file_size: int | None = None) -> RewriteSelection:
+    """Select the files of any size with deleted rows, or with columns that the table does not have.
+
+    Like Delta, this reads the footer of every file that the predicate selects: the log does not show dropped columns.
+
+    :param where: predicate on partition columns.
+    :param max_file_size: bytes of a bin, which becomes one file; default: 1 GiB, or the property ``delta.targetFileSize``.
+    :raises DeltaAnalysisException: if the predicate names other columns.
+    :raises StagedFileException: if a file is gone.
+    """
+    from airflow_delta.log.features import column_mapping
+
+    check_exists(view)
+    handle = target = view.target
+    if "clustering" in handle.features and where is not None:
+        raise DeltaUnsupportedOperationException(
+            f"REORG of the clustered table {handle.table} takes no predicate. Leave it out.", table=handle.table
+        )
+    predicate = partition_predicate(view, where, "REORG")
+    files = candidate_files(view, predicate)
+    dropped = files_with_dropped_columns(
+        view.log,
+        files,
+        view.schema,
+        mapped=column_mapping.mode(target.configuration) != "none",
+        known=[value for key, value in target.configuration.items() if key.startswith("delta.rowTracking.materialized")],
+    )
+    chosen = [file for file in files if file.path in dropped or has_deleted_rows(file)]
+    max_size = max_file_size if max_file_size is not None else target_file_size(handle) or DEFAULT_FILE_SIZE
+    bins: tuple[Bin, ...] = ()
+    for group in to_rearrange(view, chosen):
+        bins += bins_of(group, max_size, single=True)
+    return RewriteSelection(
+        operation="REORG",
+        parameters={"predicate": [] if where is None else [where], "applyPurge": True},
+        predicate=None if predicate is None else predicate.text,
+        bins=bins,
+        max_file_size=max_size,
+        num_considered=len(files),
+    )

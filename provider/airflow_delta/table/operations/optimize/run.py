@@ -1,0 +1,237 @@
+"""Run an OPTIMIZE or a REORG outside of a transaction: in batches, each committed without an identity, as in Delta.
+
+Without a ``txn`` action the commit runs at snapshot isolation: it only conflicts with a removal of files that it rewrote.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from airflow_delta.contract.files import REPORT_DIRECTORY, REQUEST_NAME, SCAN_DIRECTORY, partition_texts_of, transaction_directory
+from airflow_delta.contract.operations import OptimizeArguments
+from airflow_delta.contract.payloads import CommitResult, StagedWrite, TransactionHandle
+from airflow_delta.contract.request import StageReport, StageRequest
+from airflow_delta.exceptions import (
+    CommitStateUnknownException,
+    DeltaConcurrentModificationException,
+    DeltaIllegalArgumentException,
+    StagingException,
+)
+from airflow_delta.log.actions.reconciliation import file_key
+from airflow_delta.log.statistics.statistics import live_records, total
+from airflow_delta.table.abort import abort
+from airflow_delta.table.commit.feature_actions import ROW_TRACKING_PRESERVED
+from airflow_delta.table.operations.optimize.bins import RewriteSelection, batches_of
+from airflow_delta.table.operations.optimize.collect import collect_actions, rewrite_metrics
+from airflow_delta.table.operations.optimize.plan import PARALLEL, stage_of
+from airflow_delta.table.stage.stage_view import StageView, open_stage
+from airflow_delta.table.stage.view import TransactionView
+from airflow_delta.table.start.begin import begin
+from airflow_delta.table.state.commit_result import OptimizeResult, result_of_transaction
+from airflow_delta.table.state.find_commit import newest_first
+from airflow_delta.table.state.markers import fence
+
+if TYPE_CHECKING:
+    from airflow_delta.log import Snapshot
+    from airflow_delta.log.actions.actions import Action, AddFile, RemoveFile
+    from airflow_delta.log.delta_log import DeltaLog
+    from airflow_delta.transaction import CommitPolicy, OptimisticTransaction, PostCommitHook
+
+__all__ = ["OptimizeResult", "run_rewrite"]
+
+logger = logging.getLogger(__name__)
+
+
+def run_rewrite(
+    log: DeltaLog,
+    select: Callable[[TransactionView], RewriteSelection],
+    on_spark: Callable[[StageRequest], StageReport],
+    *,
+    identity: Mapping[str, Any],
+    batch_size: int | None = None,
+    parallel: int = PARALLEL,
+    spark_table_uri: str | None = None,
+    policy: CommitPolicy | None = None,
+    tags: Mapping[str, str] | None = None,
+    user_metadata: str | None = None,
+    hooks: Sequence[PostCommitHook] = (),
+) -> OptimizeResult:
+    """Select, rewrite and commit; if there is nothing to rewrite, nothing is committed.
+
+    A commit that conflicts is repeated unchanged as long as the table still has all the files that it rewrote.
+
+    :param select: selects the files of the version that is read (``plan_optimize``, ``reorg``).
+    :param on_spark: does the Spark part.
+    :param identity: ``task_id``, ``map_index`` and ``attempt``, which separate the staged files.
+    :param batch_size: bytes of input per commit; default: all in one. Commits are kept if a later batch fails.
+    :param parallel: bins that Spark writes at a time.
+    :raises DeltaTableNotFoundException: if there is no table.
+    :raises DeltaConcurrentModificationException: if another commit has removed a file that was rewritten, or its rows.
+    :raises CommitStateUnknownException: if the store did not say whether the entry was written. Nothing is cleaned up.
+    """
+    if batch_size is not None and batch_size < 1:
+        raise DeltaIllegalArgumentException(f"batch_size must be at least 1 byte, got {batch_size}", table=log.uri)
+    # The key never reaches the log: an OPTIMIZE that runs again finds what is left to do.
+    handle = begin(log, transaction_key=f"airflow-delta-optimize-{uuid.uuid4()}", create=False)
+    first = open_stage(log, handle, **identity, spark_table_uri=spark_table_uri)
+    rewrite = select(first)
+    commits: list[CommitResult] = []
+    all_adds: list[AddFile] = []
+    all_removes: list[RemoveFile] = []
+    batches = batches_of(rewrite.bins, batch_size) if rewrite.bins else []
+    for number, bins in enumerate(batches):
+        stage = first if number == 0 else _another(first)
+        logger.info("Batch %s of %s of %s on %s: %s bins.", number + 1, len(batches), rewrite.operation, log.uri, len(bins))
+        try:
+            work = stage_of(stage, replace(rewrite, bins=bins), parallel=parallel)
+            if isinstance(work, StagedWrite):
+                raise StagingException(f"A batch of {rewrite.operation} has no files", table=log.uri)
+            request, arguments = work.request, OptimizeArguments.of(work.request)
+            report = on_spark(request)
+            adds, removes, _rows = collect_actions(stage.reported(request, report), request, report, arguments)
+        except BaseException:
+            _give_up(log, stage.handle)
+            raise
+        if not adds:  # as in Delta: files without rows are left to DELETE
+            _give_up(log, stage.handle)
+            continue
+        try:
+            with fence(log, stage.handle, str(identity["attempt"])) as held:
+                result = _commit(stage, request, arguments, adds, removes, held.policy(policy), tags, user_metadata, hooks)
+                held.version = result.version
+        except CommitStateUnknownException:
+            raise
+        except Exception:  # only an Exception means that no put is under way
+            _give_up(log, stage.handle)  # deletes nothing of a successful commit: the failure may have come after it
+            raise
+        commits.append(result)
+        all_adds += adds
+        all_removes += removes
+        _clean_up(stage, request)
+    return OptimizeResult(
+        table=log.uri,
+        operation=rewrite.operation,
+        read_version=handle.read_version,
+        version=commits[-1].version if commits else None,
+        commits=tuple(commits),
+        metrics=rewrite_metrics(all_adds, all_removes),
+        num_partitions=len({tuple(sorted(partition_texts_of(members[0].partition_values).items())) for members in rewrite.bins}),
+        num_bins=len(rewrite.bins),
+        num_batches=len(batches),
+        num_considered=rewrite.num_considered,
+        num_skipped=rewrite.num_considered - len(all_removes),
+    )
+
+
+def _another(stage: StageView) -> StageView:
+    """Return a view of the same version for another commit, with its own transaction id and staging path."""
+    transaction_id = str(uuid.uuid4())
+    staging_path = f"{stage.log.uri}/{transaction_directory(transaction_id)}"
+    return replace(stage, handle=replace(stage.handle, transaction_id=transaction_id, staging_path=staging_path))
+
+
+def _commit(
+    stage: StageView,
+    request: StageRequest,
+    arguments: OptimizeArguments,
+    adds: Sequence[AddFile],
+    removes: Sequence[RemoveFile],
+    policy: CommitPolicy,
+    tags: Mapping[str, str] | None,
+    user_metadata: str | None,
+    hooks: Sequence[PostCommitHook],
+) -> CommitResult:
+    from airflow_delta.transaction import Operation, OptimisticTransaction
+
+    log, handle = stage.log, stage.handle
+    operation = Operation(request.operation, arguments.parameters, rewrite_metrics(adds, removes))
+    read = snapshot = stage.snapshot
+    now = int(time.time() * 1000)
+    actions: list[Action] = [*adds, *(msgspec.structs.replace(remove, deletion_timestamp=now) for remove in removes)]
+    while True:
+        txn = OptimisticTransaction(log, snapshot, txn_id=handle.transaction_id, policy=policy, user_metadata=user_metadata)
+        for hook in hooks:
+            txn.register_post_commit_hook(hook)
+        txn.track_files_read([remove.path for remove in removes])
+        txn.track_read_predicates(request.predicate or "true")
+        try:
+            txn.commit(actions, operation, tags={**(tags or {}), **_feature_tags(txn, arguments)})
+        except CommitStateUnknownException:
+            raise
+        except DeltaConcurrentModificationException as failure:
+            snapshot = log.update()
+            if _is_committed(log, txn) or not _still_valid(read, snapshot, removes):
+                raise
+            logger.info(
+                "Transaction %s: commit again on version %s of %s: %s",
+                handle.transaction_id,
+                snapshot.version,
+                log.uri,
+                failure.message,
+            )
+            continue
+        return result_of_transaction(
+            txn, operation.name, adds, num_removed_files=len(removes), num_records=total(map(live_records, adds))
+        )
+
+
+def _is_committed(log: DeltaLog, txn: OptimisticTransaction) -> bool:
+    """Return whether the log holds the commit; the transaction itself may not know."""
+    if txn.committed:
+        return True
+    log.update()
+    needle = json.dumps(txn.txn_id).encode()
+    return any(needle in entry.data for entry in newest_first(log, txn.read_version + 1))
+
+
+def _give_up(log: DeltaLog, handle: TransactionHandle) -> None:
+    """Delete what was staged for a commit that is not in the log and not about to get there."""
+    with contextlib.suppress(Exception):  # the error that led here says more; maintenance deletes what is left
+        abort(log, handle)
+
+
+def _still_valid(read: Snapshot, snapshot: Snapshot, removes: Sequence[RemoveFile]) -> bool:
+    """Return whether the table still has every file that was rewritten, with the same rows, and can take the new files."""
+    before, now = read.metadata, snapshot.metadata
+    columns = {name.lower() for name in before.partition_columns}
+
+    def partitioning(of: Snapshot) -> list[tuple[str, str]]:
+        return [(f.name, f.data_type.name) for f in of.schema.fields if f.name.lower() in columns]
+
+    mode = "delta.columnMapping.mode"
+    same_table = (
+        before.id == now.id
+        and list(before.partition_columns) == list(now.partition_columns)
+        and partitioning(read) == partitioning(snapshot)
+        and before.configuration.get(mode, "none") == now.configuration.get(mode, "none")
+    )
+    if not same_table:
+        return False
+    live = {file_key(file) for file in snapshot.add_files()}
+    return all(file_key(remove) in live for remove in removes)
+
+
+def _feature_tags(txn: OptimisticTransaction, arguments: OptimizeArguments) -> dict[str, str]:
+    if txn.metadata.configuration.get("delta.enableRowTracking", "false").lower() != "true":
+        return {}
+    return {ROW_TRACKING_PRESERVED: "true" if arguments.row_ids is not None else "false"}
+
+
+def _clean_up(stage: StageView, request: StageRequest) -> None:
+    """Delete what only the way to the commit needed."""
+    store = stage.log.store
+    with contextlib.suppress(Exception):  # the commit stands; maintenance deletes what is left
+        if request.rewrite is not None and request.rewrite.deleted_rows is not None:
+            store.delete_tree(f"{transaction_directory(stage.handle.transaction_id)}/{SCAN_DIRECTORY}")
+        if store.head(f"{request.directory}/{REQUEST_NAME}") is not None:
+            store.delete([f"{request.directory}/{REQUEST_NAME}"])
+            store.delete_tree(f"{request.directory}/{REPORT_DIRECTORY}")

@@ -1,0 +1,207 @@
+"""UPDATE: rows get new values (Delta's ``UpdateCommand``).
+
+DELETE and TRUNCATE: rows leave the table, whole files without Spark (Delta's ``DeleteCommand``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from airflow_delta.contract.operations import Assignment, UpdateArguments
+from airflow_delta.contract.payloads import Json, StagedWrite, TransactionHandle
+from airflow_delta.contract.schema import TableRules, Type, fields, find_field, parse_struct
+from airflow_delta.exceptions import DeltaAnalysisException, IdentityInsertException
+from airflow_delta.log.expressions.text import syntax_problem, tree_of
+from airflow_delta.log.schema.types import known_names
+from airflow_delta.table.operations.rewrite.target import RewriteTarget, removal_metrics, rewrite_target
+from airflow_delta.table.stage.stage_view import SparkWork, StageView
+
+_NAME = re.compile(r"`((?:[^`]|``)+)`|([^`.]+)")
+
+
+def plan_update(
+    stage: StageView,
+    *,
+    set: Mapping[str, str],  # noqa: A002 - Delta's name
+    predicate: str | None = None,
+    options: Mapping[str, str] | None = None,
+) -> SparkWork | StagedWrite:
+    """Plan an UPDATE.
+
+    :param set: Spark SQL expressions over the old row by the column, or field of one (``a.b``), that gets the value; ``DEFAULT``
+        is the column's default.
+    :param predicate: Spark SQL condition of the rows that change; default: all.
+    :param options: options of Spark's Parquet writer.
+    :raises DeltaAnalysisException: if a column is unknown, or set twice, or an expression does not parse.
+    :raises IdentityInsertException: if an identity column would change.
+    :raises PredicateException: if the predicate does not parse or names an unknown column.
+    :raises AppendOnlyException: if the table only takes appends.
+    :raises DeltaTableNotFoundException: if there is no table.
+    """
+    target = rewrite_target(stage, "UPDATE")
+    condition = target.parse(predicate)
+    from airflow_delta.table.files.rules import table_rules
+
+    assignments = resolve_assignments(target.handle, table_rules(target.handle), set)
+    parameters = {"predicate": [] if condition is None else [condition.text]}
+    files = target.files(condition)
+    if not files:
+        return _nothing(target, condition, parameters)
+    # All rows of the files change: nothing to mark or look for.
+    whole = condition is None or condition.selects_partitions(file.partition_values for file in files)
+    return target.work(
+        files,
+        condition,
+        condition=None if whole else condition,
+        arguments=UpdateArguments(
+            set=tuple(assignments), repeatable=all(is_repeatable(assignment.expression) for assignment in assignments)
+        ),
+        parameters=parameters,
+        deletion_vectors=target.deletion_vectors and not whole,
+        options=options,
+    )
+
+
+def _nothing(target: RewriteTarget, condition: Any, parameters: Mapping[str, Any]) -> StagedWrite:
+    names = ("numAddedFiles", "numRemovedFiles", "numUpdatedRows", "numCopiedRows", "numAddedChangeFiles", "numAddedBytes")
+    vectors = ("numDeletionVectorsAdded", "numDeletionVectorsRemoved", "numDeletionVectorsUpdated")
+    return target.staged([], condition, parameters=parameters, metrics=dict.fromkeys((*names, "numRemovedBytes", *vectors), 0))
+
+
+def resolve_assignments(handle: TransactionHandle, rules: TableRules, values: Mapping[str, str]) -> list[Assignment]:
+    """Return the assignments for Spark, with columns as the schema spells them.
+
+    :raises DeltaAnalysisException: if a column is unknown, or set twice, or an expression does not parse.
+    :raises IdentityInsertException: if an identity column would get a value.
+    """
+    schema = parse_struct(handle.schema_string or "")
+    if not values:
+        raise _refused(handle, "sets no column")
+    defaults = {name.lower(): text for name, text in rules.defaults.items()}
+    identities = {identity.column.lower() for identity in rules.identities}
+    found: list[Assignment] = []
+    for name, expression in values.items():
+        path = _resolve(handle, schema, name)
+        if path[0].lower() in identities:
+            raise IdentityInsertException(
+                f"{path[0]} of table {handle.table} is an identity column: its values never change "
+                "(DELTA_IDENTITY_COLUMNS_UPDATE_NOT_SUPPORTED). Leave it out.",
+                table=handle.table,
+                version=handle.read_version,
+            )
+        if expression.strip().upper() == "DEFAULT":
+            expression = defaults.get(path[0].lower(), "NULL") if len(path) == 1 else "NULL"
+        _check_expression(handle, name, expression)
+        for other in found:
+            shorter = min(len(other.path), len(path))
+            if other.path[:shorter] == path[:shorter]:
+                raise _refused(handle, f"sets {'.'.join(other.path)} and {'.'.join(path)}, which overlap")
+        found.append(Assignment(path=path, expression=expression))
+    return found
+
+
+def _resolve(handle: TransactionHandle, schema: Json, name: str) -> tuple[str, ...]:
+    """Return the names that lead to a column or a field of it.
+
+    As in SQL, ``a.b`` is the field of a struct if there is one, and otherwise the column of that name.
+    """
+    parts = [quoted.replace("``", "`") or plain for quoted, plain in _NAME.findall(name)]
+    path: list[str] = []
+    kind: Type = schema
+    problem = None if parts else f"sets a column without a name ({name!r})"
+    for part in parts:
+        if isinstance(kind, str) or kind["type"] != "struct":
+            problem = f"sets {name}, but {'.'.join(path)} is not a struct; set all of it"
+            break
+        field = find_field(kind, part)
+        if field is None:
+            known = known_names(part, [f["name"] for f in fields(kind)], f"fields of {'.'.join(path)}" if path else "columns")
+            problem = f"sets {name}, and there is no {part}. {known}"
+            break
+        path.append(field["name"])
+        kind = field["type"]
+    if problem is None:
+        return tuple(path)
+    whole = find_field(schema, name)
+    if whole is None:
+        raise _refused(handle, problem)
+    return (whole["name"],)
+
+
+def _check_expression(handle: TransactionHandle, name: str, expression: str) -> None:
+    from sqlglot import exp
+    from sqlglot.errors import SqlglotError
+
+    from airflow_delta.log.expressions.functions import oversized, refused_function
+
+    if (problem := oversized(expression)) is not None:
+        raise _refused(handle, f"sets {name} to {expression[:100]!r}..., which {problem}")
+    try:
+        tree = tree_of(expression)
+    except SqlglotError as error:
+        problem = syntax_problem(error)
+        raise _refused(handle, f"sets {name} to {expression!r}, which is not valid Spark SQL ({problem})") from error
+    if tree.find(exp.Select, exp.Subquery, exp.Exists) is not None:
+        raise _refused(handle, f"sets {name} to {expression!r}: a subquery cannot be used there; use MERGE")
+    if (problem := refused_function(expression, assigned=True)) is not None:
+        raise _refused(handle, f"sets {name} to {expression!r}, which {problem}")
+
+
+def is_repeatable(expression: str) -> bool:
+    """Return whether an expression certainly has the same value for a row whenever it is evaluated."""
+    from sqlglot import exp
+
+    from airflow_delta.log.expressions.functions import NOT_DETERMINISTIC, OF_THE_SESSION
+
+    words = {word.lower() for word in re.findall(r"\w+", expression)}
+    if words & (NOT_DETERMINISTIC | OF_THE_SESSION):
+        return False
+    return tree_of(expression).find(exp.Anonymous) is None  # an unknown function
+
+
+def _refused(handle: TransactionHandle, what: str) -> DeltaAnalysisException:
+    return DeltaAnalysisException(
+        f"UPDATE of table {handle.table} version {handle.read_version} {what}.", table=handle.table, version=handle.read_version
+    )
+
+
+def plan_delete(
+    stage: StageView, *, predicate: str | None = None, options: Mapping[str, str] | None = None
+) -> SparkWork | StagedWrite:
+    """Plan a DELETE.
+
+    Without a predicate, or with one on partition values, whole files leave the table and Spark is not needed.
+
+    :param predicate: Spark SQL condition of the rows to delete; default: all.
+    :param options: options of Spark's Parquet writer for rewritten rows.
+    :raises PredicateException: if the predicate does not parse or names an unknown column.
+    :raises AppendOnlyException: if the table only takes appends.
+    :raises DeltaTableNotFoundException: if there is no table.
+    """
+    target = rewrite_target(stage, "DELETE")
+    condition = target.parse(predicate)
+    parameters = {"predicate": [] if condition is None else [condition.text]}
+    files = target.files(condition)
+    if condition is None or not files or condition.selects_partitions(file.partition_values for file in files):
+        return target.staged(files, condition, parameters=parameters, metrics=removal_metrics(files))
+    return target.work(
+        files,
+        condition,
+        condition=condition,
+        parameters=parameters,
+        deletion_vectors=target.deletion_vectors,
+        options=options,
+    )
+
+
+def plan_truncate(stage: StageView) -> StagedWrite:
+    """Plan a TRUNCATE: every file leaves the table. Needs no Spark.
+
+    :raises AppendOnlyException: if the table only takes appends.
+    :raises DeltaTableNotFoundException: if there is no table.
+    """
+    target = rewrite_target(stage, "TRUNCATE")
+    files = target.files(None)
+    return target.staged(files, None, metrics={"numRemovedFiles": len(files)})

@@ -1,0 +1,194 @@
+"""Staged transactions whose files VACUUM may delete: never those that may still be published."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from airflow_delta.contract.files import ABORT_MARKER, STAGING_DIRECTORY, is_marker
+from airflow_delta.table.state.find_commit import CLOCKS_DIFFER_BY, newest_first
+from airflow_delta.table.state.markers import NO_MARKERS, read_markers
+from airflow_delta.table.state.open_transactions import search_commits
+
+if TYPE_CHECKING:
+    from airflow_delta.log.delta_log import DeltaLog
+    from airflow_delta.log.storage.base import FileStatus
+    from airflow_delta.table.operations.vacuum.listing import Listing
+
+
+@dataclass
+class _Staged:
+    """What is below ``staged/<transactionId>``."""
+
+    files: list[FileStatus] = field(default_factory=list)
+    directories: list[int] = field(default_factory=list)  # modification times
+
+    def markers(self, transaction: str) -> set[str]:
+        """Return the names of the markers that the listing shows."""
+        prefix = f"{STAGING_DIRECTORY}/{transaction}/"
+        return {name for status in self.files if is_marker(name := status.path.removeprefix(prefix))}
+
+    def times(self) -> list[int]:
+        return [status.modification_time for status in self.files] or self.directories
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AbandonedTransaction:
+    """A transaction that was neither committed nor aborted, and has long been idle: its rows will never be published.
+
+    :param stages: directories below its own: its stages.
+    :param num_files: staged files, markers excepted.
+    :param num_bytes: bytes of these files.
+    :param last_modified: milliseconds since the epoch: when its newest file was written.
+    """
+
+    transaction_id: str
+    stages: tuple[str, ...]
+    num_files: int
+    num_bytes: int
+    last_modified: int
+
+    @classmethod
+    def of(cls, transaction_id: str, files: Sequence[FileStatus]) -> AbandonedTransaction:
+        """Return the transaction that staged these files."""
+        below = [status.path.split("/")[2:] for status in files]
+        return cls(
+            transaction_id=transaction_id,
+            stages=tuple(sorted({path[0] for path in below if len(path) > 1 and not path[0].startswith("_")})),
+            num_files=len(files),
+            num_bytes=sum(max(status.size, 0) for status in files),
+            last_modified=max(status.modification_time for status in files),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON for XCom."""
+        return {
+            "transactionId": self.transaction_id,
+            "stages": list(self.stages),
+            "numFiles": self.num_files,
+            "numBytes": self.num_bytes,
+            "lastModified": self.last_modified,
+        }
+
+
+@dataclass(frozen=True)
+class StagedTransactions:
+    """Which staged transactions are over.
+
+    :ivar live: those that may still be published and must not be touched.
+    :ivar aborted: those whose markers must stay for a late commit to find.
+    :ivar in_table: those whose files the table names; their markers stay as long.
+    :ivar committed: those that are committed, by the log or their own marker.
+    :ivar abandoned: those that nobody committed or aborted, as far as the log reaches back.
+    """
+
+    live: frozenset[str] = frozenset()
+    aborted: frozenset[str] = frozenset()
+    in_table: frozenset[str] = frozenset()
+    committed: frozenset[str] = frozenset()
+    abandoned: tuple[AbandonedTransaction, ...] = ()
+
+    def protects(self, path: str) -> bool:
+        """Return whether a file or directory must stay, however old it is."""
+        transaction, name = _split(path)
+        if transaction is None:
+            return path == STAGING_DIRECTORY and bool(self.live)
+        return (
+            transaction in self.live
+            or (transaction in self.aborted and (name == "" or is_marker(name)))
+            or (transaction in self.in_table and is_marker(name))
+        )
+
+
+def staged_transactions(log: DeltaLog, listing: Listing, valid: Iterable[str], *, dead_before: int) -> StagedTransactions:
+    """Find out which staged transactions of a listing are over.
+
+    A transaction is over if the log holds it (its id or its files), if it was aborted and no attempt of its commit can be alive,
+    or if all its files are older than any transaction can be. ``log.snapshot`` must be newer than the listing: a transaction that
+    is committed later counts as live.
+
+    :param valid: files that the table's present version or a retained tombstone names.
+    :param dead_before: milliseconds since the epoch; files written before that belong to no live transaction.
+    """
+    staged: dict[str, _Staged] = defaultdict(_Staged)
+    for status in listing.files:
+        transaction, name = _split(status.path)
+        if transaction is not None and name:
+            staged[transaction].files.append(status)
+    for path, time in listing.directories.items():
+        transaction, _ = _split(path)
+        if transaction is not None:
+            staged[transaction].directories.append(time)
+    in_table = {transaction for path in valid if (transaction := _split(path)[0]) is not None}
+    dead = {transaction for transaction, found in staged.items() if all(time < dead_before for time in found.times())}
+    asked = {transaction: found for transaction, found in staged.items() if transaction not in in_table | dead}
+    unknown = _not_in_log(log, asked)
+    committed = in_table | (asked.keys() - unknown.keys())
+    aborted: set[str] = set()
+    live: set[str] = set()
+    for transaction, found in unknown.items():
+        names = found.markers(transaction)
+        markers = read_markers(log.store, transaction) if names - {ABORT_MARKER} else NO_MARKERS
+        if markers.committed:
+            committed.add(transaction)
+            continue
+        (aborted if ABORT_MARKER in names and not markers.alive else live).add(transaction)
+    abandoned = _abandoned(log, {transaction: staged[transaction].files for transaction in dead - in_table})
+    return StagedTransactions(frozenset(live), frozenset(aborted), frozenset(in_table), frozenset(committed), abandoned)
+
+
+def _abandoned(log: DeltaLog, dead: Mapping[str, Sequence[FileStatus]]) -> tuple[AbandonedTransaction, ...]:
+    """Return those of the dead transactions that were neither committed nor aborted, as far as the log shows."""
+    unfinished = {}
+    for transaction, files in dead.items():
+        names = {status.path.removeprefix(f"{STAGING_DIRECTORY}/{transaction}/") for status in files}
+        data = [status for status in files if not is_marker(status.path.rpartition("/")[2])]
+        if data and ABORT_MARKER not in names:
+            unfinished[transaction] = data
+    if not unfinished:
+        return ()
+    oldest = {transaction: min(status.modification_time for status in files) for transaction, files in unfinished.items()}
+    committed, complete = search_commits(log, oldest)
+    if not complete:
+        return ()
+    return tuple(
+        AbandonedTransaction.of(transaction, files)
+        for transaction, files in sorted(unfinished.items())
+        if transaction not in committed and not read_markers(log.store, transaction).committed
+    )
+
+
+def transaction_of(path: str) -> str | None:
+    """Return the transaction that a file is staged for, ``None`` if it is not."""
+    transaction, name = _split(path)
+    return transaction if name else None
+
+
+def _not_in_log(log: DeltaLog, staged: Mapping[str, _Staged]) -> dict[str, _Staged]:
+    """Return those whose id is in no commit since their oldest file was written."""
+    remaining = dict(staged)
+    if not remaining:
+        return remaining
+    from airflow_delta.log.actions.decode import read_commit_info
+
+    for commit in newest_first(log):
+        info: Mapping[str, Any] = read_commit_info(commit.version, commit.data, table=log.uri) or {}
+        remaining.pop(str(info.get("txnId")), None)
+        if not remaining:
+            break
+        oldest = min(min(found.times(), default=0) for found in remaining.values())
+        time = info.get("timestamp")
+        if isinstance(time, int) and time < oldest - CLOCKS_DIFFER_BY:
+            break
+    return remaining
+
+
+def _split(path: str) -> tuple[str | None, str]:
+    """Return the transaction of a path and what comes below it; ``None`` when it is not below one."""
+    first, _, rest = path.partition("/")
+    if first != STAGING_DIRECTORY or not rest:
+        return None, ""
+    transaction, _, name = rest.partition("/")
+    return transaction, name

@@ -1,0 +1,205 @@
+"""Begin, stage and commit an operation in one call.
+
+Begin an operation on the whole table and commit it at once: RESTORE, CLONE, CONVERT, COMPUTE STATS.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from airflow_delta.contract.payloads import CommitResult, StagedWrite, TransactionHandle
+from airflow_delta.exceptions import (
+    CommitStateUnknownException,
+    DeltaConcurrentModificationException,
+    TransactionAlreadyCommittedException,
+)
+from airflow_delta.log.actions.actions import Action, AddFile, RemoveFile, SetTransaction
+from airflow_delta.table.abort import abort
+from airflow_delta.table.commit.publish import publish
+from airflow_delta.table.start.begin import begin
+from airflow_delta.table.state.commit_result import result_of_nothing, result_of_transaction
+from airflow_delta.table.state.find_commit import own_after_conflict
+from airflow_delta.table.state.read_snapshot import snapshot_of_transaction
+
+if TYPE_CHECKING:
+    from airflow_delta.log.delta_log import DeltaLog
+    from airflow_delta.transaction import CommitPolicy, Operation, OptimisticTransaction, PostCommitHook
+
+
+logger = logging.getLogger(__name__)
+
+
+def run_transaction(
+    log: DeltaLog,
+    stage: Callable[[TransactionHandle], Sequence[StagedWrite]],
+    *,
+    attempt: str,
+    max_restarts: int = 0,
+    policy: CommitPolicy | None = None,
+    tags: Mapping[str, str] | None = None,
+    user_metadata: str | None = None,
+    hooks: Sequence[PostCommitHook] = (),
+    **start: Any,
+) -> CommitResult:
+    """Run an operation as its own transaction and return its commit.
+
+    An identity that the log already holds does not run again (``rerun_policy``). Staged files that can no longer be committed are
+    deleted.
+
+    :param stage: stages the operation for a transaction; runs once, and again for every restart.
+    :param attempt: unique name of this execution (:func:`airflow_delta.contract.files.new_attempt`).
+    :param max_restarts: how often the operation starts over, on the newest version, after a logical conflict.
+    :param start: parameters of :func:`airflow_delta.table.start.begin.begin`: the identity, the rerun policy, ...
+    :raises DeltaConcurrentModificationException: if another commit conflicts, and no restart is left.
+    """
+    restarts = 0
+    while True:
+        handle = begin(log, **start)
+        try:
+            staged = [] if handle.committed is not None else stage(handle)
+            return publish(
+                log,
+                handle,
+                staged,
+                attempt=attempt,
+                policy=policy,
+                tags=tags,
+                user_metadata=user_metadata,
+                hooks=hooks,
+                user=start.get("user"),
+            )
+        except CommitStateUnknownException:
+            raise
+        except (DeltaConcurrentModificationException, TransactionAlreadyCommittedException) as conflict:
+            _give_up(log, handle)
+            if (own := own_after_conflict(log, handle.app_id, start.get("tries"))) is not None:
+                return own  # two tries were running: Airflow had given one of them up
+            if restarts >= max_restarts or isinstance(conflict, TransactionAlreadyCommittedException):
+                raise
+            restarts += 1
+            logger.info(
+                "Transaction %s: given up after a conflict; starting over on the newest version of %s (%s of %s): %s",
+                handle.transaction_id,
+                log.uri,
+                restarts,
+                max_restarts,
+                conflict.message,
+            )
+        except BaseException:
+            _give_up(log, handle)
+            raise
+
+
+def _give_up(log: DeltaLog, handle: TransactionHandle) -> None:
+    with contextlib.suppress(Exception):  # the error that led here says more; maintenance deletes what is left
+        abort(log, handle)
+
+
+Operate = Callable[[TransactionHandle, "OptimisticTransaction"], "tuple[Sequence[Action], Operation] | None"]
+"""Function that returns the actions and the name of an operation, or ``None`` if there is nothing to do."""
+
+
+def run_large(
+    log: DeltaLog,
+    operate: Operate,
+    *,
+    attempt: str,
+    large: bool = True,
+    nothing: Callable[[], Operation] | None = None,
+    max_restarts: int = 0,
+    policy: CommitPolicy | None = None,
+    tags: Mapping[str, str] | None = None,
+    user_metadata: str | None = None,
+    hooks: Sequence[PostCommitHook] = (),
+    **start: Any,
+) -> CommitResult:
+    """Run an operation in the worker as its own transaction and return its commit.
+
+    An identity that the log already holds does not run again (``rerun_policy``); ``replace`` has nothing to take back here and
+    runs it again, like ``append``.
+
+    :param operate: computes the actions; runs once, and again for every restart.
+    :param attempt: name of this execution (:func:`airflow_delta.contract.files.new_attempt`), for the task's log.
+    :param large: commit as Delta's ``commitLarge``: right after the version that was read, or not at all.
+    :param nothing: returns the operation to commit with the identity alone if there is nothing to do; default: commit nothing,
+        so that the identity runs again.
+    :param max_restarts: how often the operation starts over, on the newest version, after a conflict.
+    :param start: parameters of :func:`airflow_delta.table.start.begin.begin`: the identity, the rerun policy, ...
+    :raises DeltaConcurrentModificationException: if another commit conflicts, and no restart is left.
+    """
+    from airflow_delta.transaction import OptimisticTransaction
+
+    restarts = 0
+    while True:
+        handle = begin(log, takes_back=False, **start)
+        if handle.committed is not None:
+            return replace(handle.committed, committed_before=True)
+        logger.info("Attempt %s of transaction %s on table %s", attempt, handle.transaction_id, log.uri)
+        snapshot = snapshot_of_transaction(log, handle)
+        txn = OptimisticTransaction(
+            log, snapshot, txn_id=handle.transaction_id, policy=policy, isolation_level=handle.isolation_level
+        )
+        for hook in hooks:
+            txn.register_post_commit_hook(hook)
+        try:
+            done = operate(handle, txn)
+            # With nothing to do, it need not be the very next version.
+            at_once = large and done is not None
+            if done is None:
+                if nothing is None:
+                    return result_of_nothing(txn, handle)
+                done = (), nothing()
+            actions, operation = done
+            return commit_operation(
+                handle, txn, actions, operation, large=at_once, tags=tags, user_metadata=user_metadata, hooks=hooks
+            )
+        except DeltaConcurrentModificationException as conflict:
+            if (own := own_after_conflict(log, handle.app_id, start.get("tries"))) is not None:
+                return own  # two tries were running: Airflow had given one of them up
+            if restarts >= max_restarts:
+                raise
+            restarts += 1
+            logger.info(
+                "Starting over on the newest version of %s (%s of %s): %s", log.uri, restarts, max_restarts, conflict.message
+            )
+
+
+def commit_operation(
+    handle: TransactionHandle,
+    txn: OptimisticTransaction,
+    actions: Sequence[Action],
+    operation: Operation,
+    *,
+    large: bool = True,
+    tags: Mapping[str, str] | None = None,
+    user_metadata: str | None = None,
+    hooks: Sequence[PostCommitHook] = (),
+) -> CommitResult:
+    """Commit the actions of an operation with the identity of its transaction, and return the result.
+
+    :param txn: transaction on the version that ``handle`` read, with its id.
+    :param actions: without the ``txn`` action of the identity, which is added here.
+    :param large: commit as Delta's ``commitLarge``.
+    :param hooks: run after a ``commitLarge``, which itself only writes a checkpoint.
+    :raises ConcurrentWriteException: if ``large`` is set and another writer has the next version.
+    :raises DeltaConcurrentModificationException: if ``large`` is not set and another commit conflicts.
+    :raises CommitStateUnknownException: if the store did not say whether the entry was written.
+    """
+    txn.txn_version(handle.app_id)  # a concurrent commit of the same identity is a conflict
+    key = SetTransaction(app_id=handle.app_id, version=handle.txn_version, last_updated=int(time.time() * 1000))
+    everything: list[Action] = [key, *actions]
+    all_tags = {**(tags or {}), "airflow.appId": handle.app_id}
+    commit = txn.commit_large if large else txn.commit
+    version = commit(everything, operation, tags=all_tags, user_metadata=user_metadata)
+    if large and hooks:
+        from airflow_delta.transaction.commit.hooks import run_hooks
+
+        run_hooks(hooks, txn, version, everything)
+    adds = [action for action in actions if isinstance(action, AddFile)]
+    num_removed_files = sum(isinstance(action, RemoveFile) for action in actions)
+    return result_of_transaction(txn, operation.name, adds, handle=handle, num_removed_files=num_removed_files)

@@ -1,0 +1,250 @@
+"""The net effect of staged writes on the table's files, and what the transaction has read for it.
+
+The key values that a stage says it looked for, as the commit compares them with the files of others.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from decimal import Decimal
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
+from airflow_delta.exceptions import StageConflictException
+from airflow_delta.log.actions.actions import AddFile, RemoveFile
+from airflow_delta.log.actions.reconciliation import FileKey, file_key
+from airflow_delta.log.expressions.arrow_rows import is_compared_exactly
+from airflow_delta.log.schema.types import INTEGRAL, DataType, DecimalType
+from airflow_delta.table.stage.after import stage_id
+from airflow_delta.table.stage.data_change import check_dropped
+from airflow_delta.table.stage.load import StageActions, load_key_rows, not_staged
+from airflow_delta.table.start.rerun import files_to_replace
+
+if TYPE_CHECKING:
+    from airflow_delta.contract.payloads import KeyRead
+    from airflow_delta.table.stage.view import TransactionView
+    from airflow_delta.transaction import OptimisticTransaction
+    from airflow_delta.transaction.reads.row_condition import KeySet
+
+
+def key_set(view: TransactionView, stage: StageActions, predicate: str) -> Callable[[], KeySet] | None:
+    """Return what loads the values that a stage looked for among the rows of a predicate, ``None`` if it read all these rows.
+
+    :param predicate: one of those that the stage has read by.
+    """
+    key = next((key for key in stage.write.reads.keys if key.predicate == predicate and key.columns), None)
+    return None if key is None else partial(_load, view, stage, key)
+
+
+def _load(view: TransactionView, stage: StageActions, key: KeyRead) -> KeySet:
+    """Return the values.
+
+    :raises ManifestException: if the file of the values is missing, truncated or altered.
+    :raises StagingException: if the values are not those of the columns.
+    """
+    from airflow_delta.log.expressions.ast import quote_name
+    from airflow_delta.transaction.reads.row_condition import KeySet
+
+    rows = load_key_rows(view.log, view.handle, stage.write, key)
+    columns = [view.predicate_of(stage, f"{quote_name(name)} IS NULL").columns[0] for name in key.columns]
+    if not all(is_compared_exactly(column.data_type) for column in columns):
+        raise not_staged(view.handle, stage.write, f"{', '.join(key.columns)} are not columns that can be compared exactly")
+    readers = [_reader(column.data_type) for column in columns]
+
+    def read(values: Any) -> tuple[Any, ...]:
+        return tuple(None if value is None else reader(value) for reader, value in zip(readers, values, strict=True))
+
+    try:
+        return KeySet(
+            columns=tuple(columns),
+            null_safe=key.null_safe,
+            low=read(key.low),
+            high=read(key.high),
+            nulls=key.nulls,
+            rows=None if rows is None else frozenset(map(read, rows)),
+        )
+    except (ValueError, ArithmeticError, TypeError) as error:
+        raise not_staged(view.handle, stage.write, f"a value of {', '.join(key.columns)} is not of its type ({error})") from error
+
+
+def _reader(data_type: DataType) -> Callable[[Any], Any]:
+    """Return the function from the JSON form of a value to the value."""
+    if isinstance(data_type, DecimalType):
+        return Decimal
+    if data_type.name == "date":
+        return dt.date.fromisoformat
+    return _number if data_type.name in INTEGRAL else _text
+
+
+def _number(value: Any) -> int:
+    if type(value) is not int:
+        raise TypeError(f"{value!r} is not an integer")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is not text")
+    return value
+
+
+_LISTS_FILES = ("append", "rewrite", "alter")
+"""Modes that list all files that they remove."""
+
+
+@dataclass(slots=True)
+class NetEffect:
+    """The files that a transaction removes and adds in the end.
+
+    A file that several overwrites select is removed once. What one stage adds and a later one, planned on top of it, removes is
+    neither added nor removed.
+    """
+
+    _removes: dict[FileKey, RemoveFile] = field(default_factory=dict)
+    _adds: dict[FileKey, AddFile] = field(default_factory=dict)
+    _added_by: dict[FileKey, str] = field(default_factory=dict)
+    _rewritten_by: dict[str, StagedWrite] = field(default_factory=dict)
+
+    @property
+    def removes(self) -> list[RemoveFile]:
+        """Return the removes."""
+        return list(self._removes.values())
+
+    @property
+    def adds(self) -> list[AddFile]:
+        """Return the adds."""
+        return list(self._adds.values())
+
+    def staged_before(self, stage: StageActions) -> list[AddFile]:
+        """Return the files added by the stages that this one builds on."""
+        return [add for key, add in self._adds.items() if self._added_by[key] in stage.write.after]
+
+    def drop_staged(self, keys: Iterable[FileKey]) -> None:
+        """Drop files that an earlier stage added; they never reach the log."""
+        for key in keys:
+            del self._adds[key]
+
+    def add_stage(self, stage: StageActions) -> None:
+        """Add the files that a stage adds and those that it lists as removed."""
+        for remove in stage.removes:
+            key = file_key(remove)
+            if key in self._adds:
+                self.drop_staged([key])
+            else:
+                self._removes[key] = remove
+            self._rewritten_by[remove.path] = stage.write
+        for add in stage.adds:
+            self._adds[file_key(add)] = add
+            self._added_by[file_key(add)] = stage_id(stage.write)
+
+    def add_whole(self, files: Iterable[AddFile], by: StagedWrite | None, handle: TransactionHandle) -> None:
+        """Add files that leave the table with all their rows.
+
+        :param by: the stage that removes them, ``None``: the rerun policy does.
+        :raises StageConflictException: if another stage has rewritten some of their rows.
+        """
+        for file in files:
+            other = self._rewritten_by.get(file.path)
+            if other is not None and (by is None or stage_id(other) not in by.after):
+                name = "rerun_policy='replace'" if by is None else f"stage {by.stage}"
+                raise StageConflictException(
+                    f"{file.path} of table {handle.table} is rewritten by stage {other.stage}, which keeps some of its rows, "
+                    f"and removed whole by {name} in the same transaction. Make their predicates disjoint, or plan one on top of "
+                    "the other (after=).",
+                    table=handle.table,
+                    version=handle.read_version,
+                )
+            if other is None:
+                remove = file.remove(0, data_change=by is None or by.data_change)
+                known = self._removes.setdefault(file_key(file), remove)
+                if known.data_change != remove.data_change:
+                    name = "rerun_policy='replace'" if by is None else f"stage {by.stage}"
+                    raise StageConflictException(
+                        f"{file.path} of table {handle.table} is replaced by {name} and by another stage of the same "
+                        "transaction, and only one of them changes its rows (data_change). Put them into separate transactions.",
+                        table=handle.table,
+                        version=handle.read_version,
+                    )
+
+
+def find_replaced(view: TransactionView, txn: OptimisticTransaction) -> NetEffect:
+    """Return what the stages add and remove, and record in the transaction what they and their tasks have read.
+
+    :raises StageConflictException: if two stages contradict each other.
+    """
+    handle, replaced, defined = view.handle, NetEffect(), False
+    whole: list[tuple[StageActions, list[AddFile]]] = []
+    for stage in view.stages:
+        before = replaced.staged_before(stage)
+        if before:
+            listed = {file_key(remove) for remove in stage.removes}
+            dropped = set(view.gone(before, stage))
+            check_dropped(handle, stage, [add for add in before if file_key(add) in dropped])
+            replaced.drop_staged(dropped - listed)
+        replaced.add_stage(stage)
+        if defined:
+            continue  # an earlier stage defines the table: nothing of the version that was read is left
+        defined = bool(stage.write.definition)
+        _record_reads(view, txn, stage)
+        if txn.read_version < 0:
+            if stage.write.mode not in _LISTS_FILES:
+                txn.filter_files()
+            continue
+        files = _whole_files(view, txn, stage)
+        if files is not None:
+            whole.append((stage, files))
+    for stage, files in whole:  # once the rewrites of all stages are known
+        replaced.add_whole(files, stage.write, handle)
+    earlier = files_to_replace(view.log, txn.snapshot, handle)
+    if earlier:
+        txn.track_files_read([file.path for file in earlier])
+        replaced.add_whole(earlier, None, handle)
+    return replaced
+
+
+def _record_reads(view: TransactionView, txn: OptimisticTransaction, stage: StageActions) -> None:
+    reads = stage.write.reads
+    rewrites = stage.write.mode == "rewrite"
+    if reads.whole_table:
+        if not reads.selected:
+            txn.filter_files(columns=["path"])
+        txn.read_whole_table(rows=True, selected=reads.selected)
+    own = stage.write.replace_where if stage.write.mode == "overwrite" else None
+    for text in reads.predicates:
+        predicate = view.predicate_of(stage, text)
+        # A rewrite lists the files that it depends on; others that it looked at had no matching rows.
+        if rewrites or (text == own and stage.removes):
+            keys, marked, scanned = key_set(view, stage, text), text in reads.marked, text in reads.scanned
+            txn.track_read_predicates(predicate, keys=keys, marked=marked, scanned=scanned)
+        else:
+            txn.filter_files(predicate, columns=["path"])
+    if reads.files:
+        txn.track_files_read(reads.files, whole=not (reads.predicates or reads.whole_table))
+    if reads.app_ids:
+        txn.track_app_ids(*reads.app_ids)
+
+
+def _whole_files(view: TransactionView, txn: OptimisticTransaction, stage: StageActions) -> list[AddFile] | None:
+    """Return the files that a stage removes whole; ``None`` if there are none, or it lists its removes itself."""
+    write = stage.write
+    if write.mode in _LISTS_FILES:
+        return None
+    from airflow_delta.log.checkpoint.columns import FILE_COLUMNS, to_add_files
+
+    if write.mode == "dynamic":
+        return to_add_files(txn.filter_files_for_partitions(stage.adds, columns=FILE_COLUMNS))
+    if write.replace_where is None:
+        return to_add_files(txn.filter_files(columns=FILE_COLUMNS))
+    predicate = view.predicate_of(stage, write.replace_where)
+    if not predicate.partition_only:
+        txn.track_read_predicates(predicate)
+        return None
+    files = to_add_files(txn.filter_files(predicate, columns=FILE_COLUMNS))
+    if not predicate.zone_dependent:
+        return files
+    # For files that need a time zone, Spark wrote the rows that stay; with change data, the stage lists the other files too.
+    listed = {remove.path for remove in stage.removes}
+    return [file for file in files if file.path not in listed and predicate.selects_partition(file.partition_values)]

@@ -1,0 +1,245 @@
+"""CREATE TABLE, CREATE OR REPLACE TABLE and REPLACE TABLE, without Spark.
+
+ALTER TABLE as a stage of a transaction: the changes are planned here and made by the commit.
+
+Only ADD CONSTRAINT, and SET NOT NULL on columns without null counts, need Spark to look at rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from airflow_delta.contract.changes import Change, changes_from
+from airflow_delta.contract.files import partition_text
+from airflow_delta.contract.operations import ConstraintArguments, CreateArguments
+from airflow_delta.contract.payloads import DeclaredReads, Json, StagedWrite, TransactionHandle
+from airflow_delta.contract.request import StageReport, StageRequest
+from airflow_delta.exceptions import (
+    AppendOnlyException,
+    DeltaIllegalArgumentException,
+    DeltaTableAlreadyExistsException,
+    DeltaTableNotFoundException,
+    InvariantViolationException,
+    StageConflictException,
+)
+from airflow_delta.table.definition.altered_table import MODE, AlteredTable, handle_of, is_not_null, table_as_read
+from airflow_delta.table.definition.apply_changes import after_writes, apply_changes
+from airflow_delta.table.definition.columns_sql import schema_of_columns
+from airflow_delta.table.definition.create import OPERATIONS, define_table
+from airflow_delta.table.stage.scan import candidate_files, scan_of
+from airflow_delta.table.stage.stage_view import SparkWork, StageView
+
+if TYPE_CHECKING:
+    from airflow_delta.log import AddFile
+    from airflow_delta.log.schema.walk import Path
+
+
+MODES = tuple(OPERATIONS)
+
+
+def plan_create(
+    stage: StageView,
+    *,
+    schema: str,
+    partition_by: Sequence[str] = (),
+    cluster_by: Sequence[str] = (),
+    properties: Mapping[str, str] | None = None,
+    description: str | None = None,
+    mode: str = "create",
+) -> StagedWrite:
+    """Stage the creation or replacement of a table; history is kept.
+
+    Stages planned on top of it (``after=``) write into the new table; the commit is one version.
+
+    :param schema: columns as SQL (``definition.columns_sql``), or Spark's JSON form.
+    :param cluster_by: up to four columns; dots lead into structs.
+    :param properties: table properties; those of a replaced table are dropped.
+    :param mode: ``create``, ``create_or_replace``, ``replace`` or ``create_if_not_exists``.
+    :raises DeltaTableAlreadyExistsException: if the table exists and is not to be replaced.
+    :raises DeltaTableNotFoundException: if there is no table to replace.
+    :raises DeltaAnalysisException: if schema, partitioning, clustering or an expression is not valid.
+    """
+    handle = stage.handle
+    if stage.stages:
+        raise StageConflictException(
+            f"Stage {stage.task_id} creates table {handle.table}: it cannot build on other stages, only they on it.",
+            table=handle.table,
+        )
+    stage.check_open()
+    check_create(handle, mode)
+    if mode == "create_if_not_exists" and handle.read_version >= 0:
+        return stage.staged(mode="append")
+    definition = define_table(
+        handle,
+        stage.snapshot,
+        mode=mode,
+        schema=schema_of_columns(schema),
+        partition_by=partition_by,
+        cluster_by=cluster_by,
+        properties=properties,
+        description=description,
+    )
+    metadata = definition["metaData"]
+    return stage.staged(
+        schema_string=metadata["schemaString"],
+        partition_columns=tuple(metadata.get("partitionColumns", ())),
+        **defining(handle, definition),
+    )
+
+
+def defining(handle: TransactionHandle, definition: Json, *, as_select: bool = False) -> Json:
+    """Return the fields of a staged write that defines the table and replaces an existing one."""
+    # To Delta, CREATE OR REPLACE TABLE AS SELECT is never a blind append, even if it creates the table.
+    overwrites = handle.read_version >= 0 or (as_select and definition["mode"] == "create_or_replace")
+    return {
+        "operation": OPERATIONS[definition["mode"]] + (" AS SELECT" if as_select else ""),
+        "mode": "overwrite" if overwrites else "append",
+        "overwrite_schema": handle.read_version >= 0,
+        "definition": definition,
+    }
+
+
+def check_create(handle: TransactionHandle, mode: str) -> None:
+    """Check that the table exists, or not, as the mode requires.
+
+    :raises DeltaTableAlreadyExistsException: if the table exists and is not to be replaced.
+    :raises DeltaTableNotFoundException: if there is no table to replace.
+    :raises AppendOnlyException: if the table that would be replaced only takes appends.
+    """
+    if mode not in MODES:
+        raise DeltaIllegalArgumentException(f"mode must be one of {', '.join(MODES)}, got {mode!r}", table=handle.table)
+    exists = handle.read_version >= 0
+    if exists and mode == "create":
+        raise DeltaTableAlreadyExistsException(
+            f"There already is a table at {handle.table}, version {handle.read_version} (TABLE_OR_VIEW_ALREADY_EXISTS). Use "
+            "mode='create_if_not_exists' to leave it, or 'create_or_replace' to replace it.",
+            table=handle.table,
+            version=handle.read_version,
+        )
+    if not exists and mode == "replace":
+        raise DeltaTableNotFoundException(
+            f"There is no table to replace at {handle.table}. Use mode='create_or_replace'.", table=handle.table
+        )
+    append_only = handle.configuration.get("delta.appendOnly", "false").lower() == "true"
+    if exists and "replace" in mode and append_only:
+        raise AppendOnlyException(
+            f"Table {handle.table} version {handle.read_version} only takes appends (delta.appendOnly=true, "
+            "DELTA_CANNOT_MODIFY_APPEND_ONLY) and cannot be replaced. Unset the property first.",
+            table=handle.table,
+            version=handle.read_version,
+        )
+
+
+def handle_of_new(handle: TransactionHandle, create: CreateArguments) -> TransactionHandle:
+    """Return the handle of a table whose columns come from the rows of CREATE TABLE AS SELECT."""
+    from airflow_delta.log.features import column_mapping
+    from airflow_delta.log.features.properties import validate
+    from airflow_delta.table.start.begin import DEFAULT_CONFIGURATION
+
+    configuration = validate({**DEFAULT_CONFIGURATION, **create.properties}, table=handle.table)
+    highest = handle.configuration.get(column_mapping.MAX_COLUMN_ID)
+    if highest is not None and column_mapping.mode(configuration) != "none":
+        configuration[column_mapping.MAX_COLUMN_ID] = highest  # ids of dropped columns are not reused
+    return replace(handle, schema_string=None, partition_columns=create.partition_by, configuration=configuration, features=())
+
+
+CHECK_OPERATION = "ADD CONSTRAINT"
+"""``StageRequest.operation`` of a look at rows."""
+
+
+def plan_alter(stage: StageView, changes: Sequence[Change | Mapping[str, Any]]) -> StagedWrite | SparkWork:
+    """Plan changes of the table, made in order: return the staged write, or what Spark has to check first.
+
+    :param changes: see :mod:`airflow_delta.contract.changes`; values, or their JSON form.
+    :raises DeltaTableNotFoundException: if the table does not exist.
+    :raises DeltaError: if a change cannot be made.
+    :raises InvariantViolationException: if a column that is to be NOT NULL holds a null.
+    """
+    given = changes_from(changes)
+    handle = stage.handle
+    before = after_writes(handle, table_as_read(handle, stage.snapshot), [earlier.write for earlier in stage.stages])
+    table = apply_changes(before, given)
+    added = table.operations[len(before.operations) :]
+    columns = tuple(table.metadata.partition_columns)
+    staged = stage.staged(
+        mode=MODE,
+        operation=added[0].name if len({operation.name for operation in added}) == 1 else "ALTER TABLE",
+        schema_string=table.metadata.schema_string,
+        partition_columns=columns,
+        reads=DeclaredReads(whole_table=table.reads_table),
+        changes=tuple(change.to_dict() for change in given),
+    )
+    constraints = {name: text for name, text in table.constraints.items() if before.constraints.get(name) != text}
+    not_null = [path for path in table.not_null if path not in before.not_null and is_not_null(table.schema, path)]
+    if not constraints and not not_null:
+        return staged
+    files = candidate_files(stage, None)
+    if not constraints:
+        files = _undecided(table, files, not_null)
+        if not files:
+            return staged
+    request = stage.request(
+        ConstraintArguments(constraints=constraints, not_null=tuple(not_null), staged=staged.to_dict()),
+        operation=CHECK_OPERATION,
+        mode=MODE,
+        schema_string=table.metadata.schema_string,
+        partition_columns=columns,
+        rewrite=scan_of(stage, files, target=handle_of(handle, table)),
+    )
+    return SparkWork(request, partial(collect_constraint, stage))
+
+
+def collect_constraint(stage: StageView, request: StageRequest, report: StageReport) -> StagedWrite:
+    """Return the staged write of changes that passed the check on Spark.
+
+    :raises StagingException: if the report belongs to another attempt.
+    """
+    stage.reported(request, report)
+    return StagedWrite.from_dict(ConstraintArguments.of(request).staged)
+
+
+def _undecided(table: AlteredTable, files: Sequence[AddFile], paths: Sequence[Path]) -> list[AddFile]:
+    """Return the files of which only the rows can show whether they have a null in a column.
+
+    :raises InvariantViolationException: if a file has one.
+    """
+    undecided: set[str] = set()
+    for path in paths:
+        for file, nulls in zip(files, _nulls(table, files, path), strict=True):
+            # The nulls of a file with a deletion vector may be in rows that are deleted.
+            if nulls is None or (nulls and file.deletion_vector is not None):
+                undecided.add(file.path)
+            elif nulls:
+                raise InvariantViolationException(
+                    f"Column {'.'.join(path)} of table {table.table} version {table.version} cannot be NOT NULL: {file.path} "
+                    f"holds at least {nulls} rows without a value. Give them one, or delete them.",
+                    table=table.table,
+                    version=table.version,
+                )
+    return [file for file in files if file.path in undecided]
+
+
+def _nulls(table: AlteredTable, files: Sequence[AddFile], path: Path) -> list[int | None]:
+    """Return how many nulls a column has in each file, ``None`` if only the rows can tell."""
+    physical: list[str] = []
+    kind: Any = table.schema
+    for name in path:
+        field = kind.find(name) if hasattr(kind, "find") else None
+        if field is None:
+            return [None] * len(files)
+        physical.append(field.physical_name)
+        kind = field.data_type
+    if any(physical[0] in file.partition_values for file in files):
+        return [0 if partition_text(file.partition_values, physical[0]) else 1 for file in files]
+    import pyarrow as pa
+
+    from airflow_delta.log.arrow.arrays import array
+    from airflow_delta.log.expressions.ast import ColumnReference
+    from airflow_delta.log.statistics.credible import null_counts
+    from airflow_delta.log.statistics.data_skipping import column_has_bounds
+
+    column = ColumnReference(tuple(path), tuple(physical), kind, is_partition=False)
+    return null_counts(array([file.stats for file in files], pa.string()), column, bounded=column_has_bounds(column))

@@ -1,0 +1,296 @@
+"""Plan a read of the table in the worker: the files to read, and the rows deleted from them."""
+
+from __future__ import annotations
+
+import base64
+import uuid
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from airflow_delta.contract.files import SCAN_DIRECTORY, partition_text, transaction_directory
+from airflow_delta.contract.payloads import WORD_BITS, ScanFile, ScanPlan, ScanVector, TransactionHandle
+from airflow_delta.exceptions import DeltaAnalysisException, DeltaTableNotFoundException
+from airflow_delta.log.features import column_mapping
+from airflow_delta.log.statistics.statistics import live_records, num_records
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyroaring import BitMap64
+
+    from airflow_delta.log import AddFile
+    from airflow_delta.log.delta_log import DeltaLog
+    from airflow_delta.log.expressions.predicate import Predicate
+    from airflow_delta.table.stage.view import TransactionView
+
+MAX_INLINE_WORDS = 4096
+"""Words of 64 rows that fit into the plan; more go into a file that Spark reads."""
+
+_POSITIONS_AT_ONCE = 1 << 20
+
+
+def plan_scan(view: TransactionView, predicate: str | None = None) -> ScanPlan:
+    """Plan a read of the table at the version that the transaction reads, or as earlier stages of the transaction leave it.
+
+    The worker prunes partitions, skips files by statistics and decodes deletion vectors: Spark gets the deleted rows in a form
+    that it can join. :func:`airflow_delta.spark.read.read_plan_files` returns live rows only, so the copies of a rewrite need no
+    deletion vector; the ``remove`` of the rewritten file has the descriptor of its ``add`` (:meth:`AddFile.remove` copies it).
+
+    :raises DeltaTableNotFoundException: if the table does not exist yet.
+    :raises VersionNotFoundException: if the log no longer holds the version.
+    :raises DeltaFileNotFoundException: if a deletion vector is gone.
+    :raises DeltaLogCorruptedException: if a deletion vector is damaged.
+    """
+    if not view.exists:
+        raise DeltaTableNotFoundException(
+            f"Table {view.handle.table} did not exist when the transaction began, so there is nothing to read. The commit "
+            "creates it: leave out read=, and in a function ask table.exists before table(). Or create it first, with "
+            "DeltaCreateTableOperator.",
+            table=view.handle.table,
+        )
+    parsed = None if predicate is None else view.predicate(predicate)
+    return scan_of(view, candidate_files(view, parsed), parsed)
+
+
+def candidate_files(view: TransactionView, predicate: Predicate | None) -> list[AddFile]:
+    """Return the files that may hold rows that a predicate selects, after earlier stages."""
+    # A table that an earlier stage defines need not have had the predicate's columns before.
+    replaced = any(stage.write.definition for stage in view.stages)
+    files = view.snapshot.add_files(predicate) if view.handle.read_version >= 0 and not replaced else []
+    if not view.stages:
+        return files
+    live = view.live_files(files)
+    return [file for file in live if predicate is None or predicate.matches_partition(file.partition_values)]
+
+
+def undecided_files(view: TransactionView, predicate: Predicate) -> list[AddFile]:
+    """Return the files for which the time zone of the Spark session decides whether a predicate on partitions selects them.
+
+    Their timestamps have no zone; as in Delta, the reader decides what they mean.
+    """
+    if not predicate.zone_dependent:
+        return []
+    files = candidate_files(view, predicate)
+    return [file for file in files if not predicate.selects_partition(file.partition_values)]
+
+
+def zone_needed(handle: TransactionHandle, predicate: Predicate, what: str) -> DeltaAnalysisException:
+    """Return the error of an operation on whole partitions that cannot determine which ones a predicate selects."""
+    return DeltaAnalysisException(
+        f"{what}, partitions of table {handle.table} version {handle.read_version} are replaced whole, and whether "
+        f"{predicate.text} selects some of them depends on the time zone of the reader: their timestamps have none. Choose a "
+        "range that ends at least 18 hours away from them, or run a DELETE first, which Spark decides.",
+        table=handle.table,
+        version=handle.read_version,
+    )
+
+
+def scan_of(
+    view: TransactionView,
+    files: Sequence[AddFile],
+    predicate: Predicate | None = None,
+    *,
+    target: TransactionHandle | None = None,
+) -> ScanPlan:
+    """Return the plan to read given files of the table.
+
+    :param predicate: the predicate that they were selected for.
+    :param target: whose schema to read them with; default: that of the view.
+    """
+    target = view.target if target is None else target
+    return scan_files(
+        view.log,
+        files,
+        transaction_id=view.handle.transaction_id,
+        version=view.handle.read_version,
+        schema_string=target.schema_string or view.snapshot.metadata.schema_string,
+        partition_columns=target.partition_columns,
+        configuration=target.configuration,
+        predicate=predicate,
+        spark_table_uri=view.spark_table_uri,
+    )
+
+
+def scan_files(
+    log: DeltaLog,
+    files: Sequence[AddFile],
+    *,
+    transaction_id: str,
+    version: int,
+    schema_string: str,
+    partition_columns: Sequence[str],
+    configuration: Mapping[str, str],
+    predicate: Predicate | None = None,
+    spark_table_uri: str | None = None,
+) -> ScanPlan:
+    """Return the plan to read given files of a version.
+
+    :param transaction_id: names the directory of the rows that deletion vectors mark, when they are many.
+    """
+    check_partition_values(files, schema_string, partition_columns, log.uri, version)
+    vectors, deleted_rows = _deleted_rows(log, files, transaction_id)
+    return ScanPlan(
+        transaction_id=transaction_id,
+        table=spark_table(log, spark_table_uri),
+        read_version=version,
+        schema_string=schema_string,
+        partition_columns=tuple(partition_columns),
+        predicate=None if predicate is None else predicate.text,
+        column_mapping=column_mapping.mode(configuration),
+        files=tuple(
+            ScanFile(
+                path=f.path,
+                partition_values=dict(f.partition_values),
+                size=f.size,
+                deletion_vector=vectors.get(position),
+                num_records=live_records(f),
+            )
+            for position, f in enumerate(files)
+        ),
+        deleted_rows=deleted_rows,
+    )
+
+
+def check_partition_values(
+    files: Sequence[AddFile], schema_string: str, partition_columns: Sequence[str], table: str, version: int
+) -> None:
+    """Refuse files whose partition values Spark would cast in another way than they are read here, or to null.
+
+    :raises DeltaAnalysisException: if a file has such a value.
+    """
+    if not files or not partition_columns:
+        return
+    from airflow_delta.log.schema.partition_values import parse_partition_value
+    from airflow_delta.log.schema.types import parse_schema
+
+    for field in parse_schema(schema_string).select(partition_columns).fields:
+        known: set[str | None] = set()
+        for file in files:
+            text = partition_text(file.partition_values, field.physical_name)
+            if text in known:
+                continue
+            known.add(text)
+            try:
+                parse_partition_value(text, field.data_type, field.name)
+            except DeltaAnalysisException as error:
+                raise DeltaAnalysisException(
+                    f"Data file {file.path} of table {table} version {version} cannot be read: {error.message}. Another writer "
+                    "wrote it; let that writer rewrite the partition.",
+                    table=table,
+                    version=version,
+                ) from error
+
+
+def spark_table(log: DeltaLog, given: str | None = None) -> str:
+    """Return the URI of the table as Spark reaches it, not URL-encoded."""
+    if given is not None:
+        return given.rstrip("/")
+    if log.store.local_root is not None:
+        return f"file://{log.store.local_root}"
+    from airflow_delta.table.stage.spark_uri import spark_uri
+
+    return spark_uri(log.uri, log.store.options)
+
+
+def _deleted_rows(log: DeltaLog, files: Sequence[AddFile], transaction_id: str) -> tuple[dict[int, ScanVector], str | None]:
+    """Return the vectors by position of their file, and the path of their words if these do not fit into the plan."""
+    marked = [(position, f, f.deletion_vector) for position, f in enumerate(files) if f.deletion_vector is not None]
+    if not marked:
+        return {}, None
+    from airflow_delta.log.actions.deletion_vectors import read_deletion_vectors
+
+    bitmaps = read_deletion_vectors(
+        log.store, [descriptor for _, _, descriptor in marked], [num_records(file.stats) for _, file, _ in marked]
+    )
+    chunks = ((number, words) for number, bitmap in enumerate(bitmaps) for words in word_chunks(bitmap))
+    counts = [0] * len(bitmaps)
+    first: list[list[pa.Table]] = [[] for _ in bitmaps]
+    total = 0
+    for number, words in chunks:
+        first[number].append(words)
+        counts[number] += words.num_rows
+        total += words.num_rows
+        if total > MAX_INLINE_WORDS:
+            break
+    inline = total <= MAX_INLINE_WORDS
+    path = None
+    if not inline:
+        started = ((number, words) for number, some in enumerate(first) for words in some)
+        path = _put_words(log, chain(started, _counted(chunks, counts)), transaction_id)
+    vectors = {
+        position: ScanVector(
+            number=number,
+            cardinality=descriptor.cardinality,
+            num_words=counts[number],
+            words=_as_text(first[number]) if inline else None,
+        )
+        for number, (position, _, descriptor) in enumerate(marked)
+    }
+    return vectors, path
+
+
+def _counted(chunks: Iterable[tuple[int, pa.Table]], counts: list[int]) -> Iterator[tuple[int, pa.Table]]:
+    for number, words in chunks:
+        counts[number] += words.num_rows
+        yield number, words
+
+
+def word_chunks(bitmap: BitMap64) -> Iterator[pa.Table]:
+    """Yield the positions as words of 64: ``number`` (int64) and ``word`` (int64, bit for bit).
+
+    In chunks: a vector of a few bytes may mark all rows of a large file.
+    """
+    from pyroaring import BitMap64
+
+    start = next(iter(bitmap), None)
+    while start is not None:
+        start -= start % 64
+        yield _words(bitmap & BitMap64(range(start, start + _POSITIONS_AT_ONCE)))
+        start = next(bitmap.iter_equal_or_larger(start + _POSITIONS_AT_ONCE), None)
+
+
+def _words(bitmap: BitMap64) -> pa.Table:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from airflow_delta.log.arrow.arrays import array, scalar
+
+    data = bitmap.to_array()
+    positions = pa.Array.from_buffers(pa.uint64(), len(data), [None, pa.py_buffer(data)])
+    bits = pc.shift_left(scalar(1, pa.uint64()), pc.bit_wise_and(positions, scalar(63, pa.uint64())))
+    # Positions are sorted, so those of one word follow each other. Each bit is there once, so their sum is their union; sums wrap
+    # around, and so does the difference of two.
+    words = pc.run_end_encode(pc.shift_right(positions, scalar(6, pa.uint64())).cast(pa.int64()))
+    sums = pc.cumulative_sum(bits).take(pc.subtract(words.run_ends, scalar(1, pa.int32())))
+    before = pa.concat_arrays([array([0], pa.uint64()), sums[:-1]])
+    return pa.table([words.values, pc.subtract(sums, before).view(pa.int64())], names=["number", "word"])
+
+
+def _as_text(chunks: Sequence[pa.Table]) -> str:
+    import struct
+
+    pairs = chain.from_iterable(
+        zip(words.column("number").to_pylist(), words.column("word").to_pylist(), strict=True) for words in chunks
+    )
+    return base64.b64encode(zlib.compress(b"".join(struct.pack("<qq", *pair) for pair in pairs))).decode()
+
+
+def _put_words(log: DeltaLog, chunks: Iterable[tuple[int, pa.Table]], transaction_id: str) -> str:
+    """Write the words of all vectors into one file as they come."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    from airflow_delta.log.arrow.arrays import scalar
+
+    schema = pa.schema([pa.field("key", pa.int64(), nullable=False), pa.field("word", pa.int64(), nullable=False)])
+    path = f"{transaction_directory(transaction_id)}/{SCAN_DIRECTORY}/{uuid.uuid4()}.parquet"
+    with log.store.scratch_file() as file:
+        with pq.ParquetWriter(file, schema, compression="snappy") as writer:
+            for number, words in chunks:
+                key = pc.add(words.column("number"), scalar(number << WORD_BITS))
+                writer.write_table(pa.table([key, words.column("word")], schema=schema))
+        file.seek(0)
+        log.store.put_file(path, file)
+    return path

@@ -1,0 +1,279 @@
+"""One attempt of a stage: what it works on, what it asks of Spark, what it hands to the commit.
+
+New columns of a stage, checked against the latest schema: a conflict shows before anybody approves the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from airflow_delta.contract.files import (
+    INLINE_LIMIT,
+    MANIFEST_NAME,
+    attempt_directory,
+    decode_actions,
+    encode_manifest,
+    manifest_ref,
+    stage_key,
+)
+from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
+from airflow_delta.contract.request import Arguments, StageReport, StageRequest
+from airflow_delta.exceptions import DeltaIllegalStateException, MetadataChangedException, StagingException
+from airflow_delta.log.actions.actions import Action, AddCDCFile, RemoveFile, encode_action
+from airflow_delta.table.files.adds import DataFiles
+from airflow_delta.table.stage.after import stage_id
+from airflow_delta.table.stage.load import parse_staged
+from airflow_delta.table.stage.scan import spark_table
+from airflow_delta.table.stage.staged_paths import check_paths
+from airflow_delta.table.stage.view import TransactionView, load_stages, opened
+
+if TYPE_CHECKING:
+    from airflow_delta.log.delta_log import DeltaLog
+    from airflow_delta.table.stage.view import TransactionView
+
+
+def check_new_columns(view: TransactionView, write: StagedWrite) -> None:
+    """Check that the schema still lets a stage that adds columns be committed.
+
+    :raises MetadataChangedException: if the schema has changed since, other than by these very columns.
+    """
+    log, handle = view.log, view.handle
+    if not write.merge_schema or write.overwrite_schema or write.after or write.definition or handle.read_version < 0:
+        return
+    from airflow_delta.table.definition.evolve import new_metadata
+    from airflow_delta.transaction import OptimisticTransaction
+    from airflow_delta.transaction.conflicts.metadata import adds_columns_of, only_adds_columns
+
+    read = view.snapshot
+    metadata = new_metadata(handle, read, [write])
+    latest = log.update()
+    if metadata is None or latest.version == read.version or latest.metadata.schema_string == read.metadata.schema_string:
+        return
+    txn = OptimisticTransaction(log, read, txn_id=handle.transaction_id)
+    txn.update_metadata(metadata)
+    if only_adds_columns(read.metadata, txn.metadata) and adds_columns_of(txn.metadata, latest.metadata):
+        return
+    raise MetadataChangedException(
+        f"Stage {write.stage} adds columns to table {log.uri}, whose schema has changed since version {handle.read_version}, "
+        f"which the transaction reads (the table is at version {latest.version} now): the commit would conflict. "
+        "Clear the start task.",
+        table=log.uri,
+        winning_version=latest.version,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageView(TransactionView):
+    """The view of one attempt of a stage.
+
+    :param attempt: unique name of this execution (:func:`airflow_delta.contract.files.new_attempt`).
+    """
+
+    task_id: str
+    map_index: int = -1
+    attempt: str
+
+    @property
+    def key(self) -> str:
+        """Name of the stage in paths."""
+        return stage_key(self.task_id, self.map_index)
+
+    @property
+    def directory(self) -> str:
+        """Directory of the attempt, relative to the table."""
+        return attempt_directory(self.handle.transaction_id, self.key, self.attempt)
+
+    @property
+    def after(self) -> tuple[str, ...]:
+        """Ids of the stages that this one is planned on top of."""
+        return tuple(stage_id(stage.write) for stage in self.stages)
+
+    def check_open(self) -> None:
+        """Refuse to stage for a committed transaction.
+
+        :raises DeltaIllegalStateException: if the transaction is committed.
+        """
+        committed = self.handle.committed
+        if committed is not None:
+            raise DeltaIllegalStateException(
+                f"Transaction {self.handle.app_id!r} is committed in version {committed.version} of table {self.handle.table}; "
+                "there is nothing to stage. Clear the start task with another rerun_policy to do it again.",
+                table=self.handle.table,
+                version=committed.version,
+            )
+
+    def request(
+        self,
+        arguments: Arguments,
+        *,
+        mode: str,
+        operation: str = "WRITE",
+        options: Mapping[str, Any] | None = None,
+        **fields: Any,
+    ) -> StageRequest:
+        """Return what Spark is asked to do.
+
+        :param options: options of Spark's Parquet writer.
+        :param fields: other fields of :class:`~airflow_delta.contract.request.StageRequest`; schema and partitioning are by
+            default those of :attr:`target`.
+        """
+        earlier = tuple(stage.write.to_dict() for stage in self.stages)
+        planned = {"schema_string": self.target.schema_string, "partition_columns": self.target.partition_columns, **fields}
+        return StageRequest(
+            transaction_id=self.handle.transaction_id,
+            table=spark_table(self.log, self.spark_table_uri),
+            read_version=self.handle.read_version,
+            stage=self.key,
+            task_id=self.task_id,
+            map_index=self.map_index,
+            attempt=self.attempt,
+            directory=self.directory,
+            operation=operation,
+            mode=mode,
+            options={key: str(value) for key, value in (options or {}).items()},
+            arguments=replace(arguments, after=self.after, earlier=earlier).to_dict(),
+            **planned,
+        )
+
+    def reported(self, request: StageRequest, report: StageReport) -> StageView:
+        """Return the view of the attempt that a report is of: an earlier one if its job was taken over.
+
+        :raises StagingException: if the report is not that of the request, or names directories outside the attempt.
+        """
+        asked = {"transaction_id": self.handle.transaction_id, "stage": request.stage, "attempt": request.attempt}
+        for name, expected in asked.items():
+            if getattr(report, name) != expected:
+                raise StagingException(
+                    f"The report of stage {request.stage} is of another execution: {name} is {getattr(report, name)!r}, expected "
+                    f"{expected!r}. Clear the start task with everything downstream.",
+                    table=self.handle.table,
+                    version=self.handle.read_version,
+                )
+        names = (*report.directories, *report.copied_directories, *report.change_directories, *report.vector_directories)
+        if any("/" in name or name.startswith(".") for name in names):
+            raise StagingException(
+                f"The report of stage {request.stage} names directories outside its attempt", table=self.handle.table
+            )
+        given = Arguments.of(request)
+        same = (request.task_id, request.map_index, request.attempt) == (self.task_id, self.map_index, self.attempt)
+        stage = self if same else replace(self, task_id=request.task_id, map_index=request.map_index, attempt=request.attempt)
+        return stage if given.after == self.after else _with_stages(stage, given.earlier)
+
+    def staged(
+        self,
+        new: DataFiles | None = None,
+        copied: DataFiles | None = None,
+        removes: Sequence[RemoveFile] = (),
+        change_files: Sequence[AddCDCFile] = (),
+        *,
+        mode: str,
+        **fields: Any,
+    ) -> StagedWrite:
+        """Return what the attempt hands to the commit: its actions, inline or in a manifest beside the files.
+
+        :param new: files with new rows.
+        :param copied: files with rows of replaced files.
+        :param fields: other fields of :class:`~airflow_delta.contract.payloads.StagedWrite`; they override what is counted here.
+        :raises MetadataChangedException: if the stage adds columns, and the table has got others since.
+        """
+        new, copied = new or DataFiles(), copied or DataFiles()
+        adds = [*new.adds, *copied.adds]
+        actions: list[Action] = [*removes, *adds, *change_files]
+        lines = [encode_action(action) for action in actions]
+        data = encode_manifest(lines)
+        if len(data) <= INLINE_LIMIT:
+            fields["actions"] = decode_actions(lines)
+        else:
+            path = f"{self.directory}/{MANIFEST_NAME}"
+            self.log.store.put(path, data)
+            fields["manifest"] = manifest_ref(path, data, len(lines))
+        counted = {
+            "num_files": len(adds),
+            "num_removed_files": len(removes),
+            "num_records": new.rows,
+            "num_copied_records": copied.rows,
+            "num_change_files": len(change_files),
+            "num_bytes": sum(add.size for add in adds),
+        }
+        write = StagedWrite(
+            transaction_id=self.handle.transaction_id,
+            stage=self.key,
+            task_id=self.task_id,
+            map_index=self.map_index,
+            attempt=self.attempt,
+            mode=mode,
+            **{
+                "after": self.after,
+                "schema_string": self.target.schema_string or "",
+                "partition_columns": self.target.partition_columns,
+                **counted,
+                **fields,
+            },
+        )
+        check_new_columns(self, write)
+        return write
+
+
+@dataclass(frozen=True)
+class SparkWork:
+    """The Spark work of a planned operation, and how its report is used.
+
+    :param collect: turns the report on a request into the staged write. The request may come from an earlier try that asked for
+        the same work.
+    """
+
+    request: StageRequest
+    collect: Callable[[StageRequest, StageReport], StagedWrite]
+
+
+def open_stage(
+    log: DeltaLog,
+    handle: TransactionHandle,
+    *,
+    task_id: str,
+    map_index: int = -1,
+    attempt: str,
+    after: Sequence[StagedWrite | Mapping[str, Any]] = (),
+    spark_table_uri: str | None = None,
+) -> StageView:
+    """Return the view that a stage works with from its plan to its staged write.
+
+    :param attempt: unique name of this execution (:func:`airflow_delta.contract.files.new_attempt`).
+    :param after: staged writes of the earlier stages that this one is planned on top of.
+    :param spark_table_uri: URI of the table as Spark reaches it, when it is not the worker's.
+    :raises HandleMismatchException: if the log says otherwise about the table than the handle.
+    :raises ManifestException: if a manifest is missing, truncated or altered.
+    :raises StageConflictException: if an earlier stage builds on one that is not given.
+    """
+    stage = StageView(
+        log=log,
+        handle=handle,
+        read=opened(log, handle),
+        spark_table_uri=spark_table_uri,
+        task_id=task_id,
+        map_index=map_index,
+        attempt=attempt,
+    )
+    return _with_stages(stage, after) if after else stage
+
+
+def skipped(stage: StageView, *, mode: str = "append") -> StagedWrite:
+    """Return the staged write of a stage with nothing to do: its transaction is already committed.
+
+    It carries the totals of that commit, so that a check between stage and commit judges the rows in the table.
+    """
+    committed = stage.handle.committed
+    totals = {} if committed is None else {name: getattr(committed, name) for name in _TOTALS}
+    return stage.staged(mode=mode, already_committed=True, **totals)
+
+
+_TOTALS = ("num_files", "num_removed_files", "num_records", "num_bytes")
+
+
+def _with_stages(stage: StageView, writes: Sequence[StagedWrite | Mapping[str, Any]]) -> StageView:
+    own = [write for write in parse_staged(stage.handle, writes) if not write.already_committed]
+    view = replace(stage, stages=load_stages(stage.log, stage.handle, own))
+    check_paths(stage.handle, view.stages, stage.log.store, lambda: view.snapshot)
+    return view

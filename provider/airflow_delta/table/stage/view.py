@@ -1,0 +1,189 @@
+"""What a task of a transaction works on: opened once, read once, and passed down."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
+from airflow_delta.log.actions.actions import AddFile
+from airflow_delta.log.actions.reconciliation import FileKey, file_key
+from airflow_delta.table.stage.after import handle_after, in_order, predicate_of, stage_id
+from airflow_delta.table.stage.load import StageActions, load_actions
+from airflow_delta.table.stage.staged_paths import check_paths
+from airflow_delta.table.state.read_snapshot import check_handle, snapshot_of_transaction
+
+if TYPE_CHECKING:
+    from airflow_delta.log import Snapshot
+    from airflow_delta.log.delta_log import DeltaLog
+    from airflow_delta.log.expressions.predicate import Predicate
+    from airflow_delta.log.schema.types import StructType
+    from airflow_delta.transaction.reads.read_set import PartitionSet
+
+
+class ReadVersion:
+    """The version that a transaction reads, looked up on first use: an append never needs it."""
+
+    def __init__(self, log: DeltaLog, handle: TransactionHandle, known: Snapshot | None = None) -> None:
+        self._log = log
+        self._handle = handle
+        self._known = known
+
+    @cached_property
+    def snapshot(self) -> Snapshot:
+        """Return the snapshot; raises as :func:`~airflow_delta.table.state.read_snapshot.snapshot_of_transaction` does."""
+        return snapshot_of_transaction(self._log, self._handle) if self._known is None else self._known
+
+
+def opened(log: DeltaLog, handle: TransactionHandle) -> ReadVersion:
+    """Return the version that a transaction reads, once its log has confirmed what the handle says about the table.
+
+    Every task calls this before it works on the table: the rules that rows must keep come from the log, not from XCom.
+
+    :raises HandleMismatchException: if the handle says otherwise.
+    """
+    read = ReadVersion(log, handle)
+    if handle.read_version >= 0 and handle.committed is None:  # otherwise nothing is staged
+        check_handle(handle, read.snapshot)
+    return read
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransactionView:
+    """A transaction as one of its tasks sees it.
+
+    :param handle: as the start task returned it.
+    :param stages: with their actions, each after those that it was planned on top of. For a stage: those that it builds on;
+        for audit and commit: all.
+    :param spark_table_uri: URI of the table as Spark reaches it, when it is not the worker's.
+    :param given_target: replaces :attr:`target` where rows define the table.
+    """
+
+    log: DeltaLog
+    handle: TransactionHandle
+    read: ReadVersion
+    stages: tuple[StageActions, ...] = ()
+    spark_table_uri: str | None = None
+    given_target: TransactionHandle | None = None
+    _seen: dict[str, TransactionHandle] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _predicates: dict[tuple[str, str], Predicate] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """Return the version that the transaction reads; its version is -1 if there was no table."""
+        return self.read.snapshot
+
+    @cached_property
+    def target(self) -> TransactionHandle:
+        """The handle with schema, partitioning and properties as the stages leave them."""
+        return self.given_target if self.given_target is not None else handle_after(self.handle, self.stages)
+
+    @cached_property
+    def schema(self) -> StructType:
+        """The schema of :attr:`target`; empty while the columns are unknown."""
+        from airflow_delta.log.schema.types import StructType, parse_schema
+
+        return StructType(()) if self.target.schema_string is None else parse_schema(self.target.schema_string)
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a table, committed or staged."""
+        return self.handle.read_version >= 0 or bool(self.stages)
+
+    def predicate(self, text: str) -> Predicate:
+        """Return a predicate on the columns of :attr:`target`.
+
+        :raises PredicateException: if it does not parse or names an unknown column.
+        """
+        from airflow_delta.log.expressions.predicate import Predicate
+
+        schema = self.schema if self.target.schema_string is not None else self.snapshot.schema
+        if (known := self._predicates.get(("", text))) is None:
+            known = Predicate.parse(
+                text, schema, self.target.partition_columns, table=self.target.table, version=self.target.read_version
+            )
+            self._predicates["", text] = known
+        return known
+
+    # -- stages ---------------------------------------------------------------------------------------------------------------
+
+    def seen_by(self, stage: StageActions) -> TransactionHandle:
+        """Return the handle of the table that a stage was planned on, whose columns its predicates name."""
+        key = stage_id(stage.write)
+        if key not in self._seen:
+            before = [other for other in self.stages if stage_id(other.write) in stage.write.after]
+            self._seen[key] = handle_after(self.handle, before)
+        return self._seen[key]
+
+    def predicate_of(self, stage: StageActions, text: str) -> Predicate:
+        """Return a predicate of a staged write; it may name columns that this stage or an earlier one adds.
+
+        :raises PredicateException: if neither the table nor the staged write has the columns.
+        """
+        key = stage_id(stage.write), text
+        if key not in self._predicates:
+            self._predicates[key] = predicate_of(self.seen_by(stage), stage.write, text)
+        return self._predicates[key]
+
+    def gone(self, live: Iterable[AddFile], stage: StageActions) -> list[FileKey]:
+        """Return which live files a stage removes: whole, or because it has rewritten their rows."""
+        listed = {file_key(remove) for remove in stage.removes}
+        selects = self._selection(stage)
+        return [key for file in live if (key := file_key(file)) in listed or selects(file)]
+
+    def live_files(self, files: Iterable[AddFile]) -> list[AddFile]:
+        """Return the files of the table after the stages.
+
+        :param files: of the version that the transaction reads; may be a selection of them.
+        """
+        live = {file_key(file): file for file in files}
+        for stage in self.stages:
+            for key in self.gone(live.values(), stage):
+                del live[key]
+            live.update((file_key(add), add) for add in stage.adds)
+        return list(live.values())
+
+    def partitions_of(self, stage: StageActions) -> PartitionSet:
+        """Return the partitions that a stage adds files to, which a dynamic overwrite replaces."""
+        from airflow_delta.log.schema.types import parse_schema
+        from airflow_delta.transaction.reads.read_set import PartitionSet
+
+        target = self.target
+        schema = parse_schema(target.schema_string or stage.write.schema_string or self.snapshot.metadata.schema_string)
+        return PartitionSet.of((add.partition_values for add in stage.adds), schema.select(target.partition_columns))
+
+    def _selection(self, stage: StageActions) -> Callable[[AddFile], bool]:
+        """Return a test for the files that a stage removes whole, beside those that it lists."""
+        write = stage.write
+        if write.mode == "dynamic":
+            partitions = self.partitions_of(stage)
+            return lambda file: partitions.matches_partition(file.partition_values)
+        if write.mode != "overwrite":
+            return lambda _file: False
+        if write.replace_where is None:
+            return lambda _file: True
+        predicate = self.predicate_of(stage, write.replace_where)
+        if not predicate.partition_only:
+            return lambda _file: False
+        return lambda file: predicate.selects_partition(file.partition_values)
+
+
+def view_of(log: DeltaLog, handle: TransactionHandle, writes: Sequence[StagedWrite] = ()) -> TransactionView:
+    """Return the view of a transaction with its stages loaded and checked.
+
+    :raises HandleMismatchException: if the log says otherwise about the table than the handle.
+    :raises ManifestException: if a manifest is missing, truncated or altered.
+    :raises StagingException: if an action is malformed, or names what is not the stage's.
+    :raises StageConflictException: if a stage builds on one that is not given.
+    """
+    read = opened(log, handle)
+    view = TransactionView(log=log, handle=handle, read=read, stages=load_stages(log, handle, writes))
+    check_paths(handle, view.stages, log.store, lambda: read.snapshot)
+    return view
+
+
+def load_stages(log: DeltaLog, handle: TransactionHandle, writes: Sequence[StagedWrite]) -> tuple[StageActions, ...]:
+    """Return stages with their actions, each after those that it was planned on top of."""
+    return tuple(in_order(handle, load_actions(log, handle, writes)))

@@ -1,0 +1,278 @@
+"""A ``WRITE`` stage before Spark: what to write, what to read, and the request and report files of a job elsewhere.
+
+Which schema the rows of a strict write must have.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from airflow_delta import exceptions
+from airflow_delta.contract.drift import ENFORCE, SCHEMA_POLICIES, STRICT
+from airflow_delta.contract.files import REPORT_DIRECTORY, REQUEST_NAME, sealed, unsealed
+from airflow_delta.contract.operations import WriteArguments
+from airflow_delta.contract.payloads import ScanPlan, TransactionHandle
+from airflow_delta.contract.request import StageReport, StageRequest
+from airflow_delta.exceptions import DeltaError, DeltaIllegalArgumentException, StageFailedException, StagingException
+from airflow_delta.table.files.rules import table_rules
+from airflow_delta.table.stage.data_change import check_replacement, refuse_untold
+from airflow_delta.table.stage.plan_table import handle_of_new
+from airflow_delta.table.stage.scan import plan_scan, scan_of, undecided_files, zone_needed
+from airflow_delta.table.stage.stage_view import StageView
+from airflow_delta.table.stage.write.options import (
+    check_condition,
+    check_data_change,
+    check_write_options,
+    create_arguments,
+    optimized_file_size,
+    replacement,
+)
+
+if TYPE_CHECKING:
+    from airflow_delta.log.delta_log import DeltaLog
+    from airflow_delta.log.expressions.predicate import Predicate
+
+
+def expected_schema_of(
+    handle: TransactionHandle, policy: str, given: str | Mapping[str, Any] | None, *, changes: bool
+) -> str | None:
+    """Return the schema that the rows must have, in Spark's JSON form; ``None`` if the write is not strict.
+
+    No rows have a type with a length: ``char(n)`` and ``varchar(n)`` are strings.
+
+    :param handle: of the table that is written.
+    :param given: columns as in SQL, or Spark's JSON form of a schema; default: that of the table.
+    :param changes: the write may change the table's schema, which then says nothing about the rows.
+    :raises DeltaIllegalArgumentException: if there is no schema to expect, or the write is not strict and one is given.
+    :raises DeltaAnalysisException: if the schema does not parse.
+    """
+    if policy not in SCHEMA_POLICIES:
+        raise DeltaIllegalArgumentException(
+            f"schema_policy is {policy!r}; it is one of {', '.join(map(repr, SCHEMA_POLICIES))} (table {handle.table})",
+            table=handle.table,
+        )
+    if policy != STRICT:
+        if given is not None:
+            raise DeltaIllegalArgumentException(
+                f"expected_schema goes with schema_policy='strict' (table {handle.table})", table=handle.table
+            )
+        return None
+    if given is not None:
+        from airflow_delta.log.features.constraints import replace_char_varchar
+        from airflow_delta.log.schema.types import parse_schema, to_json
+        from airflow_delta.table.definition.columns_sql import schema_of_columns
+
+        schema = schema_of_columns(json.dumps(given) if isinstance(given, Mapping) else given)
+        return to_json(replace_char_varchar(parse_schema(schema)))
+    if changes:
+        raise DeltaIllegalArgumentException(
+            "schema_policy='strict' without expected_schema holds the rows to the schema of table "
+            f"{handle.table}, which merge_schema, overwrite_schema and create would change. Give expected_schema, or leave them "
+            "out.",
+            table=handle.table,
+        )
+    if handle.schema_string is None:
+        raise DeltaIllegalArgumentException(
+            f"schema_policy='strict' has nothing to compare the rows with: table {handle.table} does not exist yet, and the "
+            "start task was given no schema. Give it one (schema=), or give the stage expected_schema.",
+            table=handle.table,
+        )
+    return handle.schema_string
+
+
+def plan_stage(
+    stage: StageView,
+    *,
+    mode: str = "append",
+    replace_where: str | None = None,
+    merge_schema: bool = False,
+    overwrite_schema: bool = False,
+    partition_by: Sequence[str] = (),
+    read: bool | str = False,
+    options: Mapping[str, str] | None = None,
+    optimize_write: bool | None = None,
+    data_change: bool = True,
+    replace_on: str | None = None,
+    replace_using: Sequence[str] = (),
+    create: str | None = None,
+    cluster_by: Sequence[str] = (),
+    properties: Mapping[str, str] | None = None,
+    description: str | None = None,
+    schema_policy: str = ENFORCE,
+    expected_schema: str | Mapping[str, Any] | None = None,
+) -> StageRequest:
+    """Plan one attempt of a stage, in the worker, before Spark.
+
+    :param mode: ``append``, ``overwrite`` or ``dynamic`` (dynamic partition overwrite).
+    :param replace_where: Spark SQL predicate of an ``overwrite``: only rows that satisfy it are replaced.
+    :param merge_schema: add columns that the table does not have.
+    :param overwrite_schema: an ``overwrite`` replaces the table's schema and partitioning.
+    :param partition_by: partition columns; must be the table's own unless ``overwrite_schema``; default: the handle's.
+    :param read: plan a scan of the table for jobs that cannot ask for one later (``True``: the whole table, a string: files that
+        the predicate may match).
+    :param options: options of Spark's Parquet writer (``maxRecordsPerFile``, ``compression``, ...).
+    :param optimize_write: shuffle the rows before they are written, into files near the target size; default: the property
+        ``delta.autoOptimize.optimizeWrite``.
+    :param data_change: false: the rows are those that the table has, moved to other files.
+    :param replace_on: condition between rows ``t`` of the table and rows ``s`` of the DataFrame: an ``overwrite`` removes the
+        rows of the table that match any of the DataFrame's.
+    :param replace_using: columns: the same, for rows that are equal in all of them.
+    :param create: the rows make the table: ``create`` (CREATE TABLE AS SELECT), ``create_or_replace`` or ``replace``; with
+        ``partition_by``, ``cluster_by``, ``properties`` and ``description`` of the new table.
+    :param schema_policy: ``enforce`` or ``strict``.
+    :param expected_schema: under ``strict``: the schema that the rows must have; default: the table's.
+    :raises DeltaIllegalArgumentException: if the options contradict each other.
+    :raises PredicateException: if the predicate does not parse or names an unknown column.
+    """
+    stage.check_open()
+    begun, exists = stage, stage.exists
+    given = (replace_where, merge_schema, overwrite_schema, replace_on, replace_using, stage.stages, not data_change)
+    created = create_arguments(
+        stage.handle, create, partition_by, cluster_by, properties, description, refused=any(given) or mode != "append"
+    )
+    if created is not None:
+        stage = replace(stage, given_target=handle_of_new(stage.handle, created))
+        mode, partition_columns = "overwrite" if stage.handle.read_version >= 0 else "append", stage.target.partition_columns
+    else:
+        partition_columns = check_write_options(
+            stage.target, mode=mode, replace_where=replace_where, overwrite_schema=overwrite_schema, partition_by=partition_by
+        )
+    fits = mode == "overwrite" and replace_where is None and data_change and not overwrite_schema
+    replaced = replacement(stage, replace_on, replace_using, fits=fits)
+    if not data_change:
+        check_data_change(stage, replace_where, mode=mode, merge_schema=merge_schema, overwrite_schema=overwrite_schema)
+    keeps_names = (overwrite_schema or created is not None) and _keeps_names(stage.handle, stage.target)
+    arguments = WriteArguments(
+        create=created,
+        replace_on=replaced.condition,
+        keys=replaced.keys,
+        parameters=replaced.parameters,
+        optimize_write=optimized_file_size(stage.target, optimize_write),
+        data_change=data_change,
+        replaced_schema=begun.target.schema_string if keeps_names else None,
+        expected_schema=expected_schema_of(
+            begun.target, schema_policy, expected_schema, changes=merge_schema or overwrite_schema or created is not None
+        ),
+    )
+
+    rewrite = predicate_text = predicate = None
+    if replaced.condition is not None and exists:
+        rewrite = plan_scan(begun)
+    if replace_where is not None and exists:
+        predicate, rewrite = _plan_replace_where(stage, replace_where, data_change=data_change)
+        # Its own text, whose timestamps do not depend on the time zone of a Spark session.
+        predicate_text = predicate.text
+    elif replace_where is not None:  # of a new table: Spark gets it as it is
+        check_condition(stage.target, "replace_where", replace_where)
+    check_replacement(stage, mode=mode, predicate=predicate, data_change=data_change)
+    rules = table_rules(stage.target, overwrite_schema=overwrite_schema)
+    if rules.change_data and data_change:
+        refuse_untold(stage, "A write", tells=rewrite is not None)
+    return stage.request(
+        arguments,
+        mode=mode,
+        replace_where=replace_where,
+        predicate=predicate_text,
+        schema_string=None if overwrite_schema else stage.target.schema_string,
+        partition_columns=partition_columns,
+        merge_schema=merge_schema,
+        overwrite_schema=overwrite_schema,
+        options=options,
+        scan=plan_scan(begun, None if read is True else read) if read else None,
+        rewrite=rewrite,
+        rules=rules,
+    )
+
+
+def _plan_replace_where(stage: StageView, replace_where: str, *, data_change: bool) -> tuple[Predicate, ScanPlan | None]:
+    """Return the predicate of an overwrite, and the files whose remaining rows Spark must rewrite."""
+    predicate = stage.predicate(replace_where)
+    if not predicate.partition_only:
+        return predicate, plan_scan(stage, replace_where)
+    undecided = undecided_files(stage, predicate)
+    if not undecided:
+        return predicate, None
+    if not data_change:
+        raise zone_needed(stage.target, predicate, "With data_change=False")
+    if table_rules(stage.target).change_data:  # change data files must cover all changes of a version
+        return predicate, plan_scan(stage, replace_where)
+    return predicate, scan_of(stage, undecided, predicate)
+
+
+def _keeps_names(before: TransactionHandle, after: TransactionHandle) -> bool:
+    """Return whether columns keep their ids and physical names although the schema is replaced."""
+    from airflow_delta.log.features.column_mapping import mode
+
+    return before.read_version >= 0 and mode(before.configuration) != "none" and mode(after.configuration) != "none"
+
+
+def put_request(log: DeltaLog, request: StageRequest) -> str:
+    """Write the request beside the attempt's files for a job that runs elsewhere; return its URI as Spark reaches it."""
+    log.store.put(f"{request.directory}/{REQUEST_NAME}", sealed(request).encode())
+    return f"{request.path}/{REQUEST_NAME}"
+
+
+def read_request(log: DeltaLog, directory: str) -> StageRequest:
+    """Read back the request that an earlier try of a stage put.
+
+    :param directory: ``directory`` of that request.
+    :raises StagingException: if it is gone, or damaged.
+    """
+    path = f"{directory}/{REQUEST_NAME}"
+    try:
+        return StageRequest.from_dict(unsealed(log.store.read(path).decode(), f"The request {path} of table {log.uri}"))
+    except (FileNotFoundError, ValueError) as error:
+        raise StagingException(
+            f"The request of an earlier try of this stage cannot be read ({path} of table {log.uri}: {error}). Clear the task.",
+            table=log.uri,
+        ) from error
+
+
+def read_report(log: DeltaLog, request: StageRequest) -> StageReport:
+    """Read the report that a job elsewhere left in the attempt's directory.
+
+    :raises StagingException: if there is none: the job ended without staging.
+    :raises DeltaError: the typed error that the stage itself reported.
+    """
+    directory = f"{request.directory}/{REPORT_DIRECTORY}"
+    parts = sorted(s.path for s in log.store.list_recursive(directory) if s.name.startswith("part-") and s.size)
+    if not parts:
+        raise StagingException(
+            f"The job of stage {request.stage} ended without staging anything for table {log.uri} (no report in "
+            f"{directory}). Does it "
+            "call delta_stage(spark).write(df)?",
+            table=log.uri,
+            version=request.read_version,
+        )
+    try:
+        text = b"".join(log.store.read_many(parts)).decode()
+        report = StageReport.from_dict(unsealed(text, f"The report of stage {request.stage} for table {log.uri}"))
+    except ValueError as error:
+        raise StagingException(
+            f"The report of stage {request.stage} in {directory} is not JSON: {error}", table=log.uri
+        ) from error
+    if report.error_class is not None:
+        kind = getattr(exceptions, report.error_class, None)
+        typed = kind if isinstance(kind, type) and issubclass(kind, DeltaError) else StageFailedException
+        more = {"differences": report.differences} if issubclass(typed, exceptions.SchemaDriftException) else {}
+        raise typed(
+            f"Stage {request.stage} failed on the cluster: {report.error_message or report.error_class}",
+            table=log.uri,
+            version=request.read_version,
+            **more,
+        )
+    return report
+
+
+def reported_error(log: DeltaLog, request: StageRequest) -> DeltaError | None:
+    """Return the error that a stage left on storage; it says more than that the application failed."""
+    try:
+        read_report(log, request)
+    except StagingException:
+        return None
+    except DeltaError as reported:
+        return reported
+    return None

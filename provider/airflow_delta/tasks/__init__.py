@@ -1,0 +1,1 @@
+"""The parts that tasks are made of: identity, restarts, reports, lineage."""

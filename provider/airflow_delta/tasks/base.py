@@ -1,0 +1,270 @@
+"""The base of the operators, and of the parts that several of them share.
+
+The error of a function that returned something else than a Spark DataFrame.
+
+``airflow tasks test``: one task runs for real, outside of the scheduler.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
+
+from airflow.sdk import BaseOperator, RetryPolicy
+
+from airflow_delta.contract.choices import Choices, Given, check_choices, check_literals
+from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.tasks.keys import render_key_fields
+from airflow_delta.tasks.lineage import TaskLineage, lineage_on_complete, lineage_on_start
+from airflow_delta.tasks.task_defaults import own_settings, with_own_settings
+
+if TYPE_CHECKING:
+    import jinja2
+    from airflow.providers.openlineage.extractors import OperatorLineage
+    from airflow.sdk import Context
+
+
+PartT = TypeVar("PartT", bound="Part")
+
+TABLE_VIEW = "airflow_delta_table"
+"""What ``{{ table }}`` is in the SQL of a task: the name of a temporary view of the version that its transaction reads."""
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class Part:
+    """Parameters that several operators share, and what a running task does with them.
+
+    The parameters of a part are parameters, and attributes, of every operator that lists it in ``parts``. A task makes its parts
+    with :meth:`DeltaOperator.hold` when it runs, since only then its templates are rendered.
+    """
+
+    template_fields: ClassVar[tuple[str, ...]] = ()
+    choices: ClassVar[Choices] = {}
+    default_retry_policy: ClassVar[RetryPolicy | None] = None
+    task: Any = field(init=False)
+
+    @classmethod
+    @cache
+    def parameters(cls) -> Mapping[str, inspect.Parameter]:
+        """Return the parameters by name."""
+        return inspect.signature(cls).parameters
+
+    @classmethod
+    def of(cls, task: DeltaOperator) -> Self:
+        """Return the part with the task's current parameters."""
+        part = cls(**{name: getattr(task, name) for name in cls.parameters()})
+        part.task = task
+        return part
+
+    @staticmethod
+    def literal_problems(given: Given) -> Iterator[str]:  # noqa: ARG004 - for those with something to check
+        """Yield what is wrong with the parameters, as far as they are literals."""
+        return iter(())
+
+    def on_kill(self) -> None:
+        """End running work."""
+
+
+Parts = tuple[type[Part], ...]
+
+
+def templated(parts: Parts) -> tuple[str, ...]:
+    """Return the template fields of parts."""
+    return tuple(name for part in parts for name in part.template_fields)
+
+
+class DeltaOperator(BaseOperator):
+    """Base of the operators that are made of parts.
+
+    :param kwargs: parameters of the parts and of any Airflow task.
+    :cvar choices: words that a parameter may be, by parameter; those of the parts come on top.
+    :cvar sql_fields: template fields in which ``{{ table }}`` is :data:`TABLE_VIEW`.
+    :cvar emits_table: whether a task that commits by itself has the asset of its table as outlet, unless it is given others.
+    """
+
+    parts: ClassVar[Parts] = ()
+    choices: ClassVar[Choices] = {}
+    sql_fields: ClassVar[tuple[str, ...]] = ()
+    default_retry_policy: ClassVar[RetryPolicy | None] = None
+    emits_table: ClassVar[bool] = False
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "parts" in vars(cls):
+            if cls.default_retry_policy is None:
+                given = (part.default_retry_policy for part in cls.parts)
+                cls.default_retry_policy = next((policy for policy in given if policy is not None), None)
+            cls.__init__ = _with_shared_parameters(cls)  # type: ignore[method-assign]
+
+    def __init__(self, **kwargs: Any) -> None:
+        kwargs = {**own_settings(type(self), kwargs), **kwargs}
+        parts = [part(**{name: kwargs.pop(name) for name in part.parameters() if name in kwargs}) for part in self.parts]
+        if self.default_retry_policy is not None:
+            kwargs.setdefault("retry_policy", self.default_retry_policy)
+        super().__init__(**kwargs)
+        for part in parts:
+            for name in part.parameters():
+                setattr(self, name, getattr(part, name))
+            check_choices(self, part.choices)
+            check_literals(self, part.literal_problems)
+        self._held: tuple[Part, ...] = ()
+        self._killed = False
+
+    @classmethod
+    def partial(cls, **kwargs: Any) -> Any:
+        """Return a task to be mapped; ``default_args`` change its own settings no more than those of any other."""
+        return with_own_settings(cls, super().partial(**kwargs), kwargs)
+
+    def resolve_template_files(self) -> None:
+        """Check this task, and those of its Dag that cannot do so: Airflow calls this when it has read the whole Dag file."""
+        super().resolve_template_files()
+        from airflow_delta.dag_checks import check_tasks
+
+        dag = self.get_dag()
+        tasks = [self] if dag is None else dag.tasks
+        first = next(task for task in tasks if isinstance(task, DeltaOperator))
+        # Those of Airflow's classes, such as start tasks, do not ask for themselves either.
+        others = (task for task in tasks if first is self and (task.is_mapped or not isinstance(task, DeltaOperator)))
+        check_tasks([self, *others])
+
+    @staticmethod
+    def literal_problems(given: Given) -> Iterator[str]:  # noqa: ARG004 - for those with something to check
+        """Yield what is wrong with the parameters, as far as they are literals."""
+        return iter(())
+
+    def hold(self, part: type[PartT]) -> PartT:
+        """Return a part with the rendered parameters; a kill of the task reaches it."""
+        held = part.of(self)
+        self._held = (*self._held, held)
+        return held
+
+    def on_kill(self) -> None:
+        """End the work of the parts; a commit reads :attr:`is_cancelled` right before it puts its log entry."""
+        self._killed = True
+        for part in self._held:
+            part.on_kill()
+        super().on_kill()
+
+    def _do_render_template_fields(
+        self,
+        parent: Any,
+        template_fields: Iterable[str],
+        context: Context,
+        jinja_env: jinja2.Environment,
+        seen_oids: set[int],
+    ) -> None:
+        # What both a task and an instance of a mapped task call to render.
+        sql = self.sql_fields if parent is self else ()
+        named: Any = {**context, "table": TABLE_VIEW}
+
+        def render(fields: Iterable[str], values: Context = context) -> None:
+            super(DeltaOperator, self)._do_render_template_fields(parent, fields, values, jinja_env, seen_oids)
+
+        others = [name for name in template_fields if name not in sql]
+        if parent is self:
+            render_key_fields(self, others, context, jinja_env, render)
+        else:
+            render(others)
+        render(sql, named)
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether the task was asked to stop."""
+        return self._killed
+
+    @cached_property
+    def lineage(self) -> TaskLineage:
+        """The tables that the running task has read and written."""
+        return TaskLineage(self.log)
+
+    def table_to_write(self) -> str | None:
+        """Return the table that the task commits to; ``None`` for a stage, or a name that needs its connection."""
+        return None
+
+    def get_openlineage_facets_on_start(self) -> OperatorLineage[Any, Any]:
+        """Return the table that the task is about to write, if its arguments name it."""
+        return lineage_on_start(self.table_to_write())
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> OperatorLineage[Any, Any]:  # noqa: ARG002 - as it is called
+        """Return the versions that the task has read and written."""
+        return lineage_on_complete(self.lineage)
+
+    def get_openlineage_facets_on_failure(self, task_instance: Any) -> OperatorLineage[Any, Any]:
+        """Return the versions that the task had read and committed before it failed."""
+        return self.get_openlineage_facets_on_complete(task_instance)
+
+
+def _with_shared_parameters(cls: type[DeltaOperator]) -> Callable[..., None]:
+    """Return the constructor of an operator with a signature that includes the parameters of its parts.
+
+    Airflow reads these signatures to apply ``default_args``, and to check the arguments of ``partial`` and ``expand``.
+    """
+    init: Any = vars(cls).get("__init__")
+    if init is None:
+
+        def init(self: DeltaOperator, **kwargs: Any) -> None:
+            super(cls, self).__init__(**kwargs)
+
+    signature = inspect.signature(init)
+    *own, variadic = signature.parameters.values()
+    shared = [each for part in cls.parts for each in part.parameters().values()]
+    if cls.default_retry_policy is not None:
+        kind = inspect.Parameter.KEYWORD_ONLY
+        shared.append(inspect.Parameter("retry_policy", kind, default=cls.default_retry_policy, annotation="RetryPolicy | None"))
+    init.__signature__ = signature.replace(parameters=[*own, *shared, variadic])
+    return init  # type: ignore[no-any-return]
+
+
+_FRAMES = ("pandas.", "polars.", "pyarrow.")
+
+
+def not_a_dataframe(task_id: str, result: Any, purpose: str) -> DeltaIllegalArgumentException:
+    """Return the error, with what to return instead.
+
+    :param purpose: what the DataFrame is for: ``to write``.
+    """
+    kind = type(result)
+    module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
+    name = "None" if result is None else f"a {module}{kind.__qualname__}"
+    if module.startswith(_FRAMES):
+        convert = "spark.createDataFrame(frame.to_pandas())" if module.startswith("polars.") else "spark.createDataFrame(frame)"
+        way_out = f"Return {convert}; the function gets the session if it has a parameter spark."
+        if purpose == "to write":
+            way_out = f'Set engine="arrow" to write it without Spark, or return {convert}.'
+    elif result is None:
+        way_out = "Return the DataFrame instead of writing it; to stop without writing, raise AirflowSkipException."
+    else:
+        way_out = "To stop without writing, raise AirflowSkipException."
+    return DeltaIllegalArgumentException(
+        f"The function of the task {task_id!r} returned {name}, expected a Spark DataFrame (pyspark.sql.DataFrame) of the rows "
+        f"{purpose}. {way_out}"
+    )
+
+
+TEST_MODE = "AIRFLOW_TEST_MODE"
+"""Environment variable that ``airflow tasks test`` sets. ``dag.test()`` does not: it runs a whole Dag, and keeps the run."""
+
+
+def _is_tested() -> bool:
+    # Airflow 3.3.1 sets the variable only with --env-vars; the task runs in the process of the command.
+    return os.environ.get(TEST_MODE) == "True" or sys.argv[1:3] == ["tasks", "test"]
+
+
+def warn_if_tested(task: Any, table: str, what: str) -> None:
+    """Log a warning if ``airflow tasks test`` runs a task that changes a table.
+
+    :param what: what the task is about to do.
+    """
+    if _is_tested():
+        task.log.warning(
+            "`airflow tasks test` does not test, it runs %s: it is about to %s %s, for every reader, and records no state of the "
+            "task. To try a Dag out, point its connection at a scratch location and use dag.test().",
+            task.task_id,
+            what,
+            table,
+        )

@@ -1,0 +1,378 @@
+"""What every task that commits shares: limits, metadata and hooks of the commit, and what Airflow learns about it.
+
+Log and count what a task's commit runs into: conflicts by kind, conflicts that a closer look resolved, and lost races.
+
+Also counts the attempts of a commit that ends without a result.
+
+``conflict_detection`` of a task: its check in the Dag file, its tag, and the report of resolved conflicts.
+
+What the commit asks Airflow before it publishes: whether every task between start and commit has succeeded or was skipped.
+
+A trigger rule looks only at the tasks right before a task. Of an audit that fails before a task that runs nevertheless
+(``all_done``), the commit would not hear.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow.sdk import Asset, AssetAlias
+
+from airflow_delta import exceptions
+from airflow_delta.assets.delta import delta_asset, event_extra
+from airflow_delta.contract.choices import CHECKPOINT, Choices
+from airflow_delta.contract.payloads import read_version_name
+from airflow_delta.exceptions import (
+    CommitStateUnknownException,
+    DeltaConcurrentModificationException,
+    MaxCommitRetriesExceededException,
+    UpstreamFailedException,
+)
+from airflow_delta.links.delta import FAILURE_KEY, failure_note, leave_note
+from airflow_delta.retry_policies import FINAL_ERRORS, REFUSALS
+from airflow_delta.tasks.base import Part, warn_if_tested
+from airflow_delta.tasks.expected_stages import instances, name_of
+from airflow_delta.tasks.handle_check import start_tasks
+from airflow_delta.tasks.identity import commit_tags
+from airflow_delta.tasks.lineage import withdraw_default_outlets
+from airflow_delta.tasks.observability import Stopwatch, TaskMetrics
+from airflow_delta.tasks.task_defaults import AUTHORS_RISK
+from airflow_delta.transaction.policy import DETECTION_TAG, KEYS, LEVELS, MOVED, ROWS, STATISTICS, check_level
+
+if TYPE_CHECKING:
+    from logging import Logger
+
+    from airflow.sdk import BaseOperator, Context
+
+    from airflow_delta.contract.payloads import CommitResult, StagedWrite, TransactionHandle
+    from airflow_delta.log.delta_log import DeltaLog
+    from airflow_delta.transaction import CommitPolicy, PostCommitHook
+
+
+_SHOWN_BY = {
+    STATISTICS: "column bounds",
+    KEYS: "the values of the columns that were read",
+    ROWS: "the positions of rows",
+    MOVED: "the rows, which only moved to other files",
+}
+
+
+def check_literal_level(level: Any) -> None:
+    """Check a level while the Dag is parsed; a template is checked when the task runs.
+
+    :param level: as in the Dag file.
+    :raises DeltaIllegalArgumentException: if it is not a template, and there is no such level.
+    """
+    if isinstance(level, str) and "{" not in level:
+        check_level(level)
+
+
+def detection_tags(level: str) -> dict[str, str]:
+    """Return the tag of ``commitInfo`` that says how closely a commit was checked."""
+    return {DETECTION_TAG: level}
+
+
+def resolved_lines(resolved: Mapping[str, str]) -> Iterator[str]:
+    """Yield a sentence for each way in which winning commits turned out not to conflict.
+
+    :param resolved: of a :class:`~airflow_delta.contract.payloads.CommitResult`.
+    """
+    for how, versions in resolved.items():
+        named = f"versions {versions} conflict" if "-" in versions or "," in versions else f"version {versions} conflicts"
+        yield f"{named} by Delta's rules, but not by {_SHOWN_BY.get(how, 'a closer look')} ({how})."
+
+
+def number_of(versions: str) -> int:
+    """Return how many versions a text such as ``3-12,15`` names."""
+    ends = [part.partition("-") for part in versions.split(",")]
+    return sum(int(last or first) - int(first) + 1 for first, _, last in ends)
+
+
+_LOST_RACE = "delta.commit.retry"
+_RESOLVED = "delta.commit.resolved"
+_EVERY_LOSS_UNTIL = 5
+
+
+@contextmanager
+def watched_commit(metrics: TaskMetrics, logger: Logger | Any, table: str) -> Iterator[None]:
+    """Count conflicts, and those that a closer look resolved, in the block, and log the races that it loses.
+
+    Includes conflicts that are handled inside by starting over, which are visible only as events of the engine.
+
+    :param table: URI of the table.
+    """
+    from airflow_delta.transaction import events
+
+    counted: set[str] = set()
+    lost = 0
+
+    def listen(name: str, where: str, data: Mapping[str, Any]) -> None:
+        nonlocal lost
+        if name == _LOST_RACE:
+            lost = int(data["attempts"])
+            _tell_loss(logger, where, data)
+        elif name == _RESOLVED:
+            for how, versions in data["how"].items():
+                metrics.resolved(where, how, number_of(versions))
+        elif name.startswith(events.CONFLICT):
+            kind = f"{name.removeprefix(events.CONFLICT)}Exception"
+            counted.add(kind)
+            metrics.conflict(where, kind)
+            metrics.count("commit.attempts", data.get("attempts") or None, table=where)  # 0: seen before the first put
+            # If nothing resolves it, it is the error that ends the task.
+            logger.info(
+                "Transaction %s: conflict with version %s of %s (%s): %s. Nothing is committed yet.",
+                data.get("txnId"),
+                data.get("winningVersion"),
+                where,
+                data.get("winningTxnOperation") or "unknown operation",
+                kind,
+            )
+
+    events.add_listener(listen, only=(_LOST_RACE, _RESOLVED, events.CONFLICT))
+    try:
+        yield
+    except DeltaConcurrentModificationException as error:
+        kind = type(error).__name__
+        if kind not in counted:  # found before the log was touched: another table at the location, for example
+            metrics.conflict(error.table or table, kind)
+        raise
+    except CommitStateUnknownException as error:
+        metrics.count("commit.unknown", table=error.table or table)
+        raise
+    except MaxCommitRetriesExceededException as error:
+        metrics.count("commit.attempts", lost or None, table=error.table or table)
+        raise
+    finally:
+        events.remove_listener(listen)
+
+
+def _tell_loss(logger: Logger | Any, table: str, data: Mapping[str, Any]) -> None:
+    """Log a lost race: the first ones all, then fewer and fewer, since a busy table may see thousands."""
+    attempt = int(data["attempts"])
+    if attempt > _EVERY_LOSS_UNTIL and attempt & (attempt - 1):
+        return
+    first, last = data["firstWinner"], data["lastWinner"]
+    logger.info(
+        "Transaction %s: lost the race for version %s of %s (attempt %s). What others committed as %s does not conflict: "
+        "trying version %s.",
+        data["txnId"],
+        first,
+        table,
+        attempt,
+        f"version {first}" if first == last else f"versions {first} to {last}",
+        last + 1,
+    )
+
+
+__all__ = ["FINAL_ERRORS", "REFUSALS", "CommitPart"]
+
+TableName = tuple[Any, str | None]
+"""A table as a Dag names it, and its connection."""
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class CommitPart(Part):
+    """The part of a task that commits.
+
+    :param user_metadata: text for ``commitInfo.userMetadata``. (templated)
+    :param max_commit_attempts: maximum number of attempts to put the log entry; default: that of ``CommitPolicy``.
+    :param commit_timeout: maximum seconds for the race for a version; default: that of ``CommitPolicy``.
+    :param conflict_detection: how closely to look at what others committed since the version that was read: ``delta``, by
+        partition values and file paths, as Delta; ``statistics``, also by the bounds of columns; ``rows`` (default), also by
+        rows. (templated)
+    :param checkpoint: ``inline`` writes a checkpoint after the commit if one is due, ``off`` leaves it to maintenance.
+    :param post_commit_hooks: hooks to run after the commit, besides the table's own (checkpoint, checksum).
+    :param fail_on_hook_error: fail the task if a hook fails. The commit stays either way.
+    """
+
+    choices: ClassVar[Choices] = {"conflict_detection": LEVELS, "checkpoint": CHECKPOINT}
+    template_fields: ClassVar[tuple[str, ...]] = ("user_metadata", "conflict_detection")
+
+    user_metadata: str | None = None
+    max_commit_attempts: int | None = None
+    commit_timeout: float | None = None
+    conflict_detection: str = "rows"
+    checkpoint: str = "inline"
+    post_commit_hooks: Sequence[PostCommitHook] = ()
+    fail_on_hook_error: bool = False
+    clock: Stopwatch | None = field(init=False, default=None)
+    _log: DeltaLog | None = field(init=False, default=None)
+    _named: TableName | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        check_literal_level(self.conflict_detection)
+
+    def options(self, context: Context) -> dict[str, Any]:
+        """Return ``policy``, ``tags``, ``user_metadata`` and ``hooks`` of the commit."""
+        return {
+            "policy": self.policy(),
+            "tags": self.tags(context),
+            "user_metadata": self.user_metadata,
+            "hooks": tuple(self.post_commit_hooks),
+        }
+
+    def tags(self, context: Context) -> dict[str, str]:
+        """Return the tags of the commit: its task, and how closely it checks concurrent commits."""
+        return {**commit_tags(context), **detection_tags(self.conflict_detection)}
+
+    def policy(self) -> CommitPolicy:
+        """Return the limits of the commit.
+
+        :raises DeltaIllegalArgumentException: if a limit is not valid, or ``conflict_detection`` is not a level.
+        """
+        from airflow_delta.transaction import CommitPolicy
+
+        limits: dict[str, Any] = {"max_attempts": self.max_commit_attempts, "total_timeout": self.commit_timeout}
+        return CommitPolicy(
+            cancelled=lambda: self.task.is_cancelled,
+            checkpoint=self.checkpoint,  # type: ignore[arg-type]
+            fail_on_hook_error=self.fail_on_hook_error,
+            conflict_detection=self.conflict_detection,  # type: ignore[arg-type]
+            **{name: value for name, value in limits.items() if value is not None},
+        )
+
+    @contextmanager
+    def watched(self, context: Context, log: DeltaLog, named: TableName | None = None) -> Iterator[None]:
+        """Count the conflicts of the commits in the block, log the races that they lose, and start the clock.
+
+        A short form of an error is pushed as XCom :data:`~airflow_delta.links.delta.FAILURE_KEY`, and left in the task's state
+        store at once: a restart ends the task without a failure.
+
+        :param named: the table as the Dag names it.
+        """
+        warn_if_tested(self.task, log.uri, "change")
+        self._log = log
+        self._named = named if named is not None and isinstance(named[0], str) and named[0].strip() else None
+        self.clock = Stopwatch()
+        try:
+            with watched_commit(TaskMetrics(context["ti"]), self.task.log, log.uri):
+                yield
+        except exceptions.DeltaError as error:
+            try:
+                context["ti"].xcom_push(key=FAILURE_KEY, value=failure_note(error))
+                leave_note(context, self.task, error)
+            except Exception:  # the error itself decides about retries and restarts
+                self.task.log.warning("Could not push the error for the table's page", exc_info=True)
+            raise
+
+    def finish(self, context: Context, result: CommitResult, writes: Sequence[StagedWrite] = ()) -> dict[str, Any]:
+        """Log and measure a commit, fill in the asset events of the outlets, and return the result as JSON.
+
+        :param writes: the staged writes of the commit.
+        """
+        seconds = None if self.clock is None else self.clock.seconds
+        self.note(result, writes, seconds=seconds)
+        if not result.committed_nothing:
+            TaskMetrics(context["ti"]).committed(result, seconds)
+        self.emit(context, result)
+        return result.to_dict()
+
+    def note(self, result: CommitResult, writes: Sequence[StagedWrite] = (), *, seconds: float | None = None) -> None:
+        """Log a commit and record it for the lineage."""
+        _tell(self.task.log, result, seconds)
+        if not result.committed_nothing:
+            self.task.lineage.note_commit(self._log, result, writes, named=self._named)
+
+    def emit(self, context: Context, result: CommitResult) -> None:
+        """Fill in the asset events of the outlets."""
+        extra = event_extra(result)
+        if result.committed_nothing:
+            withdraw_default_outlets(self.task)
+        for outlet in self.task.outlets:
+            if isinstance(outlet, Asset):
+                context["outlet_events"][outlet].extra.update(extra)
+            elif isinstance(outlet, AssetAlias):
+                context["outlet_events"][outlet].add(self._asset(result), extra=extra)
+
+    def _asset(self, result: CommitResult) -> Asset:
+        """Return the table's asset by the Dag's name for it, so that it equals a static outlet of that name."""
+        if self._named is None or (self._log is not None and self._log.uri != result.table):
+            return delta_asset(result.table)
+        return delta_asset(*self._named)
+
+
+def _tell(logger: Logger | Any, result: CommitResult, seconds: float | None) -> None:
+    if result.committed_nothing:
+        logger.info("%s of %s: nothing changed, nothing is committed.", result.operation, result.table)
+        return
+    if result.committed_before:
+        logger.info(
+            "Transaction %s: its commit is already version %s of %s; nothing is written again, the result is the same.",
+            result.transaction_id,
+            result.version,
+            result.table,
+        )
+        _tell_resolved(logger, result)
+        return
+    logger.info(
+        "Transaction %s: committed version %s of %s (%s): %s rows and %s bytes in %s files added, %s files removed; "
+        "%s, %s attempts, %s concurrent versions checked%s.",
+        result.transaction_id,
+        result.version,
+        result.table,
+        result.operation,
+        result.num_records,
+        result.num_bytes,
+        result.num_files,
+        result.num_removed_files,
+        read_version_name(result.read_version),
+        result.attempts,
+        result.versions_checked,
+        "" if seconds is None else f", {seconds:.1f} s",
+    )
+    _tell_resolved(logger, result)
+
+
+def _tell_resolved(logger: Logger | Any, result: CommitResult) -> None:
+    for line in resolved_lines(result.resolved):
+        logger.info("Transaction %s: %s", result.transaction_id, line)
+
+
+_LISTED = 5
+
+_PASSED = ("success", "skipped")
+
+
+def check_upstream(commit: BaseOperator, context: Context, handle: TransactionHandle) -> None:
+    """Refuse to publish if a task between start and commit failed, was not run because of that, or has not ended.
+
+    Teardowns do not count, as for Airflow. If the commit itself names a trigger rule that accepts failures, they are only logged.
+
+    :raises UpstreamFailedException: if there is such a task.
+    """
+    states = instances(context, _between(commit, context))
+    bad = [f"{name_of(*key)} ({state or 'not run yet'})" for key, state in sorted(states.items()) if state not in _PASSED]
+    if not bad:
+        return
+    listed = f"{', '.join(bad[:_LISTED])}{', ...' if len(bad) > _LISTED else ''}"
+    if commit.trigger_rule in AUTHORS_RISK:
+        commit.log.warning(
+            "Transaction %s: publishes although not every task since its start has succeeded, as trigger_rule=%r of %r asks: %s.",
+            handle.transaction_id,
+            commit.trigger_rule.value,
+            commit.task_id,
+            listed,
+        )
+        return
+    raise UpstreamFailedException(
+        f"Transaction {handle.transaction_id} on table {handle.table} ({read_version_name(handle.read_version)}) is not "
+        f"published: between start and commit, not every task has succeeded: {listed}. See why, then clear the start task with "
+        f"everything downstream. If a failure of these tasks is not to stop the commit, name trigger_rule='all_done' on "
+        f"{commit.task_id!r} itself (commit_kwargs of delta_transaction); default_args do not decide that.",
+        table=handle.table,
+        version=handle.read_version,
+    )
+
+
+def _between(commit: BaseOperator, context: Context) -> set[str]:
+    """Return the tasks after the start task (if the Dag file shows it) and before the commit."""
+    definition: Any = context["dag"].task_dict.get(commit.task_id)
+    if definition is None:
+        return set()
+    before = {task.task_id for task in definition.get_flat_relatives(upstream=True) if not task.is_teardown}
+    starts = start_tasks(commit, context) or ()
+    return before if not starts else before & {each for start in starts for each in start.get_flat_relative_ids(upstream=False)}

@@ -1,0 +1,112 @@
+"""What a task does if its transaction has ended before it began to work: it was cleared, or runs late."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.tasks.handle_check import argument_of, scope_of, start_tasks
+from airflow_delta.tasks.identity import whole_number
+from airflow_delta.tasks.restart import ON_CLEAR, Restart
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_delta.contract.payloads import CommitResult, TransactionHandle
+    from airflow_delta.log.delta_log import DeltaLog
+
+
+def find_end(task: Any, context: Context, log: DeltaLog, handle: TransactionHandle) -> CommitResult | None:
+    """Return the commit of a stage's transaction; ``None`` while the transaction is open.
+
+    :raises TransactionAbortedException: if it was aborted and Airflow does not restart it (``on_clear`` of the commit).
+    """
+    from airflow_delta.table.state.evidence import ended
+
+    runs_again = int(context["ti"].try_number) > 1
+    found = ended(log, handle, runs_again=runs_again)
+    if found is None:
+        if runs_again:
+            with contextlib.suppress(Exception):  # mistakes in on_clear are the commit's to tell, not a live stage's
+                if (restart := _restart_of(task, context)) is not None:
+                    restart.succeeded()
+        return None
+    if found.committed is None:
+        raise _aborted(task, context, handle)
+    return found.committed
+
+
+def check_not_aborted(task: Any, context: Context, log: DeltaLog, handle: TransactionHandle) -> None:
+    """Refuse to work for an aborted transaction, of which the log holds no commit.
+
+    :raises TransactionAbortedException: if it was aborted and Airflow does not restart it (``on_clear`` of the commit).
+    """
+    from airflow_delta.table.state.evidence import is_marked_aborted
+
+    if is_marked_aborted(log, handle.transaction_id):
+        raise _aborted(task, context, handle)
+
+
+def is_aborted(log: DeltaLog, handle: TransactionHandle) -> bool:
+    """Return whether a transaction was aborted, and the log holds no commit of it."""
+    from airflow_delta.table.state.evidence import ended
+
+    found = ended(log, handle, runs_again=True)
+    return found is not None and found.committed is None
+
+
+def _aborted(task: Any, context: Context, handle: TransactionHandle) -> Exception:
+    """Return the error of a task of an aborted transaction, after asking for a restart if the Dag file wants that."""
+    from airflow_delta.table.state.markers import aborted_error
+
+    if (restart := _restart_of(task, context)) is not None:
+        restart.of_aborted(handle)
+    return aborted_error(handle)
+
+
+def _restart_of(task: Any, context: Context) -> Restart | None:
+    """Return how to restart the transaction of a task, as ``on_clear`` of its commit says.
+
+    The parameters of the commit in the Dag file count, rendered for this task.
+
+    :raises DeltaIllegalArgumentException: if the transaction cannot be restarted, or ``on_clear`` is not valid.
+    """
+    commit = _commit_of(task, context)
+    if commit is None:
+        return None
+    scope = scope_of(commit, context)
+
+    def value(name: str, default: Any) -> Any:
+        return commit.render_template(argument_of(commit, name, default), scope)
+
+    on_clear = value("on_clear", "fail")
+    if on_clear not in ON_CLEAR:
+        raise DeltaIllegalArgumentException(
+            f"on_clear of {commit.task_id!r} must be one of {', '.join(ON_CLEAR)}, got {on_clear!r}."
+        )
+    if on_clear == "fail":
+        return None
+    limit = whole_number("max_restarts", value("max_restarts", 3))
+    return Restart(
+        context,
+        task,
+        max_restarts=3 if limit is None else limit,
+        conn_id=value("restart_conn_id", None),
+        setting="on_clear='restart'",
+    )
+
+
+def _commit_of(task: Any, context: Context) -> Any:
+    """Return the commit of a task's transaction as in the Dag file; ``None`` if the Dag file does not show one."""
+    starts = start_tasks(task, context)
+    if not starts or len(starts) > 1:
+        return None
+    (start,) = starts
+    commits = [
+        other
+        for other in start.get_flat_relatives(upstream=False)
+        if getattr(getattr(other, "operator_class", None) or type(other), "transaction_role", None) == "commit"
+        and start in (start_tasks(other, context) or ())
+    ]
+    return commits[0] if len(commits) == 1 else None

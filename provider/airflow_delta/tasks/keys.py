@@ -1,0 +1,283 @@
+"""Templates of what identifies a transaction, rendered so that nothing in them is silently empty.
+
+Jinja prints ``None`` as text and what is undefined as nothing: ``orders/{{ dag_run.conf.get('batch') }}`` would be the same key
+for all runs without a batch, and all but the first would skip their rows. So each ``{{ }}`` of such a template must have a value,
+as must what it puts into a text: an operand of ``~``, ``%`` or ``format``, and the input of a filter that makes a text or a
+number of anything. What is optional goes into ``{% if %}``. What a function or filter of the author makes of ``None`` is not
+seen.
+
+Who uses a transaction key, for the look at what the table's log says of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sized
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from airflow_delta.airflow_internals.tasks import arguments_given_to
+from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.links.delta import WARNING_KEY, masked_by_airflow
+from airflow_delta.tasks.handle_check import argument_of, scope_of, start_tasks
+from airflow_delta.tasks.identity import commit_tags, default_key_prefix, possible_since
+
+if TYPE_CHECKING:
+    import jinja2
+    from airflow.sdk import Context
+    from jinja2 import nodes
+
+    from airflow_delta.table.state.key_users import KeyUser
+
+
+KEY_FIELDS = ("transaction_key", "app_id", "txn_version", "query_id")
+"""Parameters that identify a transaction in the table's log."""
+
+_ONE, _EACH = "_delta_key_part", "_delta_key_parts"
+
+_MAKE_TEXT = {
+    *(
+        "capitalize",
+        "center",
+        "e",
+        "escape",
+        "forceescape",
+        "format",
+        "indent",
+        "lower",
+        "replace",
+        "safe",
+        "string",
+        "striptags",
+    ),
+    *("title", "tojson", "trim", "truncate", "upper", "urlencode", "wordcount", "wordwrap", "xmlattr"),
+}
+"""Filters of Jinja that make a text of ``None`` and of what is undefined."""
+
+_MAKE_NUMBER = {"int", "float"}
+"""Filters of Jinja that make 0 of it, unless they are given something else."""
+
+_PRINTED_NOTHING = {"None", "nan", "NaN", "NaT", "<NA>"}
+"""What values print that are none: those of pandas, and a ``None`` that Airflow hands out behind a proxy."""
+
+
+def render_key_fields(
+    task: Any,
+    fields: Iterable[str],
+    context: Context,
+    jinja_env: jinja2.Environment,
+    render: Callable[[Iterable[str]], None],
+) -> None:
+    """Render template fields of a task; those in :data:`KEY_FIELDS` must have a value if the Dag file gives them one.
+
+    :param render: renders fields as Airflow does.
+    :raises DeltaIllegalArgumentException: if an expression in a key is ``None``, undefined or empty, or the key is.
+    """
+    names = list(fields)
+    keys = [name for name in names if name in KEY_FIELDS]
+    render([name for name in names if name not in KEY_FIELDS])
+    for name in keys:
+        value = getattr(task, name)
+        if isinstance(value, str) and "{" in value:
+            setattr(task, name, _rendered(task, name, value, context, jinja_env))
+        else:
+            render((name,))
+        if _is_nothing(found := getattr(task, name)) and (value is not None or _is_given(task, name, context)):
+            raise DeltaIllegalArgumentException(
+                f"{name} of the task {task.task_id!r} is {found!r}: what the Dag file gives it has no value in this run, so it "
+                "does not identify the run's rows. Give it a value, or leave the parameter out: the default names the run."
+            )
+
+
+def _is_given(task: Any, name: str, context: Context) -> bool:
+    """Return whether the Dag file gives a parameter to a mapped task, whatever its value is for this instance."""
+    from airflow_delta.tasks.handle_check import argument_of
+
+    definition: Any = getattr(context.get("dag"), "task_dict", {}).get(task.task_id)
+    if not getattr(definition, "is_mapped", False) or argument_of(definition, name, None) is None:
+        return False
+    return name in arguments_given_to(task)  # expand_kwargs may give it to some instances, or to none
+
+
+def _rendered(task: Any, name: str, template: str, context: Context, jinja_env: jinja2.Environment) -> Any:
+    from jinja2 import TemplateSyntaxError, UndefinedError
+
+    where = f"{name}={template!r} of the task {task.task_id!r}"
+    try:
+        checked = _Guard(where).template(template, jinja_env)
+    except TemplateSyntaxError as error:
+        raise DeltaIllegalArgumentException(f"{where} is not a valid template: {error}.") from error
+    try:
+        return task._render(checked, context)
+    except UndefinedError as error:  # such as an attribute of None
+        raise DeltaIllegalArgumentException(f"{where} cannot be rendered in this run: {error}. {_WAY_OUT}") from error
+
+
+_WAY_OUT = (
+    "Runs without it would share a key, and all but the first would skip their rows. Use what every run has, such as "
+    "{{ run_id }}, or data_interval_start.isoformat() in a Dag whose runs have an interval; put what is optional into {% if %}."
+)
+
+
+@dataclass(slots=True)
+class _Guard:
+    """Puts a check around each expression of a template that is made into a text.
+
+    :param where: the parameter, the template and the task, for errors.
+    :param texts: the expressions that are checked, as errors show them.
+    """
+
+    where: str
+    texts: list[str] = field(default_factory=list)
+
+    def template(self, source: str, jinja_env: jinja2.Environment) -> jinja2.Template:
+        """Return the template with its checks."""
+        from jinja2 import nodes
+
+        environment = jinja_env.overlay()
+        tree = environment.parse(source)
+        for node in [tree, *tree.find_all(nodes.Node)]:
+            self._around_parts(node)
+        environment.filters = {**environment.filters, _ONE: self._one, _EACH: self._each}
+        tree.set_environment(environment)
+        # As from_string() does.
+        return environment.template_class.from_code(environment, environment.compile(tree), environment.make_globals(None))
+
+    def _around_parts(self, node: nodes.Node) -> None:
+        from jinja2 import nodes
+
+        match node:
+            case nodes.Output() | nodes.Concat():
+                node.nodes = [self._around(part) for part in node.nodes]
+            case nodes.Mod(left=nodes.Const(value=str())):
+                node.right = self._around(node.right, each=isinstance(node.right, nodes.Tuple))
+            case nodes.Call(node=nodes.Getattr(node=nodes.Const(value=str()), attr="format")):
+                node.args = [self._around(part) for part in node.args]
+                for named in node.kwargs:
+                    named.value = self._around(named.value)
+            case nodes.Call(node=nodes.Getattr(node=nodes.Const(value=str()), attr="join")) if node.args:
+                node.args[0] = self._around(node.args[0], each=True)
+            case nodes.Filter(node=nodes.Expr() as given):
+                self._around_input(node, given)
+
+    def _around_input(self, node: nodes.Filter, given: nodes.Expr) -> None:
+        if node.name == "join":
+            node.node = self._around(given, each=True)
+        elif node.name in _MAKE_TEXT or (node.name in _MAKE_NUMBER and not node.args and not node.kwargs):
+            node.node = self._around(given)
+        if node.name == "format":
+            node.args = [self._around(part) for part in node.args]
+            for named in node.kwargs:
+                named.value = self._around(named.value)
+
+    def _around(self, node: nodes.Expr, *, each: bool = False) -> nodes.Expr:
+        from jinja2 import nodes
+
+        if isinstance(node, nodes.TemplateData) or (isinstance(node, nodes.Const) and node.value is not None):
+            return node  # a text of the template's own, such as a blank between two parts
+        self.texts.append(_text(node))
+        number = nodes.Const(len(self.texts) - 1, lineno=node.lineno)
+        return nodes.Filter(node, _EACH if each else _ONE, [number], [], None, None, lineno=node.lineno)
+
+    def _one(self, value: Any, number: int) -> Any:
+        if _is_nothing(value):
+            raise DeltaIllegalArgumentException(f"{self.texts[number]} in {self.where} {_shown(value)} in this run. {_WAY_OUT}")
+        return value
+
+    def _each(self, values: Any, number: int) -> Any:
+        if isinstance(values, str) or not isinstance(values, Iterable) or _is_nothing(values):
+            return self._one(values, number)
+        kind = tuple if isinstance(values, tuple) else list
+        return kind(self._one(value, number) for value in values)
+
+
+def _is_nothing(value: Any) -> bool:
+    """Return whether a value says nothing: ``None``, also behind a proxy, undefined, or without content."""
+    from jinja2 import Undefined
+
+    if value is None or isinstance(value, Undefined):
+        return True
+    if isinstance(value, str):
+        return not value.strip()
+    return str(value) in _PRINTED_NOTHING or (isinstance(value, Sized) and not len(value))
+
+
+def _shown(value: Any) -> str:
+    from jinja2 import Undefined
+
+    return "is undefined" if isinstance(value, Undefined) else f"is {value!r}"
+
+
+def _text(node: nodes.Node) -> str:
+    """Return an expression about as the Dag file has it."""
+    from jinja2 import nodes
+
+    match node:
+        case nodes.Name(name=name):
+            return str(name)
+        case nodes.Const(value=value):
+            return repr(value)
+        case nodes.Getattr(node=of, attr=name):
+            return f"{_text(of)}.{name}"
+        case nodes.Getitem(node=of, arg=key):
+            return f"{_text(of)}[{_text(key)}]"
+        case nodes.Call(node=of, args=arguments):
+            return f"{_text(of)}({', '.join(map(_text, arguments))})"
+        case nodes.Filter(node=nodes.Expr() as of, name=name):
+            return f"{_text(of)}" if name in (_ONE, _EACH) else f"{_text(of)} | {name}"
+        case nodes.Concat(nodes=parts):
+            return " ~ ".join(map(_text, parts))
+        case nodes.Or(left=left, right=right):
+            return f"{_text(left)} or {_text(right)}"
+    return "an expression"
+
+
+def key_user(task: Any, context: Context, check: str) -> KeyUser:
+    """Return the running task, a start task or one with a transaction of its own, as the user of its key.
+
+    :param check: ``key_check`` of the task.
+    """
+    from airflow_delta.table.state.key_users import KeyUser
+
+    ti = context["ti"]
+    tasks: Any = getattr(context.get("dag"), "task_dict", {})
+    definition = tasks.get(ti.task_id)
+
+    def tell(text: str) -> None:
+        task.log.warning(text)
+        try:
+            ti.xcom_push(key=WARNING_KEY, value=masked_by_airflow(text))
+        except Exception:  # the log says it, too
+            task.log.warning("Could not push the warning about the key", exc_info=True)
+
+    return KeyUser(
+        tags=commit_tags(context),
+        committers=frozenset({ti.task_id, *(_commits_of(definition, context) if definition is not None else ())}),
+        tasks=None if definition is None else frozenset(tasks),
+        default_prefix=default_key_prefix(ti.dag_id, ti.task_id, ti.run_id),
+        check=check,
+        since=lambda: possible_since(context, None)(),
+        tell=tell,
+    )
+
+
+def committing_user(task: Any, context: Context) -> KeyUser | None:
+    """Return a running commit task as the user of its start task's key; ``None`` if the Dag file does not show one start task."""
+    starts = start_tasks(task, context) or ()
+    if len(starts) != 1:
+        return None
+    (start,) = starts
+    check = start.render_template(argument_of(start, "key_check", "warn"), scope_of(start, context))
+    ti = context["ti"]
+    user = key_user(task, context, check if isinstance(check, str) else "warn")
+    return replace(user, default_prefix=default_key_prefix(ti.dag_id, start.task_id, ti.run_id))
+
+
+def _commits_of(start: Any, context: Context) -> list[str]:
+    """Return the commit tasks of a start task."""
+    found = start.get_flat_relatives(upstream=False)
+    commits = [other for other in found if getattr(_class_of(other), "transaction_role", None) == "commit"]
+    return [other.task_id for other in commits if start in (start_tasks(other, context) or ())]
+
+
+def _class_of(task: Any) -> Any:
+    return getattr(task, "operator_class", None) or type(task)

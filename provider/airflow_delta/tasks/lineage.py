@@ -1,0 +1,135 @@
+"""What OpenLineage's provider learns about a task; without that provider nothing is recorded.
+
+The outlets of a task that commits, unless it is given some: the asset of its table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import Asset
+
+from airflow_delta.assets.delta import delta_asset
+from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.tasks.openlineage import wanted
+
+if TYPE_CHECKING:
+    from logging import Logger
+
+    from airflow.providers.openlineage.extractors import OperatorLineage
+
+    from airflow_delta.contract.payloads import CommitResult, StagedWrite, TransactionHandle
+    from airflow_delta.log.delta_log import DeltaLog
+
+
+class TaskLineage:
+    """Records which versions of tables a running task has read and written.
+
+    :param logger: the task's logger.
+    """
+
+    def __init__(self, logger: Logger | Any) -> None:
+        from airflow_delta.tasks.openlineage.lineage import Lineage
+
+        self.tables = Lineage()
+        self._logger = logger
+
+    def note_reads(self, handle: TransactionHandle, writes: Sequence[StagedWrite]) -> None:
+        """Record the version that stages have read."""
+        if wanted():
+            self.tables.read_by(handle, writes)
+
+    def note_commit(
+        self,
+        log: DeltaLog | None,
+        result: CommitResult,
+        writes: Sequence[StagedWrite] = (),
+        *,
+        named: tuple[str, str | None] | None = None,
+    ) -> None:
+        """Record a commit with the schema of its version, which the log usually has in memory.
+
+        :param named: the table as the Dag names it, and its connection.
+        """
+        if not wanted() or (result.committed_before and not result.operation):
+            return  # that commit has left the log: its version is only the latest one, whoever made it
+        from airflow_delta.tasks.openlineage.lineage import output_of, with_symlink
+
+        schema_string = None
+        try:
+            if log is not None:
+                snapshot = log.snapshot
+                if snapshot.version != result.version:  # a commit found in the log: others may have followed
+                    snapshot = log.snapshot_at(result.version)
+                schema_string = snapshot.metadata.schema_string
+        except Exception:
+            self._logger.debug("No schema for the lineage of %s", result.table, exc_info=True)
+        use = output_of(result, schema_string=schema_string, writes=writes)
+        self.tables.wrote(with_symlink(use, *(named or (None, None))))
+
+
+def lineage_on_start(table: str | None) -> OperatorLineage[Any, Any]:
+    """Return the lineage of a task that is about to write a table; empty if the table is not known yet."""
+    from airflow_delta.tasks.openlineage.facets import operator_lineage
+    from airflow_delta.tasks.openlineage.lineage import Lineage, TableUse
+
+    lineage = Lineage()
+    if table is not None:
+        lineage.wrote(TableUse(uri=table))
+    return operator_lineage(lineage)
+
+
+def lineage_on_complete(noted: TaskLineage) -> OperatorLineage[Any, Any]:
+    """Return the lineage that a task has recorded."""
+    from airflow_delta.tasks.openlineage.facets import operator_lineage
+
+    return operator_lineage(noted.tables)
+
+
+def absolute_table(table: Any) -> str | None:
+    """Return a table named by a URI or an absolute path; ``None`` for a name that needs its connection."""
+    return table if isinstance(table, str) and ("://" in table or table.startswith("/")) else None
+
+
+def table_of_handle(transaction: Any) -> str | None:
+    """Return the table of a handle, parsed or not."""
+    table = transaction.get("table") if isinstance(transaction, Mapping) else getattr(transaction, "table", None)
+    return absolute_table(table)
+
+
+def table_outlets(table: Any, delta_conn_id: Any) -> list[Asset]:
+    """Return the asset of a table; nothing if its name, or the connection of a relative name, is known only in a run."""
+    if not isinstance(table, str) or "{" in table:
+        return []
+    if not isinstance(delta_conn_id, str) or "{" in delta_conn_id:
+        asset = delta_asset(table)
+        # The asset of a name below a connection needs the connection.
+        return [] if asset.uri.startswith("delta://connection/") else [asset]
+    return [delta_asset(table, delta_conn_id)]
+
+
+def set_default_outlets(task: Any, given: Mapping[str, Any], delta_conn_id: Any) -> None:
+    """Let a task that commits by itself emit the asset of its table.
+
+    Not an instance of a mapped task: Airflow registers the outlets of the mapped task, which has none.
+
+    :param task: has ``table``, and ``emits_table`` if it changes what readers of the table see.
+    :param given: what Airflow has called the constructor with, ``default_args`` included.
+    """
+    task._has_default_outlets = False
+    is_instance = getattr(task, "_BaseOperator__from_mapped", False)
+    own = any((arguments or {}).get("outlets") is not None for arguments in (given, given.get("default_args")))
+    if own or is_instance or not task.emits_table or getattr(task, "transaction", None) is not None:
+        return
+    try:
+        task.outlets = table_outlets(task.table, delta_conn_id)
+    except DeltaIllegalArgumentException:  # an empty name, or one with credentials: the task itself refuses it
+        return
+    task._has_default_outlets = True
+
+
+def withdraw_default_outlets(task: Any) -> None:
+    """Let a task emit only what it was given: it is a stage of a transaction, or had nothing to commit."""
+    if getattr(task, "_has_default_outlets", False):
+        task.outlets = []

@@ -1,0 +1,202 @@
+"""Bases of the tasks that run one operation on a table: in a transaction of several tasks, or in one of their own."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow_delta.contract.files import new_attempt
+from airflow_delta.contract.payloads import StagedWrite, TransactionHandle, version_of
+from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.hooks.delta import DeltaHook
+from airflow_delta.links.delta import DeltaCommitLink, DeltaTableLink
+from airflow_delta.retry_policies import FINAL_ERRORS, REFUSALS
+from airflow_delta.tasks.base import DeltaOperator, Parts, templated
+from airflow_delta.tasks.committing import CommitPart
+from airflow_delta.tasks.lineage import absolute_table, set_default_outlets
+from airflow_delta.tasks.observability import Stopwatch, TaskMetrics
+from airflow_delta.tasks.own_transaction import OwnTransaction
+from airflow_delta.tasks.spark.runner import SparkRunner
+from airflow_delta.tasks.stage_work import STAGE_COLOR, StageWork
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+    from pyspark.sql import DataFrame, SparkSession
+
+    from airflow_delta.log.delta_log import DeltaLog
+    from airflow_delta.table.stage.stage_view import SparkWork, StageView
+
+OPERATION: Parts = (StageWork, OwnTransaction, CommitPart)
+"""Parts of an operation without Spark."""
+
+SPARK_OPERATION: Parts = (*OPERATION, SparkRunner)
+"""Parts of an operation whose data work is Spark's."""
+
+
+class DeltaTableOperator(DeltaOperator):
+    """Base of the operations that a transaction may hold.
+
+    With ``transaction`` (or inside a ``delta_transaction`` group) the task stages the operation, and the commit task publishes it
+    together with the other stages. Otherwise the task begins, stages and commits: one version, exactly once for its identity.
+
+    :param max_restarts: how often the operation starts over on the newest version after a conflict, if it is a transaction of
+        its own.
+    :param outlets: assets that the task emits; default, if it is a transaction of its own: the table's, unless the name (or the
+        connection of a relative name) is templated, the task is mapped, or there is nothing to commit. Operations that only
+        rearrange files (OPTIMIZE, REORG) have no default.
+
+    The other parameters are those of :class:`~airflow_delta.tasks.stage_work.StageWork`,
+    :class:`~airflow_delta.tasks.own_transaction.OwnTransaction` and :class:`~airflow_delta.tasks.committing.CommitPart`.
+    Operations that work on Spark also have those of :class:`~airflow_delta.tasks.spark.runner.SparkRunner`.
+    """
+
+    parts: ClassVar[Parts] = OPERATION
+    template_fields: Sequence[str] = templated(parts)
+    operator_extra_links = (DeltaTableLink(), DeltaCommitLink())
+    default_retry_policy = REFUSALS
+    transaction_role: ClassVar[str] = "stage"
+    changes_table: ClassVar[bool] = False
+    creates_table: ClassVar[bool] = False
+    emits_table: ClassVar[bool] = True
+    staged_mode: ClassVar[str] = "rewrite"
+    ui_color = STAGE_COLOR
+
+    def __init__(self, *, max_restarts: int = 0, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.max_restarts = max_restarts
+        set_default_outlets(self, kwargs, StageWork.of(self).delta_conn_id or DeltaHook.default_conn_name)
+
+    @abstractmethod
+    def plan(self, stage: StageView) -> SparkWork | StagedWrite:
+        """Plan the operation.
+
+        :return: the work for Spark, or the staged write if nothing is left for Spark.
+        """
+
+    def source(self, spark: SparkSession) -> DataFrame | None:  # noqa: ARG002 - for operations that have one
+        """Return the rows of the operation's source; ``None`` if it has none, or the request names it."""
+        return None
+
+    def secret_properties(self) -> dict[str, str]:
+        """Return secret Spark properties for a submitted application."""
+        return {}
+
+    def execute(self, context: Context) -> Any:
+        """Return the staged write, or the result of the commit.
+
+        :raises DeltaConcurrentModificationException: if another commit conflicts and no restart is left.
+        """
+        work = self.hold(StageWork)
+        if work.transaction is None:
+            return self._execute_alone(work, context)
+        work.open(context)
+        self._check_same_table(work)
+        if (done := work.report_if_committed(self.staged_mode)) is not None:
+            return done
+        return work.report(self._stage(work))
+
+    def _execute_alone(self, work: StageWork, context: Context) -> dict[str, Any]:
+        from airflow_delta.table.run import run_transaction
+
+        own, committer = self.hold(OwnTransaction), self.hold(CommitPart)
+        log = own.log(work.delta_conn_id)
+        writes: list[StagedWrite] = []
+
+        def stage(handle: TransactionHandle) -> list[StagedWrite]:
+            self.log.info(
+                "Transaction %s: begins on %s; key %s.",
+                handle.transaction_id,
+                version_of(handle.table, handle.read_version),
+                handle.app_id,
+            )
+            TaskMetrics(context["ti"]).started(handle)
+            work.open_own(context, log, handle)
+            writes[:] = [self._stage(work)]
+            work.measure(writes[0])
+            committer.clock = Stopwatch()  # of the commit, not of Spark
+            return writes
+
+        with committer.watched(context, log, (own.table, work.delta_conn_id)):
+            result = run_transaction(
+                log,
+                stage,
+                attempt=new_attempt(context["ti"].try_number),
+                max_restarts=self.max_restarts,
+                create=self.creates_table,
+                **own.options(context),
+                **committer.options(context),
+            )
+        return committer.finish(context, result, writes)
+
+    def _stage(self, work: StageWork) -> StagedWrite:
+        runner = self.hold(SparkRunner) if SparkRunner in self.parts else None
+        planned = self.plan(work.view(None if runner is None else runner.spark_table_uri))
+        if isinstance(planned, StagedWrite):
+            return planned
+        if runner is None:
+            raise NotImplementedError(
+                f"{type(self).__name__} has no SparkRunner among its parts, {planned.request.operation} needs one"
+            )
+        work.tell_plan(planned.request)
+        asked, report = runner.work_on(work.log, planned.request, self.source, self.secret_properties)
+        return work.collected(lambda: planned.collect(asked, report))
+
+    def table_to_write(self) -> str | None:
+        """Return the table of a transaction of its own; a stage writes nothing visible."""
+        return absolute_table(OwnTransaction.of(self).table) if StageWork.of(self).transaction is None else None
+
+    def _check_same_table(self, work: StageWork) -> None:
+        own, handle = OwnTransaction.of(self), work.handle
+        if own.table and (other := own.log(work.delta_conn_id or handle.delta_conn_id).uri) != handle.table:
+            raise DeltaIllegalArgumentException(
+                f"The task {self.task_id!r} names the table {other}, but its transaction is one of {handle.table}. Leave table= "
+                "out, or move the task out of the transaction.",
+                table=handle.table,
+                version=handle.read_version,
+            )
+
+
+class DeltaMaintenanceBase(DeltaOperator):
+    """Base of the operations that are always transactions of their own: they replace the table, or delete its files.
+
+    :param delta_conn_id: connection of type ``delta``. (templated)
+    :param outlets: assets that the task emits; default: the table's, unless the name (or the connection of a relative name) is
+        templated, the task is mapped, or there is nothing to commit. Operations that only rearrange or delete files (auto
+        compaction, VACUUM) have no default.
+
+    The other parameters are those of :class:`~airflow_delta.tasks.own_transaction.OwnTransaction` and
+    :class:`~airflow_delta.tasks.committing.CommitPart`.
+    """
+
+    parts: ClassVar[Parts] = (OwnTransaction, CommitPart)
+    template_fields: Sequence[str] = ("delta_conn_id", *templated(parts))
+    operator_extra_links = (DeltaTableLink(), DeltaCommitLink())
+    default_retry_policy = FINAL_ERRORS
+    emits_table: ClassVar[bool] = True
+    ui_color = "#dae8fc"
+
+    def __init__(self, *, delta_conn_id: str = DeltaHook.default_conn_name, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.delta_conn_id = delta_conn_id
+        set_default_outlets(self, kwargs, delta_conn_id)
+
+    @abstractmethod
+    def run(self, log: DeltaLog, committer: CommitPart, context: Context) -> dict[str, Any]:
+        """Run the operation and return the XCom value."""
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Return what was done."""
+        own, committer = self.hold(OwnTransaction), self.hold(CommitPart)
+        log = own.log(self.delta_conn_id)
+        with committer.watched(context, log, (own.table, self.delta_conn_id)):
+            return self.run(log, committer, context)
+
+    def commit_options(self, committer: CommitPart, context: Context) -> dict[str, Any]:
+        """Return the identity and the options of the commit, as ``run_transaction`` takes them."""
+        attempt = new_attempt(context["ti"].try_number)
+        return {"attempt": attempt, **OwnTransaction.of(self).options(context), **committer.options(context)}
+
+    def table_to_write(self) -> str | None:
+        """Return the table."""
+        return absolute_table(OwnTransaction.of(self).table)

@@ -1,0 +1,1 @@
+"""Spark work of a task: sessions, submissions, their storage and their ends."""

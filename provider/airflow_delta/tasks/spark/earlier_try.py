@@ -1,0 +1,228 @@
+"""Take over what an earlier try of a task submitted before its worker was lost.
+
+Before a try submits its application, it notes in Airflow's task state store which request it puts on storage; the application
+leaves its report beside that request. So no application ever runs unnoticed, whatever the deploy mode. Taking over only saves
+work: an attempt writes below its own directory, and only what the task returns is published. In doubt, the job is submitted
+again.
+
+End Spark work when Airflow ends a task: within the 5 seconds from SIGTERM to SIGKILL, even if something hangs.
+
+``on_kill`` runs in the SIGTERM handler, in the thread that waits for Spark; ``execute`` continues after it. So nothing here uses
+that thread's connection to a JVM, and no wait is unbounded. What has not ended in time ends with the process: a driver JVM that
+PySpark started exits when the pipe to its parent breaks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow_delta.exceptions import DeltaError, DeltaIllegalStateException
+
+if TYPE_CHECKING:
+    from logging import Logger
+
+    from airflow_delta.contract.request import StageReport, StageRequest
+    from airflow_delta.log.delta_log import DeltaLog
+
+
+REQUEST_KEY = "delta_stage_request"
+"""Key in the task state store: transaction, directory of the attempt, and a digest of the application's inputs."""
+
+_POLL = 2.0
+_TELL_EVERY = 60.0
+
+
+def inputs_of(values: Mapping[str, Any]) -> str:
+    """Return a digest of what an application is submitted with; the values may be secret."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True, default=str).encode()).hexdigest()[:32]
+
+
+def note_request(store: Any, request: StageRequest, inputs: str) -> None:
+    """Note what is about to be submitted. Airflow refuses this from an attempt that it has given up."""
+    if store is not None:
+        note = {"transactionId": request.transaction_id, "directory": request.directory, "inputs": inputs}
+        store.set(REQUEST_KEY, note)
+
+
+def noted_directory(store: Any, transaction_id: str, inputs: str) -> str | None:
+    """Return the directory of the attempt that an earlier try submitted for this transaction with these inputs."""
+    note = store.get(REQUEST_KEY) if store is not None else None
+    if not isinstance(note, Mapping) or note.get("transactionId") != transaction_id:
+        return None
+    return str(note["directory"]) if note.get("inputs", inputs) == inputs else None
+
+
+class EarlierTry:
+    """An attempt of an earlier try at the same work.
+
+    :param request: its request.
+    """
+
+    def __init__(self, log: DeltaLog, request: StageRequest, logger: Logger | Any) -> None:
+        self.request = request
+        self._log = log
+        self._logger = logger
+        self._killed = False
+
+    def kill(self) -> None:
+        """End the application that :meth:`report` waits for."""
+        import psutil  # type: ignore[import-untyped]
+
+        self._killed = True
+        for process in self._applications():
+            with contextlib.suppress(psutil.Error):  # it may have ended meanwhile, with its parent
+                process.kill()
+
+    def report(self) -> StageReport | None:
+        """Return what the attempt staged; ``None`` if it failed, or nothing shows that it is still running.
+
+        Waits for an application that still runs on this machine without the worker that submitted it.
+
+        :raises DeltaIllegalStateException: if the task is stopped meanwhile.
+        """
+        told = 0.0
+        while (report := self._finished()) is None and not self._killed and self._applications():
+            if time.monotonic() - told > _TELL_EVERY:
+                told = time.monotonic()
+                self._logger.info(
+                    "Transaction %s: attempt %s of stage %s, submitted by an earlier try, is still running here: waiting for it.",
+                    self.request.transaction_id,
+                    self.request.attempt,
+                    self.request.stage,
+                )
+            time.sleep(_POLL)
+        if self._killed:
+            raise DeltaIllegalStateException(
+                f"The task was told to stop while it waited for attempt {self.request.attempt} of stage {self.request.stage}.",
+                table=self._log.uri,
+            )
+        report = report or self._finished()
+        if report is not None:
+            self._logger.info(
+                "Transaction %s: attempt %s of stage %s, submitted by an earlier try, has ended: collecting what it staged.",
+                self.request.transaction_id,
+                self.request.attempt,
+                self.request.stage,
+            )
+        return report
+
+    def _finished(self) -> StageReport | None:
+        from airflow_delta.table.stage.write.plan import read_report
+
+        try:
+            report = read_report(self._log, self.request)
+        except DeltaError:  # missing, incomplete, or the report of a failure
+            return None
+        same = (report.transaction_id, report.attempt) == (self.request.transaction_id, self.request.attempt)
+        return report if same else None
+
+    def _applications(self) -> list[Any]:
+        """Return this user's processes on this machine that were started with the request as an argument."""
+        import psutil
+
+        wanted = f"{self.request.path}/"
+        found = []
+        for process in psutil.process_iter(["cmdline", "uids"]):
+            uids = process.info["uids"]
+            own = process.pid != os.getpid() and uids is not None and uids.real == os.getuid()
+            if own and any(wanted in argument for argument in process.info["cmdline"] or ()):
+                found.append(process)
+        return found
+
+
+def earlier_try(log: DeltaLog, directory: str, request: StageRequest, logger: Logger | Any) -> EarlierTry | None:
+    """Return the attempt in a directory if its request equals that of this try.
+
+    :param request: the request of this try; only the name of the attempt may differ.
+    """
+    from airflow_delta.table.stage.write.plan import read_request
+
+    try:
+        asked = read_request(log, directory)
+    except DeltaError:  # the worker was lost before it put the request, or an abort deleted it
+        return None
+    return EarlierTry(log, asked, logger) if _work(asked) == _work(request) else None
+
+
+def _work(request: StageRequest) -> str:
+    value = request.to_dict()
+    for name in ("attempt", "directory"):
+        value.pop(name)
+    return json.dumps(value, sort_keys=True)
+
+
+WAIT = 3.0
+"""Seconds to wait for work to end before it is killed; Airflow's SIGKILL comes 5 seconds after its SIGTERM."""
+
+
+def within(seconds: float, work: Callable[[], object], *, what: str, logger: Logger | Any) -> bool:
+    """Run something that may hang in a thread of its own, and wait at most this long.
+
+    If it takes longer, it continues in the background as long as the process lives.
+
+    :return: whether it has ended.
+    """
+
+    def run() -> None:
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001 - the task ends whatever this does
+            logger.warning("%s failed: %s", what, error)
+
+    thread = threading.Thread(target=run, name="delta-on-kill", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive():
+        logger.info("%s takes longer than %.1f s; the task does not wait for it.", what, seconds)
+        return False
+    return True
+
+
+class SessionKiller:
+    """Ends the work of a Spark session: interrupts its jobs, and kills a JVM that does not respond.
+
+    :param session: the session.
+    :param owned: whether this task made it; other code of this process may need the JVM otherwise.
+    """
+
+    def __init__(self, session: Any, *, owned: bool, logger: Logger | Any) -> None:
+        self._session = session
+        self._process = _gateway_process(session) if owned else None
+        self._logger = logger
+        self._done = threading.Event()
+
+    def done(self) -> None:
+        """Say that the session's work has ended."""
+        self._done.set()
+
+    def kill(self) -> None:
+        """Begin to end the work; returns at once."""
+        threading.Thread(target=self._kill, name="delta-on-kill", daemon=True).start()
+
+    def _kill(self) -> None:
+        end = time.monotonic() + WAIT
+        within(WAIT, self._session.interruptAll, what="Interrupting the Spark jobs", logger=self._logger)
+        if self._done.wait(max(end - time.monotonic(), 0)) or self._process is None or self._process.poll() is not None:
+            return
+        self._logger.info("The Spark jobs did not end within %.0f s: killing their driver, process %s.", WAIT, self._process.pid)
+        with contextlib.suppress(OSError):  # it may have ended meanwhile
+            self._process.kill()
+
+
+def has_ended(session: Any) -> bool:
+    """Return whether the driver JVM that PySpark started for a session of this process has ended."""
+    process = _gateway_process(session)
+    return process is not None and process.poll() is not None
+
+
+def _gateway_process(session: Any) -> Any:
+    """Return the driver JVM that PySpark started for this process; ``None`` for Spark Connect or another JVM."""
+    gateway = getattr(getattr(session, "_sc", None), "_gateway", None)
+    return getattr(gateway, "proc", None)

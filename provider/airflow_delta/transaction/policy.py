@@ -1,0 +1,233 @@
+"""The limits and options of a commit, and its outcome.
+
+How closely a commit checks concurrent commits since the version it read.
+
+Options of the conflict checker, which Delta has as configuration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+import msgspec
+
+from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.log.actions.actions import CommitInfo
+
+ConflictDetection = Literal["delta", "statistics", "rows"]
+"""``delta``: by partition values and file paths, as Delta. ``statistics``: also by bounds of columns. ``rows``: also by rows."""
+
+LEVELS: tuple[ConflictDetection, ...] = get_args(ConflictDetection)
+
+DETECTION_TAG = "airflow.conflictDetection"
+"""Tag of ``commitInfo``: the level."""
+RESOLVED_TAG = "airflow.conflictsResolved"
+"""Tag of ``commitInfo``: JSON, how (:data:`STATISTICS`, ...) to the versions for which it showed that no row conflicts."""
+
+STATISTICS, KEYS, ROWS, MOVED = "statistics", "keys", "rows", "moved"
+"""What showed it: bounds of columns; columns that were read; positions of rows; rows that only moved to other files."""
+
+
+def check_level(level: str) -> ConflictDetection:
+    """Return a level.
+
+    :raises DeltaIllegalArgumentException: if there is no such level.
+    """
+    for known in LEVELS:
+        if level == known:
+            return known
+    raise DeltaIllegalArgumentException(f"conflict_detection must be one of {', '.join(LEVELS)}, got {level!r}")
+
+
+def in_ranges(versions: Iterable[int]) -> str:
+    """Return versions as text such as ``3-12,15``."""
+    found: list[list[int]] = []
+    for version in sorted(set(versions)):
+        if found and version == found[-1][1] + 1:
+            found[-1][1] = version
+        else:
+            found.append([version, version])
+    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in found)
+
+
+def resolved_text(resolved: Mapping[str, str]) -> str:
+    """Return the value of :data:`RESOLVED_TAG`.
+
+    :param resolved: how, to versions as :func:`in_ranges` gives them.
+    """
+    return msgspec.json.encode(dict(sorted(resolved.items()))).decode()
+
+
+def resolved_by(tags: Mapping[str, object] | None) -> dict[str, str]:
+    """Return what a commit's tags say about resolved conflicts: how, to versions; empty if they say nothing that parses."""
+    text = (tags or {}).get(RESOLVED_TAG)
+    if not isinstance(text, str):
+        return {}
+    try:
+        return msgspec.json.decode(text, type=dict[str, str])
+    except msgspec.DecodeError:
+        return {}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ConflictOptions:
+    """Options of the conflict checker; the defaults are Delta's, except for ``resolve_same_new_columns``.
+
+    :param resolve_feature_enablement: accept a winner's metadata if it only enables features that need nothing from this commit
+        (Delta: ``featureEnablement.conflictResolution.enabled``). If off, only row tracking enabled on its own and moved identity
+        columns are accepted.
+    :param enforce_concurrent_feature_enablement: fail if a winner's protocol gains a feature with rules for every write, such as
+        check constraints (Delta: ``conflictChecker.enforceConcurrentFeatureEnablement.enabled``).
+    :param replace_removes_new_domains: a REPLACE TABLE removes clustering that was declared in the meantime (Delta:
+        ``conflictDetection.allowReplaceTableToRemoveNewDomainMetadata``).
+    :param resolve_same_new_columns: accept a winner that added the very columns that this commit adds; Delta does not.
+    """
+
+    resolve_feature_enablement: bool = True
+    enforce_concurrent_feature_enablement: bool = False
+    replace_removes_new_domains: bool = True
+    resolve_same_new_columns: bool = True
+
+
+CheckMode = Literal["off", "log", "fatal"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CommitPolicy:
+    """Limits and options of a commit. A lost race for a version is retried within the limits; a logical conflict never is.
+
+    :param max_attempts: puts of the log entry before giving up.
+    :param min_wait: seconds; the shortest pause after several losses.
+    :param max_wait: seconds; the longest pause.
+    :param total_timeout: seconds that the whole loop may take; ``None`` for no limit.
+    :param cancelled: called right before every put; if it returns true, the commit stops with nothing written.
+    :param checkpoint: ``inline`` writes a due checkpoint after the commit, ``off`` leaves it to maintenance.
+    :param checksum: write ``<version>.crc`` after the commit.
+    :param fail_on_hook_error: raise an error if a post-commit hook fails. The commit is valid either way.
+    :param conflicts: options of the conflict checker.
+    :param conflict_detection: ``delta``, ``statistics`` or ``rows``: see
+        :data:`~airflow_delta.transaction.policy.ConflictDetection`.
+    :param conflict_read_limit: bytes of columns of winning commits' files that a commit may read to decide by rows.
+    :param commit_lock: hold the table's lock in this process while committing; default: depends on the kind of store
+        (Delta: ``commitLock.enabled``).
+    :param skip_recording_empty_commits: ``commit_if_needed`` writes no version if there are no actions
+        (Delta: ``skipRecordingEmptyCommits``).
+    :param duplicate_action_check: refuse a file that is added twice, removed twice, or both added and removed
+        (Delta: ``duplicateActionCheck.enabled``).
+    :param consistent_data_change: what to do if only some adds and removes of a commit change data: ``off``, ``log`` or
+        ``fatal`` (Delta: ``commitValidation.consistentDataChange.mode``). ``log`` still refuses a commit whose other adds and
+        removes cannot hold the same rows.
+    :param fail_on_empty_file: refuse an added file of 0 bytes instead of logging it (Delta: ``emptyFileCheck.throwEnabled``).
+    :param fail_on_null_partition: refuse a null in a NOT NULL partition column instead of logging it
+        (Delta: ``nullPartitionCheck.throwEnabled``).
+    :param partition_column_change: what to do if an operation changes the partitioning but may not: ``off``, ``log`` or ``fatal``
+        (Delta: ``partitionColumnChangeCheck``, which only logs by default).
+    :param history_metrics: write ``operationMetrics`` (Delta: ``history.metricsEnabled``).
+    :param user_metadata: ``commitInfo.userMetadata`` if neither commit, operation nor transaction has one
+        (Delta: ``commitInfo.userMetadata``).
+    :param auto_compact: request compaction after commits that leave many small files; default: the table's properties decide
+        (Delta: ``autoCompact.enabled``).
+    :param auto_compact_min_files: how many small files in one partition trigger the request (``autoCompact.minNumFiles``).
+    :param auto_compact_max_file_size: bytes; files up to half that size are small (``autoCompact.maxFileSize``).
+    :param on_auto_compact: called with the request, which is in the outcome of the commit either way.
+    """
+
+    max_attempts: int = 10_000
+    min_wait: float = 0.0
+    max_wait: float = 0.25
+    total_timeout: float | None = 600.0
+    cancelled: Callable[[], bool] | None = None
+    checkpoint: Literal["inline", "off"] = "inline"
+    checksum: bool = True
+    fail_on_hook_error: bool = False
+    conflicts: ConflictOptions = field(default_factory=ConflictOptions)
+    conflict_detection: ConflictDetection = "rows"
+    conflict_read_limit: int = 64 * 1024 * 1024
+    commit_lock: bool | None = None
+    skip_recording_empty_commits: bool = True
+    duplicate_action_check: bool = True
+    consistent_data_change: CheckMode = "log"
+    fail_on_empty_file: bool = False
+    fail_on_null_partition: bool = False
+    partition_column_change: CheckMode = "fatal"
+    history_metrics: bool = True
+    user_metadata: str | None = None
+    auto_compact: bool | None = None
+    auto_compact_min_files: int = 50
+    auto_compact_max_file_size: int = 128 * 1024 * 1024
+    on_auto_compact: Callable[[AutoCompactionRequest], None] | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_attempts < 1:
+            raise DeltaIllegalArgumentException(f"max_attempts must be at least 1, got {self.max_attempts}")
+        if not 0 <= self.min_wait <= self.max_wait:
+            raise DeltaIllegalArgumentException(
+                f"min_wait and max_wait must satisfy 0 <= min_wait <= max_wait, got {self.min_wait} and {self.max_wait}"
+            )
+        if self.total_timeout is not None and self.total_timeout <= 0:
+            raise DeltaIllegalArgumentException(f"total_timeout must be positive, got {self.total_timeout}")
+        check_level(self.conflict_detection)
+        if self.conflict_read_limit < 0:
+            raise DeltaIllegalArgumentException(f"conflict_read_limit must be 0 or more, got {self.conflict_read_limit}")
+        if self.checkpoint not in ("inline", "off"):
+            raise DeltaIllegalArgumentException(f"checkpoint must be 'inline' or 'off', got {self.checkpoint!r}")
+        for name in ("consistent_data_change", "partition_column_change"):
+            if getattr(self, name) not in get_args(CheckMode):
+                raise DeltaIllegalArgumentException(f"{name} must be 'off', 'log' or 'fatal', got {getattr(self, name)!r}")
+        if self.auto_compact_min_files < 2 or self.auto_compact_max_file_size < 1:
+            raise DeltaIllegalArgumentException(
+                "auto_compact_min_files must be at least 2 and auto_compact_max_file_size at least 1, got "
+                f"{self.auto_compact_min_files} and {self.auto_compact_max_file_size}"
+            )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CommitOutcome:
+    """How a commit went.
+
+    :param version: version of the commit.
+    :param attempts: puts of the log entry.
+    :param versions_checked: winning commits that were checked for conflicts.
+    :param recognised: the log already held this transaction's commit: an earlier put had landed unnoticed.
+    :param commit_info: as it is in the log.
+    :param timestamp: milliseconds since the epoch, ``commitInfo.timestamp``.
+    :param elapsed: seconds from the start of the loop to the durable commit.
+    :param auto_compaction: what should be compacted now, if a post-commit hook found anything.
+    :param resolved: how winning commits turned out not to conflict (``statistics``, ``keys``, ``rows``, ``moved``), to their
+        versions, as in ``3-12,15``; empty if Delta's own rules found no conflict.
+    """
+
+    version: int
+    attempts: int
+    versions_checked: int
+    recognised: bool
+    commit_info: CommitInfo
+    timestamp: int
+    elapsed: float
+    auto_compaction: AutoCompactionRequest | None = None
+    resolved: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AutoCompactionRequest:
+    """Small files that a commit left in the partitions it wrote to (Delta's ``AutoCompactRequest``).
+
+    It calls for an OPTIMIZE of these partitions with ``auto=true``; the receiver decides when and where that runs.
+
+    :param version: version at which the files were found.
+    :param partitions: serialised values by physical column name; one empty mapping for an unpartitioned table.
+    :param num_small_files: small files in these partitions.
+    :param small_file_bytes: their bytes.
+    :param min_file_size: bytes; smaller files should be compacted.
+    :param max_file_size: bytes; the size to write.
+    """
+
+    table: str
+    version: int
+    partitions: tuple[Mapping[str, str | None], ...]
+    num_small_files: int
+    small_file_bytes: int
+    min_file_size: int
+    max_file_size: int

@@ -1,1 +1,0 @@
-"""The options of a commit, its outcome, and the events it sends."""

@@ -1,0 +1,1 @@
+"""The pages "Delta tables" in Airflow's UI."""

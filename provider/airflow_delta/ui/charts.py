@@ -1,0 +1,275 @@
+"""SVG charts. Colours and fonts come from the style sheet by class, since the pages allow no inline styles.
+
+Numbers, sizes and times as the pages show them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from markupsafe import Markup, escape
+
+UNKNOWN = "\u2013"
+"""Shown for an unknown value: a dash."""
+
+_UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
+_SPANS = (("year", 365 * 86_400), ("month", 30 * 86_400), ("day", 86_400), ("hour", 3600), ("minute", 60))
+
+# Colour and glyph of an operation on the pages, by the first word of its name.
+_KINDS = {
+    "WRITE": "write",
+    "STREAMING": "write",
+    "CREATE": "create",
+    "REPLACE": "create",
+    "CLONE": "create",
+    "CONVERT": "create",
+    "MERGE": "change",
+    "UPDATE": "change",
+    "DELETE": "remove",
+    "TRUNCATE": "remove",
+    "RESTORE": "remove",
+    "OPTIMIZE": "upkeep",
+    "REORG": "upkeep",
+    "VACUUM": "upkeep",
+    "COMPUTE": "upkeep",
+    "ANALYZE": "upkeep",
+}
+
+
+def operation_group(operation: str | None) -> str:
+    """Return the kind of an operation: write, create, change, remove, upkeep or metadata."""
+    first = (operation or "").upper().split(" ")[0]
+    return _KINDS.get(first, "metadata")
+
+
+def keys_of_their_own(keys: Iterable[str], run: Mapping[str, Any] | None) -> list[str]:
+    """Return transaction keys that say more than the Dag run: default keys hold its id."""
+    return [key for key in keys if run is None or run["run_id"] not in key]
+
+
+def format_number(value: Any) -> str:
+    """Return a whole number with thin separators: ``12 345``; a dash for ``None``."""
+    if value is None:
+        return UNKNOWN
+    return f"{int(value):,}".replace(",", "\u202f")
+
+
+def count_of(value: Any, thing: str, things: str | None = None) -> str:
+    """Return a count with its noun: ``1 file``, ``12 files``."""
+    return f"{format_number(value)} {thing if value == 1 else things or thing + 's'}"
+
+
+def compact(value: Any) -> str:
+    """Return a number in a short form: ``1.2M``."""
+    number = float(value)
+    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if abs(number) >= size:
+            return f"{number / size:.1f}".removesuffix(".0") + unit
+    return f"{number:g}"
+
+
+def format_bytes(value: Any) -> str:
+    """Return a size with its unit: ``3.4 MiB``; a dash for ``None``."""
+    if value is None:
+        return UNKNOWN
+    size = float(value)
+    for unit in _UNITS:
+        if abs(size) < 1024 or unit == _UNITS[-1]:
+            break
+        size /= 1024
+    return f"{size:.0f} {unit}" if unit == "bytes" or size >= 100 else f"{size:.1f} {unit}"
+
+
+def format_time(milliseconds: Any) -> Markup:
+    """Return a time as an element that the script converts to the user's time zone; UTC without the script."""
+    if not milliseconds:
+        return escape(UNKNOWN)
+    try:
+        moment = datetime.fromtimestamp(int(milliseconds) / 1000, UTC)
+    except (OverflowError, OSError, ValueError):
+        return escape(UNKNOWN)
+    return Markup('<time datetime="{}" title="{} ago">{}</time>').format(
+        moment.isoformat(timespec="milliseconds"), ago(milliseconds), moment.strftime("%Y-%m-%d %H:%M:%S UTC")
+    )
+
+
+def format_interval(interval: Any) -> Markup:
+    """Return a data interval as two times that the script converts, or one if it has no length: dates if both are midnights."""
+    if not interval:
+        return escape(UNKNOWN)
+    try:
+        start, end = (datetime.fromtimestamp(int(milliseconds) / 1000, UTC) for milliseconds in interval)
+    except (OverflowError, OSError, ValueError):
+        return escape(UNKNOWN)
+    shown = [start] if start == end else [start, end]
+    short = all((moment.hour, moment.minute, moment.second) == (0, 0, 0) for moment in shown)
+    times = [
+        Markup('<time datetime="{}">{}</time>').format(
+            moment.isoformat(timespec="milliseconds"), moment.strftime("%Y-%m-%d" if short else "%Y-%m-%d %H:%M UTC")
+        )
+        for moment in shown
+    ]
+    return Markup('<span class="interval">{}</span>').format(Markup(" \u2192 ").join(times))
+
+
+def ago(milliseconds: Any) -> str:
+    """Return how long ago a time was: ``3 hours``."""
+    if not milliseconds:
+        return UNKNOWN
+    seconds = max(time.time() - int(milliseconds) / 1000, 0)
+    for unit, length in _SPANS:
+        if seconds >= length:
+            count = int(seconds // length)
+            return f"{count} {unit}{'s' if count > 1 else ''}"
+    return "less than a minute"
+
+
+_WIDTH, _NARROW, _LEFT, _RIGHT = 960, 360, 64, 8
+_MOST_NARROW = 30
+# A panel: its title, then the bars. The versions are below the last one.
+_HEAD, _PLOT, _GAP, _AXIS = 20, 62, 8, 18
+_PANEL = _HEAD + _PLOT + _GAP
+
+
+def sparkline(values: Sequence[float | None], label: str) -> Markup:
+    """Return a row of small bars, oldest first, with a gap for ``None``.
+
+    :param label: text for screen readers.
+    """
+    if not values:
+        return Markup("")
+    highest = max((value for value in values if value), default=0) or 1
+    width, height = 132, 26
+    slot = width / max(len(values), 12)
+    bars = Markup("").join(
+        Markup('<rect class="bar{}" x="{:.2f}" y="{:.2f}" width="{:.2f}" height="{:.2f}" rx="1"></rect>').format(
+            " last" if index == len(values) - 1 else "",
+            width - (len(values) - index) * slot,
+            height - _bar(value, highest, height),
+            max(slot - 1.5, 1),
+            _bar(value, highest, height),
+        )
+        for index, value in enumerate(values)
+        if value is not None
+    )
+    return Markup(
+        '<svg class="spark" viewBox="0 0 {w} {h}" width="{w}" height="{h}" role="img" aria-label="{label}">{bars}</svg>'
+    ).format(w=width, h=height, label=label, bars=bars)
+
+
+def commit_chart(commits: Sequence[Mapping[str, Any]], *, narrow: bool = False) -> Markup:
+    """Return the chart of a history page: rows above, bytes below, one column for each commit, the lowest version on the left.
+
+    :param commits: with ``version``, ``operation``, ``kind``, ``num_records``, ``bytes_added``, ``bytes_removed``, ``url``.
+    :param narrow: for a narrow screen, of the latest of them.
+    """
+    if not commits:
+        return Markup("")
+    shown = sorted(commits, key=lambda commit: int(commit["version"]))[-_MOST_NARROW if narrow else 0 :]
+    width = _NARROW if narrow else _WIDTH
+    panels = (
+        _panel(shown, width, 0, "Rows added", [commit["num_records"] for commit in shown], None, compact),
+        _panel(
+            shown,
+            width,
+            _PANEL,
+            "Bytes added, removed",
+            [commit["bytes_added"] for commit in shown],
+            [commit["bytes_removed"] for commit in shown],
+            format_bytes,
+        ),
+    )
+    axis = _axis(shown, width, 2 * _PANEL + 8)
+    # A group, not an image: its columns are links.
+    return Markup(
+        '<svg class="chart {}" viewBox="0 0 {} {}" preserveAspectRatio="xMidYMid meet" role="group" '
+        'aria-label="Rows and bytes of versions {} to {}">{}{}{}</svg>'
+    ).format(
+        "narrow" if narrow else "broad",
+        width,
+        2 * _PANEL + _AXIS,
+        shown[0]["version"],
+        shown[-1]["version"],
+        *panels,
+        axis,
+    )
+
+
+def _panel(
+    commits: Sequence[Mapping[str, Any]],
+    full: int,
+    top: int,
+    title: str,
+    up: Sequence[int | None],
+    down: Sequence[int | None] | None,
+    text: Any,
+) -> Markup:
+    """Return one panel; with ``down``, removals are drawn below the line."""
+    highest = max((value for value in up if value), default=0)
+    lowest = max((value for value in down if value), default=0) if down else 0
+    # One scale for both directions.
+    above = _PLOT * highest / (highest + lowest) if highest + lowest else _PLOT
+    below = _PLOT - above
+    start = top + _HEAD
+    line = start + above
+    parts = [
+        Markup('<text class="title" x="{}" y="{}">{}</text>').format(_LEFT, top + 12, title),
+        Markup('<line class="base" x1="{}" x2="{}" y1="{y:.1f}" y2="{y:.1f}"></line>').format(_LEFT, full - _RIGHT, y=line),
+        Markup('<text class="tick" x="{}" y="{:.1f}">0</text>').format(_LEFT - 8, line + 3),
+    ]
+    if highest:
+        parts += [
+            Markup('<line class="grid" x1="{}" x2="{}" y1="{y}" y2="{y}"></line>').format(_LEFT, full - _RIGHT, y=start),
+            # Not on top of the zero, however low the bars are.
+            Markup('<text class="tick" x="{}" y="{:.1f}">{}</text>').format(_LEFT - 8, min(start + 4, line - 8), text(highest)),
+        ]
+    slot = _slot(commits, full)
+    width = max(min(slot - 3, 26), 1.5)
+    for index, (commit, value) in enumerate(zip(commits, up, strict=True)):
+        x = _LEFT + index * slot + (slot - width) / 2
+        taken = _bar(down[index], lowest, below) if down else 0.0
+        parts.append(_column(commit, x, width, start, line, _bar(value, highest, above), taken))
+    return Markup("").join(parts)
+
+
+def _column(commit: Mapping[str, Any], x: float, width: float, start: float, line: float, up: float, down: float) -> Markup:
+    """Return the bars of one commit as a link; the whole column is clickable, however small they are."""
+    rows = "rows unknown" if commit["num_records"] is None else f"{format_number(commit['num_records'])} rows"
+    title = (
+        f"Version {commit['version']}: {commit['operation'] or 'unknown operation'}\n{rows}, "
+        f"{format_bytes(commit['bytes_added'])} added, {format_bytes(commit['bytes_removed'])} removed"
+    )
+    shape = Markup('<rect class="{}" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"></rect>')
+    parts = [shape.format("target", x - 1, start, width + 2, _PLOT)]
+    if up:
+        parts.append(shape.format(f"up {commit['kind']}", x, line - up, width, up))
+    if down:
+        parts.append(shape.format("down", x, line, width, down))
+    return Markup('<a href="{}" data-version="{}"><title>{}</title>{}</a>').format(
+        commit["url"], commit["version"], title, Markup("").join(parts)
+    )
+
+
+def _slot(commits: Sequence[Mapping[str, Any]], full: int) -> float:
+    """Return the width of a column with its gaps."""
+    return (full - _LEFT - _RIGHT) / max(len(commits), 8 if full == _NARROW else 16)
+
+
+def _axis(commits: Sequence[Mapping[str, Any]], full: int, y: float) -> Markup:
+    slot, most = _slot(commits, full), 8 if full == _NARROW else 16
+    step = max(-(-len(commits) // most), 1)
+    return Markup("").join(
+        Markup('<text class="axis" x="{:.1f}" y="{:.1f}">{}</text>').format(_LEFT + index * slot + slot / 2, y, commit["version"])
+        for index, commit in enumerate(commits)
+        if (len(commits) - 1 - index) % step == 0
+    )
+
+
+def _bar(value: float | None, highest: float, height: float) -> float:
+    """Return the height of a bar; any value but zero is visible."""
+    if not value or not highest:
+        return 0.0
+    return max(value / highest * height, 1.5)

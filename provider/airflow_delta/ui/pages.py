@@ -1,0 +1,404 @@
+"""The app behind "Delta tables": the pages, their data as JSON, and static files.
+
+Read-only. A table is named by its location, and only known ones are opened (:mod:`airflow_delta.ui.known`).
+
+Pages, errors and headers: rendered on the server, escaped, and without content from other hosts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Annotated, Any
+from urllib.parse import quote, urlencode
+
+import jinja2
+from fastapi import Depends, FastAPI, Query, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+from fastapi.staticfiles import StaticFiles
+from starlette.exceptions import HTTPException
+
+from airflow_delta.links.delta import URL_PREFIX, URL_ROUTE, masked_by_airflow
+from airflow_delta.ui import charts, data, reading, views
+from airflow_delta.ui import charts as formats
+from airflow_delta.ui.access import Viewer, ViewerDep, may_see_assets
+from airflow_delta.ui.known import KnownTable, Place, commit_url, diff_command, find_table, table_of_connection, table_url
+from airflow_delta.ui.problems import PageProblem, rows_refused, with_command
+from airflow_delta.ui.reading import admitted, in_plugin_thread
+from airflow_delta.ui.selection import NEWEST_FIRST, SEARCHED, Order, Selection
+
+_HEADERS = {
+    b"content-security-policy": (
+        b"default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
+        b"frame-ancestors 'self'; base-uri 'none'"
+    ),
+    b"x-content-type-options": b"nosniff",
+    b"x-frame-options": b"SAMEORIGIN",
+    b"referrer-policy": b"same-origin",
+    b"cache-control": b"private, no-store",
+}
+
+MAX_LOCATION = 2_000
+"""Longest location in an address."""
+
+_PAGES_OF_TABLES = {"/table": "", "/commit": "", "/rows": "Rows", "/transactions": "Transactions"}
+"""What is below a table, and the last part of its breadcrumbs."""
+
+Message = MutableMapping[str, Any]
+
+
+class SecureHeaders:
+    """ASGI middleware that adds security headers to every response."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+
+    async def __call__(
+        self, scope: Message, receive: Callable[[], Awaitable[Message]], send: Callable[[Message], Awaitable[None]]
+    ) -> None:
+        """Call the app and add the headers to its response."""
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                given = {name.lower() for name, _ in message["headers"]}
+                static = scope["path"].startswith(f"{scope.get('root_path', '')}/static/")
+                added = [
+                    (name, b"private, max-age=300" if static and name == b"cache-control" else value)
+                    for name, value in _HEADERS.items()
+                    if name not in given
+                ]
+                message["headers"] = [*message["headers"], *added]
+            await send(message)
+
+        await self.app(scope, receive, send_with_headers)
+
+
+def prefix_of(request: Request) -> str:
+    """Return the path of these pages, as the browser sees it."""
+    return str(request.scope.get("root_path", "")).rstrip("/")
+
+
+def root_of(request: Request) -> str:
+    """Return the path below which Airflow's UI is served."""
+    return prefix_of(request).removesuffix(URL_PREFIX)
+
+
+def render(request: Request, template: str, status: int = 200, **context: Any) -> HTMLResponse:
+    """Return a page."""
+    text = (
+        _environment()
+        .get_template(template)
+        .render(prefix=prefix_of(request), root=root_of(request), inside=f"{root_of(request)}/plugin/{URL_ROUTE}", **context)
+    )
+    return HTMLResponse(text, status_code=status)
+
+
+def add_error_pages(app: FastAPI) -> None:
+    """Turn every error into a page, or into JSON for the endpoints below ``/api``."""
+    app.add_exception_handler(PageProblem, _problem)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(Exception, _unexpected)
+
+
+async def _problem(request: Request, error: Exception) -> Response:
+    return _answer(request, error if isinstance(error, PageProblem) else PageProblem(500, "Something went wrong"))
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    if status == 401:
+        return _sign_in(request)
+    if status == 403:
+        advice = "The pages require permission to read assets. Ask an administrator of this Airflow for it."
+        return _answer(request, PageProblem(403, "You may not see Delta tables", advice))
+    if status == 404:
+        return _answer(request, PageProblem(404, "There is no such page"))
+    return _answer(request, PageProblem(status, str(getattr(error, "detail", "Something went wrong"))))
+
+
+async def _invalid(request: Request, error: Exception) -> Response:
+    problems = error.errors() if isinstance(error, RequestValidationError) else []
+    detail = "; ".join(f"{'.'.join(str(part) for part in problem['loc'][1:])}: {problem['msg']}" for problem in problems)
+    return _answer(request, PageProblem(422, "The address of this page is not valid", detail=detail))
+
+
+async def _unexpected(request: Request, error: Exception) -> Response:  # noqa: ARG001 - the server logs it
+    return _answer(request, PageProblem(500, "Something went wrong", "See the log of the API server."))
+
+
+def _sign_in(request: Request) -> Response:
+    """Redirect a browser to the login page and back; inside the frame, show a link for the whole window instead."""
+    path = request.url.path.removeprefix(root_of(request))
+    query = f"?{request.url.query}" if request.url.query else ""
+    # Back to these pages within Airflow's UI.
+    back = f"{root_of(request)}/plugin/{URL_ROUTE}{root_of(request)}{quote(path)}{query}"
+    url = f"{root_of(request)}/api/v2/auth/login?{urlencode({'next': back})}"
+    problem = PageProblem(401, "Your session has ended", "Sign in to see this page.")
+    if _wants_json(request) or request.headers.get("sec-fetch-dest", "document") != "document":
+        return _answer(request, problem, sign_in=url)
+    return RedirectResponse(url, status_code=303)
+
+
+def _answer(request: Request, problem: PageProblem, sign_in: str | None = None) -> Response:
+    if _wants_json(request):
+        content = {"status": problem.status, "title": problem.title, "advice": problem.advice, "detail": problem.detail}
+        answer: Response = JSONResponse(content, status_code=problem.status)
+    else:
+        template, heading = ("problem_part.html", "h2") if _is_part(request) else ("problem.html", "h1")
+        context = {"problem": problem, "sign_in": sign_in, "crumbs": _crumbs(request), "heading": heading}
+        answer = render(request, template, problem.status, **context)
+    if problem.retry_after is not None:
+        answer.headers["Retry-After"] = str(problem.retry_after)
+    return answer
+
+
+def _crumbs(request: Request) -> list[tuple[str, str | None]]:
+    """Return the way back from an error by the address of the page: names, and URLs of the pages above it."""
+    prefix, page, asked = prefix_of(request), _path(request), request.query_params
+    table, version = asked.get("table", ""), asked.get("version", "")
+    if page not in _PAGES_OF_TABLES or not table:
+        return [("Error", None)]
+    crumbs: list[tuple[str, str | None]] = [(masked_by_airflow(table).rstrip("/").rpartition("/")[2] or "Table", None)]
+    # An address with a password in it is not written anywhere.
+    is_plain = masked_by_airflow(table) == table and len(table) <= MAX_LOCATION
+    if page != "/table" and is_plain:
+        crumbs = [(crumbs[0][0], table_url(prefix, table))]
+    if page in ("/commit", "/rows") and version.isascii() and version.isdecimal() and len(version) < 20:
+        url = commit_url(prefix, table, int(version)) if page == "/rows" and is_plain else None
+        crumbs.append((f"Version {int(version)}", url))
+    return [*crumbs, (_PAGES_OF_TABLES[page], None)] if _PAGES_OF_TABLES[page] else crumbs
+
+
+def _path(request: Request) -> str:
+    return request.url.path.removeprefix(prefix_of(request))
+
+
+def _wants_json(request: Request) -> bool:
+    return _path(request).startswith("/api/")
+
+
+def _is_part(request: Request) -> bool:
+    return _path(request) in ("/transactions", "/rows") and request.query_params.get("part") == "1"
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("airflow_delta.ui", "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(
+        count=formats.count_of,
+        number=formats.format_number,
+        size=formats.format_bytes,
+        time=formats.format_time,
+        interval=formats.format_interval,
+        ago=formats.ago,
+        kind=formats.operation_group,
+        unless_default=formats.keys_of_their_own,
+    )
+    environment.globals.update(sparkline=charts.sparkline, commit_chart=charts.commit_chart)
+    return environment
+
+
+Location = Annotated[str, Query(alias="table", max_length=MAX_LOCATION)]
+Version = Annotated[int, Query(ge=0)]
+Before = Annotated[int | None, Query(ge=0)]
+Limit = Annotated[int | None, Query(ge=1, le=data.MAX_PAGE)]
+Offset = Annotated[int, Query(ge=0)]
+Search = Annotated[str, Query(alias="q", max_length=200)]
+Part = Annotated[str, Query(max_length=200)]
+Keys = Annotated[list[str] | None, Query(max_length=20)]
+_MAX_KEYS = 2_000
+
+
+def create_app() -> FastAPI:
+    """Return the app; Airflow mounts it."""
+    app = FastAPI(title="Delta tables", openapi_url=None, docs_url=None, redoc_url=None)
+    app.add_middleware(SecureHeaders)
+    add_error_pages(app)
+    # Static files need no session: the style sheet must also load on the page that asks the user to sign in.
+    app.mount("/static", StaticFiles(directory=os.path.join(os.path.dirname(__file__), "static")), name="static")
+    for path, page in (
+        ("/", tables),
+        ("/open", open_table),
+        ("/table", table),
+        ("/transactions", transactions),
+        ("/commit", commit),
+        ("/rows", rows),
+        ("/api/tables", api_tables),
+        ("/api/table", api_table),
+        ("/api/transactions", api_transactions),
+        ("/api/commit", api_commit),
+        ("/api/rows", api_rows),
+    ):
+        app.add_api_route(path, page, methods=["GET"], dependencies=[may_see_assets], response_model=None)
+    return app
+
+
+async def tables(request: Request, viewer: ViewerDep, search: Search = "", page: Offset = 0) -> Response:
+    """Show the tables that Airflow knows."""
+    return await in_plugin_thread(render, request, "tables.html", page=await _tables(request, viewer, search, page))
+
+
+async def open_table(
+    request: Request, viewer: ViewerDep, conn_id: Annotated[str, Query()], name: Annotated[str, Query(max_length=1000)]
+) -> Response:
+    """Redirect to the table of this name below a connection's base path."""
+    uri = await admitted(table_of_connection, viewer, conn_id, name)
+    return RedirectResponse(table_url(prefix_of(request), uri), status_code=303)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which page of a history is asked for.
+
+    :param limit: versions that it looks at; ``None`` for the default.
+    """
+
+    selected: Selection
+    before: int | None
+    limit: int | None
+
+
+def wanted(
+    operation: Part = "",
+    dag: Part = "",
+    key: Part = "",
+    sort: Order = NEWEST_FIRST,
+    before: Before = None,
+    limit: Limit = None,
+) -> Wanted:
+    """Return which page of a history a request asks for (dependency)."""
+    return Wanted(Selection(operation.strip(), dag.strip(), key.strip(), sort), before, limit)
+
+
+WantedDep = Annotated[Wanted, Depends(wanted)]
+
+
+async def table(request: Request, viewer: ViewerDep, location: Location, wanted: WantedDep) -> Response:
+    """Show what a table is, and its history."""
+    page = await _table(request, viewer, location, wanted)
+    return await in_plugin_thread(render, request, "table.html", page=page, limit=wanted.limit)
+
+
+async def transactions(request: Request, viewer: ViewerDep, location: Location, part: bool = False) -> Response:
+    """Show the uncommitted transactions: as a page, or as the part that the table's page loads."""
+    page = await _transactions(request, viewer, location)
+    return await in_plugin_thread(render, request, "transactions_part.html" if part else "transactions.html", page=page)
+
+
+async def commit(request: Request, viewer: ViewerDep, location: Location, version: Version, offset: Offset = 0) -> Response:
+    """Show one commit."""
+    page = await _commit(request, viewer, location, version, offset)
+    return await in_plugin_thread(render, request, "commit.html", page=page)
+
+
+async def rows(
+    request: Request, viewer: ViewerDep, location: Location, version: Version, keys: Keys = None, part: bool = False
+) -> Response:
+    """Show the rows of a commit: as a page, or as the part that the commit's page loads."""
+    page = await _rows(request, viewer, location, version, keys)
+    return await in_plugin_thread(render, request, "rows_part.html" if part else "rows.html", page=page)
+
+
+async def api_tables(request: Request, viewer: ViewerDep, search: Search = "", page: Offset = 0) -> Response:
+    """Return the tables that Airflow knows."""
+    return JSONResponse(await _tables(request, viewer, search, page))
+
+
+async def api_table(request: Request, viewer: ViewerDep, location: Location, wanted: WantedDep) -> Response:
+    """Return what a table is, and a page of its history."""
+    return JSONResponse(await _table(request, viewer, location, wanted))
+
+
+async def api_transactions(request: Request, viewer: ViewerDep, location: Location) -> Response:
+    """Return the uncommitted transactions."""
+    return JSONResponse(await _transactions(request, viewer, location))
+
+
+async def api_commit(request: Request, viewer: ViewerDep, location: Location, version: Version, offset: Offset = 0) -> Response:
+    """Return one commit."""
+    return JSONResponse(await _commit(request, viewer, location, version, offset))
+
+
+async def api_rows(request: Request, viewer: ViewerDep, location: Location, version: Version, keys: Keys = None) -> Response:
+    """Return the rows of a commit."""
+    return JSONResponse(await _rows(request, viewer, location, version, keys))
+
+
+async def _tables(request: Request, viewer: Viewer, search: str, page: int) -> dict[str, Any]:
+    where = root_of(request), prefix_of(request)
+    return await admitted(views.table_list, viewer, *where, search=search, page=page)
+
+
+async def _table(request: Request, viewer: Viewer, location: str, wanted: Wanted) -> dict[str, Any]:
+    known, place = await _located(viewer, location)
+    selected, before = wanted.selected, wanted.before
+    looked_at = wanted.limit or (data.PAGE if selected.is_plain else SEARCHED)
+    found, state = await asyncio.gather(_history(place, looked_at, before), _state(place, before))
+    missing, history = found
+    where = root_of(request), prefix_of(request)
+    page = await in_plugin_thread(views.history_page, viewer, known, history, *where, selected=selected, state=state)
+    if missing is not None and not page["transactions"]:  # else the runs that were to create it have failed
+        raise missing
+    return page
+
+
+async def _history(place: Place, limit: int, before: int | None) -> tuple[PageProblem | None, Mapping[str, Any]]:
+    """Return a page of the history; of a table that nothing has created yet the problem, and an empty one."""
+    try:
+        return None, await reading.history_of_table(place, limit=limit, before=before)
+    except PageProblem as problem:
+        if problem.status != 404 or before is not None:
+            raise
+        return problem, views.NO_HISTORY
+
+
+async def _state(place: Place, before: int | None) -> dict[str, Any] | None:
+    """Return what the table is now, or why that is unknown: it never costs the page its history. Older pages omit it."""
+    if before is not None:
+        return None
+    try:
+        return await reading.state(place)
+    except PageProblem as problem:
+        return {"problem": {"title": problem.title, "detail": problem.detail}}
+
+
+async def _transactions(request: Request, viewer: Viewer, location: str) -> dict[str, Any]:
+    known, place = await _located(viewer, location)
+    found = await reading.read_open_transactions(place)
+    return await in_plugin_thread(views.transactions_page, viewer, known, found, root_of(request), prefix_of(request))
+
+
+async def _commit(request: Request, viewer: Viewer, location: str, version: int, offset: int) -> dict[str, Any]:
+    known, place = await _located(viewer, location)
+    detail = await reading.read_commit(place, version, offset=offset)
+    return await in_plugin_thread(views.commit_page, viewer, known, detail, root_of(request), prefix_of(request))
+
+
+async def _rows(request: Request, viewer: Viewer, location: str, version: int, keys: list[str] | None) -> dict[str, Any]:
+    named = [key.strip() for key in keys or () if key.strip()]
+    if sum(map(len, named)) > _MAX_KEYS:
+        raise PageProblem(422, "The address of this page is not valid", detail=f"keys: at most {_MAX_KEYS} characters")
+    known, place = await _located(viewer, location)
+    if not await in_plugin_thread(viewer.may_read_rows, known.conn_id):
+        raise rows_refused(known.uri)
+    try:
+        found = await reading.commit_rows(place, version, keys=named)
+    except PageProblem as problem:
+        raise with_command(problem, diff_command(known.uri, version, known.conn_id, named)) from None
+    return views.rows_page(known, found, prefix_of(request), named)
+
+
+async def _located(viewer: Viewer, location: str) -> tuple[KnownTable, Place]:
+    known = await admitted(find_table, viewer, location)
+    return known, await reading.place_of(known)

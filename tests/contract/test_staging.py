@@ -1,0 +1,241 @@
+"""The contract between tasks: payloads, names of paths, manifests, and the comparison of schemas."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from airflow_delta.contract.files import (
+    attempt_directory,
+    encode_manifest,
+    is_hidden,
+    manifest_ref,
+    new_attempt,
+    sealed,
+    stage_key,
+    unsealed,
+    verify_manifest,
+)
+from airflow_delta.contract.payloads import DeclaredReads, StagedWrite
+from airflow_delta.contract.schema import WIDEN, keeps_values, may_widen, store_assignment, written_schema
+from airflow_delta.contract.sql_types import WIDENS, cast_of
+from airflow_delta.exceptions import ContractVersionException, ManifestException, SchemaMismatchException, StagingException
+from airflow_delta.log.features import schema_merge as type_widening
+from airflow_delta.log.features.schema_merge import merge_schema, widens
+from airflow_delta.log.schema.types import parse_type
+
+
+def payload(**changes):
+    return StagedWrite(transaction_id="t", stage="s", task_id="s", attempt="1-a", mode="append", schema_string="{}", **changes)
+
+
+def test_a_payload_survives_json():
+    write = payload(reads=DeclaredReads(predicates=("a = 1",)), actions=({"add": {"path": "x", "partitionValues": {"p": None}}},))
+    assert StagedWrite.from_dict(write.to_dict()) == write
+    assert StagedWrite.from_dict(write.to_dict() | {"fromTheFuture": 1}) == write
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "says"),
+    [
+        ({"contract": 2}, ContractVersionException, "contract 2"),
+        ({"contract": None}, ContractVersionException, "None"),
+        ({"mode": 1}, StagingException, "mode"),
+        ({"numFiles": True}, StagingException, "numFiles"),
+        ({"reads": "x"}, StagingException, "DeclaredReads"),
+    ],
+)
+def test_a_payload_that_is_not_of_this_form_is_refused(change, error, says):
+    with pytest.raises(error, match=says):
+        StagedWrite.from_dict(payload().to_dict() | change)
+
+
+def test_a_sealed_payload_is_read_back():
+    write = payload(parameters={"description": "Größe \n \ud800"})
+    text = sealed(write)
+    assert StagedWrite.from_dict(unsealed(text + "\n", "The report")) == write
+    # That of a job with an earlier release.
+    assert unsealed('{"contract": 1}', "The report") == {"contract": 1}
+
+
+@pytest.mark.parametrize("damage", [("append", "overwrite"), ('": 0', '": 1'), ("}", "} ")])
+def test_a_sealed_payload_that_was_changed_is_refused(damage):
+    changed = sealed(payload()).replace(*damage)
+    assert changed != sealed(payload())
+    with pytest.raises(StagingException, match="The report is damaged"):
+        unsealed(changed, "The report")
+
+
+def test_a_sealed_payload_that_is_cut_off_is_refused():
+    text = sealed(payload())
+    for end in range(len(text)):
+        with pytest.raises((StagingException, ValueError)):
+            unsealed(text[:end], "The report")
+
+
+@pytest.mark.parametrize("value", [None, [], "text", {}])
+def test_what_is_no_payload_is_refused(value):
+    with pytest.raises(StagingException):
+        StagedWrite.from_dict(value)
+
+
+@pytest.mark.parametrize(
+    ("task_id", "map_index", "key"),
+    [
+        ("load", -1, "load"),
+        ("group.load-1_x", 3, "group.load-1_x.3"),
+        ("läd", -1, "l-d-"),
+        ("a b/c", 0, "a-b-c-"),
+        ("..", -1, "stage-"),
+    ],
+)
+def test_stage_keys_are_safe_and_distinct(task_id, map_index, key):
+    found = stage_key(task_id, map_index)
+    assert found.startswith(key)
+    assert attempt_directory("t", found, new_attempt(2)).startswith("staged/t/")
+    assert stage_key("läd") != stage_key("lod-")
+
+
+@pytest.mark.parametrize("name", ["a/b", "..", "", "a b", "ü", "a[1]"])
+def test_names_that_are_not_safe_in_a_path_are_refused(name):
+    with pytest.raises(StagingException):
+        attempt_directory("t", name, "1")
+
+
+def test_attempts_of_one_try_differ():
+    assert new_attempt(1) != new_attempt(1)
+
+
+@pytest.mark.parametrize(
+    ("path", "hidden"),
+    [
+        ("a/b.parquet", False),
+        ("_SUCCESS", True),
+        ("p=1/.x.crc", True),
+        ("_p=1/x.parquet", False),
+        (".p=1/x.parquet", False),
+        ("_p=1.parquet", True),
+        ("_tmp/x.parquet", True),
+    ],
+)
+def test_hidden_paths(path, hidden):
+    assert is_hidden(path) is hidden
+
+
+@pytest.mark.parametrize("damage", [lambda d: None, lambda d: d[:-1], lambda d: d.replace(b"1", b"2"), lambda d: d + b"\n"])
+def test_a_manifest_is_what_was_written_or_an_error(damage):
+    data = encode_manifest([b'{"add":1}', b'{"add":3}'])
+    ref = manifest_ref("m", data, 2)
+    assert verify_manifest(ref, data, table="t") == [b'{"add":1}', b'{"add":3}']
+    with pytest.raises(ManifestException, match="Clear the start task"):
+        verify_manifest(ref, damage(data), table="t")
+
+
+@pytest.mark.parametrize(
+    ("given", "target", "how"),
+    [
+        ("integer", "long", "widen"),
+        ("long", "integer", "checked"),
+        ("long", "double", "widen"),
+        ("double", "integer", "checked"),
+        ("decimal(5,2)", "decimal(7,2)", "widen"),
+        ("decimal(5,2)", "decimal(5,3)", "checked"),
+        ("integer", "decimal(10,0)", "widen"),
+        ("integer", "decimal(9,0)", "checked"),
+        ("date", "timestamp", "widen"),
+        ("timestamp", "date", "checked"),
+        ("boolean", "string", "widen"),
+        ("string", "integer", None),
+        ("string", "date", None),
+        ("boolean", "integer", None),
+        ("integer", "boolean", None),
+        ("binary", "string", None),
+        ("timestamp", "long", None),
+        ("void", "binary", "widen"),
+    ],
+)
+def test_store_assignment_is_that_of_ansi_sql(given, target, how):
+    assert store_assignment(given, target) == how
+
+
+@pytest.mark.parametrize(
+    ("given", "kept", "lost"),
+    [
+        ("byte", "short integer long float double decimal(3,0) string", "decimal(2,0) boolean"),
+        ("integer", "long double decimal(10,0) decimal(12,2) string", "short float decimal(9,0) decimal(10,1) date"),
+        ("long", "decimal(20,0) string", "integer float double decimal(19,0)"),
+        ("float", "double string", "long decimal(38,18)"),
+        ("double", "string", "float long decimal(38,18)"),
+        ("decimal(5,2)", "decimal(7,2) decimal(6,3) string", "decimal(5,3) decimal(5,1) long double"),
+        ("date", "timestamp timestamp_ntz string", "integer"),
+        ("timestamp", "", "date timestamp_ntz string"),
+        ("timestamp_ntz", "string", "date timestamp"),
+        ("string", "", "integer date binary timestamp"),
+        ("void", "long string", ""),
+    ],
+)
+def test_a_write_makes_no_cast_that_can_lose_a_value(given, kept, lost):
+    assert keeps_values(given, given)
+    assert [keeps_values(given, target) for target in kept.split()] == [True] * len(kept.split())
+    assert [keeps_values(given, target) for target in lost.split()] == [False] * len(lost.split())
+
+
+ATOMIC = (
+    *("byte", "short", "integer", "long", "float", "double", "string", "boolean", "binary", "date", "timestamp"),
+    *("timestamp_ntz", "decimal(10,2)", "decimal(20,0)", "decimal(38,18)"),
+)
+
+
+@pytest.mark.parametrize("given", ATOMIC)
+@pytest.mark.parametrize("target", ATOMIC)
+def test_both_sides_give_the_same_answer_for_a_pair_of_types(given, target):
+    """The side that writes rows and the side that merges schemas read one table of casts."""
+    one, other = parse_type(given), parse_type(target)
+    assert keeps_values(given, target) is widens(one, other)
+    assert (
+        may_widen(given, target)
+        is type_widening.may_change_type(one, other)
+        is (given != target and cast_of(given, target) == WIDENS)
+    )
+    if keeps_values(given, target):
+        assert store_assignment(given, target) == WIDEN
+    data, table = ({"type": "struct", "fields": [{"name": "a", "type": name, "nullable": True}]} for name in (given, target))
+    for merges in (
+        lambda: written_schema(data, table, merge=True, table_name="t", version=1, exact=True),
+        lambda: merge_schema(parse_type(table), parse_type(data), merge=True),
+    ):
+        if cast_of(given, target) is None:
+            with pytest.raises(SchemaMismatchException, match="column a: expected"):
+                merges()
+        else:
+            merges()
+
+
+def test_a_new_column_has_no_collation():
+    """Spark keeps collations in the metadata of the nearest field; Delta Spark refuses such columns."""
+    inner = {"name": "x", "type": "string", "nullable": True, "metadata": {"__COLLATIONS": {"x": "icu.UNICODE"}}}
+    fields = [
+        {"name": "a", "type": "string", "nullable": True, "metadata": {"__COLLATIONS": {"a": "spark.UTF8_LCASE"}}},
+        {"name": "b", "type": {"type": "array", "elementType": {"type": "struct", "fields": [inner]}, "containsNull": True}},
+    ]
+    table = {"type": "struct", "fields": [{"name": "c", "type": "long", "nullable": True, "metadata": {}}]}
+    for known in (None, table):
+        with pytest.raises(SchemaMismatchException) as caught:
+            written_schema({"type": "struct", "fields": fields}, known, merge=True, table_name="t", version=1)
+        assert "column a has the collation spark.UTF8_LCASE" in str(caught.value)
+        assert "column b[element].x has the collation icu.UNICODE" in str(caught.value)
+    there = {"type": "struct", "fields": [{"name": "a", "type": "string", "nullable": True, "metadata": {}}]}
+    assert written_schema({"type": "struct", "fields": fields[:1]}, there, merge=False, table_name="t", version=1) == there
+
+
+def test_what_travels_to_a_cluster_imports_the_standard_library_only():
+    code = (
+        "import sys; before = set(sys.modules); import airflow_delta.contract.payloads, airflow_delta.contract.request, "
+        "airflow_delta.contract.schema, airflow_delta.contract.files, airflow_delta.spark.stage, airflow_delta.spark.job, "
+        "airflow_delta.spark.package; "
+        "new = {m.partition('.')[0] for m in set(sys.modules) - before} - sys.stdlib_module_names; print(new)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "{'airflow_delta'}"

@@ -1,0 +1,426 @@
+"""Which files OPTIMIZE and REORG choose, what they refuse, and how the outcome is committed; Arrow does Spark's part."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
+from airflow_delta.contract.request import StageReport, StageRequest
+from airflow_delta.exceptions import (
+    CommitCancelledException,
+    ConcurrentDeleteReadException,
+    DeltaAnalysisException,
+    DeltaIllegalArgumentException,
+    DeltaIllegalStateException,
+    DeltaTableNotFoundException,
+    DeltaUnsupportedOperationException,
+    RowCountMismatchException,
+    StagingException,
+)
+from airflow_delta.log import DeltaLog
+from airflow_delta.log.actions.actions import AddFile, DeletionVectorDescriptor, DomainMetadata, Metadata, Protocol
+from airflow_delta.table.operations.optimize.auto_compaction import find_request
+from airflow_delta.table.operations.optimize.bins import batches_of, bins_of, needs_compaction
+from airflow_delta.table.operations.optimize.plan import plan_optimize, select_for_optimize, select_for_purge
+from airflow_delta.table.operations.optimize.run import run_rewrite
+from airflow_delta.table.stage.stage_view import open_stage
+from airflow_delta.table.stage.view import view_of
+from airflow_delta.table.start.begin import begin
+from airflow_delta.transaction import CommitPolicy, Operation, OptimisticTransaction, PostCommitHook
+
+IDENTITY = {"task_id": "optimize", "map_index": -1, "attempt": "1-a"}
+COLUMNS = [
+    ("id", "long"),
+    ("name", "string"),
+    ("part", "string"),
+    ("list", {"type": "array", "elementType": "long", "containsNull": True}),
+]
+
+
+def file(path: str, size: int = 10, part: str | None = "a", rows: int = 10, deleted: int = 0) -> AddFile:
+    vector = DeletionVectorDescriptor(
+        storage_type="u", path_or_inline_dv="vBn[lx{q8@P<9BNH/isA", offset=1, size_in_bytes=36, cardinality=deleted
+    )
+    return AddFile(
+        path=path,
+        partition_values={"part": part},
+        size=size,
+        modification_time=1,
+        data_change=True,
+        stats=json.dumps({"numRecords": rows, **({"tightBounds": False} if deleted else {})}),
+        deletion_vector=vector if deleted else None,
+    )
+
+
+def sizes(bins: Any) -> list[list[int]]:
+    return [[f.size for f in members] for members in bins]
+
+
+class Case:
+    """A table of small files with one row each."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def log(self) -> DeltaLog:
+        return DeltaLog.for_table(str(self.path), {"durable": "false"})
+
+    def commit(self, *actions: Any, operation: Operation | None = None, policy: CommitPolicy | None = None) -> Any:
+        txn = OptimisticTransaction(self.log(), policy=policy)
+        txn.commit(list(actions), operation or Operation.write())
+        return txn.outcome
+
+    def create(
+        self, *domains: DomainMetadata, columns: Any = COLUMNS, partition: tuple[str, ...] = ("part",), **configuration: str
+    ) -> None:
+        fields = [{"name": n, "type": t, "nullable": True, "metadata": {}} for n, t in columns]
+        metadata = Metadata(
+            id="table-id",
+            schema_string=json.dumps({"type": "struct", "fields": fields}),
+            partition_columns=list(partition),
+            configuration=configuration,
+        )
+        txn = OptimisticTransaction(self.log())
+        txn.update_metadata_for_new_table(metadata)
+        txn.commit(list(domains), Operation.create_table())
+
+    def write(self, number: int, part: str = "a", directory: str = "", extra: bool = False) -> AddFile:
+        """Write a Parquet file of one row and return its action."""
+        data: dict[str, Any] = {"id": [number], "name": [f"n{number}"], "list": [[number]]}
+        if extra:
+            data["gone"] = [1]
+        path = f"{directory}file-{number}.parquet"
+        (self.path / path).parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.table(data), self.path / path)
+        return file(path, (self.path / path).stat().st_size, part, rows=1)
+
+    def handle(self) -> TransactionHandle:
+        return begin(self.log(), transaction_key="k")
+
+    def optimize(self, work: Any, *, batch_size: int | None = None, **options: Any) -> Any:
+        return run_rewrite(
+            self.log(),
+            lambda view: select_for_optimize(view, **options),
+            work,
+            identity=IDENTITY,
+            batch_size=batch_size,
+        )
+
+    def concatenate(self, request: StageRequest) -> StageReport:
+        """Do Spark's part with Arrow: it depends on nothing but the request."""
+        assert request.rewrite is not None
+        written = {}
+        for number, members in enumerate(request.arguments["bins"]):
+            tables = [pq.read_table(self.path / request.rewrite.files[i].path, partitioning=None) for i in members]
+            directory = self.path / request.directory / f"run-{number}"
+            directory.mkdir(parents=True)
+            rows = pa.concat_tables(tables)
+            pq.write_table(rows, directory / "part-0.parquet")
+            size = (directory / "part-0.parquet").stat().st_size
+            written[directory.name] = {"numFiles": 1, "numRows": rows.num_rows, "numBytes": size}
+        return StageReport(
+            transaction_id=request.transaction_id,
+            stage=request.stage,
+            attempt=request.attempt,
+            directories=tuple(written),
+            written=written,
+        )
+
+    def entry(self, version: int) -> dict[str, list[dict[str, Any]]]:
+        found: dict[str, list[dict[str, Any]]] = {}
+        for line in (self.path / "_delta_log" / f"{version:020}.json").read_text().splitlines():
+            for kind, action in json.loads(line).items():
+                found.setdefault(kind, []).append(action)
+        return found
+
+
+@pytest.fixture
+def case(tmp_path: Path) -> Case:
+    return Case(tmp_path / "table")
+
+
+# -- selection -----------------------------------------------------------------------------------------------------------------
+
+
+def test_bins_are_filled_from_the_smallest_file_on() -> None:
+    files = [file(str(n), n) for n in (50, 10, 40, 30, 20)]
+    assert sizes(bins_of(files, 60)) == [[10, 20, 30]], "bins of one file are left alone"
+    assert sizes(bins_of(files, 60, single=True)) == [[10, 20, 30], [40], [50]]
+    assert sizes(bins_of(files, 100)) == [[10, 20, 30, 40]]
+    assert sizes(bins_of([*files, file("x", 200)], 60, single=True))[-1] == [200]
+    assert sizes(bins_of(files, None, single=True)) == [[50, 10, 40, 30, 20]]
+
+
+def test_bins_stay_inside_their_partition() -> None:
+    files = [file("1", part="a"), file("2", part="b"), file("3", part="a"), file("4", part=None), file("5", part=None)]
+    assert [[f.path for f in members] for members in bins_of(files, 100)] == [["1", "3"], ["4", "5"]]
+
+
+def test_batches_take_the_smallest_bins_first() -> None:
+    bins = [(file("1", 50), file("2", 50)), (file("3", 5),), (file("4", 20),)]
+    assert [sizes(batch) for batch in batches_of(bins, 30)] == [[[5], [20]], [[50, 50]]]
+    assert len(batches_of(bins, None)) == 1
+
+
+@pytest.mark.parametrize(
+    ("one", "wanted"),
+    [
+        (file("f", 99), True),
+        (file("f", 100), False),
+        (file("f", 100, rows=100, deleted=5), False),
+        (file("f", 100, rows=100, deleted=6), True),
+        (msgspec.structs.replace(file("f", 100, deleted=1), stats=None), True),
+    ],
+)
+def test_small_files_and_those_with_many_deleted_rows(one: AddFile, wanted: bool) -> None:
+    assert needs_compaction(one, 100, 0.05) is wanted
+
+
+def test_what_is_selected(case: Case) -> None:
+    case.create(**{"delta.targetFileSize": "1kb"})
+    case.commit(file("1", 400), file("2", 500), file("3", 900), file("4", 5000), file("5", 1, "b"), file("6", 1, "b"))
+    view = view_of(case.log(), case.handle())
+    found = select_for_optimize(view)
+    assert sizes(found.bins) == [[400, 500], [1, 1]]
+    assert (found.num_considered, found.max_file_size) == (6, 1024)
+    found = select_for_optimize(view, where="part = 'b'")
+    assert sizes(found.bins) == [[1, 1]]
+    assert found.parameters == {"predicate": ["part = 'b'"], "zOrderBy": [], "clusterBy": [], "auto": False}
+    assert sizes(select_for_optimize(view, max_file_size=10_000, min_file_size=450).bins) == [[1, 1]]
+    found = select_for_optimize(view, max_file_size=1700, z_order_by=["NAME", "id"])
+    assert sizes(found.bins) == [[400, 500, 900, 5000], [1, 1]], "all files of a partition"
+    assert found.z_order_by == (("name",), ("id",))
+    assert [found.num_outputs(members) for members in found.bins] == [4, 1]
+    auto = select_for_optimize(view, auto=True, partitions=[{"part": "b"}])
+    assert sizes(auto.bins) == [[1, 1]]
+    assert auto.parameters["auto"] is True
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "says"),
+    [
+        ({"where": "id = 1"}, DeltaAnalysisException, "may only name partition columns"),
+        ({"z_order_by": ["part"]}, DeltaAnalysisException, "DELTA_ZORDERING_ON_PARTITION_COLUMN"),
+        ({"z_order_by": ["nope"]}, DeltaAnalysisException, "DELTA_ZORDERING_COLUMN_DOES_NOT_EXIST"),
+        ({"z_order_by": ["list"]}, DeltaAnalysisException, "no bounds"),
+        ({"z_order_by": ["name"]}, DeltaAnalysisException, "DELTA_ZORDERING_ON_COLUMN_WITHOUT_STATS"),
+        ({"max_file_size": 0}, DeltaIllegalArgumentException, "max_file_size >= 1"),
+        ({"max_deleted_rows_ratio": 2}, DeltaIllegalArgumentException, "max_deleted_rows_ratio"),
+    ],
+)
+def test_what_is_refused(case: Case, options: Any, error: type[Exception], says: str) -> None:
+    case.create(**{"delta.dataSkippingStatsColumns": "id"})
+    with pytest.raises(error, match=says):
+        select_for_optimize(view_of(case.log(), case.handle()), **options)
+
+
+def test_a_table_that_does_not_exist(case: Case) -> None:
+    with pytest.raises(DeltaTableNotFoundException):
+        case.optimize(case.concatenate)
+    assert not (case.path / "_delta_log").exists()
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "refused"), [([["id"]], {}, True), ([], {"z_order_by": ["id"]}, True), ([], {}, False)]
+)
+def test_clustered_tables(case: Case, columns: Any, options: Any, refused: bool) -> None:
+    configuration = json.dumps({"clusteringColumns": columns, "domainName": "delta.clustering"})
+    case.create(partition=())
+    clustering = DomainMetadata(domain="delta.clustering", configuration=configuration, removed=False)
+    features = ["appendOnly", "clustering", "domainMetadata", "invariants"]
+    protocol = Protocol(min_reader_version=1, min_writer_version=7, writer_features=features)
+    case.commit(protocol, clustering, operation=Operation.manual_update())
+    if not refused:
+        assert select_for_optimize(view_of(case.log(), case.handle()), **options).bins == ()
+        return
+    with pytest.raises(DeltaUnsupportedOperationException, match="clustered by"):
+        select_for_optimize(view_of(case.log(), case.handle()), **options)
+
+
+def test_reorg_takes_files_with_deleted_rows_or_dropped_columns(case: Case) -> None:
+    case.create()
+    case.commit(case.write(1), case.write(2, extra=True), case.write(3, "b", extra=True))
+    found = select_for_purge(view_of(case.log(), case.handle()), where="part = 'a'")
+    assert [[f.path for f in members] for members in found.bins] == [["file-2.parquet"]], "one file is enough"
+    assert found.parameters == {"predicate": ["part = 'a'"], "applyPurge": True}
+    assert len(select_for_purge(view_of(case.log(), case.handle())).bins) == 2
+
+
+# -- commit --------------------------------------------------------------------------------------------------------------------
+
+
+def test_one_commit_at_snapshot_isolation(case: Case) -> None:
+    case.create()
+    case.commit(*[case.write(n) for n in range(3)], *[case.write(n, "b") for n in range(3, 5)], case.write(9, "c"))
+    result = case.optimize(case.concatenate)
+    assert (result.version, result.num_bins, result.num_batches, result.num_partitions) == (2, 2, 1, 2)
+    assert (result.num_considered, result.num_skipped) == (6, 1)
+    entry = case.entry(2)
+    [info] = entry["commitInfo"]
+    assert "txn" not in entry
+    assert (info["operation"], info["isolationLevel"], info["isBlindAppend"]) == ("OPTIMIZE", "SnapshotIsolation", False)
+    assert info["operationParameters"] == {"predicate": "[]", "zOrderBy": "[]", "clusterBy": "[]", "auto": False}
+    metrics = info["operationMetrics"]
+    assert (metrics["numAddedFiles"], metrics["numRemovedFiles"], metrics["numDeletionVectorsRemoved"]) == ("2", "5", "0")
+    assert metrics["p50FileSize"] == metrics["maxFileSize"]
+    assert {add["dataChange"] for add in entry["add"]} == {remove["dataChange"] for remove in entry["remove"]} == {False}
+    assert {add["partitionValues"]["part"] for add in entry["add"]} == {"a", "b"}
+    assert sorted(json.loads(add["stats"])["numRecords"] for add in entry["add"]) == [2, 3]
+    again = case.optimize(case.concatenate)
+    assert (again.version, again.commits, again.num_skipped) == (None, (), 3)
+
+
+def test_batches_are_committed_one_after_the_other(case: Case) -> None:
+    case.create()
+    case.commit(*[case.write(n, "ab"[n % 2]) for n in range(4)])
+    result = case.optimize(case.concatenate, batch_size=1)
+    assert [commit.version for commit in result.commits] == [2, 3]
+    assert {commit.read_version for commit in result.commits} == {1}
+    assert len({commit.transaction_id for commit in result.commits}) == 2
+    assert result.metrics["numRemovedFiles"] == 4
+    assert len(case.log().snapshot.add_files()) == 2
+
+
+def test_what_was_staged_goes_when_the_work_fails(case: Case) -> None:
+    case.create()
+    case.commit(case.write(1), case.write(2))
+
+    def broken(request: StageRequest) -> StageReport:
+        case.concatenate(request)
+        raise ValueError("no disk")
+
+    with pytest.raises(ValueError, match="no disk"):
+        case.optimize(broken)
+    assert not list((case.path / "staged").rglob("*.parquet"))
+    assert case.log().snapshot.version == 1
+
+
+def test_lost_rows_are_never_committed(case: Case) -> None:
+    case.create()
+    one = msgspec.structs.replace(case.write(1), stats='{"numRecords":2}')
+    case.commit(one, case.write(2))
+    with pytest.raises(RowCountMismatchException, match="has 1 rows by its Parquet footer, and 2 by the log"):
+        case.optimize(case.concatenate)
+    case.commit(msgspec.structs.replace(one, stats='{"numRecords":1}'))
+
+    def lossy(request: StageRequest) -> StageReport:
+        assert request.rewrite is not None
+        return case.concatenate(replace(request, arguments={**request.arguments, "bins": [[0]]}))
+
+    with pytest.raises(StagingException, match="wrote 1 rows instead of the 2"):
+        case.optimize(lossy)
+    assert case.log().snapshot.version == 2
+
+
+def test_others_may_add_meanwhile_and_change_the_metadata(case: Case) -> None:
+    case.create()
+    case.commit(case.write(1), case.write(2))
+
+    def meanwhile(request: StageRequest) -> StageReport:
+        case.commit(case.write(3))
+        txn = OptimisticTransaction(case.log())
+        txn.update_metadata(msgspec.structs.replace(txn.metadata, description="new"))
+        txn.commit([], Operation.manual_update())
+        return case.concatenate(request)
+
+    result = case.optimize(meanwhile)
+    assert result.version == 4
+    assert result.commits[0].read_version == 3, "committed again, as it was"
+    assert len(case.log().snapshot.add_files()) == 2
+
+
+def test_a_file_that_another_commit_removes_ends_it(case: Case) -> None:
+    case.create()
+    first = case.write(1)
+    case.commit(first, case.write(2))
+
+    def meanwhile(request: StageRequest) -> StageReport:
+        case.commit(first.remove(1), operation=Operation.delete())
+        return case.concatenate(request)
+
+    with pytest.raises(ConcurrentDeleteReadException):
+        case.optimize(meanwhile)
+    assert case.log().snapshot.version == 2
+    assert not list((case.path / "staged").rglob("*.parquet"))
+
+
+def test_rows_that_another_commit_marks_do_not_come_back(case: Case) -> None:
+    """The path is still live, with another deletion vector."""
+    case.create(**{"delta.enableDeletionVectors": "true"})
+    first = case.write(1)
+    case.commit(first, case.write(2))
+    marked = msgspec.structs.replace(
+        first, deletion_vector=file("x", deleted=1).deletion_vector, stats='{"numRecords":1,"tightBounds":false}'
+    )
+
+    def meanwhile(request: StageRequest) -> StageReport:
+        case.commit(first.remove(1), marked, operation=Operation.delete())
+        return case.concatenate(request)
+
+    with pytest.raises(ConcurrentDeleteReadException):
+        case.optimize(meanwhile)
+    assert case.log().snapshot.version == 2
+    assert not list((case.path / "staged").rglob("*.parquet"))
+
+
+class Failing(PostCommitHook):
+    """Ends as it is told, after the log entry was written."""
+
+    name = "failing"
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def run(self, txn: OptimisticTransaction, version: int, actions: Any) -> None:
+        raise self.error
+
+    def handle_error(self, txn: OptimisticTransaction, error: Exception, version: int) -> None:
+        raise error
+
+
+@pytest.mark.parametrize(
+    "error", [DeltaIllegalStateException("hook"), ConcurrentDeleteReadException("of another table"), KeyboardInterrupt("killed")]
+)
+def test_what_is_committed_stays_whatever_comes_after(case: Case, error: BaseException) -> None:
+    case.create()
+    case.commit(case.write(1), case.write(2))
+    with pytest.raises(type(error)):
+        run_rewrite(case.log(), select_for_optimize, case.concatenate, identity=IDENTITY, hooks=[Failing(error)])
+    snapshot = case.log().snapshot
+    assert snapshot.version == 2
+    assert [(case.path / live.path).exists() for live in snapshot.add_files()] == [True]
+
+
+def test_what_was_staged_goes_when_the_commit_is_refused(case: Case) -> None:
+    case.create()
+    case.commit(case.write(1), case.write(2))
+    with pytest.raises(CommitCancelledException):
+        run_rewrite(
+            case.log(), select_for_optimize, case.concatenate, identity=IDENTITY, policy=CommitPolicy(cancelled=lambda: True)
+        )
+    assert not list((case.path / "staged").rglob("*.parquet"))
+
+
+def test_a_stage_without_anything_to_rewrite(case: Case) -> None:
+    case.create()
+    staged = plan_optimize(open_stage(case.log(), case.handle(), **IDENTITY))
+    assert isinstance(staged, StagedWrite)
+    assert (staged.operation, staged.mode, staged.num_files, staged.actions) == ("OPTIMIZE", "rewrite", 0, ())
+
+
+def test_what_is_due_for_auto_compaction(case: Case) -> None:
+    case.create()
+    case.commit(*[case.write(n) for n in range(3)], case.write(9, "b"))
+    assert find_request(case.log()) is None
+    request = find_request(case.log(), min_files=3)
+    assert request is not None
+    assert (request["partitions"], request["numSmallFiles"]) == ([{"part": "a"}], 3)
+    assert (request["minFileSize"], request["maxFileSize"]) == (64 << 20, 128 << 20)

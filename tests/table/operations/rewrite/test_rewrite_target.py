@@ -1,0 +1,152 @@
+"""DELETE, UPDATE and TRUNCATE as far as the worker decides them alone, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from airflow_delta.exceptions import (
+    AppendOnlyException,
+    DeltaAnalysisException,
+    DeltaTableNotFoundException,
+    PredicateException,
+)
+from airflow_delta.log.actions.actions import DeletionVectorDescriptor
+from airflow_delta.log.statistics.statistics import with_wide_bounds
+from airflow_delta.table.files.rules import table_rules
+from airflow_delta.table.operations.rewrite.update import (
+    is_repeatable,
+    plan_delete,
+    plan_truncate,
+    plan_update,
+    resolve_assignments,
+)
+from support.tables import add, metadata, protocol, write_commit
+from table.flow import Table, column, schema
+
+COLUMNS = schema(
+    column("id", "long"),
+    column("s", {"type": "struct", "fields": [column("x", "long"), column("y z", "string")]}),
+    column("a", {"type": "array", "elementType": "long", "containsNull": True}),
+    column("p", "string"),
+)
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    return make(tmp_path)
+
+
+def make(path: Path, *, counted: bool = True, **configuration: str) -> Table:
+    """Return a table of three files in two partitions."""
+    table = Table(path / "table")
+    stats = json.dumps({"numRecords": 10}) if counted else None
+    partitions = (("a", 0), ("a", 1), ("b", 0))
+    files = [add(f"{p}{i}.parquet", partition_values={"p": p}, size=5, stats=stats) for p, i in partitions]
+    about = metadata(schema_string=COLUMNS, partition_columns=["p"], configuration=configuration)
+    write_commit(table.path, 0, protocol(), about, *files)
+    return table
+
+
+def test_metadata_only_delete(table):
+    result = table.run(plan_delete, predicate="p = 'a'")
+    assert [f.path for f in table.log().update().add_files()] == ["b0.parquet"]
+    info = table.commit(result.version)["commitInfo"][0]
+    assert info["operation"] == "DELETE"
+    assert json.loads(info["operationParameters"]["predicate"]) == ["`p` = 'a'"]
+    metrics = info["operationMetrics"]
+    assert (metrics["numDeletedRows"], metrics["numRemovedFiles"], metrics["numRemovedBytes"]) == ("20", "2", "10")
+    result = table.run(plan_truncate)
+    info = table.commit(result.version)["commitInfo"][0]
+    assert (info["operation"], info["operationParameters"]) == ("TRUNCATE", {})
+    assert info["operationMetrics"]["numRemovedFiles"] == "1"
+    result = table.run(plan_delete)
+    assert set(table.commit(result.version)) == {"commitInfo", "txn"}
+
+
+def test_rows_that_statistics_do_not_tell_are_no_metric(tmp_path):
+    table = make(tmp_path, counted=False)
+    result = table.run(plan_delete)
+    assert "numDeletedRows" not in table.commit(result.version)["commitInfo"][0]["operationMetrics"]
+
+
+def test_deletes_on_top_of_each_other(table):
+    handle = table.begin()
+    one = table.operate(handle, plan_delete, task_id="one", predicate="p = 'a'")
+    two = table.operate(handle, plan_delete, task_id="two", after=[one])
+    assert (one.num_removed_files, two.num_removed_files) == (2, 1)
+    result = table.publish(handle, two, one)
+    assert result.num_removed_files == 3
+    assert result.operation == "DELETE"
+
+
+def test_a_path_is_a_field_before_it_is_a_name_with_a_dot(tmp_path):
+    table = Table(tmp_path / "table")
+    inner = {"type": "struct", "fields": [column("b", "long"), column("d", "long")]}
+    columns = [column("a", inner), column("a.b", "long"), column("a.c", "long"), column("x.y", "long")]
+    table.publish(table.begin(schema=schema(*columns)))
+    handle = table.begin()
+    names = {"a.b": ["a", "b"], "`a.b`": ["a.b"], "A.D": ["a", "d"], "a.c": ["a.c"], "X.Y": ["x.y"]}
+    for name, path in names.items():
+        (found,) = resolve_assignments(handle, table_rules(handle), {name: "1"})
+        assert found.path == tuple(path), name
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({}, "sets no column"),
+        ({"nope": "1"}, "there is no nope. The columns are id, s, a, p"),
+        ({"s.nope": "1"}, "there is no nope. The fields of s are x, y z"),
+        ({"id.x": "1"}, "id is not a struct"),
+        ({"a.x": "1"}, "a is not a struct"),
+        ({"s": "null", "S.X": "1"}, "overlap"),
+        ({"id": "1", "ID": "2"}, "overlap"),
+        ({"id": "1 +"}, "is not valid Spark SQL"),
+        ({"id": "(SELECT max(id) FROM t)"}, "subquery"),
+    ],
+)
+def test_refused_assignments(table, values, message):
+    with pytest.raises(DeltaAnalysisException, match=message):
+        table.operate(table.begin(), plan_update, set=values)
+
+
+def test_refused_tables(table, tmp_path):
+    with pytest.raises(PredicateException):
+        table.operate(table.begin(), plan_delete, predicate="nope = 1")
+    append_only = make(tmp_path / "append", **{"delta.appendOnly": "true"})
+    for plan, arguments in ((plan_delete, {}), (plan_truncate, {}), (plan_update, {"set": {"id": "1"}})):
+        with pytest.raises(AppendOnlyException):
+            append_only.operate(append_only.begin(), plan, **arguments)
+    absent = Table(tmp_path / "absent")
+    with pytest.raises(DeltaTableNotFoundException):
+        absent.operate(absent.begin(), plan_delete)
+
+
+@pytest.mark.parametrize(
+    ("expression", "repeatable"),
+    [
+        ("v + 1", True),
+        ("upper(concat(s.`y z`, 'rand'))", False),  # a word that might be a function: cautious
+        ("coalesce(v, 0) * 2", True),
+        ("CASE WHEN v > 1 THEN NULL ELSE date_add(d, 1) END", True),
+        ("current_timestamp()", False),
+        ("current_date", False),
+        ("uuid()", False),
+        ("my_function(v)", False),
+    ],
+)
+def test_repeatable(expression, repeatable):
+    assert is_repeatable(expression) is repeatable
+
+
+def test_wide_bounds():
+    exact = '{"numRecords":10,"minValues":{"d":12345678901234567890.123456789},"nullCount":{"d":3,"e":10,"s":{"x":8}}}'
+    wide = f'{exact[:-1]},"tightBounds":false}}'
+    assert with_wide_bounds(exact) == wide
+    assert with_wide_bounds(wide) == wide
+    vector = DeletionVectorDescriptor(storage_type="i", path_or_inline_dv="", size_in_bytes=1, cardinality=2)
+    assert json.loads(with_wide_bounds(exact, vector))["nullCount"] == {"d": 3, "e": 10, "s": {"x": 10}}
+    assert json.loads(with_wide_bounds(wide, vector))["nullCount"] == {"d": 3, "e": 10, "s": {"x": 8}}
