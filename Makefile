@@ -151,7 +151,7 @@ LOWEST_TESTS := tests/airflow tests/log tests/transaction tests/table \
 
 # Environments of other versions, made by uv with one cache. CELLS="floor current": some of tests/versions/cells.toml.
 test-versions: $(STAMP)
-	@$(RUN) $(IN_MEMORY) $(BIN)/python tests/versions/run.py $(CELLS)
+	@$(RUN) $(IN_MEMORY) $(BIN)/python tests/versions/run.py $(if $(TURN),--changed-since HEAD --turn $(firstword $(subst /, ,$(TURN))),$(CELLS))
 
 # Warnings of packages that are old here say nothing about this one: they are shown, and are no errors.
 test-lowest: $(LOWEST_STAMP)

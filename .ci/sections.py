@@ -55,6 +55,7 @@ def chosen(paths: list[str] | None, number: int) -> list[tuple[str, dict]]:
     with_rooms = [name for name, section in sections.items() if "rooms" in section]
     untouched = [name for name in with_rooms if not everything and not touches(sections[name]["rooms"], paths or [])]
     turn = untouched[number % len(untouched)] if untouched else None
+    untouched += [name for name in with_rooms if everything and not sections[name]["rooms"]]
     found = []
     for name, section in sections.items():
         if name in untouched and name != turn:

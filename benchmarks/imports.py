@@ -25,7 +25,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "provider" / "airflow_delta"
 EXAMPLES = sorted(path for path in (ROOT / "dags_examples").glob("*.py"))
-FACING = ("assets", "cli", "decorators", "hooks", "links", "operators", "plugins", "sensors", "triggers")
+FACING = ("assets", "cli", "decorators", "hooks", "links", "operators", "plugins", "sensors", "tasks", "triggers", "ui")
 LARGEST_RATIO, LARGEST_MS, LARGEST_OVERWRITE_MS = 1.15, 150.0, 400.0
 HEAVY = ("pyspark", "pyarrow", "numpy", "sqlglot", "obstore", "pandas")
 
@@ -191,9 +191,10 @@ def opened_stage(handle: dict[str, Any]) -> Any:
     from airflow_delta.contract.payloads import TransactionHandle
     from airflow_delta.log import DeltaLog
     from airflow_delta.table.stage.stage_view import open_stage
+    from airflow_delta.tasks.handle_check import definition_mark
 
     known, log = TransactionHandle.from_dict(handle), DeltaLog.for_table(handle["table"])
-    return open_stage(log, known, task_id="stage", attempt="attempt")
+    return open_stage(log, known, task_id="stage", attempt=f"attempt-{definition_mark(known)}")
 
 
 def timed_plan(handle: dict[str, Any]) -> dict[str, Any]:

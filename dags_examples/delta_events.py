@@ -62,7 +62,7 @@ def delta_events_consumer():
             def changes(spark, key):
                 from airflow_delta.hooks.delta import DeltaHook
                 from airflow_delta.spark.changes import read_change_plan
-                from airflow_delta.table.changes.read import plan_changes
+                from airflow_delta.table import plan_changes
 
                 version = int(key.rpartition("/")[2])
                 plan = plan_changes(DeltaHook().get_log(ORDERS), starting_version=version, ending_version=version)

@@ -107,10 +107,13 @@ except MissingSparkException as error:
 """
 
 
-def test_a_client_of_spark_connect_that_is_not_whole() -> None:
-    """In a process of its own, where no session is active."""
+def test_a_client_of_spark_connect_that_is_not_whole(tmp_path: Path) -> None:
+    """In a process of its own, where no session is active; from a file, since PySpark takes others for doctests."""
     url = {"AIRFLOW_CONN_CONNECT": "spark-connect://127.0.0.1:1"}
-    done = subprocess.run([sys.executable, "-c", CONNECT], env={**os.environ, **url}, capture_output=True, text=True, check=True)
+    (tmp_path / "task.py").write_text(CONNECT)
+    done = subprocess.run(
+        [sys.executable, tmp_path / "task.py"], env={**os.environ, **url}, capture_output=True, text=True, check=True
+    )
     assert "grpcio >= 1.48.1 must be installed" in done.stdout
     assert 'pip install "airflow-provider-delta[connect]"' in done.stdout
 

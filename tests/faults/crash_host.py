@@ -64,7 +64,7 @@ def _load_everything() -> None:
     import airflow_delta
     from faults import crash_scenarios  # noqa: F401
 
-    for room in ("log", "transaction", "commands", "staging", "streaming"):
+    for room in ("log", "transaction", "table", "contract", "streaming"):
         for module in pkgutil.walk_packages([str(Path(airflow_delta.__file__).parent / room)], f"airflow_delta.{room}."):
             importlib.import_module(module.name)
 

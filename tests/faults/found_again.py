@@ -118,7 +118,7 @@ def _suffix() -> Patches:
 
 
 def _any_spelling() -> Patches:
-    return {f"commands.{module}._check_spelling": _nothing for module in ("files.footers", "definition.evolve")}
+    return {f"table.{module}._check_spelling": _nothing for module in ("files.footers", "definition.evolve")}
 
 
 def _no_last_look() -> Patches:
@@ -129,7 +129,7 @@ def _dots_hide() -> Patches:
     def is_hidden(path: str) -> bool:
         return any((part.startswith("_") and "=" not in part) or part.startswith(".") for part in path.split("/") if part)
 
-    return {f"table.files.{module}.is_hidden": is_hidden for module in ("adds", "finished")}
+    return {f"table.files.{module}.is_hidden": is_hidden for module in ("adds", "rules")}
 
 
 def _joined_names() -> Patches:
@@ -179,7 +179,7 @@ ROWS: dict[str, tuple[str, Callable[[], Patches]]] = {
     "15": ("logs", _unasked_protocol),
     "17": ("life", _any_folder),
     "18": ("life wide", _no_same_columns),
-    "clock of a run": ("life", _clocks_agree("horizon")),
+    "clock of a run": ("life", _clocks_agree("find_commit")),
     "clock of a retry": ("life ops", _clocks_agree("find_commit")),
 }
 """What looks for the fault (on which kind of Dags), and what stood in the place of its mend."""

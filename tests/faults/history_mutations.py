@@ -83,7 +83,9 @@ MUTATIONS = {
     "other partitions are all that matters": Mutation(_set(ReadPredicate, "covers", lambda _self, _values: False), WRITERS),
     "the whole table is not what was read": Mutation(_set(ReadSet, "read_whole_table", _nothing), ("summary", "append", "drop")),
     "applications are not checked": Mutation(_set(ConflictChecker, "_check_app_ids", _nothing), ("count_up",)),
-    "metadata is not checked": Mutation(_set(checker, "check_metadata", _nothing), ("append", "set_property", "add_column")),
+    "metadata is not checked": Mutation(
+        _set(checker, "check_winner_metadata", _nothing), ("append", "set_property", "add_column")
+    ),
     "only the newest winner is checked": Mutation(_set(CommitLoop, "check_for_conflicts", _checks_the_last_only), WRITERS),
     "every winner is a blind append": Mutation(_set(WinningCommit, "is_blind_append", True), WRITERS, "WriteSerializable"),
     "Serializable lets blind appends pass": Mutation(

@@ -25,6 +25,7 @@ ELSEWHERE = {
     "private_directory.py::_is_private: os.makedirs": "a directory of this user on this machine",
     "log/delta_log.py::DeltaLog.checkpoint: delete": "only for a table that was committed to wrongly: tests/log/checksum",
     "operators/": "Airflow's own stores: tests/airflow/test_earlier_try.py, test_restart.py, test_durable_stage.py, tests/live",
+    "tasks/": "Airflow's own stores: tests/airflow/test_earlier_try.py, test_restart.py, test_durable_stage.py, tests/live",
     "links/": "Airflow's own stores: tests/ui/test_transactions.py",
     "sensors/": "a sensor changes no table",
     "testing/": "folders of a test: tests/testing",

@@ -252,7 +252,9 @@ def test_clear_the_commit(live: Live) -> None:
     run.wait_for_task(COMMIT, "success", tries=2)
     run.wait()
     holds(table, (run, 1), version=0)
-    assert {**run.xcom(COMMIT), "committedBefore": False} == before
+    after = run.xcom(COMMIT)
+    assert after["committedBy"]["runId"] == run.run_id
+    assert {**after, "committedBefore": False, "committedBy": None} == before
     assert [event["version"] for event in run.events()] == [0, 0]
     assert len({event["dedupe_key"] for event in run.events()}) == 1
 

@@ -52,7 +52,7 @@ def test_a_change_runs_what_it_touches_and_one_more_by_turn(path, wanted):
 
 def test_nothing_waits_for_ever_for_its_turn():
     seen = {}
-    for number in range(400):
+    for number in range(1200):
         for name, section in sections.chosen(["docs/faq.md"], number):
             seen.setdefault(name, set()).update(section["part"].values())
     table = tomllib.loads((ROOT / ".ci" / "sections.toml").read_text())["sections"]
@@ -65,7 +65,8 @@ def test_nothing_waits_for_ever_for_its_turn():
 @pytest.mark.parametrize("paths", [None, ["pyproject.toml"], ["tests/support/tables.py"], [".ci/run"]])
 def test_everything_is_touched(paths):
     everything = tomllib.loads((ROOT / ".ci" / "sections.toml").read_text())["sections"]
-    assert {name for name, _ in sections.chosen(paths, 7)} == set(everything)
+    touched = {name for name, section in everything.items() if section.get("rooms") != []}
+    assert {name for name, _ in sections.chosen(paths, 7)} == touched
 
 
 def test_rooms_and_targets_exist():

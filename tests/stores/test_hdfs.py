@@ -277,5 +277,5 @@ def test_spark_reads_and_writes(lake: str, spark: Any, tmp_path: Path) -> None:
     vacuumed = run_task(DeltaVacuumOperator(task_id="vacuum", retention_hours="0", retention_check=False, **alone))
     assert vacuumed["numFiles"] > 0
     expected = {number: f"a b {number % 2}" for number in range(5, 19)} | dict.fromkeys(range(19, 22), "a b 0")
-    copy = copied(HdfsStore(f"{lake}/warehouse/t"), tmp_path / "copy")
+    copy = copied(HdfsStore(f"{lake}/warehouse/t", {"hadoop_user_name": "etl"}), tmp_path / "copy")
     assert {row["id"]: row["p"] for row in readers.rows(copy)} == expected

@@ -570,7 +570,7 @@ def endpoint() -> Iterator[str]:
 def test_credentials_that_never_come_hold_up_no_other_table(client, airflow, known, endpoint, monkeypatch):
     from airflow_delta.hooks import cloud
 
-    monkeypatch.setattr(cloud, "CREDENTIALS_TIMEOUT", 20.0)
+    monkeypatch.setattr(cloud, "CREDENTIALS_TIMEOUT", 8.0)
     options = {"AWS_ENDPOINT_URL_STS": endpoint, "AWS_REGION": "us-east-1", "AWS_ROLE_ARN": "arn:aws:iam::123456789012:role/x"}
     airflow.connection("dead", "s3://dead/lake", login="a", password="b", extra=json.dumps({"storage_options": options}))
     names = [f"s3://dead/lake/{name}" for name in ("a", "b", "c", "d", "e")]
@@ -582,7 +582,7 @@ def test_credentials_that_never_come_hold_up_no_other_table(client, airflow, kno
         assert not any(answer.done() for answer in slow)
         told = [answer.result() for answer in slow]
     assert {answer.status_code for answer in told} == {502}
-    assert "did not come within 20 s" in told[0].text
+    assert "did not come within 8 s" in told[0].text
 
 
 def test_the_api_server_has_no_credentials_for_a_connection_without(client, airflow, monkeypatch):
@@ -831,10 +831,13 @@ def test_a_server_under_load_tells_who_is_too_many(airflow_app, client, known, m
     while not server.started:
         time.sleep(0.01)
     try:
-        with httpx.Client(cookies={"_token": token}, limits=httpx.Limits(max_connections=None), timeout=60) as browser:
+        with httpx.Client(cookies={"_token": token}, limits=httpx.Limits(max_connections=None), timeout=180) as browser:
             url = f"http://127.0.0.1:{port}{page('api/table', known)}"
             with ThreadPoolExecutor(200) as pool:
-                answers = list(pool.map(lambda _: browser.get(url), range(600)))
+                for _ in range(5):  # a busy machine may ask too slowly
+                    answers = list(pool.map(lambda _: browser.get(url), range(600)))
+                    if any(answer.status_code == 503 for answer in answers):
+                        break
             states = Counter(answer.status_code for answer in answers)
             assert set(states) == {200, 503}
             assert states[200] >= reading.WAITING_FOR_A_THREAD

@@ -189,7 +189,8 @@ def environment(cell: Cell) -> Path:
     # Pre-releases are looked for each time: the day that one breaks something is the day to know it.
     if not cell.newest and stamp.exists() and stamp.read_text() == wanted:
         return home
-    uv("venv", "--clear", "--python", interpreter(cell.python), str(home))
+    shutil.rmtree(home, ignore_errors=True)  # also what an interrupted run has left
+    uv("venv", "--python", interpreter(cell.python), str(home))
     constraints = home / "constraints.txt"
     constraints.write_text(constraints_of(cell))
     extras = f"[{','.join(cell.extras)}]" if cell.extras else ""

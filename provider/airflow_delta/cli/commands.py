@@ -1,11 +1,4 @@
-"""The implementation of the ``airflow delta`` commands.
-
-The implementation of ``airflow delta diff``.
-
-The implementation of ``airflow delta pool``.
-
-The implementation of ``airflow delta check-dags``.
-"""
+"""The implementation of the ``airflow delta`` commands."""
 
 from __future__ import annotations
 

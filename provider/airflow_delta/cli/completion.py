@@ -26,7 +26,7 @@ _LOOKED_INTO = 50
 _VARIABLE = "AIRFLOW_CONN_"
 
 
-def tables(*, prefix: str, parsed_args: Namespace, **_line: Any) -> list[str]:
+def table_names(*, prefix: str, parsed_args: Namespace, **_line: Any) -> list[str]:
     """Return names of tables that begin with a prefix: in the directory that it names, by default the base path, and assets."""
     conn_id = getattr(parsed_args, "conn_id", None)
     return _found(prefix, lambda: _in_directory(prefix, conn_id), lambda: _assets(prefix, conn_id))

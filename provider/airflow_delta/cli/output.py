@@ -1,6 +1,6 @@
 """Output of the commands: tables that fit a terminal, or all data as JSON or YAML.
 
-The Dag runs of transactions that have not committed, from Airflow's metadata database.
+Also the Dag runs of transactions that have not committed, from Airflow's metadata database.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Parameters that are checked while the Dag is parsed, where they are literals: words, and what contradicts itself.
-
-The words that parameters take, known while a Dag is parsed and when its tasks run.
-"""
+"""Parameters checked while the Dag is parsed, where they are literals: the words that they take, and what contradicts itself."""
 
 from __future__ import annotations
 

@@ -1,14 +1,7 @@
-"""Arguments of a ``WRITE``, beyond the fields of its request.
+"""Arguments of the operations that ask Spark for more than rows and a predicate, and the clauses of a MERGE.
 
-Arguments of an UPDATE.
-
-Arguments of OPTIMIZE and REORG: which files to rewrite together.
-
-Arguments of ADD CONSTRAINT and SET NOT NULL, which check the table's rows on Spark.
-
-The columns of a table that keeps every version of its rows (a slowly changing dimension of type 2).
-
-Arguments of a MERGE, and its clauses.
+WRITE, UPDATE, OPTIMIZE and REORG, ADD CONSTRAINT and SET NOT NULL, MERGE, and tables that keep every version of their rows
+(slowly changing dimensions of type 2).
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ Both are plain JSON: a job on any cluster gets the request as configuration or a
 
 Arguments of operations in their requests: typed values with a JSON form.
 
-An operation with arguments of its own has a class in a module of its own here. Its command makes it, its Spark module reads it
-(``XArguments.of(request)``), and no other code knows its fields.
+An operation with arguments of its own has a class in :mod:`airflow_delta.contract.operations`. Its command makes it, its Spark
+module reads it (``XArguments.of(request)``), and no other code knows its fields.
 
 Changes of a table between two versions: what the worker tells Spark to read.
 

@@ -1,7 +1,4 @@
-"""The schema that a stage writes, with or without Spark, and its partition columns.
-
-Which columns of a write get their values from the table.
-"""
+"""The schema that a stage writes, with or without Spark, its partition columns, and columns with values from the table."""
 
 from __future__ import annotations
 

@@ -1,10 +1,6 @@
-"""Hadoop's connectors to object stores: their coordinates, and what Spark's errors about them mean.
+"""What Spark's errors mean, where their reader can do something about it: typed errors, and the useful line without Java.
 
-What Spark's errors mean, where its author can do something about it: typed errors that say what.
-
-Errors of a Spark whose parts do not fit together: driver and cluster, or their Pythons, of different versions.
-
-What an error of Spark says, without the Java that it says it in.
+Hadoop's connectors to object stores with their coordinates; driver and cluster, or their Pythons, of different versions.
 """
 
 from __future__ import annotations
@@ -225,7 +221,7 @@ _MEMORY = (
         "Exit code 52 says that Java ran out of memory: give it more (spark.driver.memory, spark.executor.memory).",
     ),
 )
-_LONGEST_of_useful_lines = 700
+_LONGEST_LINE = 700
 _OWN_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 
 
@@ -262,7 +258,7 @@ def users_place(error: BaseException, said: str = "") -> str:
     :param said: the error's message: what it names is left out, such as the line of a function that ran on an executor.
     """
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not is_library(f.filename)]
-    return place_of([(f.filename, f.lineno, f.name) for f in frames], said)
+    return place_in_files([(f.filename, f.lineno, f.name) for f in frames], said)
 
 
 def is_library(file: str) -> bool:
@@ -270,7 +266,7 @@ def is_library(file: str) -> bool:
     return _LIBRARIES.search(file) is not None
 
 
-def place_of(frames: Sequence[tuple[str, object, str | None]], said: str) -> str:
+def place_in_files(frames: Sequence[tuple[str, object, str | None]], said: str) -> str:
     """Return the innermost of some frames as an error names it, without those that it has named; empty if there is none."""
     for file, line, function in reversed(frames):
         if f'{file}", line {line}' not in said:
@@ -283,7 +279,7 @@ def _nothing_said(error: BaseException) -> str:
     frames = str(getattr(error, "_stackTrace", None) or error).splitlines()
     thrown = next((line.strip() for line in frames if line.strip() and not _HEADER.match(line)), type(error).__name__)
     name = type(error).__name__
-    return f"{name} without a message ({thrown[:_LONGEST]}); the lines of Spark before it in this log may tell why."
+    return f"{name} without a message ({thrown[:_LONGEST_LINE]}); the lines of Spark before it in this log may tell why."
 
 
 def _condition_of(error: BaseException) -> str | None:
@@ -330,7 +326,7 @@ def useful_line(text: str) -> str:
     found = _of_python(text) or _of_java(text)
     if not found.strip(" .:"):
         return ""
-    found = found if len(found) <= _LONGEST_of_useful_lines else f"{found[:_LONGEST]}..."
+    found = found if len(found) <= _LONGEST_LINE else f"{found[:_LONGEST_LINE]}..."
     return found if found.endswith((".", "!", "?")) else f"{found}."
 
 

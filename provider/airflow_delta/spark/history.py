@@ -53,7 +53,7 @@ class History:
     def source(
         self, table: DataFrame, source: DataFrame, *, effective_at: str, deleted: str | None = None, full_snapshot: bool = False
     ) -> DataFrame:
-        """Return the rows to merge, with :data:`~airflow_delta.contract.operations.ACTION`; one or more for each key of the source.
+        """Return the rows to merge, with :data:`~airflow_delta.contract.operations.ACTION`; one or more for each key of it.
 
         :param table: the rows of the table.
         :param effective_at: Spark SQL over a source row: the time since when it is so.

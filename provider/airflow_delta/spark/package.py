@@ -12,7 +12,7 @@ from importlib import resources
 import airflow_delta
 from airflow_delta.version import __version__
 
-PARTS = ("__init__.py", "version.py", "exceptions.py", "masking.py", "staging", "spark")
+PARTS = ("__init__.py", "version.py", "exceptions.py", "masking.py", "contract", "spark")
 """Files of the zip, relative to the package."""
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)

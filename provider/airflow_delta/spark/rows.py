@@ -321,6 +321,8 @@ def _empty_as_null(df: DataFrame, request: StageRequest, target: Json) -> DataFr
     from pyspark.sql import functions as sf
 
     names = [field["name"] for field in partition_fields(target, request) if field["type"] in ("string", "binary")]
+    if not names:  # Spark Connect takes no empty set of columns
+        return df
     return df.withColumns({name: sf.when(sf.length(sf.col(spark_name(name))) > 0, sf.col(spark_name(name))) for name in names})
 
 

@@ -6,18 +6,7 @@ Everything is imported on first use, so that a task pays only for what it needs.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from airflow_delta.table.abort import abort_transaction
-    from airflow_delta.table.audit.audit import AuditedTable
-    from airflow_delta.table.changes.read import plan_changes
-    from airflow_delta.table.commit.publish import publish
-    from airflow_delta.table.observe.describe import describe
-    from airflow_delta.table.observe.observe import CommitSummary, commits_after, recent_commits
-    from airflow_delta.table.operations.maintenance import maintain
-    from airflow_delta.table.start.begin import begin
-    from airflow_delta.table.state.open_transactions import list_transactions
+from typing import Any
 
 _HOMES = {
     "AuditedTable": "audit.audit",

@@ -12,7 +12,7 @@ from airflow.sdk import Asset
 
 from airflow_delta.assets.delta import delta_asset
 from airflow_delta.exceptions import DeltaIllegalArgumentException
-from airflow_delta.tasks.openlineage import wanted
+from airflow_delta.tasks.openlineage import is_wanted
 
 if TYPE_CHECKING:
     from logging import Logger
@@ -37,7 +37,7 @@ class TaskLineage:
 
     def note_reads(self, handle: TransactionHandle, writes: Sequence[StagedWrite]) -> None:
         """Record the version that stages have read."""
-        if wanted():
+        if is_wanted():
             self.tables.read_by(handle, writes)
 
     def note_commit(
@@ -52,7 +52,7 @@ class TaskLineage:
 
         :param named: the table as the Dag names it, and its connection.
         """
-        if not wanted() or (result.committed_before and not result.operation):
+        if not is_wanted() or (result.committed_before and not result.operation):
             return  # that commit has left the log: its version is only the latest one, whoever made it
         from airflow_delta.tasks.openlineage.lineage import output_of, with_symlink
 

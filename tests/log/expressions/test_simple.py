@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from airflow_delta.exceptions import PredicateException
-from airflow_delta.log.expressions.ast import Expression
+from airflow_delta.log.expressions.ast import Expression, Literal
 from airflow_delta.log.expressions.parser import parse, parse_fully
 from airflow_delta.log.expressions.simple import _RESERVED, Columns, parse_simple
-from airflow_delta.log.schema.types import StructType, parse_schema
+from airflow_delta.log.schema.types import DOUBLE, PrimitiveType, StructType, parse_schema
 
 TYPES = {
     "id": "long",
@@ -227,3 +227,10 @@ def test_sqlglot_is_loaded_for_the_others_only() -> None:
         "parse('year(date) = 2024', schema, ['date']); assert 'sqlglot' in sys.modules"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=240)
+
+
+def test_nan_is_itself() -> None:
+    one, other = (Literal(float("nan"), DOUBLE) for _ in range(2))
+    assert one == other
+    assert len({one, other, Literal(1.0, DOUBLE)}) == 2
+    assert one != Literal(float("nan"), PrimitiveType("float"))

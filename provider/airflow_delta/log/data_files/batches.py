@@ -28,7 +28,7 @@ def plain_parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         yield part
 
 
-def joined(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[pa.RecordBatch]:
+def joined_batches(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[pa.RecordBatch]:
     """Join small batches up to a number of rows, since each costs time."""
     waiting: list[pa.RecordBatch] = []
     rows = used = 0

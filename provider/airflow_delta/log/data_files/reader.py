@@ -21,7 +21,7 @@ from airflow_delta.exceptions import (
     DeltaLogCorruptedException,
     ReadLimitException,
 )
-from airflow_delta.log.data_files.batches import encoded_columns, joined, longest_value, plain_field, plain_parts
+from airflow_delta.log.data_files.batches import encoded_columns, joined_batches, longest_value, plain_field, plain_parts
 from airflow_delta.log.data_files.columns import FileFields, FileKind, from_file_type, has_ids
 from airflow_delta.log.data_files.page_sizes import Chunk, batch_rows, declared, problem_of
 from airflow_delta.log.schema.partition_values import parse_partition_value
@@ -69,7 +69,7 @@ class _Opened:
 
 
 @dataclass(frozen=True, slots=True)
-class RowGroup:
+class DataRowGroup:
     """A row group of a file that has wanted rows.
 
     :param number: in the file.
@@ -123,7 +123,7 @@ class FileReader:
         for group in self.groups(file, marked, deleted=deleted):
             yield from self.rows(group)
 
-    def groups(self, file: AddFile | RemoveFile, marked: BitMap64 | None, *, deleted: bool = False) -> Iterator[RowGroup]:
+    def groups(self, file: AddFile | RemoveFile, marked: BitMap64 | None, *, deleted: bool = False) -> Iterator[DataRowGroup]:
         """Yield the row groups of a file that have wanted rows.
 
         :param marked: positions of the rows that its deletion vector marks.
@@ -148,10 +148,10 @@ class FileReader:
             for number in range(parquet.metadata.num_row_groups):
                 rows = parquet.metadata.row_group(number).num_rows
                 if _counts(marked, start, start + rows, deleted):
-                    yield RowGroup(file, opened, number, start, rows, sources, marked, deleted)
+                    yield DataRowGroup(file, opened, number, start, rows, sources, marked, deleted)
                 start += rows
 
-    def rows(self, group: RowGroup) -> Iterator[pa.RecordBatch]:
+    def rows(self, group: DataRowGroup) -> Iterator[pa.RecordBatch]:
         """Yield the wanted rows of a row group.
 
         :raises ReadLimitException: if it declares much more memory than its size lets expect.
@@ -205,7 +205,7 @@ class FileReader:
                 version=self._version,
             ) from error
 
-    def _stored(self, group: RowGroup) -> Iterator[tuple[int, dict[str, pa.Array]]]:
+    def _stored(self, group: DataRowGroup) -> Iterator[tuple[int, dict[str, pa.Array]]]:
         """Yield number of rows and columns of batches of a row group, as the file has them, without dictionaries."""
         import pyarrow as pa
 
@@ -224,10 +224,10 @@ class FileReader:
         others = [chunk for chunk in chunks if chunk.path not in known]
         size = batch_rows(others, self.most_rows, None if opened.remote else longest)
         decoded = opened.reader(encoded).iter_batches(size, row_groups=[group.number], columns=names, use_threads=True)
-        for batch in joined(chain.from_iterable(map(plain_parts, decoded)), self.most_rows):
+        for batch in joined_batches(chain.from_iterable(map(plain_parts, decoded)), self.most_rows):
             yield batch.num_rows, dict(zip(batch.schema.names, batch.columns, strict=True))
 
-    def _checked(self, group: RowGroup, names: Sequence[str]) -> list[Chunk]:
+    def _checked(self, group: DataRowGroup, names: Sequence[str]) -> list[Chunk]:
         """Return what columns of a row group declare, and refuse those that take much more memory than their size lets expect.
 
         Headers of pages are read where that costs no requests; in other files only if the footer, which counts all pages of a

@@ -44,12 +44,28 @@ class ColumnReference:
         return ".".join(quote_name(name) for name in self.path)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Literal:
-    """A value of the type of the column it is compared with; ``None`` is null."""
+    """A value of the type of the column it is compared with; ``None`` is null.
+
+    NaN is the same as NaN, as in Spark. Since Python 3.13, fields are compared one by one, where NaN never is.
+    """
 
     value: Any
     data_type: DataType
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether it is the same value of the same type."""
+        return isinstance(other, Literal) and self._identity == other._identity
+
+    def __hash__(self) -> int:
+        """Return the hash of value and type."""
+        return hash(self._identity)
+
+    @property
+    def _identity(self) -> tuple[Any, ...]:
+        is_nan = isinstance(self.value, float) and math.isnan(self.value)
+        return ("NaN" if is_nan else self.value, is_nan, self.data_type)
 
     def __str__(self) -> str:
         return literal_text(self.value, self.data_type)

@@ -336,7 +336,6 @@ def _groups(batch: pa.RecordBatch, partitions: Sequence[StructField]) -> Iterato
 
 def _by_code(batch: pa.RecordBatch, codes: pa.Array) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Yield the rows of each code, in order; few of many are copied, or they would keep the memory of all."""
-    import pyarrow as pa
     import pyarrow.compute as pc
 
     order, runs = None, pc.run_end_encode(codes)
@@ -349,5 +348,13 @@ def _by_code(batch: pa.RecordBatch, codes: pa.Array) -> Iterator[tuple[int, pa.R
             yield code, batch.take(order.slice(start, end - start))
         else:
             rows = batch.slice(start, end - start)
-            yield code, rows if 2 * rows.num_rows >= batch.num_rows else pa.concat_batches([rows, rows.slice(0, 0)])
+            yield code, rows if 2 * rows.num_rows >= batch.num_rows else _copied(rows)
         start = end
+
+
+def _copied(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Return rows in memory of their own (``pa.concat_batches`` is newer than the lowest PyArrow)."""
+    import pyarrow as pa
+
+    columns = [pa.concat_arrays([column, column.slice(0, 0)]) for column in rows.columns]
+    return pa.RecordBatch.from_arrays(columns, schema=rows.schema)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from airflow_delta.log import AddFile, RemoveFile, Snapshot
     from airflow_delta.log.actions.actions import Metadata
-    from airflow_delta.log.data_files.reader import RowGroup
+    from airflow_delta.log.data_files.reader import DataRowGroup
     from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.log.expressions.predicate import Predicate
     from airflow_delta.log.segment.commit_files import CommitFiles
@@ -259,14 +259,14 @@ def _batches(
 ) -> Iterator[pa.RecordBatch]:
     progress = Progress(f"Reading rows of {log.uri}", len(files))
 
-    def groups() -> Iterator[Iterator[RowGroup]]:
+    def groups() -> Iterator[Iterator[DataRowGroup]]:
         for first in range(0, len(files), _VECTORS_AT_ONCE):
             some = files[first : first + _VECTORS_AT_ONCE]
             vectors = _vectors(log, some)
             for position, file in enumerate(progress.over(some)):
                 yield reader.groups(file, vectors.get(position), deleted=deleted)
 
-    def rows(group: RowGroup) -> Iterator[pa.RecordBatch]:
+    def rows(group: DataRowGroup) -> Iterator[pa.RecordBatch]:
         for batch in reader.rows(group):
             kept = batch if predicate is None else _selected(predicate, batch)
             if kept.num_rows:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.contract.operations import ComparedColumns
+from airflow_delta.log.expressions.ast import quote_name
 from airflow_delta.log.expressions.text import split, tokens_of, tree_of
 
 if TYPE_CHECKING:
@@ -80,11 +81,6 @@ def conjunct_texts(text: str) -> Iterator[str]:
         return
     for part in pieces[1]:
         yield from conjunct_texts(part)
-
-
-def quote_name(name: str) -> str:
-    """Return a name that Spark SQL takes literally."""
-    return "`" + name.replace("`", "``") + "`"
 
 
 def unwrapped(node: Any) -> Any:

@@ -7,6 +7,6 @@ import sys
 _PROVIDER = "airflow.providers.openlineage"
 
 
-def wanted() -> bool:
+def is_wanted() -> bool:
     """Return whether lineage may be asked for: OpenLineage's provider is loaded before a task starts, or not at all."""
     return _PROVIDER in sys.modules

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_delta.spark.errors import is_library, place_of, useful_line
+from airflow_delta.spark.errors import is_library, place_in_files, useful_line
 
 _LINES = 3000
 _LONGEST = 4000
@@ -163,5 +163,5 @@ def _of_memory(lines: list[str]) -> ApplicationError | None:
 
 def _place(frames: list[tuple[str, str, str | None]], said: str) -> str:
     """Return the innermost line of the user's own, else the first one."""
-    found = place_of([frame for frame in frames if not is_library(frame[0])] or frames[:1], said)
+    found = place_in_files([frame for frame in frames if not is_library(frame[0])] or frames[:1], said)
     return f" ({found})" if found else ""

@@ -18,9 +18,9 @@ from airflow_delta.contract.operations import (
 from airflow_delta.contract.payloads import Json
 from airflow_delta.contract.schema import find_field, parse_struct, type_name
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaIllegalArgumentException, DeltaTableNotFoundException
+from airflow_delta.log.expressions.ast import quote_name
 from airflow_delta.table.files.rules import table_rules
 from airflow_delta.table.operations.merge.plan import plan_merge
-from airflow_delta.table.stage.compared_columns import quote_name
 from airflow_delta.table.stage.stage_view import SparkWork, StageView
 
 _TIMES = ("date", "timestamp", "timestamp_ntz")

@@ -11,9 +11,10 @@ from airflow_delta.contract.choices import WRITE_MODES
 from airflow_delta.contract.operations import ComparedColumns, CreateArguments, replace_where_problem
 from airflow_delta.contract.payloads import Json, TransactionHandle
 from airflow_delta.exceptions import AppendOnlyException, DeltaIllegalArgumentException
+from airflow_delta.log.expressions.ast import quote_name
 from airflow_delta.log.expressions.text import tree_of
 from airflow_delta.log.schema.types import known_names
-from airflow_delta.table.stage.compared_columns import Sides, conjunct_texts, quote_name
+from airflow_delta.table.stage.compared_columns import Sides, conjunct_texts
 from airflow_delta.table.stage.plan_table import check_create
 
 if TYPE_CHECKING:
