@@ -65,7 +65,7 @@ def test_the_documentation_names_every_field(tmp_path):
     from airflow_delta.table.state.open_transactions import TransactionState
 
     text = (ROOT / "docs/cli.md").read_text()
-    documented = {line.split("`")[1]: line for line in text.partition("### JSON")[2].splitlines() if line.startswith("| `")}
+    documented = {line.split("`")[1]: line for line in text.partition("\n## JSON\n")[2].splitlines() if line.startswith("| `")}
     write_deltalake(tmp_path, pa.table({"id": [1]}))
     log = DeltaHook().get_log(str(tmp_path))
     found = {

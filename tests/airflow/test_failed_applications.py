@@ -240,7 +240,26 @@ LOST = (
     "(/jobs/load.py, line 8)"
 )
 MEMORY = "java.lang.OutOfMemoryError: Java heap space\n\tat java.base/java.util.Arrays.copyOf(Arrays.java:3745)\n"
+EXECUTOR = """\
+Traceback (most recent call last):
+  File "/jobs/load.py", line 8, in <module>
+    spark.range(9).select(f("id")).collect()
+  File "/opt/pyspark/errors/exceptions/captured.py", line 263, in deco
+    raise converted from None
+pyspark.errors.exceptions.captured.PythonException:{end}
+  An exception was thrown from the Python worker. Please see the stack trace below.
+{logged}Traceback (most recent call last):
+  File "/opt/pyspark.zip/pyspark/worker.py", line 3395, in main
+    process()
+  File "/jobs/load.py", line 5, in <lambda>
+    f = udf(lambda x: 1 // (x - 3), "long")
+ZeroDivisionError: integer division or modulo by zero
+"""
+ZERO = "ZeroDivisionError: integer division or modulo by zero"
+WORKER = f'Python code failed on an executor: {ZERO} (File "/jobs/load.py", line 5, in <lambda>)'
 OUTPUTS = {
+    "a Python worker": (EXECUTOR.format(logged="", end=" "), f"{WORKER} (/jobs/load.py, line 8)"),
+    "a Python worker, and a line of Spark's log within": (EXECUTOR.format(logged=f"{LOG}\n", end=" "), WORKER),
     "chained, with Python's own frames": (HANDLED, JSON),
     "after the errors of executors": (NESTED + HANDLED, JSON),
     "executors alone": (NESTED, None),

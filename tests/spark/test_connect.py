@@ -54,6 +54,10 @@ try:
     spark.sql("SELECT * FROM (WITH a AS (SELECT 1 AS id) INSERT INTO t SELECT * FROM a)")
 except ParseException:
     out["errors"].append("ParseException")
+numbered = Table(Path(sys.argv[1] + "-numbered"), spark)
+numbered.write("SELECT 1 AS id, 2 AS part", begin={"partition_by": ["part"]})
+numbered.write("SELECT 5 AS id, 2 AS part", mode="overwrite", replace_where="part = 2")
+out["numbered"] = numbered.rows()
 versions = Table(Path(sys.argv[1] + "-versions"), spark)
 versions.write("SELECT 1 AS id, 'a' AS v, DATE'2026-01-01' AS valid_from, CAST(NULL AS DATE) AS valid_to, true AS is_current")
 for text in ("'b' AS v, '2026-01-03' AS at", "'c' AS v, '2026-01-02' AS at"):
@@ -100,6 +104,7 @@ def test_stages_and_scans_through_spark_connect(tmp_path):
     expected = [[1, "a b", 10], [3, "b", None], [9, "c", 99]]
     assert out["session"].startswith("pyspark.sql.connect")
     assert out["rows"] == out["literals"] == out["joined"] == expected
+    assert out["numbered"] == [[5, 2]]  # a rule for rows, and no partition column of texts
     assert out["keys"] == [[["v"], [[3000000000]]], [["p", "v"], [["ü", 3000000000]]]]  # text that is not UTF-8 is no key
     assert out["errors"] == [
         "ReplaceWhereMismatchException",

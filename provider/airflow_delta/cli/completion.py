@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
+from airflow_delta.assets.delta import delta_asset_uri, table_of_asset_uri
 from airflow_delta.hooks.delta import DeltaHook
 
 _SECONDS = 4.0
@@ -80,7 +81,6 @@ def _assets(prefix: str, conn_id: str | None) -> Iterable[str]:
     from sqlalchemy import select
 
     from airflow_delta.airflow_internals.database import AssetModel, create_session
-    from airflow_delta.assets.delta import delta_asset_uri, table_of_asset_uri
 
     own = delta_asset_uri("x", conn_id).removesuffix("x")
     as_uri = prefix.startswith("delta:")

@@ -6,6 +6,7 @@ Airflow imports this module at the start of every ``airflow`` command (provider 
 from __future__ import annotations
 
 from argparse import BooleanOptionalAction
+from collections.abc import Callable
 from typing import Any
 
 from airflow_delta.airflow_internals.command_line import (
@@ -29,41 +30,46 @@ _Arg: Any = Arg  # which has no types
 class _CompletedArg(_Arg):  # type: ignore[misc]
     """An argument whose values a shell can complete (argcomplete).
 
-    :param completer: name of a function of :mod:`airflow_delta.cli.completion`.
+    :param completer: gets the line so far, as argcomplete gives it, and returns the values.
     """
 
-    def __init__(self, *given: Any, completer: str, **options: Any) -> None:
+    def __init__(self, *given: Any, completer: Callable[..., list[str]], **options: Any) -> None:
         super().__init__(*given, **options)
         self._completer = completer
 
     def add_to_parser(self, parser: Any) -> None:
         """Add the argument, as Airflow does, and what completes it."""
-
-        def complete(**line: Any) -> list[str]:
-            from airflow_delta.cli import completion
-
-            found: list[str] = getattr(completion, self._completer)(**line)
-            return found
-
-        parser.add_argument(*self.flags, **self.kwargs).completer = complete
+        parser.add_argument(*self.flags, **self.kwargs).completer = self._completer
 
 
-def _argument(flag: str, *, completer: str | None = None, **options: Any) -> Arg:
+def _argument(flag: str, *, completer: Callable[..., list[str]] | None = None, **options: Any) -> Arg:
     made: Arg = _Arg((flag,), **options) if completer is None else _CompletedArg((flag,), completer=completer, **options)
     return made
+
+
+def _complete_table(**line: Any) -> list[str]:
+    from airflow_delta.cli import completion
+
+    return completion.table_names(**line)
+
+
+def _complete_connection(**line: Any) -> list[str]:
+    from airflow_delta.cli import completion
+
+    return completion.connections(**line)
 
 
 _whole_number: Any = positive_int
 
 ARG_TABLE = _argument(
     "table",
-    completer="tables",
+    completer=_complete_table,
     metavar="TABLE",
     help="URI or absolute path of the table, its name below the base path of the connection, or its asset URI (delta://...)",
 )
 ARG_CONN_ID = _argument(
     "--conn-id",
-    completer="connections",
+    completer=_complete_connection,
     help="Connection of type Delta Lake (default: that of the asset URI, or delta_default)",
 )
 ARG_LIMIT = _argument("--limit", type=_whole_number(allow_zero=False), default=20, help="Versions to show (default: 20)")

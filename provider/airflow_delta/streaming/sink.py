@@ -171,7 +171,7 @@ class DeltaBatchSink:
 
     def commit(self, df: DataFrame, batch_id: int) -> CommitResult:
         """Commit a micro-batch, unless the log holds it, and return its commit. Raises like a call of the sink."""
-        from airflow_delta.log.delta_log import DeltaLog
+        from airflow_delta.log import DeltaLog  # which hooks may start transactions with
         from airflow_delta.table.run import run_transaction
         from airflow_delta.transaction import CommitPolicy
 

@@ -17,6 +17,7 @@ _TRACEBACK = "Traceback (most recent call last):"
 _CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 _LOGGED = re.compile(r'\d\d/\d\d/\d\d \d\d:\d\d:\d\d [A-Z]+ |\{"ts": ?"|\[?\d{4}-\d\d-\d\d[T ]\d\d:')
 _FRAME = re.compile(r'\s*File "([^"]+)", line (\d+)(?:, in (.+))?')
+_WORKER = "/pyspark/worker.py"
 _PYTHONS = re.compile(r"[A-Za-z_][\w.]*(?:: |:?$)")
 _JAVAS = re.compile(r'Exception in thread "[^"]*" (.*)')
 _JAVA_FRAME = re.compile(
@@ -95,6 +96,9 @@ def _of_python(lines: list[str]) -> ApplicationError | None:
         name = "" if name.startswith("py4j.") or said.startswith("Python code failed") else name
     else:
         said = said or next((line for line in last.message[1:] if line.strip()), "")
+        if any(file.endswith(_WORKER) for file, _, _ in last.frames):  # a log line came between it and Spark's own message
+            file, line, function = last.frames[-1]
+            said, name = f'Python code failed on an executor: {name}: {said} (File "{file}", line {line}, in {function})', ""
     said = ": ".join(part for part in (name.rpartition(".")[2].rstrip(":"), said.strip()) if part)
     return ApplicationError(f"{said.rstrip('.')}{_place(last.frames, said)}", "\n".join(last.message))
 
