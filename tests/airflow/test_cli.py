@@ -450,6 +450,11 @@ def completed(lake: Lake, line: str, **env: str) -> list[str]:
     return [one.rstrip() for one in told.read_text().split("\n") if one.strip()]
 
 
+def completed_in_time(lake: Lake, line: str) -> list[str]:
+    """Return what the shell is told, asked again while a busy machine takes longer than a shell is kept waiting."""
+    return next((told for _ in range(5) if (told := completed(lake, line))), [])
+
+
 @pytest.fixture(scope="module")
 def shelf(lake, tmp_path_factory) -> Lake:
     """The lake with a folder of tables, and a connection to another directory."""
@@ -477,14 +482,14 @@ def shelf(lake, tmp_path_factory) -> Lake:
     ],
 )
 def test_a_shell_completes_tables_and_connections(shelf, line, told):
-    found = completed(shelf, line)
+    found = completed_in_time(shelf, line) if told else completed(shelf, line)
     assert [one for one in found if not one.startswith("-")] == told
 
 
 @pytest.mark.slow
 @pytest.mark.airflow
 def test_an_absolute_path_is_completed(shelf):
-    assert completed(shelf, f"airflow delta describe {shelf.path}/raw/e") == [f"{shelf.path}/raw/events"]
+    assert completed_in_time(shelf, f"airflow delta describe {shelf.path}/raw/e") == [f"{shelf.path}/raw/events"]
 
 
 @pytest.mark.slow

@@ -360,6 +360,8 @@ def test_the_spark_extra_with_the_newest_versions_of_the_day(plain, built):
         "default::DeprecationWarning",
         "-W",
         "default::ResourceWarning",
+        "-W",  # what a user's own toPandas() says; ours are silent (decisions.md)
+        "ignore:PySpark does not yet fully support pandas:FutureWarning",
         "-c",
         NEWEST,
     ]
@@ -369,6 +371,6 @@ def test_the_spark_extra_with_the_newest_versions_of_the_day(plain, built):
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("answer ")]
     version, has_files, rows, pyspark, client, pandas = json.loads(line.removeprefix("answer "))
     assert (version, has_files, rows, pyspark) == (0, True, 2, client)
-    assert Version(pandas).major == 2
+    assert Version(pandas).major >= 3
     assert "pandas" not in done.stderr
     plain.run("-m", "pip", "check")
