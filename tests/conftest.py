@@ -14,6 +14,8 @@ from support.parts import keep_part
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from support.state_store import Supervisor
+
 HERE = Path(__file__).parent
 ENGINE = ("log", "transaction", "conformance", "fuzz")
 """Folders whose tests count for the engine's coverage."""
@@ -131,3 +133,17 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     logging.getLogger("py4j").setLevel(logging.WARNING)  # it speaks when the interpreter ends, to streams that are closed
     yield session
     session.stop()
+
+
+@pytest.fixture
+def outside_of_the_task_runner(monkeypatch: pytest.MonkeyPatch) -> Supervisor:
+    """Operators are executed by the test itself; what their task instances ask of a supervisor is answered from memory."""
+    from airflow.sdk.bases.operator import ExecutorSafeguard
+    from airflow.sdk.execution_time import task_runner
+
+    from support.state_store import Supervisor
+
+    supervisor = Supervisor()
+    monkeypatch.setattr(ExecutorSafeguard, "test_mode", True)
+    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", supervisor, raising=False)
+    return supervisor

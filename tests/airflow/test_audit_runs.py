@@ -21,8 +21,9 @@ from airflow_delta.exceptions import (
 from airflow_delta.operators.audit import AUDIT_ERRORS, DeltaAuditOperator
 from airflow_delta.operators.stage import DeltaStageFilesOperator
 from support import readers
+from support.running_tasks import context, pushed
 from support.versions import MAPPED_TASKS_HAVE_THE_DEFAULTS_OF_THEIR_CLASS
-from support.watching import commit, context, stage, start
+from support.watching import commit, stage, start
 from table.flow import Table
 
 pytestmark = pytest.mark.airflow
@@ -120,20 +121,13 @@ def test_a_submitted_audit_leaves_no_request_behind(run_dag, tables):
 # -- one task -------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def _outside_of_the_task_runner(monkeypatch):
-    from airflow.sdk.bases.operator import ExecutorSafeguard
-
-    monkeypatch.setattr(ExecutorSafeguard, "test_mode", True)
-
-
 def audit(handle: dict, *staged: dict, **kwargs) -> tuple[dict, DeltaAuditOperator]:
     """Return the context of an audit that asks for more rows than there are, and the audit."""
     operator = DeltaAuditOperator(task_id="audit", transaction=handle, staged=list(staged), min_rows=99, **kwargs)
     return context(operator), operator
 
 
-@pytest.mark.usefixtures("_outside_of_the_task_runner")
+@pytest.mark.usefixtures("outside_of_the_task_runner")
 class TestOneTask:
     def test_the_report_of_a_failed_audit_is_in_xcom_unless_the_task_pushes_none(self, tmp_path):
         handle = start(str(tmp_path / "table"))
@@ -142,7 +136,7 @@ class TestOneTask:
             given, operator = audit(handle, staged, do_xcom_push=pushes)
             with pytest.raises(DeltaAuditFailedException, match="3 rows staged, at least 99 wanted"):
                 operator.execute(given)
-            assert [report["passed"] for report in given["ti"].pushed.values()] == ([False] if pushes else [])
+            assert [report["passed"] for report in pushed(given).values()] == ([False] if pushes else [])
 
     def test_an_audit_that_is_cleared_after_the_commit_keeps_nothing_back(self, tmp_path):
         handle = start(str(tmp_path / "table"))

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
-from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from airflow.sdk import DAG
-from airflow.sdk.bases.operator import ExecutorSafeguard
 from airflow.sdk.execution_time import task_runner
 
 from airflow_delta import delta_transaction, exceptions
@@ -29,17 +27,12 @@ from airflow_delta.operators.stage import DeltaStageFilesOperator, DeltaStageSpa
 from airflow_delta.tasks import restart
 from airflow_delta.tasks.spark.runner import SparkRunner
 from airflow_delta.tasks.spark.session import TaskSession
-from support.state_store import Supervisor, TaskStateStore
+from support.running_tasks import context
 
 UPSERT = {
     "condition": "target.id = source.id",
     "clauses": [{"kind": "matched", "action": "delete"}],
 }
-
-
-@pytest.fixture(autouse=True)
-def _a_supervisor_answers(monkeypatch):
-    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", Supervisor(), raising=False)
 
 
 def never(*_args, **_kwargs):
@@ -64,8 +57,7 @@ KINDS = {
 
 
 @pytest.fixture(autouse=True)
-def _outside_of_the_task_runner(monkeypatch):
-    monkeypatch.setattr(ExecutorSafeguard, "test_mode", True)
+def _without_spark(monkeypatch, outside_of_the_task_runner):
     monkeypatch.setattr(restart, "WAIT_FOR_END", 0.0)
     for part in (TaskSession, SparkRunner):
         monkeypatch.setattr(part, "session", never)
@@ -73,7 +65,7 @@ def _outside_of_the_task_runner(monkeypatch):
 
 
 @pytest.fixture
-def cleared(monkeypatch):
+def cleared(outside_of_the_task_runner):
     """The runs that tasks asked their supervisor to clear."""
     from airflow.sdk.execution_time.comms import OKResponse, TriggerDagRun
 
@@ -84,25 +76,8 @@ def cleared(monkeypatch):
             asked.append(message)
         return OKResponse(ok=True)
 
-    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", Supervisor(send), raising=False)
+    outside_of_the_task_runner.others = send
     return asked
-
-
-class TaskInstance(SimpleNamespace):
-    """A running task instance, with Airflow's answers about the start task."""
-
-    @property
-    def stats_tags(self):
-        return {"dag_id": self.dag_id, "task_id": self.task_id}
-
-    def get_task_states(self, *, dag_id, task_ids, run_ids):
-        return {run_ids[0]: {task_id: self.world.states.get(task_id, "success") for task_id in task_ids}}
-
-    def xcom_pull(self, *, task_ids, map_indexes):
-        return self.world.latest
-
-    def xcom_push(self, *, key, value):
-        pass
 
 
 class World:
@@ -110,13 +85,13 @@ class World:
 
     def __init__(self, path: Path, kind: str = "files", **transaction) -> None:
         self.path = path
-        self.states, self.stores, self.latest = {"t.commit": "upstream_failed"}, {}, None
         self.params = {"again": "restart"}
         self.dag = DAG("a_dag", schedule=None, start_date=datetime(2026, 1, 1, tzinfo=UTC))
         with self.dag, delta_transaction("t", table=str(path), outlets=[], **transaction):
             if kind in ("audit", "diff"):
                 DeltaStageFilesOperator(task_id="stage", path="rows")
             self.task = KINDS[kind]()
+        self.states = {**dict.fromkeys(self.dag.task_dict, "success"), "t.commit": "upstream_failed"}
         first = self.begin("first")
         self.publish(first, self.stage(first))
 
@@ -129,7 +104,7 @@ class World:
         pq.write_table(pa.table({"id": pa.array([1, 2], pa.int64())}), directory / "part-0.parquet")
         run_id = handle["appId"].split("/")[2]
         operator = DeltaStageFilesOperator(task_id="t.stage", transaction=handle, path="rows")
-        return operator.execute({**self.context(operator, run_id), "dag": SimpleNamespace(task_dict={})})
+        return operator.execute(context(operator, run_id=run_id))
 
     def publish(self, handle, staged):
         return self.run("t.commit", run_id=handle["appId"].split("/")[2], transaction=handle, staged=[staged])
@@ -137,30 +112,18 @@ class World:
     def abort(self, handle):
         return self.run("t.abort", transaction=handle)
 
-    def context(self, operator, run_id="a_run", try_number=1):
-        ti = TaskInstance(
-            dag_id="a_dag", run_id=run_id, task_id=operator.task_id, map_index=-1, try_number=try_number, max_tries=0, world=self
-        )
-        store = self.stores.setdefault(operator.task_id, TaskStateStore())
-        return {
-            "ti": ti,
-            "dag": self.dag,
-            "task": operator,
-            "outlet_events": {},
-            "run_id": run_id,
-            "task_state_store": store,
-            "params": self.params,
-        }
-
     def run(self, task_id, *, run_id="a_run", try_number=1, **arguments):
         """Run a task as Airflow does: a copy of it, its arguments rendered, those that are XComs handed in."""
         definition = self.dag.task_dict[task_id]
         operator = definition.prepare_for_execution()
-        context = self.context(operator, run_id, try_number)
+        given = {"states": self.states, "params": self.params}
+        running = context(operator, run_id=run_id, try_number=try_number, **given)
         for name in operator.template_fields:
-            value = arguments[name] if name in arguments else operator.render_template(getattr(operator, name), context)
+            value = arguments[name] if name in arguments else operator.render_template(getattr(operator, name), running)
             setattr(operator, name, value)
-        return operator.execute(context)
+        result = operator.execute(running)
+        task_runner.SUPERVISOR_COMMS.xcoms[run_id, task_id, -1, "return_value"] = result
+        return result
 
     def clear(self, handle, task_id=None, **arguments):
         """Run a task once more for a transaction."""
@@ -171,7 +134,7 @@ class World:
 
     def aborted(self):
         """A transaction that was aborted after its stage had failed."""
-        handle = self.latest = self.begin()
+        handle = self.begin()
         self.abort(handle)
         return handle
 
@@ -235,7 +198,7 @@ class TestRestart:
         for _ in range(3):
             with pytest.raises(exceptions.TransactionAbortedException):
                 world.clear(world.aborted())
-            handle = world.latest = world.begin()
+            handle = world.begin()
             Path(handle["stagingPath"], "rows").mkdir(parents=True)
             with pytest.raises(exceptions.StagedFileException):  # no file: the bug is still there
                 world.clear(handle)
@@ -255,7 +218,7 @@ class TestRestart:
     def test_a_start_task_that_has_run_again_is_left_alone(self, tmp_path, cleared):
         world = World(tmp_path / "table", on_clear="restart")
         handle = world.aborted()
-        world.latest = world.begin()
+        world.begin()
         with pytest.raises(exceptions.TransactionAbortedException):
             world.clear(handle)
         assert not cleared

@@ -28,10 +28,13 @@ from airflow_delta.operators.transaction import DeltaCommitOperator
 from airflow_delta.operators.vacuum import DeltaVacuumOperator
 from airflow_delta.tasks.committing import CommitPart, resolved_lines
 from airflow_delta.transaction.policy import DETECTION_TAG, RESOLVED_TAG, resolved_text
+from support.running_tasks import context
 from support.tables import commit_path
-from support.watching import Lines, commit, context, stage, start
+from support.watching import Lines, commit, stage, start
 
 from .test_templates import CLASSES
+
+pytestmark = pytest.mark.usefixtures("outside_of_the_task_runner")
 
 TABLE = {"task_id": "t", "table": "/t"}
 TASKS = {
@@ -45,13 +48,6 @@ TASKS = {
     "maintenance": lambda **more: DeltaMaintenanceOperator(task_id="t", tables="/t", **more),
     "stream": lambda **more: DeltaStreamOperator(**TABLE, checkpoint_location="/c", python_callable=lambda: None, **more),
 }
-
-
-@pytest.fixture(autouse=True)
-def _outside_of_the_task_runner(monkeypatch):
-    from airflow.sdk.bases.operator import ExecutorSafeguard
-
-    monkeypatch.setattr(ExecutorSafeguard, "test_mode", True)
 
 
 @pytest.fixture
@@ -161,23 +157,24 @@ def tag(uri: str) -> str | None:
 
 
 def test_commits_say_how_closely_they_were_checked(uri):
-    handle = start(uri)
-    _, staged = stage(handle)
-    operator = commit(handle, staged, conflict_detection="statistics")
-    operator.execute(context(operator))
-    assert tag(uri) == "statistics"
-    delete = DeltaDeleteOperator(task_id="delete", table=uri)
-    delete.execute(context(delete))
-    assert tag(uri) == "rows"
-    restore = DeltaRestoreOperator(task_id="restore", table=uri, version=0, conflict_detection="delta")
-    restore.execute(context(restore))
-    assert tag(uri) == "delta"
-    vacuum = DeltaVacuumOperator(task_id="vacuum", table=uri, conflict_detection="statistics")
-    vacuum.execute(context(vacuum))
-    assert tag(uri) == "statistics"
-    maintenance = DeltaMaintenanceOperator(task_id="maintain", tables=uri, steps="vacuum", conflict_detection="delta")
-    maintenance.execute(context(maintenance))
-    assert tag(uri) == "delta"
+    with DAG("a_dag", schedule=None):
+        handle = start(uri)
+        _, staged = stage(handle)
+        operator = commit(handle, staged, conflict_detection="statistics")
+        operator.execute(context(operator))
+        assert tag(uri) == "statistics"
+        delete = DeltaDeleteOperator(task_id="delete", table=uri)
+        delete.execute(context(delete))
+        assert tag(uri) == "rows"
+        restore = DeltaRestoreOperator(task_id="restore", table=uri, version=0, conflict_detection="delta")
+        restore.execute(context(restore))
+        assert tag(uri) == "delta"
+        vacuum = DeltaVacuumOperator(task_id="vacuum", table=uri, conflict_detection="statistics")
+        vacuum.execute(context(vacuum))
+        assert tag(uri) == "statistics"
+        maintenance = DeltaMaintenanceOperator(task_id="maintain", tables=uri, steps="vacuum", conflict_detection="delta")
+        maintenance.execute(context(maintenance))
+        assert tag(uri) == "delta"
 
 
 # -- what it resolved ---------------------------------------------------------------------------------------------------------

@@ -15,7 +15,8 @@ import pytest
 from airflow_delta.operators.diff import DeltaDiffOperator
 from support import readers
 from support.dag_runs import answer_when_asked
-from support.watching import commit, context, stage, start
+from support.running_tasks import context
+from support.watching import commit, stage, start
 
 pytestmark = pytest.mark.airflow
 
@@ -95,14 +96,7 @@ def airflow(*arguments: str, code: int = 0) -> subprocess.CompletedProcess:
 # -- one task -------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def _outside_of_the_task_runner(monkeypatch):
-    from airflow.sdk.bases.operator import ExecutorSafeguard
-
-    monkeypatch.setattr(ExecutorSafeguard, "test_mode", True)
-
-
-@pytest.mark.usefixtures("_outside_of_the_task_runner")
+@pytest.mark.usefixtures("outside_of_the_task_runner")
 class TestOneTask:
     def test_xcom_is_not_believed(self, tmp_path):
         """A report whose files are not those of the stage is refused, as by the commit."""

@@ -14,18 +14,9 @@ from airflow_delta.log import DeltaLog
 from airflow_delta.operators.stage import DeltaStageSparkSubmitOperator
 from airflow_delta.spark import delta_stage
 from airflow_delta.table.start.begin import begin
+from support.running_tasks import context, kept
 
 pytestmark = [pytest.mark.airflow, pytest.mark.spark]
-
-
-class StateStore(dict):
-    """Stands for Airflow's task state store, which outlives a try and a clear."""
-
-    def set(self, key, value):
-        self[key] = value
-
-    def delete(self, key):
-        self.pop(key, None)
 
 
 class Cluster:
@@ -87,13 +78,10 @@ class OnCluster(DeltaStageSparkSubmitOperator):
 
 
 @pytest.fixture
-def world(spark, tmp_path, monkeypatch):
-    """A table, an open transaction on it, a cluster, and the state store of the stage's task instance."""
-    from airflow.sdk.bases.operator import ExecutorSafeguard
-
-    monkeypatch.setattr(ExecutorSafeguard, "test_mode", True)
+def world(spark, tmp_path, outside_of_the_task_runner):
+    """A table, an open transaction on it, and a cluster."""
     log = DeltaLog.for_table(str(tmp_path / "table"))
-    return SimpleNamespace(log=log, handle=begin(log, transaction_key="a"), cluster=Cluster(spark), store=StateStore(), tries=0)
+    return SimpleNamespace(log=log, handle=begin(log, transaction_key="a"), cluster=Cluster(spark), tries=0)
 
 
 def attempt(world, *, worker_dies=False, **kwargs):
@@ -101,8 +89,7 @@ def attempt(world, *, worker_dies=False, **kwargs):
     world.tries += 1
     operator = OnCluster(task_id="stage", transaction=world.handle.to_dict(), **kwargs)
     operator.cluster, operator.worker_dies = world.cluster, worker_dies
-    ti = SimpleNamespace(task_id="stage", map_index=-1, try_number=world.tries, stats_tags={})
-    return operator.execute({"ti": ti, "task_state_store": world.store})
+    return operator.execute(context(operator, try_number=world.tries))
 
 
 def killed_attempt(world, **kwargs):
@@ -160,7 +147,7 @@ def test_a_driver_of_an_earlier_transaction_is_forgotten(world):
 def test_not_durable(world):
     killed_attempt(world, durable=False)
     assert number_of_the_try(attempt(world, durable=False)) == 2
-    assert world.store == {}
+    assert not kept()
 
 
 def test_an_application_that_stages_nothing(world):

@@ -19,6 +19,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+from airflow.sdk.execution_time.context import set_current_context
 
 from airflow_delta.exceptions import (
     DeltaIllegalStateException,
@@ -33,6 +34,7 @@ from airflow_delta.table.start.begin import begin
 from airflow_delta.tasks.spark import earlier_try
 from airflow_delta.tasks.spark.earlier_try import REQUEST_KEY
 from airflow_delta.tasks.spark.runner import SparkRunner
+from support.running_tasks import context, kept
 
 SPARK_SUBMIT = """#!{python}
 import json, os, pathlib, sys, time
@@ -61,21 +63,10 @@ sys.exit("spark.test.error" in conf)
 """
 
 
-class StateStore(dict):
-    """Stands for Airflow's task state store, which outlives a try and a clear."""
-
-    def set(self, key, value):
-        self[key] = value
-
-    def delete(self, key):
-        del self[key]
-
-
 class World:
     def __init__(self, path: Path):
         self.log = DeltaLog.for_table(str(path / "table"))
         self.handle = begin(self.log, transaction_key="a")
-        self.store = StateStore()
         self.runs = path / "runs"
         self.tries = 0
 
@@ -87,9 +78,8 @@ class World:
 
     def execute(self, operator):
         self.tries += 1
-        ti = SimpleNamespace(task_id="stage", map_index=-1, try_number=self.tries, stats_tags={})
         try:
-            return operator.execute({"ti": ti, "task_state_store": self.store})
+            return operator.execute(context(operator, try_number=self.tries))
         finally:
             program = getattr(operator._hook, "_submit_sp", None)
             if program is not None:  # the hook leaves its pipe open
@@ -129,10 +119,7 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path, monkeypatch):
-    from airflow.sdk.bases.operator import ExecutorSafeguard
-
-    monkeypatch.setattr(ExecutorSafeguard, "test_mode", True)
+def world(tmp_path, monkeypatch, outside_of_the_task_runner):
     monkeypatch.setattr(earlier_try, "_POLL", 0.1)
     made = World(tmp_path)
     program = tmp_path / "bin" / "spark-submit"
@@ -146,15 +133,15 @@ def world(tmp_path, monkeypatch):
 
 def test_nothing_is_kept_of_a_try_that_succeeded(world):
     assert world.attempt() == 1
-    assert not world.store
+    assert not kept()
 
 
 def test_the_report_that_was_left_is_taken(world):
     world.lost_attempt().wait()
-    assert world.store[REQUEST_KEY]["transactionId"] == world.handle.transaction_id
+    assert kept()[REQUEST_KEY]["transactionId"] == world.handle.transaction_id
     assert world.attempt() == 1
     assert world.submitted == 1
-    assert not world.store
+    assert not kept()
 
 
 def test_an_application_that_still_runs_here_is_waited_for(world):
@@ -179,7 +166,7 @@ def test_the_note_is_there_before_the_application(world):
     operator._get_hook = lambda: (_ for _ in ()).throw(SystemExit("the worker was killed"))
     with pytest.raises(SystemExit):
         world.execute(operator)
-    assert REQUEST_KEY in world.store
+    assert REQUEST_KEY in kept()
     assert world.attempt() == 2
 
 
@@ -211,20 +198,20 @@ def test_clearing_a_stage_that_succeeded_runs_it_again(world):
 
 def test_a_task_that_is_not_durable_keeps_nothing(world):
     world.lost_attempt(durable=False).wait()
-    assert not world.store
+    assert not kept()
     assert world.attempt(durable=False) == 2
 
 
 def test_half_of_a_report_is_none(world):
     world.lost_attempt().wait()
-    report = next(Path(world.log.uri, world.store[REQUEST_KEY]["directory"]).rglob("part-00000.txt"))
+    report = next(Path(world.log.uri, kept()[REQUEST_KEY]["directory"]).rglob("part-00000.txt"))
     report.write_text(report.read_text()[:100])
     assert world.attempt() == 2
 
 
 def test_rows_that_cannot_be_read_are_taken_over_once(world):
     world.lost_attempt().wait()
-    rows = next(Path(world.log.uri, world.store[REQUEST_KEY]["directory"]).rglob("part-0.parquet"))
+    rows = next(Path(world.log.uri, kept()[REQUEST_KEY]["directory"]).rglob("part-0.parquet"))
     rows.write_bytes(b"half of a file")
     with pytest.raises(StagedFileException):
         world.attempt()
@@ -311,14 +298,13 @@ class TestOfATableOperator:
     """``spark_submit=`` of the operations; their context is the running task's."""
 
     @pytest.fixture
-    def deletes(self, world, monkeypatch):
-        monkeypatch.setattr("airflow_delta.tasks.spark.runner._state_store", lambda: world.store)
-
+    def deletes(self, world):
         def attempt(work, **kwargs):
             operator = DeltaDeleteOperator(task_id="delete", spark_submit={}, **kwargs)
             runner = operator.hold(SparkRunner)
             runner.run = lambda _log, request, *_given: work(request)
-            return runner.work_on(world.log, new_request(world))
+            with set_current_context(context(operator)):
+                return runner.work_on(world.log, new_request(world))
 
         return attempt
 
@@ -331,7 +317,7 @@ class TestOfATableOperator:
             deletes(lost)
         asked, report = deletes(lambda request: pytest.fail("it ran again"))
         assert (asked.attempt, report.attempt) == ("1-00000001", "1-00000001")
-        assert not world.store
+        assert not kept()
 
     def test_does_other_work_anew(self, world, deletes):
         def lost(request):

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from airflow.sdk import DAG, Asset, AssetAlias
+from airflow.sdk.execution_time.context import OutletEventAccessors
 
 from airflow_delta import delta_transaction
 from airflow_delta.assets.delta import commits_of_events, delta_asset, event_extra, events_extra
@@ -30,31 +31,22 @@ from airflow_delta.operators.stream import DeltaStreamOperator
 from airflow_delta.operators.transaction import DeltaCommitOperator, DeltaStartTransactionOperator
 from airflow_delta.operators.vacuum import DeltaVacuumOperator
 from airflow_delta.tasks.committing import CommitPart
+from support.running_tasks import context
 
 
 @pytest.fixture(autouse=True)
-def _outside_of_the_task_runner(monkeypatch, tmp_path):
-    from airflow.sdk.bases.operator import ExecutorSafeguard
-
-    monkeypatch.setattr(ExecutorSafeguard, "test_mode", True)
+def _the_lake(monkeypatch, tmp_path, outside_of_the_task_runner):
     monkeypatch.setenv("AIRFLOW_CONN_LAKE", f'{{"conn_type": "delta", "host": "{tmp_path}"}}')
 
 
-class Events(dict):
-    """Stands for the outlet events of a task's context."""
-
-    def __missing__(self, outlet):
-        said = self[outlet] = SimpleNamespace(extra={}, added=[])
-        said.add = lambda asset, *, extra: said.added.append((asset.uri, extra))
-        return said
-
-
 def run(operator):
-    ti = SimpleNamespace(dag_id="d", run_id="r", task_id=operator.task_id, map_index=-1, try_number=1)
-    ti.get_task_states = lambda **_: {"r": {"stage": "success"}}
-    events = Events()
-    context = {"ti": ti, "dag": SimpleNamespace(task_dict={}), "task": operator, "outlet_events": events}
-    return operator.execute(context), events
+    running = context(operator)
+    return operator.execute(running), running["outlet_events"]
+
+
+def named(events):
+    """URI of the asset and extra of what was told by the alias."""
+    return [(event.dest_asset_key.uri, event.extra) for event in events[ALIAS].asset_alias_events]
 
 
 ALIAS = AssetAlias("tables")
@@ -72,7 +64,7 @@ def commit(tmp_path, handle):
     pq.write_table(pa.table({"id": [1]}), directory / "part-0.parquet")
     staged, _ = run(DeltaStageFilesOperator(task_id="stage", transaction=handle, path="rows"))
     _, events = run(DeltaCommitOperator(task_id="commit", transaction=handle, staged=staged, outlets=[ALIAS]))
-    ((uri, extra),) = events[ALIAS].added
+    ((uri, extra),) = named(events)
     assert extra["table"] == str(tmp_path / "sales/orders")
     return uri
 
@@ -96,7 +88,7 @@ def test_a_task_that_is_a_transaction_of_its_own():
         task_id="create", table="other", delta_conn_id="lake", schema="id BIGINT", outlets=[ALIAS, Asset(uri="delta://s3/b/t")]
     )
     _, events = run(create)
-    ((uri, _),) = events[ALIAS].added
+    ((uri, _),) = named(events)
     assert uri == "delta://connection/lake/other"
 
 
@@ -179,13 +171,13 @@ class TestTheAssetOfATaskThatCommitsByItself:
         _, events = run(create)
         assert (create.outlets, events[outlet].extra["version"]) == ([outlet], 0)
         again = DeltaCreateTableOperator(**SOME, schema="id BIGINT", mode="create_if_not_exists")
-        assert (again.outlets, run(again)[1], again.outlets) == ([outlet], {}, [])
+        assert (again.outlets, dict(run(again)[1]), again.outlets) == ([outlet], {}, [])
         given = DeltaCreateTableOperator(**SOME, schema="id BIGINT", mode="create_if_not_exists", outlets=[outlet])
         run(given)
         assert given.outlets == [outlet]
 
     def test_a_commit_of_an_earlier_attempt_that_has_left_the_log_is_one(self):
-        task, events = DeltaTruncateOperator(**SOME), Events()
+        task, events = DeltaTruncateOperator(**SOME), OutletEventAccessors()
         left = replace(result(6), operation="", transaction_id="", committed_before=True)
         CommitPart.of(task).emit({"outlet_events": events}, left)
         assert events[delta_asset("orders", "lake")].extra["version"] == 6
@@ -193,7 +185,7 @@ class TestTheAssetOfATaskThatCommitsByItself:
     def test_a_stream_without_new_batches_is_none(self):
         stream = DeltaStreamOperator(**SOME, **STREAM)
         assert stream.outlets == [delta_asset("orders", "lake")]
-        stream._report({"outlet_events": Events()}, "/t", "query", [])
+        stream._report({"outlet_events": OutletEventAccessors()}, "/t", "query", [])
         assert stream.outlets == []
 
 
@@ -257,8 +249,8 @@ class TestSeveralCommits:
             checkpoint_location=str(Path(tmp_path, "checkpoint")),
             outlets=[outlet, ALIAS],
         )
-        events = Events()
+        events = OutletEventAccessors()
         stream._report({"outlet_events": events}, "/t", "query", [result(1), result(2)])
         assert [commit["version"] for commit in events[outlet].extra["commits"]] == [1, 2]
-        ((uri, extra),) = events[ALIAS].added
+        ((uri, extra),) = named(events)
         assert (uri, extra["version"]) == (outlet.uri, 2)

@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -22,6 +21,7 @@ from airflow_delta.retry_policies import FINAL_ERRORS
 from airflow_delta.table.start.begin import begin
 from airflow_delta.tasks.spark.application_output import application_error, ended_by
 from airflow_delta.tasks.spark.properties import java_error
+from support.running_tasks import context
 
 ROOT = Path(__file__).parents[2]
 HEAD = """\
@@ -33,18 +33,10 @@ PROPERTIES = {"spark.ui.enabled": "false", "spark.driver.memory": "512m", "spark
 
 
 @pytest.fixture
-def handle(tmp_path, monkeypatch):
-    from airflow.sdk.bases.operator import ExecutorSafeguard
-
-    monkeypatch.setattr(ExecutorSafeguard, "test_mode", True)
+def handle(tmp_path, monkeypatch, outside_of_the_task_runner):
     monkeypatch.setenv("AIRFLOW_CONN_LOCAL", json.dumps({"conn_type": "spark", "host": "local[2]", "extra": PROPERTIES}))
     write_deltalake(tmp_path / "table", pa.table({"id": [1, 2]}))
     return begin(DeltaLog.for_table(str(tmp_path / "table")), transaction_key="a")
-
-
-def context_of(operator):
-    ti = SimpleNamespace(task_id=operator.task_id, map_index=-1, try_number=1, stats_tags={})
-    return {"ti": ti, "task_state_store": None, "task": operator}
 
 
 def failure_of(handle, tmp_path, program, kind=StageFailedException):
@@ -55,7 +47,7 @@ def failure_of(handle, tmp_path, program, kind=StageFailedException):
         task_id="load", transaction=handle.to_dict(), spark_conn_id="local", application=str(job)
     )
     with pytest.raises(kind) as found:
-        stage.execute(context_of(stage))
+        stage.execute(context(stage))
     assert found.value.__cause__ is None, "its text would come first"
     return found.value.message
 
@@ -123,7 +115,7 @@ def test_without_java_one_line_says_what_to_do(handle, tmp_path, monkeypatch):
         task_id="delete", transaction=handle.to_dict(), predicate="id = 1", spark_conn_id="local", spark_submit={}
     )
     with pytest.raises(MissingSparkException, match=none):
-        delete.execute(context_of(delete))
+        delete.execute(context(delete))
 
 
 def test_what_spark_says_of_java():
@@ -135,9 +127,11 @@ def test_what_spark_says_of_java():
 SESSION = """
 import json, os, sys
 from pathlib import Path
-from types import SimpleNamespace
 from airflow.sdk.bases.operator import ExecutorSafeguard
-ExecutorSafeguard.test_mode = True
+from airflow.sdk.execution_time import task_runner
+from support.running_tasks import context
+from support.state_store import Supervisor
+ExecutorSafeguard.test_mode, task_runner.SUPERVISOR_COMMS = True, Supervisor()
 from airflow_delta.operators.pyspark import DeltaStagePySparkOperator
 
 def killed(spark):
@@ -154,9 +148,8 @@ for name in sys.argv[2:]:
     task = DeltaStagePySparkOperator(
         task_id="load", transaction=json.loads(sys.argv[1]), spark_conn_id="local", python_callable=globals()[name]
     )
-    ti = SimpleNamespace(task_id="load", map_index=-1, try_number=1, stats_tags={})
     try:
-        task.execute({"ti": ti, "task_state_store": None})
+        task.execute(context(task))
     except Exception as error:
         print("RESULT " + json.dumps([type(error).__name__, str(error)]))
 """
@@ -168,7 +161,7 @@ def test_a_session_says_where_it_failed_and_how_its_driver_ended(handle, tmp_pat
     program.write_text(SESSION)
     done = subprocess.run(
         [sys.executable, program, json.dumps(handle.to_dict()), "own", "typo", "killed"],
-        env={**os.environ, "PYTHONPATH": str(ROOT / "provider")},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT / "provider"), str(ROOT / "tests")])},
         capture_output=True,
         text=True,
         timeout=180,
@@ -179,7 +172,7 @@ def test_a_session_says_where_it_failed_and_how_its_driver_ended(handle, tmp_pat
     own, typo, killed = results
     assert own == ["ConnectionResetError", "of another server"]
     assert typo[0] == SparkJobException.__name__
-    assert f"line 1 pos 7. Called from {program}, line 17, in typo." in typo[1]
+    assert f"line 1 pos 7. Called from {program}, line 19, in typo." in typo[1]
     assert killed[0] == SparkJobException.__name__
     assert "Spark's driver, a Java process of this task, ended during the work" in killed[1]
     assert "killed by SIGKILL. A process was killed, which a machine or a cluster does when its memory runs out" in killed[1]

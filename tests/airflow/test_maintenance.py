@@ -13,14 +13,8 @@ import pytest
 from airflow_delta import exceptions
 from airflow_delta.operators.maintenance import DeltaMaintenanceOperator
 from support import readers
-from support.watching import Lines, context
-
-
-@pytest.fixture
-def _outside_of_the_task_runner(monkeypatch):
-    from airflow.sdk.bases.operator import ExecutorSafeguard
-
-    monkeypatch.setattr(ExecutorSafeguard, "test_mode", True)
+from support.running_tasks import context, pushed
+from support.watching import Lines
 
 
 @pytest.fixture
@@ -44,7 +38,7 @@ def checkpoints(uri: str) -> list[str]:
     return sorted(path.name for path in Path(uri, "_delta_log").glob("*.checkpoint*.parquet"))
 
 
-@pytest.mark.usefixtures("_outside_of_the_task_runner")
+@pytest.mark.usefixtures("outside_of_the_task_runner")
 class TestOneTask:
     def test_the_steps_in_their_order(self, uri, monkeypatch):
         kept = Lines()
@@ -77,7 +71,7 @@ class TestOneTask:
         given = context(operator)
         with pytest.raises(exceptions.VacuumRetentionPeriodTooShortException):
             operator.execute(given)
-        report = given["ti"].pushed["return_value"]
+        report = pushed(given)["return_value"]
         assert steps_of(report) == {"checkpoint": "done", "vacuum": "failed", "log_cleanup": "nothing"}
         assert report["numFailedSteps"] == 1
         assert checkpoints(uri) == [f"{3:020}.checkpoint.parquet"]
@@ -87,7 +81,7 @@ class TestOneTask:
         given = context(operator)
         with pytest.raises(exceptions.VacuumRetentionPeriodTooShortException):
             operator.execute(given)
-        assert "return_value" not in given["ti"].pushed
+        assert "return_value" not in pushed(given)
 
     def test_a_table_that_is_not_there_keeps_no_other_from_its_maintenance(self, tmp_path):
         tables = [str(tmp_path / "none"), made(tmp_path / "one"), str(tmp_path / "neither")]
@@ -96,7 +90,7 @@ class TestOneTask:
         with pytest.raises(ExceptionGroup, match="2 steps of the maintenance task 'maintain' failed") as caught:
             operator.execute(given)
         assert [type(error) for error in caught.value.exceptions] == [exceptions.DeltaTableNotFoundException] * 2
-        report = given["ti"].pushed["return_value"]
+        report = pushed(given)["return_value"]
         assert [steps_of(report, number)["checkpoint"] for number in range(3)] == ["failed", "done", "failed"]
 
     @pytest.mark.parametrize(
@@ -127,7 +121,7 @@ class TestOneTask:
         given = context(operator)
         with pytest.raises(exceptions.CommitCancelledException, match="between two steps"):
             operator.execute(given)
-        assert steps_of(given["ti"].pushed["return_value"]) == {
+        assert steps_of(pushed(given)["return_value"]) == {
             "checkpoint": "done",
             "vacuum": "cancelled",
             "log_cleanup": "cancelled",

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import deltalake
 import pyarrow as pa
 import pytest
-from airflow.sdk.execution_time.context import OutletEventAccessors
 
 from airflow_delta import exceptions
 from airflow_delta.operators.restore import DeltaRestoreOperator
 from airflow_delta.operators.vacuum import DeltaVacuumOperator
 from support import readers
+from support.running_tasks import context
 
-
-@pytest.fixture(autouse=True)
-def _outside_of_the_task_runner(monkeypatch):
-    from airflow.sdk.bases.operator import ExecutorSafeguard
-
-    monkeypatch.setattr(ExecutorSafeguard, "test_mode", True)
+pytestmark = pytest.mark.usefixtures("outside_of_the_task_runner")
 
 
 @pytest.fixture
@@ -32,10 +25,7 @@ def uri(tmp_path) -> str:
 
 
 def execute(operator):
-    ti = SimpleNamespace(dag_id="a_dag", run_id="a_run", task_id=operator.task_id, map_index=-1, try_number=1)
-    return operator.execute(
-        {"ti": ti, "dag": SimpleNamespace(task_dict={}), "task": operator, "outlet_events": OutletEventAccessors()}
-    )
+    return operator.execute(context(operator))
 
 
 def ids(uri):

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG
+from airflow.sdk.execution_time import task_runner
 
 from airflow_delta import delta_transaction
 from airflow_delta.exceptions import ConcurrentAppendException, DeltaIllegalArgumentException
@@ -20,10 +21,11 @@ from airflow_delta.notifications.events import delta_events
 from airflow_delta.operators.stage import DeltaStageFilesOperator
 from support.dag_runs import answer_when_asked
 from support.mail import mail_server
-from support.watching import TaskInstance, context, start
+from support.running_tasks import context
+from support.watching import start
 from table.flow import Table
 
-pytestmark = pytest.mark.airflow
+pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("outside_of_the_task_runner")]
 
 FIRST, SECOND, THIRD = (datetime(2026, 1, day, tzinfo=UTC) for day in (1, 2, 3))
 
@@ -170,9 +172,7 @@ def test_a_wrong_notifier_is_refused_in_the_dag_file(notifiers, more, why):
 
 
 def with_error(operator, error: BaseException | None = None) -> dict:
-    given = context(operator)
-    given["ti"].log_url = "http://log"
-    return {**given, "exception": error}
+    return context(operator, exception=error)
 
 
 def test_only_the_wanted_kinds(tmp_path):
@@ -235,10 +235,9 @@ def of_task(task_id: str, error: BaseException | str | None) -> list[dict]:
         EmptyOperator(task_id="earlier") >> txn.start
         txn.commit >> EmptyOperator(task_id="after")
     txn.commit.staged = [REPORT]  # as rendered
-    pulled = {"t.start": HANDLE, "t.stage": REPORT}
-    ti = TaskInstance(dag_id="d", run_id="r", task_id=task_id, map_index=-1, try_number=1, log_url="http://log")
-    ti.xcom_pull = lambda task_ids, **_: [pulled[name] for name in task_ids]
-    return list(delta_events({"ti": ti, "dag": dag, "task": dag.get_task(task_id), "exception": error}))
+    for name, value in {"t.start": HANDLE, "t.stage": REPORT}.items():
+        task_runner.SUPERVISOR_COMMS.xcoms["a_run", name, -1, "return_value"] = value
+    return list(delta_events(context(dag.get_task(task_id), exception=error)))
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import deltalake
 import pyarrow as pa
 import pytest
+from airflow.sdk import BaseOperator
 
 from airflow_delta import exceptions
 from airflow_delta.contract.request import StageRequest
@@ -21,14 +22,10 @@ from airflow_delta.tasks.committing import CommitPart, watched_commit
 from airflow_delta.tasks.observability import TaskMetrics, tag_value
 from airflow_delta.tasks.spark.progress import spark_work
 from airflow_delta.transaction import CommitPolicy, Operation, events
-from support.watching import Lines, Metric, StatsdServer, commit, context, stage, start
+from support.running_tasks import context
+from support.watching import Lines, Metric, StatsdServer, commit, stage, start
 
-
-@pytest.fixture(autouse=True)
-def _outside_of_the_task_runner(monkeypatch):
-    from airflow.sdk.bases.operator import ExecutorSafeguard
-
-    monkeypatch.setattr(ExecutorSafeguard, "test_mode", True)
+pytestmark = pytest.mark.usefixtures("outside_of_the_task_runner")
 
 
 @pytest.fixture
@@ -201,7 +198,7 @@ class TestMetrics:
 
     def test_a_conflict_before_the_log_is_touched(self, statsd):
         """The engine's event and the exception are one conflict; an exception alone is one, too."""
-        ti = context(SimpleNamespace(task_id="t"))["ti"]
+        ti = context(BaseOperator(task_id="t"))["ti"]
         error = exceptions.MetadataChangedException("another table", table="s3://lake/t")
         with pytest.raises(exceptions.MetadataChangedException), watched_commit(TaskMetrics(ti), Lines(), "s3://lake/t"):
             raise error
@@ -220,7 +217,7 @@ class TestMetrics:
         ],
     )
     def test_conflicts_that_a_closer_look_resolved(self, statsd, how, counted):
-        ti = context(SimpleNamespace(task_id="t"))["ti"]
+        ti = context(BaseOperator(task_id="t"))["ti"]
         with watched_commit(TaskMetrics(ti), Lines(), "/t"):
             events.record_event("delta.commit.resolved", "/t", {"txnId": "x", "version": 13, "how": how})
         found = statsd.received()
@@ -241,7 +238,7 @@ class TestMetrics:
         assert "delta.commit.conflict" not in counted
 
     def test_an_unknown_state(self, statsd):
-        ti = context(SimpleNamespace(task_id="t"))["ti"]
+        ti = context(BaseOperator(task_id="t"))["ti"]
         with pytest.raises(exceptions.CommitStateUnknownException), watched_commit(TaskMetrics(ti), Lines(), "/t"):
             raise exceptions.CommitStateUnknownException("no answer", table="/t")
         assert values(statsd.received()) == {"delta.commit.unknown": 1}

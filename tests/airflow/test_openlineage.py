@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from airflow.providers.openlineage.extractors.base import DefaultExtractor
 from airflow.providers.openlineage.extractors.manager import ExtractorManager
+from airflow.sdk import DAG
 from openlineage.client.serde import Serde
 
 from airflow_delta import exceptions
@@ -23,14 +24,10 @@ from airflow_delta.operators.maintenance import DeltaMaintenanceOperator
 from airflow_delta.operators.restore import DeltaRestoreOperator
 from airflow_delta.tasks.openlineage.facets import schema_fields
 from airflow_delta.tasks.openlineage.lineage import lifecycle
-from support.watching import commit, context, stage, start
+from support.running_tasks import context
+from support.watching import commit, stage, start
 
-
-@pytest.fixture(autouse=True)
-def _outside_of_the_task_runner(monkeypatch):
-    from airflow.sdk.bases.operator import ExecutorSafeguard
-
-    monkeypatch.setattr(ExecutorSafeguard, "test_mode", True)
+pytestmark = pytest.mark.usefixtures("outside_of_the_task_runner")
 
 
 @pytest.fixture
@@ -166,15 +163,16 @@ def test_a_commit_that_fails_has_written_nothing(uri):
 
 def test_operations_of_their_own(uri):
     deltalake.write_deltalake(uri, pa.table({"id": [3]}), mode="overwrite")
-    restore = DeltaRestoreOperator(task_id="restore", table=uri, version=0)
-    restore.execute(context(restore))
-    assert completed(restore)[1][0]["facets"]["lifecycleStateChange"] == {"lifecycleStateChange": "OVERWRITE"}
-    delete = DeltaDeleteOperator(task_id="delete", table=uri)
-    delete.execute(context(delete))
-    inputs, (output,) = completed(delete)
-    assert inputs[0]["facets"]["version"] == {"datasetVersion": "2"}
-    assert output["facets"]["version"] == {"datasetVersion": "3"}
-    assert "lifecycleStateChange" not in output["facets"]
+    with DAG("a_dag", schedule=None):
+        restore = DeltaRestoreOperator(task_id="restore", table=uri, version=0)
+        restore.execute(context(restore))
+        assert completed(restore)[1][0]["facets"]["lifecycleStateChange"] == {"lifecycleStateChange": "OVERWRITE"}
+        delete = DeltaDeleteOperator(task_id="delete", table=uri)
+        delete.execute(context(delete))
+        inputs, (output,) = completed(delete)
+        assert inputs[0]["facets"]["version"] == {"datasetVersion": "2"}
+        assert output["facets"]["version"] == {"datasetVersion": "3"}
+        assert "lifecycleStateChange" not in output["facets"]
 
 
 def test_maintenance_without_a_commit_of_rows_writes_nothing(uri):

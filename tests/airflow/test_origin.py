@@ -16,7 +16,8 @@ from airflow_delta.exceptions import HandleMismatchException
 from airflow_delta.operators.delete_update import DeltaTruncateOperator
 from airflow_delta.operators.optimize import DeltaAutoCompactOperator
 from airflow_delta.operators.transaction import DeltaAbortOperator, DeltaStartTransactionOperator
-from support.one_by_one import TaskInstance, World, outside_of_the_task_runner  # noqa: F401 - a fixture
+from support.one_by_one import World
+from support.running_tasks import context
 
 pytestmark = pytest.mark.usefixtures("outside_of_the_task_runner")
 
@@ -225,9 +226,7 @@ def test_a_job_is_sent_to_no_other_table(world, tmp_path):
     with world.dag:
         job = EmptyOperator(task_id="job")
         world.start >> job
-    ti = TaskInstance(dag_id="a_dag", run_id="a_run", task_id="job", map_index=-1, try_number=1)
-    ti.xcom_push = lambda key, value: None
-    ti.get_template_context = lambda: {"ti": ti, "dag": world.dag, "task": job, "params": {"t": "t"}}
+    ti = context(job, params={"t": "t"})["ti"]
     handle = world.begin()
     assert staging_path(handle, ti).startswith(f"{tmp_path}/table/staged/")
     theirs = World(str(tmp_path / "victim")).begin()

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 from airflow.sdk import DAG, BaseOperator, Connection, task_group
 from airflow.sdk.api.datamodels._generated import DagRunType
-from airflow.sdk.execution_time import task_runner
+from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
 from airflow_delta import delta_transaction, exceptions
 from airflow_delta.contract.files import marked
@@ -32,32 +32,17 @@ from airflow_delta.table.start.begin import begin
 from airflow_delta.tasks import restart
 from airflow_delta.tasks.handle_check import definition_mark, new_transaction_id
 from airflow_delta.tasks.restart import _base_url, _verify, clear_with_downstream
-from support.state_store import Supervisor, TaskStateStore
+from support.running_tasks import context
+from support.state_store import TaskStateStore
 
 
 @pytest.fixture(autouse=True)
-def _a_supervisor_answers(monkeypatch):
-    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", Supervisor(), raising=False)
-
-
-@pytest.fixture(autouse=True)
-def _outside_of_the_task_runner(monkeypatch):
-    from airflow.sdk.bases.operator import ExecutorSafeguard
-
-    monkeypatch.setattr(ExecutorSafeguard, "test_mode", True)
+def _no_wait(monkeypatch, outside_of_the_task_runner):
     monkeypatch.setattr(restart, "WAIT_FOR_END", 0.0)
 
 
-class TaskInstance(SimpleNamespace):
-    def get_task_states(self, *, task_ids, run_ids, **_):
-        return {run_ids[0]: dict.fromkeys(task_ids, "success")}
-
-    def xcom_push(self, *, key, value):
-        self.pushed[key] = value
-
-
 @pytest.fixture
-def cleared(monkeypatch):
+def cleared(outside_of_the_task_runner):
     """The runs that tasks asked their supervisor to clear."""
     from airflow.sdk.exceptions import ErrorType
     from airflow.sdk.execution_time.comms import ErrorResponse, OKResponse, TriggerDagRun
@@ -70,7 +55,7 @@ def cleared(monkeypatch):
         asked.append(message)
         return OKResponse(ok=True)
 
-    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", Supervisor(send), raising=False)
+    outside_of_the_task_runner.others = send
     return asked
 
 
@@ -92,8 +77,9 @@ class World:
 
     def begin(self, key):
         """Begin a transaction as the start task of this run would."""
-        ti = SimpleNamespace(dag_id="a_dag", task_id="txn.start", run_id="a_run")
-        return begin(self.log, transaction_key=f"a_dag/txn/a_run/{key}", transaction_id=new_transaction_id({"ti": ti}))
+        return begin(
+            self.log, transaction_key=f"a_dag/txn/a_run/{key}", transaction_id=new_transaction_id(context(self.txn.start))
+        )
 
     def staged(self, handle, mode, task_id="txn.stage"):
         directory = Path(self.uri, "staged", handle.transaction_id, "rows")
@@ -118,12 +104,9 @@ class World:
         operator = DeltaCommitOperator(
             task_id="txn.commit", transaction=handle.to_dict(), staged=[staged.to_dict()], **{**own, **kwargs}
         )
-        ti = TaskInstance(
-            dag_id="a_dag", run_id="a_run", task_id="txn.commit", map_index=-1, try_number=self.try_number, pushed={}
-        )
+        running = context(definition, try_number=self.try_number, task_state_store=self.store)
         self.try_number += 1
-        context = {"ti": ti, "dag": self.dag, "task": definition, "outlet_events": {}, "task_state_store": self.store}
-        return operator.execute(context)
+        return operator.execute(running)
 
     def conflict(self, **kwargs):
         handle, staged = self.lost_transaction()
@@ -221,7 +204,7 @@ class TestOfARun:
         def refuse(self, *, key, value):
             raise RuntimeError("the API server is away")
 
-        monkeypatch.setattr(TaskInstance, "xcom_push", refuse)
+        monkeypatch.setattr(RuntimeTaskInstance, "xcom_push", refuse)
         world.conflict()
         assert len(cleared) == 1
 

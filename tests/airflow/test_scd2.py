@@ -21,20 +21,14 @@ from airflow_delta.exceptions import (
 )
 from airflow_delta.operators.scd2 import DeltaScd2MergeOperator
 from support import readers
-from support.watching import commit, context, start
+from support.running_tasks import context
+from support.watching import commit, start
 from table.flow import Table
 
-pytestmark = [pytest.mark.airflow, pytest.mark.spark]
+pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.usefixtures("outside_of_the_task_runner")]
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 COLUMNS = "id LONG, v STRING, n INT, valid_from TIMESTAMP, valid_to TIMESTAMP, is_current BOOLEAN, seen ARRAY<TIMESTAMP>"
-
-
-@pytest.fixture(autouse=True)
-def _outside_of_the_task_runner(monkeypatch: pytest.MonkeyPatch) -> None:
-    from airflow.sdk.bases.operator import ExecutorSafeguard
-
-    monkeypatch.setattr(ExecutorSafeguard, "test_mode", True)
 
 
 def hour(number: int | None) -> datetime | None:
@@ -80,7 +74,7 @@ class Dimension:
         self.runs += 1
         operator = self.operator(rows, table=self.table.uri, transaction_key=f"run-{self.runs}", **options)
         operator.render_template_fields({})
-        return operator.execute(context(operator))
+        return operator.execute(context(operator, run_id=f"run-{self.runs}"))
 
     def versions(self) -> dict[Any, list[tuple[Any, ...]]]:
         """For each key its versions: from, to, value, other value, hours at which it was seen again."""
@@ -286,8 +280,12 @@ def two_keys(tmp_path_factory, spark) -> Dimension:
     """Keys 1 and 2, in one file."""
     with pytest.MonkeyPatch.context() as patch:
         from airflow.sdk.bases.operator import ExecutorSafeguard
+        from airflow.sdk.execution_time import task_runner
+
+        from support.state_store import Supervisor
 
         patch.setattr(ExecutorSafeguard, "test_mode", True)
+        patch.setattr(task_runner, "SUPERVISOR_COMMS", Supervisor(), raising=False)
         dimension = Dimension(tmp_path_factory.mktemp("keys") / "t", spark, **{"delta.enableDeletionVectors": "true"})
         dimension.merge([Row(1, 1, "a"), Row(1, 2, "a")])
     return dimension
@@ -394,7 +392,7 @@ def test_dates_names_with_dots_and_computed_columns(tmp_path, spark):
             effective_at="day",
             **operator_of,
         )
-        operator.execute(context(operator))
+        operator.execute(context(operator, run_id=f"run-{number}"))
     rows = sorted(readers.rows(table.path), key=lambda row: row["since"])
     assert [(r["tag"], r["note"], str(r["since"]), str(r["until"]), r["year"]) for r in rows] == [
         ("r", "n4", "2025-06-01", "2026-01-01", 2025),

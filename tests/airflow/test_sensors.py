@@ -7,11 +7,9 @@ import time
 import zlib
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from airflow.sdk.exceptions import TaskDeferred
-from airflow.sdk.execution_time import task_runner
 
 from airflow_delta.exceptions import (
     DeltaIllegalArgumentException,
@@ -23,16 +21,14 @@ from airflow_delta.sensors.delta import DeltaTableVersionSensor
 from airflow_delta.table.observe.observe import commit_summary
 from airflow_delta.triggers.delta import DeltaTableVersionTrigger
 from support import tables as by_hand
-from support.state_store import Supervisor, TaskStateStore
+from support.running_tasks import context, pushed
+from support.state_store import TaskStateStore
 from support.versions import MAPPED_TASKS_HAVE_THE_DEFAULTS_OF_THEIR_CLASS
+
+pytestmark = pytest.mark.usefixtures("outside_of_the_task_runner")
 
 MODES = ("poke", "reschedule", "deferrable")
 DAY = datetime(2026, 3, 1, tzinfo=UTC)
-
-
-@pytest.fixture(autouse=True)
-def _a_supervisor_answers(monkeypatch):
-    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", Supervisor(), raising=False)
 
 
 class WhileItWaits:
@@ -123,13 +119,6 @@ class TestDagRuns:
         assert (found.state, found.state_of("wait"), found.xcom("wait")) == ("failed", "failed", None)
 
 
-@pytest.fixture(autouse=True)
-def _outside_of_the_task_runner(monkeypatch):
-    from airflow.sdk.bases.operator import ExecutorSafeguard
-
-    monkeypatch.setattr(ExecutorSafeguard, "test_mode", True)
-
-
 def sensor(path, **kwargs) -> DeltaTableVersionSensor:
     arguments = {"poke_interval": 0, "timeout": 0, "deferrable": False, **kwargs}
     return DeltaTableVersionSensor(task_id="wait", table=str(path), **arguments)
@@ -141,10 +130,9 @@ def look(path, store, **kwargs):
     return found.xcom_value["version"] if found.is_done else None
 
 
-def execute(operator, **context):
-    pushed = {}
-    ti = SimpleNamespace(xcom_push=lambda key, value: pushed.update({key: value}))
-    return operator.execute({"ti": ti, "task_state_store": TaskStateStore(), **context}), pushed
+def execute(operator, **given):
+    running = context(operator, **given)
+    return operator.execute(running), pushed(running)
 
 
 class TestState:
@@ -229,8 +217,8 @@ class TestArguments:
 class TestDeferral:
     def test_a_version_that_is_there_needs_no_triggerer(self, path):
         by_hand.table_with_commits(path, 2)
-        result, pushed = execute(sensor(path, deferrable=True, after_version=0))
-        assert (result["version"], pushed) == (1, {"delta_table_version": 1})
+        result, told = execute(sensor(path, deferrable=True, after_version=0))
+        assert (result["version"], told) == (1, {"delta_table_version": 1})
 
     def test_the_trigger_waits_for_the_same(self, path):
         by_hand.create_table(path, partition_columns=["part"])
@@ -285,7 +273,7 @@ class TestDeferral:
     def test_the_trigger_s_answer_is_the_result(self, path):
         by_hand.table_with_commits(path, 2)
         commit, _ = execute(sensor(path, after_version=0))
-        pushed = {}
-        context = {"ti": SimpleNamespace(xcom_push=lambda key, value: pushed.update({key: value}))}
-        assert sensor(path).execute_complete(context, {"status": "success", "commit": commit}) == commit
-        assert pushed == {"delta_table_version": 1}
+        waiting = sensor(path)
+        running = context(waiting)
+        assert waiting.execute_complete(running, {"status": "success", "commit": commit}) == commit
+        assert pushed(running) == {"delta_table_version": 1}

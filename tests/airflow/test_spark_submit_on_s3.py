@@ -22,6 +22,7 @@ from airflow_delta.table.stage.stage_view import open_stage
 from airflow_delta.table.stage.write.plan import plan_stage
 from airflow_delta.table.start.begin import begin
 from airflow_delta.tasks.spark.runner import SparkRunner
+from support.running_tasks import context
 
 pytestmark = pytest.mark.s3
 
@@ -61,11 +62,8 @@ client.put_object(Bucket="lake", Key=directory + "/_report/part-00000.txt", Body
 
 
 @pytest.fixture
-def lake(s3_lake, monkeypatch, tmp_path):
+def lake(s3_lake, monkeypatch, tmp_path, outside_of_the_task_runner):
     """A bucket, connections to it and to Spark, and a program that stands for Spark."""
-    from airflow.sdk.bases.operator import ExecutorSafeguard
-
-    monkeypatch.setattr(ExecutorSafeguard, "test_mode", True)
     extra = {"spark.ui.enabled": False, "spark.kafka.password": "hunter2", "deploy-mode": "client"}
     made = SimpleNamespace(
         endpoint=s3_lake.endpoint,
@@ -96,8 +94,7 @@ def submit_stage(**kwargs):
         spark_conn_id="cluster",
         **kwargs,
     )
-    ti = SimpleNamespace(task_id="stage", map_index=-1, try_number=1, stats_tags={})
-    return operator.execute({"ti": ti, "task_state_store": None})["numRecords"]
+    return operator.execute(context(operator))["numRecords"]
 
 
 def submit_operation(conf=None, properties_file=None, **kwargs):

@@ -18,10 +18,11 @@ from airflow_delta.exceptions import (
 from airflow_delta.operators.merge import DeltaMergeOperator
 from airflow_delta.operators.sql import DeltaStageSqlOperator
 from airflow_delta.table.stage.write.sql_query import SqlQuery
-from support.watching import commit, context, start
+from support.running_tasks import context
+from support.watching import commit, start
 from table.flow import Table, column, schema
 
-pytestmark = [pytest.mark.airflow, pytest.mark.spark]
+pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.usefixtures("outside_of_the_task_runner")]
 
 DAY = date(2026, 1, 1)
 ROWS = "SELECT id, DATE'2025-01-01' AS day, 'old' AS note FROM range(3)"
@@ -72,13 +73,6 @@ class Stage:
 
     def run(self) -> dict[str, Any]:
         return self.operator.execute(self.context)
-
-
-@pytest.fixture(autouse=True)
-def _outside_of_the_task_runner(monkeypatch: pytest.MonkeyPatch) -> None:
-    from airflow.sdk.bases.operator import ExecutorSafeguard
-
-    monkeypatch.setattr(ExecutorSafeguard, "test_mode", True)
 
 
 @pytest.fixture

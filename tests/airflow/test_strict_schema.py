@@ -21,10 +21,11 @@ from airflow_delta.table.stage.write.plan import plan_stage, put_request, read_r
 from airflow_delta.tasks.stage_work import DRIFT_KEY, EVENT
 from airflow_delta.tasks.write_options import WriteOptions
 from airflow_delta.transaction import events
-from support.watching import commit, context, start
+from support.running_tasks import context, pushed
+from support.watching import commit, start
 from table.flow import Table
 
-pytestmark = [pytest.mark.airflow, pytest.mark.spark]
+pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.usefixtures("outside_of_the_task_runner")]
 
 SCHEMA = "id BIGINT, amount DOUBLE, about STRUCT<x: INT>"
 GOOD = "SELECT named_struct('x', 1) AS about, id, CAST(0.5 AS DOUBLE) AS amount FROM range(3)"
@@ -35,13 +36,6 @@ DIFFERENCES = {
     ("type", "about.x", "int", "bigint"),
     ("new", "note", None, "string"),
 }
-
-
-@pytest.fixture(autouse=True)
-def _outside_of_the_task_runner(monkeypatch: pytest.MonkeyPatch) -> None:
-    from airflow.sdk.bases.operator import ExecutorSafeguard
-
-    monkeypatch.setattr(ExecutorSafeguard, "test_mode", True)
 
 
 @pytest.fixture
@@ -115,7 +109,7 @@ def test_every_kind_of_stage(table, heard, monkeypatch, kind):
     assert FINAL_ERRORS.evaluate(raised.value, 1, 3).action is RetryAction.FAIL
     ((name, where, data),) = heard
     assert (name, where, told(data["differences"]), data["taskId"]) == (EVENT, table.uri, DIFFERENCES, "rows")
-    assert running["ti"].pushed[DRIFT_KEY] == {"table": table.uri, "version": 0, "differences": list(raised.value.differences)}
+    assert pushed(running)[DRIFT_KEY] == {"table": table.uri, "version": 0, "differences": list(raised.value.differences)}
     if kind is not files:
         assert list(Path(handle["stagingPath"].removeprefix("file://")).rglob("*.parquet")) == [], "before anything is written"
 
@@ -156,7 +150,7 @@ def test_spark_submit(table, tmp_path, monkeypatch, heard):
     with pytest.raises(SchemaDriftException) as raised:
         operator.execute(running)
     assert told(raised.value.differences) == DIFFERENCES
-    assert told(running["ti"].pushed[DRIFT_KEY]["differences"]) == DIFFERENCES
+    assert told(pushed(running)[DRIFT_KEY]["differences"]) == DIFFERENCES
     assert len(heard) == 1
 
 

@@ -19,6 +19,7 @@ from airflow_delta.operators.delete_update import DeltaDeleteOperator
 from airflow_delta.operators.stage import DeltaStageSparkSubmitOperator
 from airflow_delta.spark.package import application_path
 from airflow_delta.table.start.begin import begin
+from support.running_tasks import context
 
 KUBERNETES = {
     "conn_type": "spark",
@@ -44,14 +45,11 @@ class Submitted(Exception):
 
 
 @pytest.fixture
-def handle(tmp_path, monkeypatch):
-    from airflow.sdk.bases.operator import ExecutorSafeguard
-
+def handle(tmp_path, monkeypatch, outside_of_the_task_runner):
     def submit(hook, application="", **_):
         with open(hook._properties_file) as file:
             raise Submitted(hook._build_spark_submit_command(application), file.read())
 
-    monkeypatch.setattr(ExecutorSafeguard, "test_mode", True)
     monkeypatch.setattr(airflows, "kube_client", SimpleNamespace(), raising=False)  # its provider need not be installed
     monkeypatch.setattr(SparkSubmitHook, "submit", submit)
     write_deltalake(tmp_path / "table", pa.table({"id": [1, 2]}))
@@ -59,9 +57,8 @@ def handle(tmp_path, monkeypatch):
 
 
 def submitted(operator):
-    ti = SimpleNamespace(task_id=operator.task_id, map_index=-1, try_number=1, stats_tags={})
     with pytest.raises(Submitted) as found:
-        operator.execute({"ti": ti, "task_state_store": None})
+        operator.execute(context(operator))
     return found.value.args
 
 
@@ -149,7 +146,6 @@ def test_what_cannot_be_submitted_is_refused_before_anything_is_written(
         DeltaStageSparkSubmitOperator(task_id="stage", application="job.py", **common, **arguments),
         DeltaDeleteOperator(task_id="delete", predicate="id = 1", spark_submit=arguments, **common),
     ):
-        ti = SimpleNamespace(task_id=operator.task_id, map_index=-1, try_number=1, stats_tags={})
         with pytest.raises(DeltaIllegalArgumentException, match=message):
-            operator.execute({"ti": ti, "task_state_store": None})
+            operator.execute(context(operator))
     assert not list(tmp_path.rglob("staged/**/request.json"))

@@ -20,16 +20,10 @@ from airflow_delta.log.storage.local import LocalStore
 from airflow_delta.operators.pyspark import DeltaStagePySparkOperator
 from airflow_delta.operators.stage import DeltaStageFilesOperator
 from support import readers
-from support.watching import commit, context, start
+from support.running_tasks import context
+from support.watching import commit, start
 
-pytestmark = pytest.mark.spark
-
-
-@pytest.fixture(autouse=True)
-def _outside_of_the_task_runner(monkeypatch: pytest.MonkeyPatch) -> None:
-    from airflow.sdk.bases.operator import ExecutorSafeguard
-
-    monkeypatch.setattr(ExecutorSafeguard, "test_mode", True)
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("outside_of_the_task_runner")]
 
 
 class Counts(Counter[str]):
@@ -80,18 +74,20 @@ def stage_files(handle: dict[str, Any], task_id: str, partitions: range, files: 
     return staged
 
 
-def publish(handle: dict[str, Any], *staged: dict[str, Any]) -> dict[str, Any]:
+def publish(handle: dict[str, Any], *staged: dict[str, Any], run_id: str = "a_run") -> dict[str, Any]:
     operator = commit(handle, *staged)
-    return operator.execute(context(operator))
+    return operator.execute(context(operator, run_id=run_id))
 
 
 def test_a_task_reads_everything_once(tmp_path: Path, spark: Any, counts: Counts, monkeypatch: pytest.MonkeyPatch) -> None:
     uri = str(tmp_path / "table")
     handle = start(uri, partition_by="p", transaction_key="new")
-    publish(handle, stage_files(handle, "files", range(3)))
+    publish(handle, stage_files(handle, "files", range(3)), run_id="an_earlier_run")
     handle = start(uri, transaction_key="key")
     other = start(uri, transaction_key="other")
-    publish(other, stage_files(other, "files", range(20, 21)))  # the table moves on: the version that is read is not the latest
+    publish(
+        other, stage_files(other, "files", range(20, 21)), run_id="another_run"
+    )  # the table moves on: the version that is read is not the latest
 
     first = counts.of(lambda: stage_files(handle, "first", range(10), files=12))
     assert first["manifest"], "so many files are for a manifest"

@@ -18,8 +18,8 @@ from airflow_delta.log import DeltaLog
 from airflow_delta.operators.stage import DeltaStageSparkSubmitOperator
 from airflow_delta.operators.vacuum import DeltaVacuumOperator
 from airflow_delta.tasks.committing import CommitPart
+from support.running_tasks import context
 from support.task_classes import task_classes
-from support.watching import context
 
 CLASSES = task_classes()
 
@@ -80,6 +80,7 @@ def test_the_connection_of_a_submitted_job():
     assert operator._conn_id == "spark-night"
 
 
+@pytest.mark.usefixtures("outside_of_the_task_runner")
 def test_the_timeout_of_transactions_as_text(tmp_path):
     """Of a VACUUM, as of the maintenance task: what a template gives is text."""
     deltalake.write_deltalake(str(tmp_path), pa.table({"id": [1]}))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-from types import SimpleNamespace
 
 import deltalake
 import pyarrow as pa
@@ -15,6 +14,7 @@ import pytest
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.operators.stage import DeltaStageFilesOperator
 from airflow_delta.operators.transaction import DeltaAbortOperator, DeltaCommitOperator, DeltaStartTransactionOperator
+from support.running_tasks import context
 
 pytestmark = pytest.mark.s3
 
@@ -28,15 +28,10 @@ def lake(s3_lake):
 
 
 def run(operator, **states):
-    ti = SimpleNamespace(dag_id="d", run_id="r", task_id=operator.task_id, map_index=-1, try_number=1)
-    ti.get_task_states = lambda **_: {"r": states}
-    return operator.execute({"ti": ti, "dag": SimpleNamespace(task_dict={}), "task": operator, "outlet_events": {}})
+    return operator.execute(context(operator, states=states))
 
 
-def test_start_stage_commit_abort(lake, monkeypatch):
-    from airflow.sdk.bases.operator import ExecutorSafeguard
-
-    monkeypatch.setattr(ExecutorSafeguard, "test_mode", True)
+def test_start_stage_commit_abort(lake, outside_of_the_task_runner):
     good, text = DeltaHook("lake").test_connection()
     assert good, text
     assert text.startswith("s3://lake can be listed (")

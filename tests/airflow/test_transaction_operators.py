@@ -10,7 +10,7 @@ import deltalake
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from airflow.sdk import RetryAction
+from airflow.sdk import BaseOperator, RetryAction
 
 from airflow_delta import exceptions
 from airflow_delta.operators.stage import DeltaStageFilesOperator, DeltaStageSparkSubmitOperator
@@ -27,31 +27,12 @@ from airflow_delta.tasks.expected_stages import expected_stages
 from airflow_delta.tasks.identity import flatten_reports, parse_handle, possible_since, try_chain
 from airflow_delta.tasks.write_options import WriteOptions
 from airflow_delta.transaction import PostCommitHook
+from support.running_tasks import context
+from support.state_store import TaskStateStore
 
+pytestmark = pytest.mark.usefixtures("outside_of_the_task_runner")
 
-@pytest.fixture(autouse=True)
-def _outside_of_the_task_runner(monkeypatch):
-    from airflow.sdk.bases.operator import ExecutorSafeguard
-
-    monkeypatch.setattr(ExecutorSafeguard, "test_mode", True)
-
-
-class TaskInstance(SimpleNamespace):
-    """A running task instance, with Airflow's answer about the instances of a task."""
-
-    def get_task_states(self, *, dag_id, task_ids, run_ids):
-        names = {name: (name, name.rpartition("_")[0] if name.rpartition("_")[2].isdigit() else name) for name in self.states}
-        return {run_ids[0]: {name: self.states[name] for name, mine in names.items() if not set(mine).isdisjoint(task_ids)}}
-
-    def xcom_push(self, *, key, value):
-        self.__dict__.setdefault("pushed", {})[key] = value
-
-
-def context(operator, *, map_index=-1, try_number=1, **states):
-    ti = TaskInstance(
-        dag_id="a_dag", run_id="a_run", task_id=operator.task_id, map_index=map_index, try_number=try_number, states=states
-    )
-    return {"ti": ti, "dag": SimpleNamespace(task_dict={}), "task": operator, "outlet_events": {}}
+SUCCEEDED = {"stage": "success"}
 
 
 @pytest.fixture
@@ -87,9 +68,8 @@ def commit(handle, staged, **kwargs):
 def test_since_when_another_try_may_have_committed(number, max_tries, first_try, since):
     began = datetime(2026, 1, 1, 10, tzinfo=UTC)
     operator = DeltaAbortOperator(task_id="task", transaction=None, retries=2)
-    given = context(operator, try_number=number) | {"dag_run": SimpleNamespace(start_date=began)}
-    given["ti"].__dict__.update(max_tries=max_tries, start_date=began.replace(minute=30))
-    tries = try_chain(given)
+    times = {"dag_run": {"start_date": began}, "start_date": began.replace(minute=30)}
+    tries = try_chain(context(operator, try_number=number, max_tries=max_tries, **times))
     assert (tries.first_try, tries.is_retry) == (first_try, number > first_try)
     assert f"{datetime.fromtimestamp(tries.since / 1000, UTC):%H:%M:%S}" == since
 
@@ -178,7 +158,7 @@ class TestCommit:
         results = []
         for attempt in (1, 2):
             operator = commit(handle, [staged])
-            results.append(operator.execute(context(operator, try_number=attempt, stage="success")))
+            results.append(operator.execute(context(operator, try_number=attempt, states=SUCCEEDED)))
         assert [result["version"] for result in results] == [0, 0]
         assert [result["committedBefore"] for result in results] == [False, True]
         assert deltalake.DeltaTable(uri).version() == 0
@@ -189,16 +169,16 @@ class TestCommit:
         operator = commit(handle, staged)
         operator.on_kill()
         with pytest.raises(exceptions.CommitCancelledException):
-            operator.execute(context(operator, stage="success"))
+            operator.execute(context(operator, states=SUCCEEDED))
         assert not deltalake.DeltaTable.is_deltatable(uri)
 
         retry = commit(handle, staged)
-        assert retry.execute(context(retry, try_number=2, stage="success"))["version"] == 0
+        assert retry.execute(context(retry, try_number=2, states=SUCCEEDED))["version"] == 0
 
     def test_another_transactions_write_is_refused(self, uri):
         operator = commit(start(uri), stage(uri, start(uri)))
         with pytest.raises(exceptions.ForeignTransactionException):
-            operator.execute(context(operator, stage="success"))
+            operator.execute(context(operator, states=SUCCEEDED))
 
     def test_without_a_transaction(self):
         operator = commit(None, [])
@@ -221,7 +201,7 @@ class TestCommit:
 
         handle = start(uri)
         operator = commit(handle, stage(uri, handle), user_metadata="from a test", post_commit_hooks=[Hook()])
-        operator.execute(context(operator, stage="success"))
+        operator.execute(context(operator, states=SUCCEEDED))
         assert deltalake.DeltaTable(uri).history()[0]["userMetadata"] == "from a test"
         assert seen == [0]
 
@@ -234,7 +214,7 @@ class TestAbort:
         assert abort.execute(context(abort))["outcome"] == "deleted"
         operator = commit(handle, staged)
         with pytest.raises(exceptions.TransactionAbortedException):
-            operator.execute(context(operator, stage="success"))
+            operator.execute(context(operator, states=SUCCEEDED))
         assert not deltalake.DeltaTable.is_deltatable(uri)
 
     def test_without_a_transaction(self):
@@ -277,7 +257,7 @@ def test_expected_stages(reported, instances, message):
         check_reported(
             handle,
             staged,
-            expected_stages(operator, context(operator, **instances), staged, allow_skipped=operator.allow_skipped),
+            expected_stages(operator, context(operator, states=instances), staged, allow_skipped=operator.allow_skipped),
         )
 
     if message is None:
@@ -342,11 +322,6 @@ def test_an_own_retry_policy_wins():
     assert commit({}, [], retry_policy=mine).retry_policy is mine
 
 
-class StateStore(dict):
-    def set(self, key, value, *, retention=None):
-        self[key] = value
-
-
 class TestSinceWhen:
     """Since when a run may have committed its key: Airflow tells neither when it made a run, nor when a cleared one began."""
 
@@ -354,9 +329,10 @@ class TestSinceWhen:
 
     def since(self, key=None, *, store=None, try_number=1, map_index=-1, **changes):
         dates = {"run_after": self.SCHEDULED, "logical_date": self.SCHEDULED, "data_interval_end": None, "partition_date": None}
-        dag_run = SimpleNamespace(**{**dates, "start_date": self.BEGAN, "clear_number": 0, **changes})
-        ti = SimpleNamespace(run_id="backfill__2026-01-01", try_number=try_number, map_index=map_index)
-        found = possible_since({"ti": ti, "dag_run": dag_run, "task_state_store": store}, key)()
+        run = {**dates, "start_date": self.BEGAN, "clear_number": 0, **changes}
+        given = {"run_id": "backfill__2026-01-01", "try_number": try_number, "map_index": map_index}
+        running = context(BaseOperator(task_id="t"), dag_run=run, task_state_store=store, **given)
+        found = possible_since(running, key)()
         return None if found is None else datetime.fromtimestamp(found / 1000, tz=UTC)
 
     def test_a_backfill_of_old_dates_is_as_young_as_its_first_task(self):
@@ -364,19 +340,19 @@ class TestSinceWhen:
         assert self.since("load/backfill__2026-01-01") == self.BEGAN
 
     def test_and_stays_as_old_when_it_is_cleared(self):
-        store = StateStore()
+        store = TaskStateStore()
         self.since(store=store)
         again = {"start_date": self.AGAIN, "clear_number": 1}
         assert self.since(store=store, try_number=2, **again) == self.BEGAN
 
     def test_a_clear_of_something_else_before_it_ran(self):
         again = {"start_date": self.AGAIN, "clear_number": 1}
-        assert self.since(store=StateStore(), **again) == self.AGAIN
-        assert self.since(store=StateStore(), map_index=3, **again) == self.SCHEDULED, "the value may have had another index"
+        assert self.since(store=TaskStateStore(), **again) == self.AGAIN
+        assert self.since(store=TaskStateStore(), map_index=3, **again) == self.SCHEDULED, "the value may have had another index"
 
     def test_what_was_not_noted_is_as_old_as_its_schedule(self):
         again = {"start_date": self.AGAIN, "clear_number": 1, "try_number": 2}
-        assert self.since(store=StateStore(), **again) == self.SCHEDULED
+        assert self.since(store=TaskStateStore(), **again) == self.SCHEDULED
         assert self.since(store=None, **again) == self.SCHEDULED
 
     def test_a_key_that_other_runs_may_have_is_as_old_as_its_dates(self):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import obstore
@@ -29,14 +28,9 @@ def run_task(operator: Any, **states: str) -> Any:
 
     :param states: of the stages that a commit waits for.
     """
-    from airflow.sdk.execution_time.context import OutletEventAccessors
+    from support.running_tasks import context
 
-    ti = SimpleNamespace(
-        dag_id="d", run_id="r", task_id=operator.task_id, map_index=-1, try_number=1, stats_tags={}, start_date=None
-    )
-    ti.get_task_states = lambda task_ids, **_: {"r": {task: states[task] for task in task_ids if task in states}}
-    context = {"ti": ti, "dag": SimpleNamespace(task_dict={}), "task": operator, "outlet_events": OutletEventAccessors()}
-    return json.loads(json.dumps(operator.execute(context)))
+    return json.loads(json.dumps(operator.execute(context(operator, states=states))))
 
 
 def copy_to(directory: Path, container: Any, prefix: str) -> Path:

@@ -243,10 +243,7 @@ def run(code: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture
-def lake(hdfs: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    from airflow.sdk.bases.operator import ExecutorSafeguard
-
-    monkeypatch.setattr(ExecutorSafeguard, "test_mode", True)
+def lake(hdfs: str, monkeypatch: pytest.MonkeyPatch, outside_of_the_task_runner: object) -> str:
     monkeypatch.delenv("HADOOP_USER_NAME", raising=False)
     connection = {"conn_type": "delta", "host": f"{hdfs}/warehouse", "login": "etl"}
     monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps(connection))

@@ -78,10 +78,7 @@ class Lake:
 
 
 @pytest.fixture(params=STORES)
-def lake(request, stores, tmp_path, monkeypatch, spark) -> Lake:
-    from airflow.sdk.bases.operator import ExecutorSafeguard
-
-    monkeypatch.setattr(ExecutorSafeguard, "test_mode", True)
+def lake(request, stores, tmp_path, monkeypatch, spark, outside_of_the_task_runner) -> Lake:
     store = stores[request.param]
     bucket = store.container()
     connection = {"conn_type": "delta", **store.connection(root_of(store, bucket))}

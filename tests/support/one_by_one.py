@@ -4,37 +4,23 @@ from __future__ import annotations
 
 import copy
 from pathlib import Path
-from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from airflow.sdk import DAG
-from airflow.sdk.execution_time.context import OutletEventAccessors
 
 from airflow_delta.exceptions import HandleMismatchException, StagingException
 from airflow_delta.operators.audit import DeltaAuditOperator
 from airflow_delta.operators.stage import DeltaStageFilesOperator
 from airflow_delta.operators.transaction import DeltaAbortOperator, DeltaCommitOperator, DeltaStartTransactionOperator
-
-
-@pytest.fixture
-def outside_of_the_task_runner(monkeypatch):
-    from airflow.sdk.bases.operator import ExecutorSafeguard
-
-    monkeypatch.setattr(ExecutorSafeguard, "test_mode", True)
-
-
-class TaskInstance(SimpleNamespace):
-    def get_task_states(self, *, dag_id, task_ids, run_ids):
-        return {run_ids[0]: {"stage": "success"}} if task_ids == ["stage"] else {}
-
-    def xcom_push(self, *, key, value):
-        pass
+from support.running_tasks import context
 
 
 class World:
     """A Dag of one transaction, its tasks run one by one; XComs are what a test says."""
+
+    states = {"stage": "success"}
 
     def __init__(self, table: str, *, run_id: str = "a_run", dag_id: str = "a_dag", **start) -> None:
         self.run_id = run_id
@@ -48,17 +34,13 @@ class World:
     def run(self, definition, map_index: int = -1, **arguments):
         """Run a task as Airflow does: a copy of it, its arguments rendered, those that are XComs handed in."""
         operator = copy.copy(definition)
-        ti = TaskInstance(
-            dag_id=self.dag.dag_id, run_id=self.run_id, task_id=definition.task_id, map_index=map_index, try_number=1
-        )
-        context = {"ti": ti, "dag": self.dag, "task": operator, "outlet_events": OutletEventAccessors(), "run_id": self.run_id}
-        context["params"] = {"t": "t", **definition.params}
-        context["task_instance_key_str"] = f"{self.dag.dag_id}__{definition.task_id}__{self.run_id}"
-        ti.task = operator
+        params = {"t": "t", **definition.params}
+        given = {"dag": self.dag, "params": params}
+        running = context(operator, run_id=self.run_id, states=self.states, map_index=map_index, **given)
         for name in operator.template_fields:
-            value = arguments[name] if name in arguments else operator.render_template(getattr(operator, name), context)
+            value = arguments[name] if name in arguments else operator.render_template(getattr(operator, name), running)
             setattr(operator, name, value)
-        return operator.execute(context)
+        return operator.execute(running)
 
     def begin(self):
         return self.run(self.start)

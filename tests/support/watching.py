@@ -7,33 +7,13 @@ import socket
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from airflow.sdk.execution_time.context import OutletEventAccessors
 
 from airflow_delta.operators.stage import DeltaStageFilesOperator
 from airflow_delta.operators.transaction import DeltaCommitOperator, DeltaStartTransactionOperator
-
-
-class TaskInstance(SimpleNamespace):
-    """A running task instance whose upstream tasks all ended in success."""
-
-    @property
-    def stats_tags(self):
-        return {"dag_id": self.dag_id, "task_id": self.task_id}
-
-    def get_task_states(self, *, dag_id, task_ids, run_ids):
-        return {run_ids[0]: dict.fromkeys(task_ids, "success")}
-
-    def xcom_push(self, key, value):
-        self.pushed = {key: value}
-
-
-def context(operator, *, try_number: int = 1):
-    ti = TaskInstance(dag_id="a_dag", run_id="a_run", task_id=operator.task_id, map_index=-1, try_number=try_number, pushed={})
-    return {"ti": ti, "dag": SimpleNamespace(task_dict={}), "task": operator, "outlet_events": OutletEventAccessors()}
+from support.running_tasks import context
 
 
 def start(uri: str, **kwargs):
