@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 from airflow.sdk import Asset, AssetWatcher
-from airflow.sdk.execution_time import task_runner
 from airflow.triggers.base import BaseEventTrigger
 
 from airflow_delta.assets.delta import commits_of_events, delta_asset_uri
-from airflow_delta.exceptions import DeltaIllegalArgumentException, DeltaLogCorruptedException
+from airflow_delta.exceptions import (
+    CredentialsUnavailableException,
+    DeltaIllegalArgumentException,
+    DeltaLogCorruptedException,
+    DeltaTableNotFoundException,
+)
 from airflow_delta.table.observe.watch import Watermark
 from airflow_delta.triggers import delta as module
 from airflow_delta.triggers.delta import DeltaTableVersionTrigger
 from support import tables as by_hand
-from support.state_store import StateStore, Supervisor
+from support.state_store import StateStore
+
+pytestmark = pytest.mark.usefixtures("outside_of_the_task_runner")
 
 
 @pytest.fixture
@@ -28,11 +35,6 @@ def path(tmp_path) -> Path:
 @pytest.fixture(autouse=True)
 def _events_are_handed_over_at_once(monkeypatch):
     monkeypatch.setattr(module, "_HANDED_OVER", 0.0)
-
-
-@pytest.fixture(autouse=True)
-def _a_supervisor_answers(monkeypatch):
-    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", Supervisor(), raising=False)
 
 
 def trigger(path, store=None, **kwargs) -> DeltaTableVersionTrigger:
@@ -240,6 +242,30 @@ class TestWatcher:
             asyncio.run(run())
         assert len(looked) in (5, 6)  # the event before it may have been handed over in the middle of a look
 
+    def test_a_table_that_is_gone_ends_it(self, path):
+        """One that comes again is another table; nobody may ever create it."""
+        by_hand.table_with_commits(path, 1)
+        store = StateStore()
+
+        async def run():
+            watching = Watching(trigger(path, store, after_version=0))
+            await watching.next()
+            shutil.rmtree(path)
+            await watching.next()
+
+        with pytest.raises(DeltaTableNotFoundException, match=f"{by_hand.TABLE_ID}.* was there at version 1 and is gone"):
+            asyncio.run(asyncio.wait_for(run(), 20))
+
+        async def again():  # as the triggerer does, which is told of the table in its place
+            watching = Watching(trigger(path, store, after_version=0))
+            waiting = asyncio.ensure_future(watching.next())
+            by_hand.create_table(path, by_hand.add("new.parquet"), id="another")
+            (event,) = await waiting
+            await watching.stop()
+            return event["dedupe_key"]
+
+        assert asyncio.run(again()) == "another/0"
+
     def test_a_mistake_in_the_code_ends_it(self, path, monkeypatch):
         by_hand.table_with_commits(path, 1)
         monkeypatch.setattr(DeltaTableVersionTrigger, "_look_further", lambda self, seen: seen.nothing)
@@ -394,7 +420,7 @@ class TestDeferral:
     def test_a_storage_that_fails_for_a_moment_is_asked_again(self, path, monkeypatch):
         by_hand.table_with_commits(path, 1)
         made = trigger(path, after_version=0, single_event=True)
-        look, failures = made._look, iter([OSError("one"), OSError("two")])
+        look, failures = made._look, iter([OSError("one"), CredentialsUnavailableException("two")])
 
         def flaky(seen):
             if (error := next(failures, None)) is not None:
@@ -403,6 +429,19 @@ class TestDeferral:
 
         monkeypatch.setattr(made, "_look", flaky)
         assert wait_once(made)["commit"]["version"] == 1
+
+    @pytest.mark.parametrize("waits_for", [{}, {"version": 9}, {"after_version": 1, "table_id": by_hand.TABLE_ID}])
+    def test_a_table_that_is_gone_is_an_event(self, path, waits_for):
+        by_hand.table_with_commits(path, 1)
+
+        async def run():
+            waiting = asyncio.ensure_future(Watching(trigger(path, single_event=True, **waits_for)).next())
+            await asyncio.sleep(0.2)
+            shutil.rmtree(path)
+            return (await asyncio.wait_for(waiting, 20))[0]
+
+        event = asyncio.run(run())
+        assert (event["status"], event["error"]) == ("error", "DeltaTableNotFoundException")
 
 
 @pytest.mark.s3

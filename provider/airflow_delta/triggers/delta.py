@@ -13,8 +13,14 @@ from typing import TYPE_CHECKING, Any
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from airflow_delta.assets.delta import dedupe_key, watched_extras
-from airflow_delta.exceptions import DeltaError, DeltaIllegalArgumentException, VersionNotFoundException
+from airflow_delta.exceptions import (
+    DeltaError,
+    DeltaIllegalArgumentException,
+    DeltaTableNotFoundException,
+    VersionNotFoundException,
+)
 from airflow_delta.hooks.delta import DeltaHook
+from airflow_delta.log.storage.base import StoreRefusedError
 
 if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog
@@ -30,7 +36,7 @@ _REOPEN = 3600.0
 """Seconds after which the table is reopened: the credentials of its connection may have been renewed."""
 
 _FAILURES = 5
-"""Consecutive failures after which a deferred sensor fails, and a watcher with an error that does not pass by itself."""
+"""Consecutive failures after which a deferred sensor fails, and a watcher if none of their errors passes by itself."""
 
 
 def operation_names(value: str | Sequence[str] | None) -> tuple[str, ...]:
@@ -64,8 +70,8 @@ class DeltaTableVersionTrigger(BaseEventTrigger):
     that found any. It keeps its position in the asset state store, after the events have been delivered; after a restart of the
     triggerer the latest events may repeat, and consumers recognise them by ``dedupe_key``. Errors are logged, and the next poll
     tries again: for as long as it takes if the storage does not answer, five times if the error does not pass by itself (no
-    permission, a damaged log, a wrong argument). Then the trigger ends with the error; the triggerer begins it again. A table
-    that does not exist yet, or no longer, is waited for.
+    permission, no such bucket, a damaged log, a wrong argument, a table that is gone). Then the trigger ends with the error; the
+    triggerer begins it again. A table that does not exist yet is waited for; one that was created again is entirely new.
 
     ``payload`` of an event: ``version``, ``read_version`` (``None`` if the writer did not record it), ``observed_version`` (the
     latest one at that time), ``table``, ``table_identity`` (its id), ``operation``, ``timestamp`` (milliseconds),
@@ -164,14 +170,14 @@ class DeltaTableVersionTrigger(BaseEventTrigger):
             try:
                 match, seen = await asyncio.to_thread(self._look, seen)
                 failures = 0
-            except DeltaError as error:
-                # An event, so that the task fails with this error and not only with that of a failed trigger.
-                yield _event({"status": "error", **_description(error)})
-                return
-            except OSError as error:
+            except (DeltaError, OSError) as error:
                 failures += 1
-                if failures >= _FAILURES:
-                    raise
+                if failures >= _FAILURES or not isinstance(error, (OSError, DeltaTableNotFoundException)):
+                    if not isinstance(error, DeltaError):
+                        raise
+                    # An event, so that the task fails with this error and not only with that of a failed trigger.
+                    yield _event({"status": "error", **_description(error)})
+                    return
                 self.log.info("Could not read table %s (%s of %s): %s", self.table, failures, _FAILURES, error)
                 self._opened = None
             else:
@@ -181,19 +187,23 @@ class DeltaTableVersionTrigger(BaseEventTrigger):
             await asyncio.sleep(self.poll_interval)
 
     def _look(self, seen: Watermark | None) -> tuple[Match | None, Watermark | None]:
-        from airflow_delta.table.observe.watch import first_match, version_reached, watermark_now
+        from airflow_delta.table.observe.watch import check_not_gone, first_match, version_reached, watermark_now, watermark_read
 
         log = self._open()
         if self.version is not None:
-            return version_reached(log, self.version), seen
-        return first_match(log, seen if seen is not None else watermark_now(log), self._conditions())
+            match, now_seen = version_reached(log, self.version), watermark_read(log)
+        else:
+            match, now_seen = first_match(log, seen if seen is not None else watermark_now(log), self._conditions())
+        if seen is not None:
+            check_not_gone(log, seen)
+        return match, now_seen
 
     # -- for a watcher --------------------------------------------------------------------------------------------------------
 
     async def _watch(self) -> AsyncIterator[TriggerEvent]:
         seen: Watermark | None = None
         due: deque[tuple[float, Watermark]] = deque()
-        failures = 0
+        failures = lasting = 0
         while True:
             matches: list[Match] = []
             try:
@@ -204,7 +214,8 @@ class DeltaTableVersionTrigger(BaseEventTrigger):
             except Exception as error:
                 self._opened = None
                 failures += 1
-                if failures >= _FAILURES and not _may_pass(error):
+                lasting = 0 if _may_pass(error) else lasting + 1
+                if lasting >= _FAILURES:
                     raise
                 what = f"{type(error).__name__}: {error}"
                 self.log.error(
@@ -215,7 +226,7 @@ class DeltaTableVersionTrigger(BaseEventTrigger):
                     what,
                 )
             else:
-                failures = 0
+                failures = lasting = 0
                 if matches:
                     yield _event(watched_extras(matches))
                 if now_seen != seen:
@@ -277,7 +288,7 @@ class DeltaTableVersionTrigger(BaseEventTrigger):
         return watermark_now(self._open())
 
     def _look_further(self, seen: Watermark) -> tuple[list[Match], Watermark]:
-        from airflow_delta.table.observe.watch import Watermark, matches_after
+        from airflow_delta.table.observe.watch import Watermark, check_not_gone, matches_after
 
         log = self._open()
         found: list[Match] = []
@@ -295,6 +306,7 @@ class DeltaTableVersionTrigger(BaseEventTrigger):
             self.log.error("%s Continuing with version %s; earlier ones get no event.", error, following)
             # Of the current table, which may not be the one that was seen.
             seen = Watermark(following - 1, snapshot.metadata.id)
+        check_not_gone(log, seen)
         return found, seen
 
     # -- the table ------------------------------------------------------------------------------------------------------------
@@ -310,8 +322,8 @@ class DeltaTableVersionTrigger(BaseEventTrigger):
 
 
 def _may_pass(error: Exception) -> bool:
-    """Return whether an error may pass by itself: the storage does not answer. Without permission it never will."""
-    return isinstance(error, OSError) and not isinstance(error, PermissionError)
+    """Return whether an error may pass by itself: the storage does not answer. What it refuses for good does not."""
+    return isinstance(error, OSError) and not isinstance(error, (PermissionError, NotADirectoryError, StoreRefusedError))
 
 
 def _event(payload: dict[str, Any]) -> TriggerEvent:

@@ -131,6 +131,24 @@ def test_an_expired_token_says_so(server: Server) -> None:
         store_for("s3://lake/t", server.options, connection="lake").put_if_absent("f", b"x")
 
 
+@pytest.mark.parametrize(
+    ("code", "kind", "says"),
+    [
+        ("XAdminUserNotFound", StoreAccessError, "Check login and password"),  # Versity's gateway, of an unknown key
+        ("NoSuchBucket", StoreRefusedError, "Check the bucket"),
+        ("FilesystemNotFound", StoreRefusedError, "Check the bucket"),
+        ("NoSuchKey", FileNotFoundError, "s3://lake/t/f"),
+        ("BlobNotFound", FileNotFoundError, "s3://lake/t/f"),
+    ],
+)
+def test_not_everything_that_is_not_found_is_a_missing_object(server: Server, code: str, kind: type[OSError], says: str) -> None:
+    """Else a table that may not be read would be one that does not exist."""
+    server.status, server.code, server.message = 404, code, "Not found."
+    with pytest.raises(kind, match=says) as caught:
+        store_for("s3://lake/t", server.options, connection="lake").read("f")
+    assert type(caught.value) is kind
+
+
 def test_without_credentials_nothing_is_sent(server: Server) -> None:
     options = {
         "aws_endpoint_url": server.options["aws_endpoint_url"],

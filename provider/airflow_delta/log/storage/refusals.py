@@ -15,11 +15,14 @@ _STATUS = re.compile(r"status code: (\d{3})")
 _REQUEST = re.compile(r"performing [A-Z]+ (\S+) in ")
 _TAG = {name: re.compile(rf"<{name}>(.*?)</{name}>", re.DOTALL) for name in ("Code", "Message")}
 _MESSAGE = re.compile(r'"message"\s*:\s*"((?:[^"\\]|\\.)*)"')
+_NOT_OF_OBJECTS = re.compile("Bucket|Container|Filesystem|Account|User")
+"""Of codes with status 404 that do not say that an object is missing; Versity's gateway knows no user by an unknown key."""
 _MAY_PASS = frozenset({408, 409, 412, 429})
 _NOT_SENT = "HTTP error: builder error"
 _REDIRECT = "Received redirect without LOCATION"
 _LONGEST = 400
 
+_WRONG_CREDENTIALS = ("InvalidAccessKeyId", "SignatureDoesNotMatch", "AuthenticationFailed", "AuthorizationHeaderMalformed")
 _CREDENTIALS = {
     S3: "login and password (or AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, aws_conn_id)",
     AZURE: "login and password (or AZURE_STORAGE_SAS_TOKEN, AZURE_CLIENT_ID with AZURE_CLIENT_SECRET, wasb_conn_id)",
@@ -64,14 +67,19 @@ class Refusal:
             return None
         code, message = (_found(_TAG[name], text) for name in ("Code", "Message"))
         message = message or _found(_MESSAGE, text)
-        if (
-            status == 404
-            and code not in ("NoSuchBucket", "ContainerNotFound", "AccountNotFound")
-            and "bucket" not in message.lower()
-        ):
+        if status == 404 and not _NOT_OF_OBJECTS.search(code) and "bucket" not in message.lower():
             return None
         said = ": ".join(part for part in (" ".join(part for part in (str(status), code) if part), message) if part)
         return cls(status, code, said)
+
+    @property
+    def of_access(self) -> bool:
+        """Whether it is for the credentials, or for want of any."""
+        return self.tokenless or self.status in (401, 403) or self._unknown_user
+
+    @property
+    def _unknown_user(self) -> bool:
+        return self.status == 404 and "User" in self.code
 
     def way_out(self, store: str, whose: str) -> str:
         """Return what to change."""
@@ -80,7 +88,7 @@ class Refusal:
             return credentials
         if self.code in ("ExpiredToken", "InvalidToken", "TokenRefreshRequired", "ExpiredAuthenticationToken"):
             return f"The session token of {whose} has expired: renew it, or let aws_conn_id or a role fetch a new one."
-        if self.code in ("InvalidAccessKeyId", "SignatureDoesNotMatch", "AuthenticationFailed", "AuthorizationHeaderMalformed"):
+        if self.code in _WRONG_CREDENTIALS or self._unknown_user:
             return f"Check {_CREDENTIALS[store]}, and region and endpoint, in {whose}."
         if self.status == 403:
             return f"Let the credentials of {whose} read, list, write and delete below the table."
@@ -109,7 +117,7 @@ def panics_as_errors() -> Iterator[None]:
 
 def access_refused(refusal: Refusal) -> type[StoreRefusedError]:
     """Return the class of the error for a refusal."""
-    return StoreAccessError if refusal.tokenless or refusal.status in (401, 403) else StoreRefusedError
+    return StoreAccessError if refusal.of_access else StoreRefusedError
 
 
 def exists_for_certain(error: BaseException) -> bool:

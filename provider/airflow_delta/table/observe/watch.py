@@ -126,8 +126,27 @@ class Match(NamedTuple):
 
 def watermark_now(log: DeltaLog) -> Watermark:
     """Return the watermark of the table now: only later commits are new."""
-    snapshot = log.update()
+    log.update()
+    return watermark_read(log)
+
+
+def watermark_read(log: DeltaLog) -> Watermark:
+    """Return the watermark of the table as it was last read."""
+    snapshot = log.snapshot
     return Watermark(snapshot.version, snapshot.metadata.id) if snapshot.version >= 0 else Watermark(-1)
+
+
+def check_not_gone(log: DeltaLog, seen: Watermark) -> None:
+    """Check that a table that was seen was still there when it was last read: nobody may ever create it again.
+
+    :raises DeltaTableNotFoundException: if it is gone.
+    """
+    if seen.table_id is not None and log.snapshot.version < 0:
+        raise DeltaTableNotFoundException(
+            f"Table {log.uri} (id {seen.table_id}) was there at version {seen.version} and is gone: its log holds no commits. "
+            "Restore or create it again, or stop watching it.",
+            table=log.uri,
+        )
 
 
 def check_table_exists(log: DeltaLog) -> None:
