@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -24,7 +26,7 @@ from airflow_delta.retry_policies import FINAL_ERRORS
 from airflow_delta.spark.errors import useful_line
 from airflow_delta.spark.job import read_source
 from airflow_delta.tasks.base import not_a_dataframe
-from airflow_delta.tasks.spark.session import typed_errors
+from airflow_delta.tasks.spark.session import ask_once, typed_errors
 
 JOB = """An error occurred while calling o158.parquet.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 4.0 failed 1 times, most recent failure: \
@@ -228,3 +230,24 @@ def test_an_error_of_spark_is_never_without_a_reason(spark):
     assert told is not None
     assert "s3://lake/t: ." not in str(told)
     assert "NoSuchElementException" in str(told)
+
+
+@pytest.mark.spark
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_connect_server_that_has_ended_is_asked_once():
+    """Its client prints an object of gRPC, and would repeat what follows a failure for ten minutes."""
+    from pyspark.sql.connect.session import SparkSession as ConnectSession
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # nobody listens
+        session = ConnectSession(f"sc://127.0.0.1:{taken.getsockname()[1]}")
+        ask_once(session)
+        began = time.monotonic()
+        with pytest.raises(SparkJobException) as caught, typed_errors("s3://lake/t"):
+            session.range(3).collect()
+        session.stop()
+        assert time.monotonic() - began < 30
+    said = str(caught.value)
+    assert "Spark failed on table s3://lake/t: Spark Connect's server does not answer (UNAVAILABLE: " in said
+    assert "Check that it runs; if it ended during the work, its own log says why." in said
+    assert "InactiveRpcError" not in said

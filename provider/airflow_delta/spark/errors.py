@@ -220,7 +220,13 @@ _MEMORY = (
         re.compile(r"exit(?:ed with)? ?code:? (?:is )?52\b", re.IGNORECASE),
         "Exit code 52 says that Java ran out of memory: give it more (spark.driver.memory, spark.executor.memory).",
     ),
+    (
+        re.compile(r"StatusCode\.UNAVAILABLE"),
+        "Check that it runs; if it ended during the work, its own log says why. One whose memory runs out ends without an answer "
+        "(spark.driver.memory).",
+    ),
 )
+_RPC = re.compile(r'status = StatusCode\.(\w+)\s+details = "(.*)"')
 _LONGEST_LINE = 700
 _OWN_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 
@@ -323,7 +329,7 @@ def told_once() -> Iterator[None]:
 
 def useful_line(text: str) -> str:
     """Return the one or two lines of a text that say what is wrong, as one line that ends with a period; empty without any."""
-    found = _of_python(text) or _of_java(text)
+    found = _of_python(text) or _of_rpc(text) or _of_java(text)
     if not found.strip(" .:"):
         return ""
     found = found if len(found) <= _LONGEST_LINE else f"{found[:_LONGEST_LINE]}..."
@@ -341,6 +347,15 @@ def _of_python(text: str) -> str:
         elif frame and not said and line.strip() and not line.startswith((" ", "\t")):
             said = line.strip()
     return f"Python code failed on an executor: {said} ({frame})" if said else ""
+
+
+def _of_rpc(text: str) -> str:
+    """Return what gRPC says of a request that Spark Connect's server did not answer as Spark does; it prints an object."""
+    found = _RPC.search(text)
+    if found is None:
+        return ""
+    said = "does not answer" if found[1] == "UNAVAILABLE" else "did not carry out a request"
+    return f"Spark Connect's server {said} ({found[1]}: {found[2].strip().rstrip('.')[:_LONGEST]})"
 
 
 def _of_java(text: str) -> str:

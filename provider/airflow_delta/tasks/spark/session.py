@@ -314,7 +314,12 @@ class TaskSession(Part):
             if self.task.is_cancelled:  # there was nothing to interrupt while the session was being made
                 raise DeltaIllegalStateException(f"The task {self.task.task_id!r} was told to stop before its Spark work began.")
             with storage.in_session(spark, made=active is None), typed_errors(storage.uri, task=self.task):
-                yield spark
+                try:
+                    yield spark
+                except Exception:
+                    if active is None:
+                        ask_once(spark)
+                    raise
         finally:
             killer.done()
             self._killer = None
@@ -384,6 +389,16 @@ def _made(builder: Any, properties: Mapping[str, str]) -> SparkSession:
             raise
         raise missing_client(error) from error
     return spark
+
+
+def ask_once(spark: Any) -> None:
+    """Have a session whose work failed ask its Spark Connect server nothing twice: it may be gone.
+
+    Its client would repeat each request for ten minutes, for details of the error and to tidy up, before the task fails.
+    """
+    client = getattr(spark, "_client", None)  # a session of this process has none
+    if client is not None:
+        client.set_retry_policies([])
 
 
 @contextmanager
