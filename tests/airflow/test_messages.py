@@ -57,6 +57,12 @@ org.apache.spark.SparkArithmeticException
             "\n[PARSE_SYNTAX_ERROR] Syntax error at or near 'selec'.\n\n== SQL ==\nselec 1",
             "[PARSE_SYNTAX_ERROR] Syntax error at or near 'selec'.",
         ),
+        (  # of an executor
+            "org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 1.0 failed 2 times, most recent "
+            "failure: Lost task 0.1 in stage 1.0 (TID 2) (10.0.0.1 executor 1): java.lang.OutOfMemoryError: Java heap space\n"
+            "\tat java.base/java.util.Arrays.copyOf(Arrays.java:3537)\nCaused by: java.lang.OutOfMemoryError: Java heap space\n",
+            "java.lang.OutOfMemoryError: Java heap space.",
+        ),
         ("", ""),
         (": \n", ""),
     ],

@@ -8,7 +8,7 @@ from importlib.metadata import version
 
 import pytest
 
-from airflow_delta.exceptions import SparkVersionException
+from airflow_delta.exceptions import SparkJobException, SparkVersionException
 from airflow_delta.tasks.spark.properties import registration_error
 from airflow_delta.tasks.spark.session import quiet_about_pandas
 
@@ -25,8 +25,9 @@ def test_a_master_that_listens_and_does_not_answer():
             assert isinstance(registration_error(failure, master), SparkVersionException)
         assert registration_error(failure, f"k8s://127.0.0.1:{port}") is None
         assert registration_error(RuntimeError("something else"), f"spark://127.0.0.1:{port}") is None
-    # One that is down may be up for the next try.
-    assert registration_error(failure, f"spark://127.0.0.1:{port}") is None
+    down = registration_error(failure, f"spark://127.0.0.1:{port}")
+    assert isinstance(down, SparkJobException), "one that is down may be up for the next try"
+    assert "nothing listens there now" in str(down)
 
 
 @pytest.mark.depends("frames")

@@ -379,7 +379,7 @@ def _of_java(text: str) -> str:
 
 def _bare(line: str) -> str:
     """Return a line without the class that was thrown, and without what Spark says of the job."""
-    before = ""
+    before, line = "", line.removeprefix("Caused by: ")
     while before != line:
         before, line = line, _ABORTED.sub("", _THROWN.sub("", line, count=1), count=1).strip()
     return line.rstrip(";")

@@ -29,6 +29,7 @@ from airflow_delta.exceptions import (
     DeltaIllegalArgumentException,
     DeltaIllegalStateException,
     MissingSparkException,
+    SparkJobException,
     SparkVersionException,
 )
 from airflow_delta.hooks.fields import named_connection
@@ -230,22 +231,25 @@ def check_submission(spark_conn_id: str, application: str, deploy_mode: str | No
         )
 
 
-def registration_error(failure: BaseException, master: str) -> SparkVersionException | None:
-    """Return the typed error if a standalone master that listens did not answer a driver: it cannot read what that sends.
+def registration_error(failure: BaseException, master: str) -> SparkVersionException | SparkJobException | None:
+    """Return the typed error if a standalone master did not answer a driver: one that listens cannot read what that sends.
 
     :param master: the driver's master; of several, one that listens is enough.
     """
     if not master.startswith("spark://") or _NOT_REGISTERED.search(str(failure)) is None:
         return None
     if not any(_listens(address) for address in master.removeprefix("spark://").split(",")):
-        return None  # down, or out of reach: another try may find it
+        return SparkJobException(  # another try may find it
+            f"The master {master} did not answer this driver, and nothing listens there now. Check that it runs, and the host "
+            "and port of the connection."
+        )
     return SparkVersionException(
         f"The master {master} is up, but did not answer this driver: its Spark is of another version than the driver's. Submit "
         "with the cluster's own spark-submit, or install its version of PySpark. See docs/how-to/cluster.md."
     )
 
 
-def registration_error_of(failure: BaseException, spark_conn_id: str) -> SparkVersionException | None:
+def registration_error_of(failure: BaseException, spark_conn_id: str) -> SparkVersionException | SparkJobException | None:
     """Return the same for an application that was submitted to a connection."""
     try:
         conn = BaseHook.get_connection(spark_conn_id)
