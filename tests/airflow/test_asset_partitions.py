@@ -1,0 +1,156 @@
+"""Airflow's partitions of an asset: keys of Dag runs, which our events carry and our keys can be made of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.dag_runs import run_to_end, scheduler_dag
+from support.readers import rows
+
+pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_database")]
+
+DAGS = """
+from datetime import datetime
+import pyarrow as pa
+from airflow.sdk import DAG, PartitionedAssetTimetable, PartitionedAtRuntime, task
+from airflow_delta import delta_transaction
+from airflow_delta.assets.delta import commits_of_events, delta_asset
+
+ORDERS, REPORTS = {folder!r} + "/orders", {folder!r} + "/reports"
+ASSET = delta_asset(ORDERS)
+ALWAYS = dict(start_date=datetime(2026, 1, 1), catchup=False, is_paused_upon_creation=False)
+
+with DAG("partition_producer", schedule=PartitionedAtRuntime(), **ALWAYS):
+    with delta_transaction("txn", table=ORDERS, transaction_key="orders/{{{{ dag_run.partition_key }}}}"):
+        @task.delta_stage(engine="arrow")
+        def load(dag_run):
+            return pa.table({{"region": [dag_run.partition_key]}})
+        load()
+
+with DAG("partition_several", schedule=None, **ALWAYS):
+    @task(outlets=[ASSET])
+    def tell(*, outlet_events):
+        outlet_events[ASSET].add_partitions(["north", "south"])
+    tell()
+
+with DAG("partition_consumer", schedule=PartitionedAssetTimetable(assets=ASSET), **ALWAYS):
+    with delta_transaction("txn", table=REPORTS, transaction_key="reports/{{{{ dag_run.partition_key }}}}"):
+        @task.delta_stage(engine="arrow")
+        def report(dag_run, triggering_asset_events):
+            (commit,) = commits_of_events(triggering_asset_events[ASSET])
+            return pa.table({{"region": [dag_run.partition_key], "version": [commit["version"]]}})
+        report()
+
+with DAG("partition_of_none", schedule=[ASSET], **ALWAYS):
+    @task
+    def never():
+        pass
+    never()
+"""
+
+
+class Scheduler:
+    """Makes runs with a partition key as Airflow's scheduler does, and runs them."""
+
+    def __init__(self, folder: Path) -> None:
+        from airflow.dag_processing.bundles.manager import DagBundlesManager
+        from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
+
+        path = folder / "partitions.py"
+        path.write_text(DAGS.format(folder=str(folder)))
+        self.bag = DagBag(dag_folder=str(path))
+        assert not self.bag.import_errors
+        DagBundlesManager().sync_bundles_to_db()
+        sync_bag_to_db(self.bag, "tests", None)
+
+    def run(self, dag_id: str, run_id: str, key: str | None = None) -> str:
+        """Run a Dag by hand; return the state of the run."""
+        from airflow.sdk.timezone import utcnow
+        from airflow.utils.session import create_session
+        from airflow.utils.types import DagRunTriggeredByType, DagRunType
+
+        with create_session() as session:
+            dag_run = scheduler_dag(self.bag.dags[dag_id]).create_dagrun(
+                run_id=run_id,
+                run_after=utcnow(),
+                run_type=DagRunType.MANUAL,
+                triggered_by=DagRunTriggeredByType.TEST,
+                state="running",
+                partition_key=key,
+                session=session,
+            )
+            return self._to_end(dag_run, session)
+
+    def run_what_is_due(self) -> list[tuple[str, str, str]]:
+        """Make and run the runs that events with keys are for; return Dag, key and state of each."""
+        from airflow.jobs.job import Job
+        from airflow.jobs.scheduler_job_runner import SchedulerJobRunner
+        from airflow.models.dagrun import DagRun
+        from airflow.utils.session import create_session
+        from sqlalchemy import select
+
+        with create_session() as session:
+            SchedulerJobRunner(job=Job())._create_dagruns_for_partitioned_asset_dags(session)
+            session.commit()
+            due = session.scalars(select(DagRun).where(DagRun.state == "queued").order_by(DagRun.partition_key)).all()
+            return [(dag_run.dag_id, dag_run.partition_key, self._to_end(dag_run, session)) for dag_run in due]
+
+    def _to_end(self, dag_run: Any, session: Any) -> str:
+        dag = self.bag.dags[dag_run.dag_id]
+        dag_run.dag = scheduler_dag(dag)
+        dag_run.verify_integrity(session=session, dag_version_id=dag_run.created_dag_version_id)
+        run_to_end(dag_run, dag, session)
+        return str(dag_run.state)
+
+    @staticmethod
+    def events() -> list[tuple[str, str | None]]:
+        """Dag and partition key of the events so far, oldest first."""
+        from airflow.models.asset import AssetEvent
+        from airflow.utils.session import create_session
+        from sqlalchemy import select
+
+        with create_session() as session:
+            ours = select(AssetEvent).where(AssetEvent.source_dag_id.like("partition_%"))
+            found = session.scalars(ours.order_by(AssetEvent.id))
+            return [(event.source_dag_id, event.partition_key) for event in found]
+
+
+@pytest.fixture
+def scheduler(tmp_path: Path) -> Scheduler:
+    return Scheduler(tmp_path)
+
+
+def test_a_partition_goes_through_the_dags(scheduler: Scheduler, tmp_path: Path) -> None:
+    from airflow.models.asset import AssetDagRunQueue
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    assert scheduler.run("partition_producer", "one", "eu") == "success"
+    assert scheduler.events() == [("partition_producer", "eu")]
+    assert scheduler.run_what_is_due() == [("partition_consumer", "eu", "success")]
+    assert rows(f"{tmp_path}/reports") == [{"region": "eu", "version": 0}]
+
+    # Another run of the same partition is the same work: its event is about the same commit, and neither Dag publishes again.
+    assert scheduler.run("partition_producer", "two", "eu") == "success"
+    assert scheduler.run_what_is_due() == [("partition_consumer", "eu", "success")]
+    assert [len(rows(f"{tmp_path}/{name}")) for name in ("orders", "reports")] == [1, 1]
+
+    assert scheduler.run("partition_producer", "three", "us") == "success"
+    assert scheduler.run_what_is_due() == [("partition_consumer", "us", "success")]
+    assert sorted(row["region"] for row in rows(f"{tmp_path}/orders")) == ["eu", "us"]
+    assert sorted((row["region"], row["version"]) for row in rows(f"{tmp_path}/reports")) == [("eu", 0), ("us", 1)]
+
+    # A run without a key has no identity here; and an event with one is not for Dags without partitions.
+    assert scheduler.run("partition_producer", "four") == "failed"
+    with create_session() as session:
+        waiting = session.scalars(select(AssetDagRunQueue).where(AssetDagRunQueue.target_dag_id == "partition_of_none")).all()
+        assert waiting == []
+
+
+def test_several_keys_of_a_task_of_ones_own(scheduler: Scheduler) -> None:
+    before = len(scheduler.events())
+    assert scheduler.run("partition_several", "five") == "success"
+    assert sorted(key for _, key in scheduler.events()[before:]) == ["north", "south"]
