@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,6 +24,14 @@ def client(options: Mapping[str, str], root: str, **settings: Any) -> Any:
     return kind(container, config=config, client_options={"allow_http": True, **settings}, retry_config={"max_retries": 0})
 
 
+@functools.cache
+def _dag() -> Any:
+    """The Dag that has all tasks: else one would take what the others have committed for that of tasks that are gone."""
+    from airflow.sdk import DAG
+
+    return DAG("a_dag", schedule=None)
+
+
 def run_task(operator: Any, **states: str) -> Any:
     """Execute an operator as a task of one Dag run; what it returns has been JSON, as an XCom is.
 
@@ -30,6 +39,11 @@ def run_task(operator: Any, **states: str) -> Any:
     """
     from support.running_tasks import context
 
+    if not operator.has_dag():
+        for tasks in (_dag().task_dict, _dag().task_group.children):  # a later task of the same name takes its place
+            tasks.pop(operator.task_id, None)
+        _dag().task_group.used_group_ids.discard(operator.task_id)
+        _dag().add_task(operator)
     return json.loads(json.dumps(operator.execute(context(operator, states=states))))
 
 
