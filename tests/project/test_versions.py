@@ -56,3 +56,22 @@ def test_the_table_of_versions_has_every_cell(versions):
     text = (ROOT / "docs" / "faq.md").read_text()
     rows = [line.split(" | ")[0].removeprefix("| ") for line in text.splitlines() if line.startswith("| ")]
     assert [name for name in rows if name in {versions.INSTALL, *versions.cells()}] == [versions.INSTALL, *versions.cells()]
+
+
+def test_parts_of_a_cell_are_the_whole_once_all_of_them_ran(versions, tmp_path, monkeypatch):
+    monkeypatch.setattr(versions, "RESULTS", tmp_path / "results.json")
+
+    def ran(verdict: str, counts: str) -> dict[str, str]:
+        return {"verdict": verdict, "counts": counts, "what": "Airflow 3.3.1", "seconds": "60", "date": "2026-01-01"}
+
+    versions.keep("floor", ran("FAILED", "1 failed, 10 passed, 1 skipped"), "1/2")
+    row = "| floor | Airflow 3.3.1 | {} | 2026-01-01 |"
+    assert row.format("1 failed, 10 passed, 1 skipped (1 of 2 parts)") in versions.table()
+    versions.keep("floor", ran("passed", "11 passed, 1 skipped"), "1/2")
+    versions.keep("floor", ran("passed", "5 passed"), "2/2")
+    assert row.format("16 passed, 1 skipped") in versions.table()
+    assert versions.results()["floor"]["verdict"] == "passed"
+    versions.keep("floor", ran("passed", "4 passed"), "1/4")
+    assert row.format("4 passed (1 of 4 parts)") in versions.table()
+    versions.keep("floor", ran("passed", "16 passed, 1 skipped"), None)
+    assert row.format("16 passed, 1 skipped") in versions.table()

@@ -1,7 +1,8 @@
 """Run the tests on other versions: ``python tests/versions/run.py [cell ...]``, or ``make test-versions CELLS="floor current"``.
 
 Each cell of ``cells.toml`` gets an environment in ``.cache/versions``, made by uv with one cache for all, and runs the tests that
-depend on what it changes. ``--table`` prints what came of each cell when it last ran whole, as docs/faq.md shows it.
+depend on what it changes. ``--table`` prints what came of each cell when it last ran whole, as docs/faq.md shows it; of one that
+only ran in part (``--part 2/6``), what came of its parts.
 
 ``--changed-since COMMIT --turn N`` runs the cells that the changes since a commit can touch and one more, another with each N; of
 long cells a part, also by turn. ``--list`` prints their names instead.
@@ -36,7 +37,7 @@ INSTALL = "install"
 """No environment: the README's install line, resolved with every file of constraints."""
 
 RESULTS = CACHE / "versions" / "results.json"
-"""What came of each cell when it last ran whole."""
+"""What came of each cell when it last ran whole, and of parts that ran since."""
 
 NAMED = {
     "airflow": ("apache-airflow",),
@@ -109,6 +110,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cells", nargs="*", metavar="cell", help=f"one or several of {INSTALL}, {', '.join(every)}")
     parser.add_argument("--pytest", default="", help="more arguments for pytest")
+    parser.add_argument("--part", metavar="N/M", help="a part of the files of each cell; all parts, one by one, are the whole")
+    parser.add_argument("--workers", default="2", metavar="N", help="processes for the tests (0: one, without pytest-xdist)")
     parser.add_argument("--changed-since", metavar="COMMIT", help="the cells that changes since then can touch")
     parser.add_argument("--turn", type=int, default=0, metavar="N", help="one cell more, and which parts of long cells")
     parser.add_argument("--list", action="store_true", help="print the names of the cells, and run nothing")
@@ -125,16 +128,16 @@ def main() -> int:
         return 0
     if shutil.which("java") is None and not os.environ.get("JAVA_HOME"):
         parser.error("there is no Java; run it by `make test-versions`")
-    turn = asked.turn if asked.changed_since else None
     failed = []
     for name in names:
         begin = time.monotonic()
-        result = installs() if name == INSTALL else run(every[name], asked.pytest.split(), turn)
+        part = part_by_turn(every[name], asked.turn) if asked.changed_since and name != INSTALL else asked.part
+        result = installs() if name == INSTALL else run(every[name], ["-n", asked.workers, *asked.pytest.split()], part)
         seconds = time.monotonic() - begin
         print(f"---- {name}: {result['verdict']} in {seconds:.0f} s: {result['counts']}", flush=True)
         failed += [name] if result["verdict"] != "passed" else []
-        if turn is None and not asked.pytest:
-            keep({name: result | {"seconds": f"{seconds:.0f}", "date": datetime.now(UTC).date().isoformat()}})
+        if not asked.changed_since and not asked.pytest:
+            keep(name, result | {"seconds": f"{seconds:.0f}", "date": datetime.now(UTC).date().isoformat()}, asked.part)
     print(f"{len(names) - len(failed)} cells passed, {len(failed)} failed: {' '.join(failed)}".rstrip(": "))
     return 1 if failed else 0
 
@@ -162,9 +165,13 @@ def installs() -> dict[str, str]:
     return {"verdict": "FAILED" if failed else "passed", "counts": counts, "what": "`pip install` with Airflow's constraints"}
 
 
-def run(cell: Cell, more: list[str], turn: int | None) -> dict[str, str]:
-    """Make the environment of a cell and run its tests; of a long one, a part by turn."""
-    part = None if turn is None or cell.parts == 1 else f"{turn % cell.parts + 1}/{cell.parts}"
+def part_by_turn(cell: Cell, turn: int) -> str | None:
+    """Return which part of a long cell runs at a turn."""
+    return None if cell.parts == 1 else f"{turn % cell.parts + 1}/{cell.parts}"
+
+
+def run(cell: Cell, more: list[str], part: str | None) -> dict[str, str]:
+    """Make the environment of a cell and run its tests, or a part of them."""
     try:
         home = environment(cell)
         passed, said = test(cell, home, more, part)
@@ -284,9 +291,9 @@ def test(cell: Cell, home: Path, more: list[str], part: str | None) -> tuple[boo
     environment |= {"PATH": f"{home / 'bin'}:{os.environ['PATH']}", "TEST_DEPENDS": " ".join(cell.tests)}
     environment |= {"TEST_PART": part} if part else {}
     environment |= {"SPARK_LAUNCHER_OPTS": quick, "SPARK_SUBMIT_OPTS": quick}
-    command = [str(home / "bin" / "python"), "-m", "pytest", "-q", "-W", "default", "-p", "no:cacheprovider", "-n", "2"]
+    command = [str(home / "bin" / "python"), "-m", "pytest", "-q", "-W", "default", "-p", "no:cacheprovider"]
     command += ["--dist", "loadfile", "-m", SLOWER, *more, "tests"]
-    log = ROOT / "build" / "versions" / f"{cell.name}.log"
+    log = ROOT / "build" / "versions" / f"{cell.name}{f'-{part}'.replace('/', '-of-') if part else ''}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w") as output:
         code = subprocess.run(command, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT, check=False).returncode
@@ -303,15 +310,37 @@ def counts(output: str) -> str:
     return ", ".join(found) or "no tests ran"
 
 
-def results() -> dict[str, dict[str, str]]:
-    """Return what came of each cell when it last ran whole."""
+def results() -> dict[str, dict[str, Any]]:
+    """Return what came of each cell when it last ran."""
     return json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
 
 
-def keep(found: dict[str, dict[str, str]]) -> None:
-    """Keep results for the table."""
+def keep(name: str, result: dict[str, str], part: str | None) -> None:
+    """Keep the result of a cell for the table; those of parts, once there are all of them, as that of the whole."""
+    kept: dict[str, Any] = results()
+    if part is not None:
+        _, _, of = part.partition("/")
+        parts = {known: each for known, each in kept.get(name, {}).get("parts", {}).items() if known.endswith(f"/{of}")}
+        result = together(parts | {part: result}, int(of))
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    RESULTS.write_text(json.dumps(results() | found, indent=2))
+    RESULTS.write_text(json.dumps(kept | {name: result}, indent=2))
+
+
+def together(parts: dict[str, dict[str, str]], of: int) -> dict[str, Any]:
+    """Return the results of parts as one, which says how many of them ran."""
+    each = sorted(parts.values(), key=lambda result: result["date"])
+    kinds: dict[str, int] = {}
+    for result in each:
+        for count, kind in re.findall(r"(\d+) (passed|failed|error|skipped|xfailed)", result["counts"]):
+            kinds[kind] = kinds.get(kind, 0) + int(count)
+    said = ", ".join(f"{count} {kind}" for kind, count in kinds.items()) or "no tests ran"
+    return each[-1] | {
+        "verdict": "passed" if all(result["verdict"] == "passed" for result in each) else "FAILED",
+        "counts": said if len(parts) == of else f"{said} ({len(parts)} of {of} parts)",
+        "seconds": str(sum(int(result["seconds"]) for result in each)),
+        "date": each[0]["date"],
+        "parts": parts,
+    }
 
 
 def table() -> str:
