@@ -31,9 +31,10 @@ DEPENDS = {
     ),
     "pyarrow": ("log", "transaction", "table"),
     "python": ("log", "transaction", "contract", "table", "conformance", "streaming"),
+    "spark": ("spark",),
     "sqlglot": ("log/expressions", "log/features", "table", "airflow/test_dag_checks.py"),
 }
-"""What other packages' versions can change, by folder or file; beside it, the marker ``depends``. ``spark``: that marker."""
+"""What other packages' versions can change, by folder or file; beside it, the markers ``depends`` and ``spark``."""
 
 
 def _by_place(file: Path) -> set[str]:

@@ -118,12 +118,13 @@ def test_changes_are_those_that_spark_reads(hook, table, spark):
     )
     assert updated.to_pylist() == [{"d": Decimal("0.5"), "_change_type": "update_postimage"}]
     # A time without a zone is in UTC, whatever the session's zone.
+    before = spark.conf.get("spark.sql.session.timeZone")
     spark.conf.set("spark.sql.session.timeZone", "America/New_York")
     try:
         late = {"starting_version": 0, "where": "t > '2023-12-31 20:00:00'", "columns": ["ID"]}
         expected = [row.asDict() for row in hook.read_changes(table.uri, **late, df_type="spark").collect()]
     finally:
-        spark.conf.set("spark.sql.session.timeZone", "UTC")
+        spark.conf.set("spark.sql.session.timeZone", before)
     found = hook.read_changes(table.uri, **late).to_pylist()
     assert comparable(found) == comparable(expected) != []
     for df_type in ("arrow", "spark"):

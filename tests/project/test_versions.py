@@ -46,7 +46,7 @@ def test_every_cell_says_what_it_depends_on(versions):
 
     for name, cell in versions.cells().items():
         assert cell.tests, name
-        assert set(cell.tests) <= DEPENDS.keys() | {"spark"}, name
+        assert set(cell.tests) <= DEPENDS.keys(), name
     assert versions.known()["rooms"].keys() == versions.NAMED.keys() | {versions.INSTALL}
     missing = [room for rooms in versions.known()["rooms"].values() for room in rooms if not (ROOT / room).exists()]
     assert not missing

@@ -146,6 +146,25 @@ def test_rules_of_the_table_hold_for_updated_rows(table):
     assert table.log().update().version == version
 
 
+def test_a_doubled_quote_is_a_quote_in_every_expression(table):
+    """To Spark 4.0, ``'it''s'`` is two strings side by side, without the quote."""
+    create(
+        table,
+        column("id", "long"),
+        field("name", "string", CURRENT_DEFAULT="'it''s'"),
+        field("length", "integer", delta__generationExpression="length(concat(name, 'a''b'))"),
+        **{"delta.constraints.names": "name <> 'its' AND name <> 'x''y'", "delta.feature.allowColumnDefaults": "supported"},
+    )
+    table.write("SELECT id, 'a' AS name FROM range(3)")
+    table.run(plan_update, set={"name": "'it''s'"}, predicate="id = 1")
+    table.run(plan_update, set={"name": "DEFAULT"}, predicate="id = 2")
+    assert sorted(rows(table)) == [(0, "a", 4), (1, "it's", 7), (2, "it's", 7)]
+    with pytest.raises(ConstraintViolationException):
+        table.run(plan_update, set={"name": "concat('x', \"'\", 'y')"}, predicate="id = 0")
+    table.run(plan_delete, predicate="concat(name, '') = 'it''s' AND id = 1")
+    assert sorted(rows(table)) == [(0, "a", 4), (2, "it's", 7)]
+
+
 @pytest.mark.parametrize("configuration", [{}, DV], ids=["copy on write", "deletion vectors"])
 def test_change_data_say_what_was_written(table, configuration):
     two_files(table, **configuration, **CDF)

@@ -86,7 +86,7 @@ def test_ranges_by_binary_search(spark, ansi):
         longs = spark.sql("SELECT explode(array(-5L, 0L, 9L, 10L, 11L, 25L, 99L, NULL)) AS k")
         found = longs.select("k", _range_of(sf.col("k"), "bigint", [0, 10, 20], 2).alias("r")).collect()
         assert {row.k: row.r for row in found} == {-5: 0, 0: 1, 9: 1, 10: 2, 11: 2, 25: 3, 99: 3, None: 0}
-        texts = spark.sql("SELECT explode(array('', 'it''s', 'm\"', 'z', NULL)) AS k")
+        texts = spark.sql("SELECT explode(array('', 'it\\'s', 'm\"', 'z', NULL)) AS k")
         found = texts.select("k", _range_of(sf.col("k"), "string", ["a\\", 'm"', "y"], 2).alias("r")).collect()
         assert {row.k: row.r for row in found} == {"": 0, "it's": 1, 'm"': 2, "z": 3, None: 0}
     finally:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from airflow_delta.contract.queries import with_escaped_quotes
 from airflow_delta.exceptions import PredicateException
 from airflow_delta.log.expressions import ast
 from airflow_delta.log.expressions.predicate import Predicate
@@ -256,7 +257,7 @@ def differences(spark, table: list[dict[str, Any]], texts: list[str]) -> list[st
             parsed, refused = None, str(error)
         for ansi in ("true", "false"):
             spark.conf.set("spark.sql.ansi.enabled", ansi)
-            wanted = evaluated(spark, text)
+            wanted = evaluated(spark, with_escaped_quotes(text))
             if parsed is None:
                 # What is refused here, Spark refuses, at least as it is configured by default.
                 if ansi == "true" and isinstance(wanted, list) and True in wanted and "not supported" not in refused:

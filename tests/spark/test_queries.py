@@ -7,7 +7,7 @@ import re
 import pytest
 
 from airflow_delta.contract.audit import SqlCheck
-from airflow_delta.contract.queries import query_problem
+from airflow_delta.contract.queries import query_problem, with_escaped_quotes
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.spark.audit import query_answer
 from airflow_delta.spark.job import read_source
@@ -85,3 +85,27 @@ def test_a_check_reads_no_files(spark, tmp_path):
     assert found.passed is None
     assert re.search("TABLE_OR_VIEW_NOT_FOUND", found.problem or "")
     assert spark.conf.get("spark.sql.runSQLOnFiles") == "true"
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("'it''s'", "it's"),
+        ('"say ""a"", it\'\'s"', "say \"a\", it''s"),
+        ("''''", "'"),
+        ("'' || 'a'", "a"),
+        (r"'a\''''", "a''"),
+        (r"'a\\''b'", r"a\'b"),
+        ("'a' 'b'", "ab"),
+        ("r'a''b'", "ab"),
+        ("concat('a', /* it''s ' */ '''')", "a'"),
+        ("concat('a', -- it's ''\n 'b''')", "ab'"),
+        ("named_struct('x''y', 'a').`x'y`", "a"),
+    ],
+)
+def test_doubled_quotes_mean_the_same_in_every_spark(spark, text, value):
+    from pyspark.sql import functions as sf
+
+    escaped = with_escaped_quotes(text)
+    assert with_escaped_quotes(escaped) == escaped
+    assert spark.range(1).select(sf.expr(escaped)).first()[0] == value

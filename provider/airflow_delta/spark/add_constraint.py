@@ -14,7 +14,7 @@ from airflow_delta.exceptions import (
     StagingException,
 )
 from airflow_delta.spark.read import read_plan_files
-from airflow_delta.spark.rows import spark_name
+from airflow_delta.spark.rows import spark_name, spark_value
 from airflow_delta.spark.write import WRITE_SETTINGS, session_settings
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def _breaks(rows: DataFrame, name: str, text: str, request: StageRequest) -> Col
     from pyspark.sql.types import BooleanType
 
     try:
-        found = rows.select(sf.expr(text)).schema[0].dataType
+        found = rows.select(spark_value(text)).schema[0].dataType
     except AnalysisException as error:
         raise DeltaAnalysisException(
             f"The constraint {name} ({text}) cannot be checked for table {request.table} version {request.read_version}: "
@@ -77,7 +77,7 @@ def _breaks(rows: DataFrame, name: str, text: str, request: StageRequest) -> Col
             table=request.table,
             version=request.read_version,
         )
-    return ~sf.coalesce(sf.expr(text), sf.lit(False))
+    return ~sf.coalesce(spark_value(text), sf.lit(False))
 
 
 def _is_null(path: Sequence[str]) -> Column:

@@ -20,7 +20,7 @@ from airflow_delta.contract.operations import (
 from airflow_delta.contract.payloads import Json
 from airflow_delta.contract.schema import fields_by_name, find_field, nullable, written_schema
 from airflow_delta.exceptions import DeltaIllegalArgumentException, DeltaIllegalStateException, SchemaMismatchException
-from airflow_delta.spark.rows import RowChecks, align, spark_name, spark_type
+from airflow_delta.spark.rows import RowChecks, align, spark_name, spark_type, spark_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -97,8 +97,8 @@ class History:
                 table=self._table,
                 version=self._version,
             )
-        gone = sf.lit(False) if deleted is None else sf.coalesce(sf.expr(deleted).cast("boolean"), sf.lit(False))
-        about = {_AT: sf.expr(effective_at).cast(self._period), _GONE: gone}
+        gone = sf.lit(False) if deleted is None else sf.coalesce(spark_value(deleted).cast("boolean"), sf.lit(False))
+        about = {_AT: spark_value(effective_at).cast(self._period), _GONE: gone}
         rows = source.select(*self._names(self.columns.given), *(column.alias(name) for name, column in about.items()))
         fields = [known[name.lower()] for name in self.columns.given if name.lower() in known]
         for name, kind in ((_AT, self.columns.period_type), (_GONE, "boolean")):

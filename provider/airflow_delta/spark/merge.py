@@ -21,7 +21,7 @@ from airflow_delta.spark.merge_source import SOURCE_ROW, MergeRewrite, MergeSour
 from airflow_delta.spark.optimize import with_job_group
 from airflow_delta.spark.read import FILE_COLUMN, MAX_BROADCAST_WORDS, ROW_COLUMN, read_plan_files
 from airflow_delta.spark.rewrite import FILE, NUMBER, WORD, file_of, files_by_uri, row_errors
-from airflow_delta.spark.rows import align
+from airflow_delta.spark.rows import align, spark_value
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -114,7 +114,7 @@ class _Merge:
         if how is None and not self.by_source:
             rows = self.source.possible(rows)
         source = sf.broadcast(self.source.rows) if small else self.source.rows
-        joined = rows.join(source, sf.expr(self._condition), how or self._how)
+        joined = rows.join(source, spark_value(self._condition), how or self._how)
         return joined.select("*", self._decided().alias(CLAUSE))
 
     def _decided(self) -> Column:
@@ -268,10 +268,10 @@ class _Merge:
             return rows
         elif self._pairs_small:  # one pass over the table without a shuffle
             target = self.source.possible(self._target(self.files))
-            paired = target.join(sf.broadcast(rows), sf.expr(self._condition)).select(SOURCE_ROW).distinct()
+            paired = target.join(sf.broadcast(rows), spark_value(self._condition)).select(SOURCE_ROW).distinct()
         else:
             target = self.source.possible(self._target(self.files))
-            return rows.join(target, sf.expr(self._condition), "left_anti")
+            return rows.join(target, spark_value(self._condition), "left_anti")
         known = "__airflow_delta_paired_row"
         paired = paired.select(sf.col(SOURCE_ROW).alias(known))
         return rows.join(paired, sf.col(SOURCE_ROW) == sf.col(known), "left_anti")

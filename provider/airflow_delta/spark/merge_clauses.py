@@ -15,7 +15,16 @@ from airflow_delta.contract.schema import Type, fields_by_name, written_schema
 from airflow_delta.exceptions import DeltaAnalysisException, IdentityInsertException, SchemaMismatchException
 from airflow_delta.spark.merge_source import MergeSource
 from airflow_delta.spark.rewrite import RewriteAttempt
-from airflow_delta.spark.rows import RowChecks, converted, default_values, not_null, spark_name, spark_type, with_identities
+from airflow_delta.spark.rows import (
+    RowChecks,
+    converted,
+    default_values,
+    not_null,
+    spark_name,
+    spark_type,
+    spark_value,
+    with_identities,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -105,7 +114,7 @@ class MergeClauses:
         chain: Column | None = None
         for i in self.of(*kinds):
             text = self.all[i].condition
-            true = sf.lit(True) if text is None else sf.expr(text)
+            true = sf.lit(True) if text is None else spark_value(text)
             chain = sf.when(true, sf.lit(i)) if chain is None else chain.when(true, sf.lit(i))
         return sf.lit(None).cast("int") if chain is None else chain
 
@@ -124,9 +133,7 @@ class MergeClauses:
 
     def resolved_condition(self, rows: DataFrame, text: str, where: str) -> None:
         """Check that an expression is a condition over rows."""
-        from pyspark.sql import functions as sf
-
-        kind = self._types(rows, [sf.expr(text)], where)[0]
+        kind = self._types(rows, [spark_value(text)], where)[0]
         if kind not in ("boolean", "void"):
             raise self._refused(f"the condition of {where} is of type {kind}, not boolean")
 
@@ -232,10 +239,9 @@ class MergeClauses:
         return values
 
     def _assigned(self, rows: DataFrame, clause: MergeClause) -> dict[str, tuple[Column, Type]]:
-        from pyspark.sql import functions as sf
 
         given = clause.set or {}
-        columns = [sf.expr(text) for text in given.values()]
+        columns = [spark_value(text) for text in given.values()]
         types = self._types(rows, columns, str(clause))
         values = {name.lower(): pair for name, pair in zip(given, zip(columns, types, strict=True), strict=True)}
         self._check_types(values, clause)
@@ -310,7 +316,7 @@ class MergeClauses:
             text = expressions.get(field["name"].lower())
             made_by = [i for i, v in self._values.items() if self.all[i].action == action and field["name"].lower() not in v]
             if text is not None and made_by:
-                value = sf.expr(text).cast(spark_type(field["type"]))
+                value = spark_value(text).cast(spark_type(field["type"]))
                 column = sf.when(sf.col(CLAUSE).isin(made_by), value).otherwise(column)
             columns.append(column.alias(field["name"]))
         return rows.select(*columns)

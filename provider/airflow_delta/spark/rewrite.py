@@ -23,7 +23,7 @@ from airflow_delta.contract.schema import parse_struct
 from airflow_delta.contract.spark_paths import FILE, NUMBER, WORD, escape_glob, file_of, files_by_uri
 from airflow_delta.exceptions import DeltaError, StagingException
 from airflow_delta.spark.read import FILE_COLUMN, ROW_COLUMN, read_plan_files
-from airflow_delta.spark.rows import RowChecks, align, checked
+from airflow_delta.spark.rows import RowChecks, align, checked, spark_value
 from airflow_delta.spark.write import (
     WRITE_SETTINGS,
     check_read_back,
@@ -80,7 +80,7 @@ class RewriteAttempt:
         """Condition of the operation; null selects nothing."""
         from pyspark.sql import functions as sf
 
-        return sf.coalesce(sf.expr(self.request.predicate or "true"), sf.lit(False))
+        return sf.coalesce(spark_value(self.request.predicate or "true"), sf.lit(False))
 
     def touched(self) -> list[ScanFile]:
         """Return the files with rows that the condition selects, and record their number."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from airflow_delta.contract import schema as schemas
 from airflow_delta.contract.payloads import Json
+from airflow_delta.contract.queries import with_escaped_quotes
 from airflow_delta.contract.request import StageRequest
 from airflow_delta.contract.schema import IdentityRule, TableRules, broken_rule, fields_by_name, refused_rows
 from airflow_delta.contract.sql_types import length_problems
@@ -55,6 +56,13 @@ class RowChecks:
             if found := re.search(pattern, text, re.DOTALL):
                 return error(found[0], table=self.table, version=self.version)
         return None
+
+
+def spark_value(text: str) -> Column:
+    """Return a column of an expression that a user or the table has written: with the value that it has here, in any Spark."""
+    from pyspark.sql import functions as sf
+
+    return sf.expr(with_escaped_quotes(text))
 
 
 def spark_name(name: str) -> str:
@@ -213,13 +221,11 @@ _UNIQUE = "__airflow_delta_unique"
 
 def default_values(target: Json, rules: TableRules) -> dict[str, Column]:
     """Return values for columns that the data lack, by name in lower case."""
-    from pyspark.sql import functions as sf
-
     found, there = {}, fields_by_name(target)
     for name, expression in rules.defaults.items():
         field = there.get(name.lower())
         if field is not None:
-            found[name.lower()] = sf.expr(expression).cast(spark_type(field["type"]))
+            found[name.lower()] = spark_value(expression).cast(spark_type(field["type"]))
     return found
 
 
@@ -248,7 +254,7 @@ def with_generated(df: DataFrame, target: Json, rules: TableRules, absent: Colle
     for field in target["fields"]:
         folded = field["name"].lower()
         if folded in absent and folded in expressions:
-            columns.append(sf.expr(expressions[folded]).cast(spark_type(field["type"])).alias(field["name"]))
+            columns.append(spark_value(expressions[folded]).cast(spark_type(field["type"])).alias(field["name"]))
         else:
             columns.append(sf.col(spark_name(field["name"])))
     return df.select(*columns)
@@ -329,19 +335,17 @@ def _empty_as_null(df: DataFrame, request: StageRequest, target: Json) -> DataFr
 def _outside_predicate(request: StageRequest, target: Json, checks: RowChecks) -> list[tuple[Column, Column]]:
     if request.replace_where is None:
         return []
-    from pyspark.sql import functions as sf
 
     expression = request.predicate or request.replace_where
     violated = checks.violated(*broken_rule("replace_where", request.replace_where), _values(expression, target))
-    return [(_is_not_true(sf.expr(expression)), violated)]
+    return [(_is_not_true(spark_value(expression)), violated)]
 
 
 def _constraints(request: StageRequest, target: Json, checks: RowChecks) -> list[tuple[Column, Column]]:
-    from pyspark.sql import functions as sf
 
     return [
         (
-            _is_not_true(sf.expr(expression)),
+            _is_not_true(spark_value(expression)),
             checks.violated(*broken_rule("check", name, expression), _values(expression, target)),
         )
         for name, expression in request.rules.checks.items()
@@ -358,7 +362,7 @@ def _wrong_generated(
         if name.lower() in computed or name.lower() not in there:
             continue
         violated = checks.violated(*broken_rule("generated", name, expression), _values(f"{name} {expression}", target))
-        found.append((~sf.col(spark_name(name)).eqNullSafe(sf.expr(expression)), violated))
+        found.append((~sf.col(spark_name(name)).eqNullSafe(spark_value(expression)), violated))
     return found
 
 

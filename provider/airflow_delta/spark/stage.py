@@ -31,6 +31,7 @@ from airflow_delta.spark.rows import (
     default_values,
     spark_name,
     spark_type,
+    spark_value,
     with_generated,
     with_identities,
 )
@@ -124,9 +125,11 @@ class ReplacedRows:
         from pyspark.sql import functions as sf
 
         if self._on is None:
-            selects = sf.coalesce(sf.expr(self._plan.predicate or "true"), sf.lit(False))
+            selects = sf.coalesce(spark_value(self._plan.predicate or "true"), sf.lit(False))
             return rows.where(selects if wanted else ~selects)
-        return rows.alias(TARGET).join(self._written().alias(SOURCE), sf.expr(self._on), "left_semi" if wanted else "left_anti")
+        return rows.alias(TARGET).join(
+            self._written().alias(SOURCE), spark_value(self._on), "left_semi" if wanted else "left_anti"
+        )
 
 
 def written_rows(spark: SparkSession, request: StageRequest, target: Json, directory: str, *, num_rows: int) -> DataFrame:

@@ -12,7 +12,7 @@ from airflow_delta.contract.schema import Type, same_type, type_name
 from airflow_delta.exceptions import SchemaMismatchException
 from airflow_delta.spark.read import read_plan_files
 from airflow_delta.spark.rewrite import RewriteAttempt, row_errors
-from airflow_delta.spark.rows import align, converted, spark_name, spark_type
+from airflow_delta.spark.rows import align, converted, spark_name, spark_type, spark_value
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -67,7 +67,7 @@ def updated(work: RewriteAttempt, rows: DataFrame, values: Sequence[Assignment],
     from pyspark.sql import functions as sf
 
     assigned = _tree(values)
-    given = rows.select(*(sf.expr(v.expression).alias(str(i)) for i, v in enumerate(values))).schema.jsonValue()["fields"]
+    given = rows.select(*(spark_value(v.expression).alias(str(i)) for i, v in enumerate(values))).schema.jsonValue()["fields"]
     types = {v.expression: field["type"] for v, field in zip(values, given, strict=True)}
     changes = rows.withColumn(_CHANGED, sf.lit(True) if where is None else where)  # once, from the old values
 
@@ -89,7 +89,7 @@ def updated(work: RewriteAttempt, rows: DataFrame, values: Sequence[Assignment],
     for field in work.target["fields"]:
         column = sf.col(spark_name(field["name"]))
         if (expression := generated.get(field["name"].lower())) is not None:
-            column = sf.when(sf.col(_CHANGED), sf.expr(expression).cast(spark_type(field["type"]))).otherwise(column)
+            column = sf.when(sf.col(_CHANGED), spark_value(expression).cast(spark_type(field["type"]))).otherwise(column)
         columns.append(column.alias(field["name"]))
     return changed.select(*columns)
 
@@ -107,7 +107,6 @@ def _tree(values: Sequence[Assignment]) -> dict[str, Any]:
 
 
 def _stored(work: RewriteAttempt, expression: str, given: Type, target: Type, path: str) -> Column:
-    from pyspark.sql import functions as sf
 
     kinds = ["atomic" if isinstance(kind, str) else kind["type"] for kind in (given, target)]
     if given != "void" and kinds[0] != kinds[1]:
@@ -117,7 +116,7 @@ def _stored(work: RewriteAttempt, expression: str, given: Type, target: Type, pa
             table=work.request.table,
             version=work.request.read_version,
         )
-    column = sf.expr(expression)
+    column = spark_value(expression)
     if given == "void" or same_type(given, target):
         return column.cast(spark_type(target))
     return converted(column, given, target, path, work.checks)

@@ -303,7 +303,9 @@ def test_types_whose_storage_means_something_else_are_refused(table, values, kin
 
 def test_types_whose_storage_is_what_they_mean(table):
     uuid = pa.ExtensionArray.from_storage(pa.uuid(), pa.array([b"0123456789abcdef"], pa.binary(16)))
-    write(table, pa.table({"j": pa.ExtensionArray.from_storage(pa.json_(), pa.array(["{}"])), "u": uuid}))
+    text = pa.array(["{}"])
+    document = pa.ExtensionArray.from_storage(pa.json_(), text) if hasattr(pa, "json_") else text  # PyArrow 19 has it first
+    write(table, pa.table({"j": document, "u": uuid}))
     assert read(table) == [{"j": "{}", "u": b"0123456789abcdef"}]
 
 
