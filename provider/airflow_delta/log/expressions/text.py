@@ -46,7 +46,7 @@ def tree_of(text: str) -> Any:
 
 
 def escape_doubled_quotes(text: str) -> str:
-    """Return the text with doubled quotes inside strings (``'it''s'``, as in Spark 4) escaped with a backslash."""
+    """Return the text with doubled quotes inside strings (``'it''s'``, as in Spark 4.1) escaped with a backslash."""
     if "''" not in text and '""' not in text:
         return text
     parts: list[str] = []

@@ -11,13 +11,14 @@ import json
 import logging
 import os
 import re
+import socket
 import subprocess
 import sys
 import threading
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
 
@@ -84,8 +85,11 @@ _BANNERS = re.compile(
 _TRACE = re.compile(r"\s+at \S|Caused by: |\s*Suppressed: |\s+\.\.\. \d+ more")
 _THROWN = re.compile(r"(?:[\w$]+\.)+[\w$]*(?:Exception|Error|Throwable)\b")
 _REMEMBERED = 20
-_WAIT = 2.0
+_WAIT = 5.0
 """Seconds in which a driver that broke its connection ends."""
+
+_WAIT_FOR_THE_DEAD = 60.0
+"""Seconds for one that has also left its port: on a busy machine, a killed process takes a while to go."""
 
 _driver: DriverLog | None = None
 
@@ -201,12 +205,15 @@ def driver_error(error: BaseException, uri: str = "") -> SparkJobException | Non
     :param uri: the table's location for Spark.
     """
     loaded: Any = sys.modules.get("pyspark.core.context")  # a client of Spark Connect has none
-    process = getattr(loaded.SparkContext._gateway, "proc", None) if loaded is not None else None
+    gateway = loaded.SparkContext._gateway if loaded is not None else None
+    process = getattr(gateway, "proc", None)
     if isinstance(error, DeltaError) or process is None or not _is_of_driver(error):
         return None
-    try:
-        code = process.wait(_WAIT if _is_of_connection(error) else 0)
-    except subprocess.TimeoutExpired:
+    of_connection = _is_of_connection(error)
+    code = _exit_code(process, _WAIT if of_connection else 0)
+    if code is None and of_connection and not _listens(gateway):
+        code = _exit_code(process, _WAIT_FOR_THE_DEAD)
+    if code is None:
         return None
     from airflow_delta.spark.errors import memory_advice, spaced
 
@@ -219,6 +226,23 @@ def driver_error(error: BaseException, uri: str = "") -> SparkJobException | Non
         f"{spaced(memory_advice(f'{said} exit code {code}'))}",
         table=uri or None,
     )
+
+
+def _exit_code(process: Any, timeout: float) -> int | None:
+    with suppress(subprocess.TimeoutExpired):
+        code: int = process.wait(timeout)
+        return code
+    return None
+
+
+def _listens(gateway: Any) -> bool:
+    """Return whether a driver takes connections: one that is busy does, too."""
+    at = gateway.gateway_parameters
+    try:
+        with socket.create_connection((at.address, at.port), timeout=5.0):
+            return True
+    except OSError:
+        return False
 
 
 def _is_of_driver(error: BaseException) -> bool:
