@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_delta.contract.choices import Given, choice_problem, choices_of, is_literal, literal_problems
+from airflow_delta.contract.queries import with_escaped_quotes
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaIllegalArgumentException
 from airflow_delta.key_precision import day_key_problem
 from airflow_delta.task_loops import loop_problem
@@ -251,12 +252,12 @@ def syntax_of(text: str, *, condition: bool = False) -> str | None:
     from sqlglot.errors import SqlglotError
 
     from airflow_delta.log.expressions.functions import oversized
-    from airflow_delta.log.expressions.text import escape_doubled_quotes, syntax_problem, tree_of
+    from airflow_delta.log.expressions.text import syntax_problem, tree_of
 
     if (problem := oversized(text)) is not None:
         return problem
     try:
-        tree = tree_of(escape_doubled_quotes(text))
+        tree = tree_of(with_escaped_quotes(text))
     except SqlglotError as error:
         return f"is not valid Spark SQL: {syntax_problem(error)}"
     except RecursionError:

@@ -125,7 +125,7 @@ def test_what_spark_says_of_java():
 
 
 SESSION = """
-import json, os, sys
+import json, os, subprocess, sys
 from pathlib import Path
 from airflow.sdk.bases.operator import ExecutorSafeguard
 from airflow.sdk.execution_time import task_runner
@@ -133,11 +133,18 @@ from support.running_tasks import context
 from support.state_store import Supervisor
 ExecutorSafeguard.test_mode, task_runner.SUPERVISOR_COMMS = True, Supervisor()
 from airflow_delta.operators.pyspark import DeltaStagePySparkOperator
-from airflow_delta.tasks.spark import session
 
 def killed(spark):
-    session._WAIT = 0.0  # a machine so busy that the process is still there
-    spark._sc._gateway.proc.kill()
+    process = spark._sc._gateway.proc
+    wait = process.wait
+
+    def late(timeout=None):  # a busy machine: its connections are closed, but it is still there
+        if timeout == 0:
+            raise subprocess.TimeoutExpired(process.args, 0)
+        return wait(timeout)
+
+    process.wait, process.poll = late, lambda: None
+    process.kill()
     return spark.range(3)
 
 def own(spark):
@@ -174,7 +181,7 @@ def test_a_session_says_where_it_failed_and_how_its_driver_ended(handle, tmp_pat
     own, typo, killed = results
     assert own == ["ConnectionResetError", "of another server"]
     assert typo[0] == SparkJobException.__name__
-    assert f"line 1 pos 7. Called from {program}, line 21, in typo." in typo[1]
+    assert f"line 1 pos 7. Called from {program}, line 28, in typo." in typo[1]
     assert killed[0] == SparkJobException.__name__
     assert "Spark's driver, a Java process of this task, ended during the work" in killed[1]
     assert "killed by SIGKILL. A process was killed, which a machine or a cluster does when its memory runs out" in killed[1]

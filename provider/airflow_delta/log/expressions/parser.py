@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from airflow_delta.contract.queries import with_escaped_quotes
 from airflow_delta.exceptions import PredicateException
 from airflow_delta.log.expressions.ast import And, Expression, Not, Opaque, Or
 from airflow_delta.log.expressions.functions import NOT_DETERMINISTIC, OF_THE_SESSION, oversized, refused_function
 from airflow_delta.log.expressions.simple import Columns, UnsupportedError, parse_simple
-from airflow_delta.log.expressions.text import bare, escape_doubled_quotes, split, syntax_problem, tree_of
+from airflow_delta.log.expressions.text import bare, split, syntax_problem, tree_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,7 +50,7 @@ def parse_fully(text: str, columns: Columns) -> Expression:
     from sqlglot.errors import SqlglotError
 
     try:
-        return _Parser(text, columns).expression(escape_doubled_quotes(text))
+        return _Parser(text, columns).expression(with_escaped_quotes(text))
     except UnsupportedError as error:
         held = error.node.sql(dialect="spark")
         raise PredicateException(f"The predicate {text!r} contains {held!r}, which is not supported. {_HINT}") from error

@@ -8,7 +8,6 @@ String literals of Spark SQL: what their text means (Spark's ``SparkParserUtils.
 from __future__ import annotations
 
 import re
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -43,20 +42,6 @@ def tree_of(text: str) -> Any:
     if len(statements) != 1 or statements[0] is None:
         raise ParseError("It is not a single expression")
     return statements[0]
-
-
-def escape_doubled_quotes(text: str) -> str:
-    """Return the text with doubled quotes inside strings (``'it''s'``, as in Spark 4.1) escaped with a backslash."""
-    if "''" not in text and '""' not in text:
-        return text
-    parts: list[str] = []
-    start = 0
-    for left, right in pairwise(tokens_of(text)):
-        strings = left.token_type.name == right.token_type.name == "STRING"
-        if strings and left.end + 1 == right.start and text[left.end] == text[right.start]:
-            parts.append(f"{text[start : left.end]}\\{text[left.end]}")
-            start = right.start + 1
-    return "".join(parts) + text[start:]
 
 
 def bare(text: str) -> str:

@@ -11,14 +11,13 @@ import json
 import logging
 import os
 import re
-import socket
 import subprocess
 import sys
 import threading
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
 
@@ -87,9 +86,6 @@ _THROWN = re.compile(r"(?:[\w$]+\.)+[\w$]*(?:Exception|Error|Throwable)\b")
 _REMEMBERED = 20
 _WAIT = 5.0
 """Seconds in which a driver that broke its connection ends."""
-
-_WAIT_FOR_THE_DEAD = 60.0
-"""Seconds for one that has also left its port: on a busy machine, a killed process takes a while to go."""
 
 _driver: DriverLog | None = None
 
@@ -205,15 +201,12 @@ def driver_error(error: BaseException, uri: str = "") -> SparkJobException | Non
     :param uri: the table's location for Spark.
     """
     loaded: Any = sys.modules.get("pyspark.core.context")  # a client of Spark Connect has none
-    gateway = loaded.SparkContext._gateway if loaded is not None else None
-    process = getattr(gateway, "proc", None)
+    process = getattr(loaded.SparkContext._gateway, "proc", None) if loaded is not None else None
     if isinstance(error, DeltaError) or process is None or not _is_of_driver(error):
         return None
-    of_connection = _is_of_connection(error)
-    code = _exit_code(process, _WAIT if of_connection else 0)
-    if code is None and of_connection and not _listens(gateway):
-        code = _exit_code(process, _WAIT_FOR_THE_DEAD)
-    if code is None:
+    try:
+        code = process.wait(_WAIT if _is_of_connection(error) else 0)
+    except subprocess.TimeoutExpired:
         return None
     from airflow_delta.spark.errors import memory_advice, spaced
 
@@ -228,23 +221,6 @@ def driver_error(error: BaseException, uri: str = "") -> SparkJobException | Non
     )
 
 
-def _exit_code(process: Any, timeout: float) -> int | None:
-    with suppress(subprocess.TimeoutExpired):
-        code: int = process.wait(timeout)
-        return code
-    return None
-
-
-def _listens(gateway: Any) -> bool:
-    """Return whether a driver takes connections: one that is busy does, too."""
-    at = gateway.gateway_parameters
-    try:
-        with socket.create_connection((at.address, at.port), timeout=5.0):
-            return True
-    except OSError:
-        return False
-
-
 def _is_of_driver(error: BaseException) -> bool:
     """Return whether an error is one of PySpark, or of a connection."""
     return isinstance(error, ConnectionError | EOFError) or type(error).__module__.startswith(("py4j.", "pyspark."))
@@ -254,7 +230,8 @@ def _is_of_connection(error: BaseException) -> bool:
     """Return whether an error is one of a connection, or was raised after one: the driver may be about to end."""
     seen: BaseException | None = error
     while seen is not None:
-        if isinstance(seen, ConnectionError | EOFError) or type(seen).__name__ == "Py4JNetworkError":
+        # Py4J's plain error: of a call without an answer. What Java threw has classes of its own.
+        if isinstance(seen, ConnectionError | EOFError) or type(seen).__name__ in ("Py4JError", "Py4JNetworkError"):
             return True
         if "SparkContext was shut down" in str(seen.args):
             return True
@@ -367,15 +344,15 @@ class TaskSession(Part):
         return work
 
     def _stop(self, spark: SparkSession) -> None:
-        """Stop the session that this task made; if its driver has ended, there is nothing left to stop."""
-        if not self.task.is_cancelled and not has_ended(spark):
+        """Stop the session that this task made; no error of that takes the place of one that ended the work."""
+        if sys.exception() is None and not self.task.is_cancelled and not has_ended(spark):
             spark.stop()
             return
         try:
             with warnings.catch_warnings(action="ignore"):
                 spark.stop()
         except Exception as error:  # noqa: BLE001 - the error that ended the work says more
-            self.task.log.info("The Spark session did not stop cleanly after its driver had ended: %s", error)
+            self.task.log.info("The Spark session did not stop cleanly after its work had ended: %s", error)
 
     def properties(self) -> dict[str, str]:
         """Return the session's properties as ``@task.pyspark`` does: connection, its extra, then ``config_kwargs``."""
