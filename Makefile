@@ -119,7 +119,7 @@ test-live: $(STAMP) $(SPARK_CLASSES)
 
 # The tool is installed into .cache: only this target needs it.
 test-mutations: $(STAMP)
-	@$(IN_MEMORY) $(BIN)/python tests/faults/mutations.py $(ROOM)
+	@$(IN_MEMORY) $(BIN)/python tests/faults/mutations/mutations.py $(ROOM)
 
 audit: $(STAMP)
 	@$(BIN)/python tests/project/audit.py

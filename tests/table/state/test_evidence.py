@@ -29,7 +29,7 @@ from airflow_delta.table.operations.vacuum.run import HOUR, vacuum
 from airflow_delta.table.state.markers import read_markers
 from airflow_delta.table.state.open_transactions import transaction_state
 from airflow_delta.transaction import CommitPolicy, PostCommitHook
-from faults.pasts import Past, World
+from faults.shared.pasts import Past, World
 from table.flow import Table
 
 
