@@ -248,23 +248,21 @@ def syntax_of(text: str, *, condition: bool = False) -> str | None:
 
     :param condition: whether it has to be a condition.
     """
-    from sqlglot import exp
-    from sqlglot.errors import SqlglotError
-
     from airflow_delta.log.expressions.functions import oversized
-    from airflow_delta.log.expressions.text import syntax_problem, tree_of
+    from airflow_delta.log.expressions.nodes import is_statement, may_be_condition
+    from airflow_delta.log.expressions.text import SqlSyntaxError, tree_of
 
     if (problem := oversized(text)) is not None:
         return problem
     try:
         tree = tree_of(with_escaped_quotes(text))
-    except SqlglotError as error:
-        return f"is not valid Spark SQL: {syntax_problem(error)}"
+    except SqlSyntaxError as error:
+        return f"is not valid Spark SQL: {error}"
     except RecursionError:
         return "is nested too deeply"
-    if isinstance(tree, exp.Query | exp.Command | exp.DDL | exp.DML):
+    if is_statement(tree):
         return "is a statement, not a condition" if condition else "is a statement, not an expression"
-    if condition and isinstance(tree, exp.Alias | exp.Tuple | exp.Star):
+    if condition and not may_be_condition(tree):
         return "is not a condition"
     return None
 

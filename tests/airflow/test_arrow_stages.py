@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -14,7 +15,11 @@ from airflow.sdk import task
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
+from airflow_delta.log import DeltaLog
+from airflow_delta.operators.arrow import DeltaStageArrowOperator
+from airflow_delta.table.start.begin import begin
 from support import readers
+from support.running_tasks import context
 
 HERE = Path(__file__).parent
 
@@ -60,11 +65,9 @@ def test_dag_runs_without_spark_and_without_java(airflow_database, tables, run_d
 def test_reads_are_recorded_for_the_conflict_check(run_dag, tables):
     """The commit of a stage that read rows, or the whole table, knows of it, as for a stage on Spark."""
     from airflow_delta.contract.payloads import DeclaredReads, StagedWrite
-    from airflow_delta.log import DeltaLog
     from airflow_delta.operators.arrow import ArrowTableReader
     from airflow_delta.operators.pyspark import TableReader
     from airflow_delta.table.stage.stage_view import open_stage
-    from airflow_delta.table.start.begin import begin
 
     log = DeltaLog.for_table(f"{tables}/arrow_stages")
     view = open_stage(log, begin(log, transaction_key="reads"), task_id="stage", attempt="1-aaaaaaaa")
@@ -84,6 +87,21 @@ def test_reads_are_recorded_for_the_conflict_check(run_dag, tables):
     assert len(table()) == 4
     assert table.add_reads(staged).reads.whole_table
     assert issubclass(TableReader, ArrowTableReader.__mro__[1])
+
+
+async def slowly(transaction, start, templates_dict):
+    await asyncio.sleep(0)
+    assert templates_dict == {"a": "b"}
+    return pa.table({"id": [start, transaction.read_version]})
+
+
+def test_an_async_function_stages_its_rows(tmp_path, outside_of_the_task_runner):
+    """Its own arguments are bound as Airflow's operator binds them."""
+    handle = begin(DeltaLog.for_table(str(tmp_path / "t")), transaction_key="async")
+    operator = DeltaStageArrowOperator(
+        task_id="rows", python_callable=slowly, transaction=handle.to_dict(), op_kwargs={"start": 7}, templates_dict={"a": "b"}
+    )
+    assert operator.execute(context(operator))["numRecords"] == 2
 
 
 def test_what_a_stage_cannot_be_is_said_when_the_dag_is_parsed():

@@ -298,13 +298,13 @@ class TestOfATableOperator:
     """``spark_submit=`` of the operations; their context is the running task's."""
 
     @pytest.fixture
-    def deletes(self, world):
+    def deletes(self, world, monkeypatch):
         def attempt(work, **kwargs):
-            operator = DeltaDeleteOperator(task_id="delete", spark_submit={}, **kwargs)
-            runner = operator.hold(SparkRunner)
-            runner.run = lambda _log, request, *_given: work(request)
+            operator = DeltaDeleteOperator(task_id="delete", spark_submit={}, package_uri="/p.zip", **kwargs)
+            request = new_request(world)
+            monkeypatch.setattr(SparkSubmitHook, "submit", lambda _hook, _application: work(request))
             with set_current_context(context(operator)):
-                return runner.work_on(world.log, new_request(world))
+                return operator.hold(SparkRunner).work_on(world.log, request)
 
         return attempt
 

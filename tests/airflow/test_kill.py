@@ -22,6 +22,7 @@ from airflow_delta.tasks.spark import earlier_try as kill
 from airflow_delta.tasks.spark.earlier_try import SessionKiller, within
 from airflow_delta.tasks.spark.runner import SparkRunner
 from airflow_delta.tasks.spark.session import TaskSession
+from airflow_delta.tasks.spark.submission import SparkSubmission
 
 GRACE = 5.0
 
@@ -119,7 +120,10 @@ def test_a_submitted_application_is_ended_within_the_grace_time():
         threading.Event().wait(60)
         ended.set()
 
-    runner._submitting = SimpleNamespace(on_kill=hangs)
+    runner._submission = SparkSubmission(
+        task=operator, log=None, request=None, application="job.py", spark_conn_id="spark_default"
+    )
+    runner._submission.use(SimpleNamespace(on_kill=hangs))
     operator.on_kill()
     assert asked.is_set()
     assert not ended.is_set()

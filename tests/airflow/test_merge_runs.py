@@ -140,4 +140,4 @@ def test_a_function_as_source(spark):
     """Airflow calls what it finds in a template field: the function must not be in one."""
     operator = DeltaMergeOperator(task_id="merged", table="t", condition="true", source=lambda session: session.range(1))
     operator.render_template_fields({})
-    assert operator.source(spark).collect() == [(0,)]
+    assert operator.source(spark, None).collect() == [(0,)]

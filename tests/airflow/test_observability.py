@@ -148,8 +148,8 @@ class TestMetrics:
 
             plans = 0
 
-            def plan(self, stage):
-                planned = super().plan(stage)
+            def plan_stage(self, stage):
+                planned = super().plan_stage(stage)
                 type(self).plans += 1
                 if type(self).plans == 1:
                     deltalake.write_deltalake(uri, pa.table({"id": [2], "n": [2]}), mode="append")

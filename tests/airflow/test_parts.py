@@ -18,8 +18,8 @@ from support.versions import MAPPED_TASKS_HAVE_THE_DEFAULTS_OF_THEIR_CLASS
 
 from .test_templates import CLASSES, documented
 
-DEPTH = 3
-"""Classes of ours that an operator may be: itself, the base of its family, and the base of all."""
+DEPTH = 4
+"""Classes of ours that an operator may be: itself, the base of its family, the template of all stages, and the base of all."""
 
 
 @pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
@@ -36,6 +36,16 @@ def test_every_parameter_is_documented(kind):
     inherited = {"self", "kwargs", "python_callable", "op_args", "op_kwargs", "retry_policy"}
     refused = {"source"} if issubclass(kind, DeltaMergePySparkOperator) else set()
     assert {*named} - inherited - refused <= {*documented(kind)}
+
+
+STAGES = [kind for kind in CLASSES if getattr(kind, "transaction_role", None) == "stage"]
+
+
+@pytest.mark.parametrize("kind", STAGES, ids=lambda kind: kind.__name__)
+def test_every_stage_runs_the_template(kind):
+    """Opening, the look whether it is done, and the report are the same for all; Airflow's decorated classes call it."""
+    assert len(STAGES) > 12
+    assert [base.__name__ for base in kind.__mro__ if _is_ours(base) and "execute" in vars(base)] == ["StageOperator"]
 
 
 def _is_ours(base: type) -> bool:

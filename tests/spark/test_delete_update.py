@@ -203,6 +203,12 @@ def test_stages_on_top_of_each_other(table, configuration):
     assert rows(table) == []
 
 
+def test_exists_of_an_array_is_no_subquery(table):
+    two_files(table)
+    table.run(plan_update, set={"v": "CAST(exists(array(id, 2L), x -> x = 3) AS INT)"}, predicate="id IN (3, 4)")
+    assert {r[0]: r[1] for r in rows(table) if r[0] in (3, 4)} == {3: 1, 4: 0}
+
+
 def test_rows_of_a_new_table_change_before_anybody_sees_them(table):
     handle = table.begin(configuration=DV)
     added = table.stage(handle, "SELECT id, CAST(id AS INT) v FROM range(0, 10, 1, 1)", task_id="add")

@@ -95,7 +95,7 @@ def winner_of(name: str, level: str) -> tuple[list[Any], Operation]:
         "stats 1": ([add("a", part=1, **MOVED)], Operation.compute_stats()),
         "alter": ([table_metadata(level, description="new")], Operation.set_table_properties({"k": "v"})),
         "same metadata": ([table_metadata(level)], Operation.set_table_properties({"k": "v"})),
-        "upgrade": ([UPGRADED], Operation.upgrade_protocol({})),
+        "upgrade": ([UPGRADED], Operation("UPGRADE PROTOCOL", {"newProtocol": {}})),
         "drop": ([DROPPED], Operation("DROP FEATURE")),
         "empty": ([], Operation.vacuum_end("COMPLETED")),
         "same app": ([txn("app", 1)], Operation.manual_update()),
@@ -188,7 +188,7 @@ def add_constraint(transaction: Any, level: str) -> tuple[list[Any], Operation]:
 
 
 def upgrade_protocol(transaction: Any, level: str) -> tuple[list[Any], Operation]:
-    return [UPGRADED], Operation.upgrade_protocol({})
+    return [UPGRADED], Operation("UPGRADE PROTOCOL", {"newProtocol": {}})
 
 
 def drop_feature(transaction: Any, level: str) -> tuple[list[Any], Operation]:

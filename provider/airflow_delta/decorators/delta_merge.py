@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from airflow.sdk.bases.decorator import Task
 
 
-class _DeltaMergeDecoratedOperator(DecoratedOperator, DeltaMergePySparkOperator):
+class _DeltaMergeDecoratedOperator(DecoratedOperator, DeltaMergePySparkOperator):  # type: ignore[misc] # Airflow's execute calls ours
     custom_operator_name = "@task.delta_merge"
     template_fields = DeltaMergePySparkOperator.template_fields
     __init__ = decorated_init

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from airflow.sdk.bases.decorator import Task
 
 
-class _DeltaStageDecoratedOperator(DecoratedOperator, DeltaStagePySparkOperator):
+class _DeltaStageDecoratedOperator(DecoratedOperator, DeltaStagePySparkOperator):  # type: ignore[misc] # Airflow's execute calls ours
     custom_operator_name = "@task.delta_stage"
     template_fields = DeltaStagePySparkOperator.template_fields
     __init__ = decorated_init
 
 
-class _DeltaArrowStageDecoratedOperator(DecoratedOperator, DeltaStageArrowOperator):
+class _DeltaArrowStageDecoratedOperator(DecoratedOperator, DeltaStageArrowOperator):  # type: ignore[misc] # Airflow's execute calls ours
     custom_operator_name = "@task.delta_stage"
     template_fields = DeltaStageArrowOperator.template_fields
     __init__ = decorated_init

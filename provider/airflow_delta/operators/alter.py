@@ -45,7 +45,7 @@ class DeltaAlterTableOperator(DeltaTableOperator):
             if isinstance(change, Mapping) and is_literal(change.get("change")):
                 yield from () if (problem := kind_problem(change)) is None else (problem,)
 
-    def plan(self, stage: StageView) -> SparkWork | StagedWrite:
+    def plan_stage(self, stage: StageView) -> SparkWork | StagedWrite:
         """Return the staged write, or what Spark has to check first."""
         from airflow_delta.table.stage.plan_table import plan_alter
 

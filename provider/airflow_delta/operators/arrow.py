@@ -13,14 +13,17 @@ from airflow_delta.contract.choices import Given, check_literals, is_literal
 from airflow_delta.contract.options import COMPARES, REPLACEMENTS, check_writer_options, writer_option_problem
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.frames import ROW_LIMIT
-from airflow_delta.operators.pyspark import authors_own, call_injected, without_injected
-from airflow_delta.tasks.base import DeltaOperator, Parts, templated
-from airflow_delta.tasks.stage_work import STAGE_COLOR, GivenTable, StageReadRecorder, StageWork, change_bounds, drift_told
+from airflow_delta.operators.pyspark import authors_own, call_function, without_injected
+from airflow_delta.tasks.base import Parts, templated
+from airflow_delta.tasks.stage_work import GivenTable, StageOperator, StageReadRecorder, StageWork, change_bounds
 from airflow_delta.tasks.write_options import WriteOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from airflow.sdk import Context
+
+    from airflow_delta.contract.request import StageReport, StageRequest
+    from airflow_delta.log.delta_log import DeltaLog
+    from airflow_delta.table.stage.stage_view import SparkWork, StageView
 
 
 class ArrowTableReader(StageReadRecorder):
@@ -63,7 +66,7 @@ class ArrowTableReader(StageReadRecorder):
         return read_changes(self._stage.log, **change_bounds(start, end), limit=limit, snapshot=self._stage.snapshot).to_table()
 
 
-class DeltaStageArrowOperator(DeltaOperator, PythonOperator):
+class DeltaStageArrowOperator(StageOperator, PythonOperator):
     """Call a function and stage the rows that it returns, without Spark and without Java.
 
     The function returns a pyarrow Table or RecordBatchReader, a pandas or a Polars frame; a reader is written as it is read. It
@@ -81,9 +84,6 @@ class DeltaStageArrowOperator(DeltaOperator, PythonOperator):
 
     parts: ClassVar[Parts] = (StageWork, GivenTable, WriteOptions)
     template_fields: Sequence[str] = (*templated(parts), "write_options", *PythonOperator.template_fields)
-    transaction_role: ClassVar[str] = "stage"
-    changes_table: ClassVar[bool] = False
-    ui_color = STAGE_COLOR
 
     def __init__(
         self,
@@ -116,28 +116,22 @@ class DeltaStageArrowOperator(DeltaOperator, PythonOperator):
                 problem = writer_option_problem(str(name), value)
                 yield from () if problem is None else (f"it has {problem}.",)
 
-    def execute(self, context: Context) -> Any:
-        """Return the staged write; raises as :func:`airflow_delta.table.arrow.stage_rows.stage_arrow` does."""
-        self._work = self.hold(StageWork)
-        self._work.open(context)
-        if (done := self._work.report_if_committed(WriteOptions.of(self).mode)) is not None:
-            return done
-        return super().execute(context)
+    def table_uri(self, log: DeltaLog) -> str | None:
+        """Return the worker's URI: the worker itself writes."""
+        return log.uri
 
-    def execute_callable(self) -> Any:
-        """Run the function, write its rows, and turn the files into staged actions."""
-        from airflow_delta.table.arrow.stage_rows import check_possible, stage_arrow
-        from airflow_delta.table.stage.write.collect import collect_stage
-        from airflow_delta.table.stage.write.plan import plan_stage
+    def plan_stage(self, stage: StageView) -> SparkWork:
+        """Plan the write, and refuse one that needs Spark."""
+        from airflow_delta.table.arrow.stage_rows import check_possible
 
-        work = self._work
-        stage = work.view(work.log.uri)
-        request = plan_stage(stage, **WriteOptions.of(self).options(), options=self.write_options)
-        check_possible(request)
-        work.tell_plan(request)
-        table = ArrowTableReader(stage)
-        injected = {"table": table, "transaction": work.handle}
-        rows = call_injected(self.python_callable, self.op_args, self.op_kwargs, injected)
-        with drift_told(work.context, stage.handle):
-            report = stage_arrow(stage.log, rows, request)
-        return work.report(table.add_reads(work.collected(lambda: collect_stage(stage, request, report))))
+        planned = WriteOptions.of(self).plan(stage, options=self.write_options)
+        check_possible(planned.request)
+        return planned
+
+    def work(self, stage: StageView, request: StageRequest) -> tuple[StageRequest, StageReport]:
+        """Call the function and write its rows; raises as :func:`airflow_delta.table.arrow.stage_rows.stage_arrow` does."""
+        from airflow_delta.table.arrow.stage_rows import stage_arrow
+
+        self._reads = table = ArrowTableReader(stage)
+        rows = call_function(self, {"table": table, "transaction": stage.handle})
+        return request, stage_arrow(stage.log, rows, request)

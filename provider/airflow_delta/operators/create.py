@@ -10,13 +10,13 @@ from airflow_delta.tasks.identity import column_names
 from airflow_delta.tasks.lineage import withdraw_default_outlets
 from airflow_delta.tasks.operation import DeltaTableOperator
 from airflow_delta.tasks.own_transaction import OwnTransaction
-from airflow_delta.tasks.stage_work import StageWork
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_delta.contract.payloads import StagedWrite
     from airflow_delta.table.stage.stage_view import StageView
+    from airflow_delta.tasks.stage_work import StageWork
 
 
 class DeltaCreateTableOperator(DeltaTableOperator):
@@ -69,7 +69,7 @@ class DeltaCreateTableOperator(DeltaTableOperator):
         self.description = description
         check_choices(self, self.choices)
 
-    def plan(self, stage: StageView) -> StagedWrite:
+    def plan_stage(self, stage: StageView) -> StagedWrite:
         """Stage the new table."""
         from airflow_delta.table.stage.plan_table import plan_create
 
@@ -83,23 +83,22 @@ class DeltaCreateTableOperator(DeltaTableOperator):
             mode=self.mode,
         )
 
-    def execute(self, context: Context) -> Any:
-        """Return the staged write or the result of the commit; ``create_if_not_exists`` does not commit to an existing table.
+    def run_alone(self, work: StageWork, context: Context) -> Any:
+        """Return the result of the commit; ``create_if_not_exists`` does not commit to an existing table.
 
         :raises DeltaTableAlreadyExistsException: if the table exists and is not to be replaced.
         :raises DeltaTableNotFoundException: if there is no table to replace.
         """
-        alone = StageWork.of(self).transaction is None
-        if alone and self.mode == "create_if_not_exists" and (found := self._existing()) is not None:
+        if self.mode == "create_if_not_exists" and (found := self._existing(work)) is not None:
             withdraw_default_outlets(self)
             return found
-        return super().execute(context)
+        return super().run_alone(work, context)
 
-    def _existing(self) -> dict[str, Any] | None:
+    def _existing(self, work: StageWork) -> dict[str, Any] | None:
         """Return the existing table in the form of a commit result; ``None`` if there is none."""
         from airflow_delta.table.state.commit_result import result_of_existing
 
-        log = OwnTransaction.of(self).log(StageWork.of(self).delta_conn_id)
+        log = OwnTransaction.of(self).log(work.delta_conn_id)
         snapshot = log.update()
         if snapshot.version < 0:
             return None

@@ -38,7 +38,7 @@ class DeltaDeleteOperator(DeltaTableOperator):
         check_writer_options(write_options, whose=f"The task {self.task_id!r}")
         self.write_options = write_options
 
-    def plan(self, stage: StageView) -> SparkWork | StagedWrite:
+    def plan_stage(self, stage: StageView) -> SparkWork | StagedWrite:
         """Plan the DELETE."""
         from airflow_delta.table.operations.rewrite.update import plan_delete
 
@@ -85,7 +85,7 @@ class DeltaUpdateOperator(DeltaTableOperator):
         check_writer_options(write_options, whose=f"The task {self.task_id!r}")
         self.write_options = write_options
 
-    def plan(self, stage: StageView) -> SparkWork | StagedWrite:
+    def plan_stage(self, stage: StageView) -> SparkWork | StagedWrite:
         """Plan the UPDATE."""
         from airflow_delta.table.operations.rewrite.update import plan_update
 
@@ -103,7 +103,7 @@ class DeltaTruncateOperator(DeltaTableOperator):
     The parameters are those of :class:`~airflow_delta.tasks.operation.DeltaTableOperator`.
     """
 
-    def plan(self, stage: StageView) -> SparkWork | StagedWrite:
+    def plan_stage(self, stage: StageView) -> SparkWork | StagedWrite:
         """Plan the TRUNCATE."""
         from airflow_delta.table.operations.rewrite.update import plan_truncate
 

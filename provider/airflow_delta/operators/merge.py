@@ -19,18 +19,16 @@ from airflow_delta.contract.operations import (
 )
 from airflow_delta.contract.options import CONNECTION, check_is_query, check_source, check_writer_options
 from airflow_delta.exceptions import DeltaIllegalArgumentException
-from airflow_delta.operators.pyspark import TableReader, call_injected, without_injected
+from airflow_delta.operators.pyspark import TableReader, call_function, without_injected
 from airflow_delta.tasks.base import TABLE_VIEW, Part, Parts, not_a_dataframe, templated
 from airflow_delta.tasks.operation import SPARK_OPERATION, DeltaTableOperator
 from airflow_delta.tasks.spark.runner import SparkRunner
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
     from pyspark.sql import DataFrame, SparkSession
 
     from airflow_delta.contract.payloads import StagedWrite
     from airflow_delta.table.stage.stage_view import SparkWork, StageView
-    from airflow_delta.tasks.stage_work import StageWork
 
 __all__ = [
     "DeltaMergeOperator",
@@ -142,26 +140,19 @@ class DeltaMergeOperator(DeltaTableOperator):
         # Airflow would call a function in a template field.
         self.merge_source = None if callable(source) else source
         self._source_function = source if callable(source) else None
-        self._reader: TableReader | None = None
 
-    def plan(self, stage: StageView) -> SparkWork | StagedWrite:
+    def plan_stage(self, stage: StageView) -> SparkWork | StagedWrite:
         """Plan the MERGE."""
-        self._planned = stage
         return MergeStatement.of(self).plan(stage, self._named_source())
 
-    def _stage(self, work: StageWork) -> StagedWrite:
-        self._reader = None
-        staged = super()._stage(work)
-        return staged if self._reader is None else self._reader.add_reads(staged)
-
-    def source(self, spark: SparkSession) -> DataFrame | None:
+    def source(self, spark: SparkSession, stage: StageView) -> DataFrame | None:
         """Return the source for an in-process session; ``None`` if the request names it."""
         if self._source_function is not None:
             return self._source_function(spark)
         named = self._named_source()
         if named is not None and reads_table(named):
-            self._reader = TableReader(spark, self._planned)
-            self._reader.as_view(TABLE_VIEW)
+            self._reads = reader = TableReader(spark, stage)
+            reader.as_view(TABLE_VIEW)
         if named is None or not named.get(CONNECTION):
             return None
         from airflow_delta.spark.job import read_source
@@ -224,40 +215,25 @@ class DeltaMergePySparkOperator(DeltaTableOperator, PythonOperator):
         super().__init__(python_callable=without_injected(python_callable), **kwargs)
         check_writer_options(MergeStatement.of(self).options, whose=f"The task {self.task_id!r}")
         self.merge_source = source
-        self._reader: TableReader | None = None
         if source is not None or SparkRunner.of(self).submits:
             raise DeltaIllegalArgumentException(
                 f"The task {self.task_id!r} merges what its function returns: it takes no source, spark_submit or application. "
                 "Use DeltaMergeOperator."
             )
 
-    def execute(self, context: Context) -> Any:
-        """Return the staged write, or the result of the commit.
-
-        :raises DeltaConcurrentModificationException: if another commit conflicts and no restart is left.
-        """
-        self.op_kwargs = self.determine_kwargs({**context, **self.op_kwargs})
-        return DeltaTableOperator.execute(self, context)  # not the one of PythonOperator
-
-    def plan(self, stage: StageView) -> SparkWork | StagedWrite:
+    def plan_stage(self, stage: StageView) -> SparkWork | StagedWrite:
         """Plan the MERGE."""
-        self._planned = stage
         return MergeStatement.of(self).plan(stage, None)
 
-    def _stage(self, work: StageWork) -> StagedWrite:
-        staged = super()._stage(work)
-        return staged if self._reader is None else self._reader.add_reads(staged)
-
-    def source(self, spark: SparkSession) -> DataFrame:
+    def source(self, spark: SparkSession, stage: StageView) -> DataFrame:
         """Return what the function returns.
 
         :raises DeltaIllegalArgumentException: if it is not a DataFrame.
         """
         from pyspark.sql import DataFrame
 
-        self._reader = TableReader(spark, self._planned)
-        injected = {"spark": spark, "table": self._reader, "transaction": self._planned.handle}
-        result = call_injected(self.python_callable, self.op_args, self.op_kwargs, injected)
+        self._reads = reader = TableReader(spark, stage)
+        result = call_function(self, {"spark": spark, "table": reader, "transaction": stage.handle})
         if not isinstance(result, DataFrame):
             raise not_a_dataframe(self.task_id, result, "to merge")
         return result

@@ -69,7 +69,7 @@ class RewriteWork(Part):
         given = (StageWork.of(task).transaction, own.transaction_key, own.app_id, own.txn_version)
         return all(value is None for value in given)
 
-    def execute(self, context: Context, select: Select) -> dict[str, Any]:
+    def run(self, context: Context, select: Select) -> dict[str, Any]:
         """Rewrite in one commit for each ``batch_size``.
 
         :param select: returns what to rewrite at the version that was read.
@@ -127,16 +127,16 @@ class DeltaOptimizeOperator(DeltaTableOperator):
         self.min_file_size = min_file_size
         self.max_deleted_rows_ratio = max_deleted_rows_ratio
 
-    def execute(self, context: Context) -> Any:
-        """Return the staged write, or the :class:`~airflow_delta.table.state.commit_result.OptimizeResult` as JSON.
+    def run_alone(self, work: StageWork, context: Context) -> Any:
+        """Return the :class:`~airflow_delta.table.state.commit_result.OptimizeResult` as JSON, or the result of the commit.
 
         :raises DeltaConcurrentModificationException: if another commit has removed a file that was rewritten, or rows of it.
         """
         if RewriteWork.is_alone(self):
-            return self.hold(RewriteWork).execute(context, self.select)
-        return super().execute(context)
+            return self.hold(RewriteWork).run(context, self.select)
+        return super().run_alone(work, context)
 
-    def plan(self, stage: StageView) -> SparkWork | StagedWrite:
+    def plan_stage(self, stage: StageView) -> SparkWork | StagedWrite:
         """Plan the OPTIMIZE as a stage."""
         from airflow_delta.table.operations.optimize.plan import plan_optimize
 
@@ -169,16 +169,16 @@ class DeltaReorgOperator(DeltaTableOperator):
     template_fields: Sequence[str] = templated(parts)
     template_fields_renderers = SparkRunner.template_fields_renderers
 
-    def execute(self, context: Context) -> Any:
-        """Return the staged write, or the :class:`~airflow_delta.table.state.commit_result.OptimizeResult` as JSON.
+    def run_alone(self, work: StageWork, context: Context) -> Any:
+        """Return the :class:`~airflow_delta.table.state.commit_result.OptimizeResult` as JSON, or the result of the commit.
 
         :raises DeltaConcurrentModificationException: if another commit has removed a file that was rewritten, or rows of it.
         """
         if RewriteWork.is_alone(self):
-            return self.hold(RewriteWork).execute(context, self.select)
-        return super().execute(context)
+            return self.hold(RewriteWork).run(context, self.select)
+        return super().run_alone(work, context)
 
-    def plan(self, stage: StageView) -> SparkWork | StagedWrite:
+    def plan_stage(self, stage: StageView) -> SparkWork | StagedWrite:
         """Plan the REORG as a stage."""
         from airflow_delta.table.operations.optimize.plan import plan_reorg
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
 import json
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -12,17 +14,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.providers.standard.operators.python import PythonOperator
 
 from airflow_delta.contract.options import check_writer_options
-from airflow_delta.tasks.base import DeltaOperator, Parts, not_a_dataframe, templated
+from airflow_delta.tasks.base import Parts, not_a_dataframe, templated
 from airflow_delta.tasks.spark.progress import spark_work
 from airflow_delta.tasks.spark.session import TaskSession
-from airflow_delta.tasks.stage_work import STAGE_COLOR, GivenTable, StageReadRecorder, StageWork, change_bounds, drift_told
+from airflow_delta.tasks.stage_work import GivenTable, StageOperator, StageReadRecorder, StageWork, change_bounds
 from airflow_delta.tasks.write_options import WriteOptions
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
     from pyspark.sql import DataFrame, SparkSession
 
-    from airflow_delta.table.stage.stage_view import StageView
+    from airflow_delta.contract.request import StageReport, StageRequest
+    from airflow_delta.table.stage.stage_view import SparkWork, StageView
 
 INJECTED = ("spark", "table", "transaction")
 """Parameters of the callable that the task fills in."""
@@ -93,7 +95,38 @@ class TableReader(StageReadRecorder):
         rows.createOrReplaceTempView(name)
 
 
-class DeltaStagePySparkOperator(DeltaOperator, PythonOperator):
+class DataFrameStage(StageOperator):
+    """Base of the stages whose rows are a DataFrame of a session of the task.
+
+    A subclass has the parts :class:`~airflow_delta.tasks.write_options.WriteOptions` and
+    :class:`~airflow_delta.tasks.spark.session.TaskSession`.
+    """
+
+    write_options: Mapping[str, Any] | None
+
+    @abstractmethod
+    def rows(self, spark: SparkSession, table: TableReader) -> DataFrame:
+        """Return the rows to write."""
+
+    def plan_stage(self, stage: StageView) -> SparkWork:
+        """Plan the write."""
+        return WriteOptions.of(self).plan(stage, options=self.write_options)
+
+    def work(self, stage: StageView, request: StageRequest) -> tuple[StageRequest, StageReport]:
+        """Write the rows, in the session that has made them.
+
+        :raises SchemaMismatchException: if they do not fit the table.
+        """
+        from airflow_delta.spark.stage import stage_dataframe
+
+        with self.hold(TaskSession).session(stage.log) as spark:
+            self._reads = table = TableReader(spark, stage)
+            found = self.rows(spark, table)
+            with spark_work(self.log, stage.log, request, session=spark):
+                return request, stage_dataframe(spark, found, request)
+
+
+class DeltaStagePySparkOperator(DataFrameStage, PythonOperator):
     """Call a function with a Spark session and stage the DataFrame that it returns.
 
     The function may name ``spark`` (the session), ``table`` (a :class:`TableReader`) and ``transaction`` (the handle) among its
@@ -110,9 +143,6 @@ class DeltaStagePySparkOperator(DeltaOperator, PythonOperator):
 
     parts: ClassVar[Parts] = (StageWork, GivenTable, WriteOptions, TaskSession)
     template_fields: Sequence[str] = (*templated(parts), "write_options", *PythonOperator.template_fields)
-    transaction_role: ClassVar[str] = "stage"
-    changes_table: ClassVar[bool] = False
-    ui_color = STAGE_COLOR
 
     def __init__(
         self,
@@ -126,59 +156,17 @@ class DeltaStagePySparkOperator(DeltaOperator, PythonOperator):
         check_writer_options(write_options, whose=f"The task {self.task_id!r}")
         self.write_options = write_options
 
-    def execute(self, context: Context) -> Any:
-        """Return the staged write.
+    def rows(self, spark: SparkSession, table: TableReader) -> DataFrame:
+        """Return what the function returns.
 
-        :raises DeltaIllegalArgumentException: if the function does not return a DataFrame.
-        :raises SchemaMismatchException: if the DataFrame does not fit the table.
+        :raises DeltaIllegalArgumentException: if it is not a DataFrame.
         """
-        self._work = self.hold(StageWork)
-        self._work.open(context)
-        if (done := self._work.report_if_committed(WriteOptions.of(self).mode)) is not None:
-            return done
-        return super().execute(context)
-
-    def execute_callable(self) -> Any:
-        """Run the function in a session, write its DataFrame, and turn the files into staged actions."""
-
-        def rows(spark: SparkSession, table: TableReader) -> DataFrame:
-            injected = {"spark": spark, "table": table, "transaction": self._work.handle}
-            return self._dataframe(call_injected(self.python_callable, self.op_args, self.op_kwargs, injected))
-
-        return stage_dataframe_of(self, self._work, self.write_options, rows)
-
-    def _dataframe(self, result: Any) -> DataFrame:
         from pyspark.sql import DataFrame
 
+        result = call_function(self, {"spark": spark, "table": table, "transaction": self.opened.handle})
         if not isinstance(result, DataFrame):
             raise not_a_dataframe(self.task_id, result, "to write")
         return result
-
-
-def stage_dataframe_of(
-    task: DeltaOperator,
-    work: StageWork,
-    write_options: Mapping[str, Any] | None,
-    rows: Callable[[SparkSession, TableReader], DataFrame],
-) -> Mapping[str, Any]:
-    """Write what a function of a session and of the table returns, and return the report of the stage.
-
-    :param task: has the parts :class:`WriteOptions` and :class:`TaskSession`.
-    """
-    from airflow_delta.spark.stage import stage_dataframe
-    from airflow_delta.table.stage.write.collect import collect_stage
-    from airflow_delta.table.stage.write.plan import plan_stage
-
-    session = task.hold(TaskSession)
-    stage = work.view(session.spark_table_uri)
-    request = plan_stage(stage, **WriteOptions.of(task).options(), options=write_options)
-    work.tell_plan(request)
-    with session.session(stage.log) as spark:
-        table = TableReader(spark, stage)
-        found = rows(spark, table)
-        with drift_told(work.context, stage.handle), spark_work(task.log, stage.log, request, session=spark):
-            report = stage_dataframe(spark, found, request)
-    return work.report(table.add_reads(work.collected(lambda: collect_stage(stage, request, report))))
 
 
 def without_injected(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -224,3 +212,15 @@ def call_injected(
         elif parameter.kind is not parameter.KEYWORD_ONLY:
             positional.append(parameter.default)
     return original(*positional, **named)
+
+
+def call_function(stage: Any, injected: Mapping[str, Any]) -> Any:
+    """Call the function of a stage with its own arguments, bound as Airflow's operator binds them, and the injected values.
+
+    An async function is awaited.
+
+    :param stage: a :class:`~airflow_delta.tasks.stage_work.StageOperator` that is a ``PythonOperator``.
+    """
+    context = {**stage.opened.context, **stage.op_kwargs, "templates_dict": stage.templates_dict}
+    result = call_injected(stage.python_callable, stage.op_args, stage.determine_kwargs(context), injected)
+    return asyncio.run(result) if inspect.iscoroutine(result) else result

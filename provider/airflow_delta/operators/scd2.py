@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from airflow_delta.contract.operations import HistoryColumns
     from airflow_delta.contract.payloads import StagedWrite
     from airflow_delta.table.stage.stage_view import SparkWork, StageView
-    from airflow_delta.tasks.stage_work import StageWork
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -134,41 +133,33 @@ class DeltaScd2MergeOperator(DeltaTableOperator):
         self.merge_source = None if callable(source) else source
         self._source_function = source if callable(source) else None
         self.write_options = write_options
-        self._reader: TableReader | None = None
 
-    def plan(self, stage: StageView) -> SparkWork | StagedWrite:
+    def plan_stage(self, stage: StageView) -> SparkWork | StagedWrite:
         """Plan the MERGE."""
         from airflow_delta.table.operations.merge.history import plan_history
 
-        self._planned, self._columns = stage, HistoryOptions.of(self).columns(stage)
+        self._columns = HistoryOptions.of(self).columns(stage)
         return plan_history(stage, self._columns, self.write_options)
 
-    def _stage(self, work: StageWork) -> StagedWrite:
-        self._reader = None
-        staged = super()._stage(work)
-        return staged if self._reader is None else self._reader.add_reads(staged)
-
-    def source(self, spark: SparkSession) -> DataFrame:
+    def source(self, spark: SparkSession, stage: StageView) -> DataFrame:
         """Return the versions that begin, change and go."""
         from airflow_delta.contract.schema import parse_struct
         from airflow_delta.spark.history import History
         from airflow_delta.spark.read import read_scan_plan
         from airflow_delta.table.stage.scan import plan_scan
 
-        stage, options = self._planned, HistoryOptions.of(self)
-        rows = self._rows(spark)
-        if options.full_snapshot:
-            self._reader = self._reader or TableReader(spark, stage)
-            table = self._reader()
-        else:  # the MERGE has read the rows with the keys of its source, and these are of the same keys
-            table = read_scan_plan(spark, plan_scan(stage))
+        options, reader = HistoryOptions.of(self), TableReader(spark, stage)
+        self._reads = reader
+        rows = self._rows(spark, reader)
+        # The MERGE has read the rows with the keys of its source, and without a full snapshot these are of the same keys.
+        table = reader() if options.full_snapshot else read_scan_plan(spark, plan_scan(stage))
         schema = parse_struct(stage.target.schema_string or "")
         history = History(self._columns, schema, table=stage.log.uri, version=stage.handle.read_version)
         return history.source(
             table, rows, effective_at=options.effective_at, deleted=options.deleted, full_snapshot=options.full_snapshot
         )
 
-    def _rows(self, spark: SparkSession) -> DataFrame:
+    def _rows(self, spark: SparkSession, reader: TableReader) -> DataFrame:
         from airflow_delta.spark.job import read_source
 
         if self._source_function is not None:
@@ -177,8 +168,7 @@ class DeltaScd2MergeOperator(DeltaTableOperator):
         check_is_query(self.merge_source, whose=f"the task {self.task_id!r}")
         named = dict(self.merge_source) if isinstance(self.merge_source, Mapping) else {"sql": self.merge_source}
         if reads_table(named):
-            self._reader = TableReader(spark, self._planned)
-            self._reader.as_view(TABLE_VIEW)
+            reader.as_view(TABLE_VIEW)
         conn_id = named.get(CONNECTION)
         secrets = source_options(str(conn_id), str(named.get("format", "parquet"))) if conn_id else {}
         rows = read_source(spark, named, secrets)

@@ -7,20 +7,19 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_delta.contract.options import check_source, check_writer_options
 from airflow_delta.exceptions import DeltaIllegalArgumentException
-from airflow_delta.operators.pyspark import TableReader, stage_dataframe_of
-from airflow_delta.tasks.base import TABLE_VIEW, DeltaOperator, Parts, templated
+from airflow_delta.operators.pyspark import DataFrameStage, TableReader
+from airflow_delta.tasks.base import TABLE_VIEW, Parts, templated
 from airflow_delta.tasks.spark.session import TaskSession
-from airflow_delta.tasks.stage_work import STAGE_COLOR, GivenTable, StageWork
+from airflow_delta.tasks.stage_work import GivenTable, StageWork
 from airflow_delta.tasks.write_options import WriteOptions
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
     from pyspark.sql import DataFrame, SparkSession
 
-    from airflow_delta.table.stage.write.sql_query import SqlQuery
+    from airflow_delta.table.stage.stage_view import SparkWork, StageView
 
 
-class DeltaStageSqlOperator(DeltaOperator):
+class DeltaStageSqlOperator(DataFrameStage):
     """Run a Spark SQL query and stage its rows.
 
     ``{{ table }}`` in the SQL is a view of the table at the version that the transaction reads, or as the stages of ``after``
@@ -45,9 +44,6 @@ class DeltaStageSqlOperator(DeltaOperator):
     template_fields_renderers: ClassVar[dict[str, str]] = {"sql": "sql", "where": "sql", "parameters": "json"}
     template_ext: Sequence[str] = (".sql",)
     sql_fields: ClassVar[tuple[str, ...]] = ("sql",)
-    transaction_role: ClassVar[str] = "stage"
-    changes_table: ClassVar[bool] = False
-    ui_color = STAGE_COLOR
 
     def __init__(
         self,
@@ -66,33 +62,32 @@ class DeltaStageSqlOperator(DeltaOperator):
         self.where = where
         self.write_options = write_options
 
-    def execute(self, context: Context) -> Any:
-        """Return the staged write.
+    def plan_stage(self, stage: StageView) -> SparkWork:
+        """Check the query, and plan the write.
 
         :raises DeltaAnalysisException: if the SQL is not one query after statements that prepare it.
-        :raises DeltaTableNotFoundException: if it names ``{{ table }}``, and there is neither a table nor a schema.
-        :raises SchemaMismatchException: if the rows do not fit the table.
         """
         from airflow_delta.table.stage.write.sql_query import SqlQuery
 
-        work = self.hold(StageWork)
-        work.open(context)
-        if (done := work.report_if_committed(WriteOptions.of(self).mode)) is not None:
-            return done
-        query = SqlQuery.parse(self.sql, whose=self._whose)
+        self._query = query = SqlQuery.parse(self.sql, whose=self._whose)
         if self.where is not None and not query.mentions(TABLE_VIEW):
             raise DeltaIllegalArgumentException(
                 f"where={self.where!r} of {self._whose} says which rows {{{{ table }}}} has, and its SQL does not name it. Write "
                 "the condition into the query, or read the table with {{ table }}."
             )
-        return stage_dataframe_of(self, work, self.write_options, lambda spark, table: self._rows(spark, table, query))
+        return super().plan_stage(stage)
 
-    def _rows(self, spark: SparkSession, table: TableReader, query: SqlQuery) -> DataFrame:
+    def rows(self, spark: SparkSession, table: TableReader) -> DataFrame:
+        """Return the rows of the query.
+
+        :raises DeltaTableNotFoundException: if it names ``{{ table }}``, and there is neither a table nor a schema.
+        """
         from pyspark.errors import ParseException
 
         from airflow_delta.spark.queries import run_query
         from airflow_delta.table.stage.write.sql_query import not_a_query
 
+        query = self._query
         if query.mentions(TABLE_VIEW):
             table.as_view(TABLE_VIEW, self.where)
         try:

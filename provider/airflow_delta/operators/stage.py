@@ -2,32 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 
 from airflow_delta.contract.options import check_writer_options
-from airflow_delta.exceptions import DeltaError, DeltaIllegalStateException
-from airflow_delta.tasks.base import DeltaOperator, Parts, templated
-from airflow_delta.tasks.spark.application_output import ApplicationOutput
-from airflow_delta.tasks.spark.earlier_try import (
-    REQUEST_KEY,
-    WAIT,
-    EarlierTry,
-    earlier_try,
-    inputs_of,
-    note_request,
-    noted_directory,
-    within,
-)
-from airflow_delta.tasks.spark.progress import spark_work
-from airflow_delta.tasks.spark.properties import check_submission, properties_file, submit_defaults
-from airflow_delta.tasks.spark.runner import cause_of, close_pipe
+from airflow_delta.tasks.base import Parts, templated
+from airflow_delta.tasks.spark.properties import check_submission
 from airflow_delta.tasks.spark.source_options import mask_settings
-from airflow_delta.tasks.spark.storage import SparkStorage
-from airflow_delta.tasks.stage_work import STAGE_COLOR, GivenTable, StageWork, drift_told
+from airflow_delta.tasks.spark.submission import SparkSubmission
+from airflow_delta.tasks.stage_work import GivenTable, StageOperator, StageWork
 from airflow_delta.tasks.write_options import WriteOptions
 
 if TYPE_CHECKING:
@@ -35,13 +21,14 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
     from pydantic import JsonValue
 
+    from airflow_delta.contract.payloads import StagedWrite
     from airflow_delta.contract.request import StageReport, StageRequest
-    from airflow_delta.log.delta_log import DeltaLog
+    from airflow_delta.table.stage.stage_view import SparkWork, StageView
 
 _K8S_STATUS_KEY = "k8s_driver_status"  # where Airflow's operator keeps the state of a finished driver pod
 
 
-class DeltaStageSparkSubmitOperator(DeltaOperator, SparkSubmitOperator):
+class DeltaStageSparkSubmitOperator(StageOperator, SparkSubmitOperator):
     """Submit a Spark application that stages its result, and collect what it staged.
 
     The application calls ``airflow_delta.spark.delta_stage(spark).write(df)``. The cluster needs neither Airflow nor this
@@ -74,9 +61,6 @@ class DeltaStageSparkSubmitOperator(DeltaOperator, SparkSubmitOperator):
         "spark_conn_id",
         *SparkSubmitOperator.template_fields,
     )
-    transaction_role: ClassVar[str] = "stage"
-    changes_table: ClassVar[bool] = False
-    ui_color = STAGE_COLOR
 
     def __init__(
         self,
@@ -97,12 +81,7 @@ class DeltaStageSparkSubmitOperator(DeltaOperator, SparkSubmitOperator):
         self.spark_table_uri = spark_table_uri
         self.package_uri = package_uri
         self.spark_credentials = spark_credentials
-        self._request: StageRequest | None = None
-        self._inputs = ""
-        self._waiting: EarlierTry | None = None
-        self._submitted = False
-        self._resumed = False
-        self._output = ApplicationOutput()
+        self._submission: Any = None
 
     @property
     def spark_conn_id(self) -> str:
@@ -113,176 +92,88 @@ class DeltaStageSparkSubmitOperator(DeltaOperator, SparkSubmitOperator):
     def spark_conn_id(self, value: str) -> None:
         self._conn_id = value
 
-    def execute(self, context: Context) -> Any:
-        """Return the staged write of a job that was submitted now, reconnected to, or found finished.
+    def open(self, work: StageWork, context: Context) -> None:
+        """Open the transaction; refuse what cannot be submitted."""
+        check_submission(self.spark_conn_id, self.application, self._deploy_mode, self.conf)
+        super().open(work, context)
+
+    def plan_stage(self, stage: StageView) -> SparkWork:
+        """Plan the write, and the scan of the table if the application reads it."""
+        planned = WriteOptions.of(self).plan(stage, read=self.read or False, options=self.write_options)
+
+        def collect(asked: StageRequest, report: StageReport) -> StagedWrite:
+            with self._submission.forgotten_if_useless():
+                staged = planned.collect(asked, report)
+            self._submission.forget()
+            return staged
+
+        return replace(planned, collect=collect)
+
+    def work(self, stage: StageView, request: StageRequest) -> tuple[StageRequest, StageReport]:
+        """Submit the application, reconnect to its driver, or take over what an earlier try has submitted.
 
         :raises StagingException: if the application ended without staging.
         :raises DeltaError: if the stage failed on the cluster, with the type of the error there.
         """
-        from airflow_delta.table.stage.write.collect import collect_stage
-        from airflow_delta.table.stage.write.plan import plan_stage
-
-        work, write = self.hold(StageWork), WriteOptions.of(self)
-        check_submission(self.spark_conn_id, self.application, self._deploy_mode, self.conf)
-        work.open(context)
-        if (done := work.report_if_committed(write.mode)) is not None:
-            return done
-        log = work.log
         # Not the name: it may contain the number of the try.
-        submitted = {name: getattr(self, name, None) for name in SparkSubmitOperator.template_fields if name != "name"}
-        self._inputs = inputs_of({**submitted, "conn_id": self._conn_id})
-        earlier = self._earlier_job(context, work.handle.transaction_id)
-        stage = work.view(self.spark_table_uri)
-        request = plan_stage(stage, **write.options(), read=self.read or False, options=self.write_options)
-        self._request = request
-        work.tell_plan(request)
-
-        with drift_told(context, work.handle):
-            asked, report = self._taken_over(log, context, earlier, request) or self._submit(log, context, earlier, request)
-        with self._forgotten_if_useless(context):
-            staged = work.collected(lambda: collect_stage(stage, asked, report))
-        self._forget_job(context)
-        return work.report(staged)
+        inputs = {name: getattr(self, name, None) for name in SparkSubmitOperator.template_fields if name != "name"}
+        self._submission = submission = SparkSubmission(
+            task=self,
+            log=stage.log,
+            request=request,
+            application=self.application,
+            spark_conn_id=self.spark_conn_id,
+            spark_table_uri=self.spark_table_uri,
+            spark_credentials=self.spark_credentials,
+            package_uri=self.package_uri,
+            inputs={**inputs, "conn_id": self._conn_id},
+            store=self.opened.context.get("task_state_store") if self.durable else None,
+            driver_key=self.external_id_key,
+            more_keys=(_K8S_STATUS_KEY,),
+        )
+        if (found := submission.taken_over()) is not None:
+            return found
+        return submission.run(self._submit, conf=self.conf, py_files=self.py_files, given=self.properties_file)
 
     def on_kill(self) -> None:
         """End the application; what takes longer than Airflow waits for this task continues in the background."""
         self._killed = True
-        if self._waiting is not None:
-            self._waiting.kill()
-        if self._hook is not None:
-            # The hook waits for the commands that end a driver on the cluster.
-            within(WAIT, super().on_kill, what="Ending the submitted application", logger=self.log)
+        if self._submission is not None:
+            self._submission.kill(super().on_kill)
 
-    def _taken_over(
-        self, log: DeltaLog, context: Context, earlier: str | None, request: StageRequest
-    ) -> tuple[StageRequest, StageReport] | None:
-        """Return what the application of an earlier try has staged, if Airflow does not track that application."""
-        store = self._store(context)
-        if store is None or earlier is None or store.get(self.external_id_key):
-            return None
-        self._waiting = earlier_try(log, earlier, request, self.log)
-        if self._waiting is None:
-            return None
-        try:
-            report = self._waiting.report()
-            return None if report is None else (self._waiting.request, report)
-        finally:
-            self._waiting = None
-
-    def _submit(
-        self, log: DeltaLog, context: Context, earlier: str | None, request: StageRequest
-    ) -> tuple[StageRequest, StageReport]:
-        """Submit the application, or reconnect to a driver that Airflow tracks; return its request and its report."""
-        from airflow_delta.spark.job import REQUEST_PROPERTY
-        from airflow_delta.spark.package import build_package
-        from airflow_delta.table.stage.write.plan import put_request, read_report, read_request
-
-        def resumed() -> str | None:
-            return earlier if self._resumed else None
-
-        own = request.directory
-
-        def directory() -> str:
-            return resumed() or own
-
-        # The hook takes both when it is built, at the start of the base class's execute.
-        self.conf = {**(self.conf or {}), REQUEST_PROPERTY: put_request(log, request)}
-        self.py_files = ",".join(part for part in (self.py_files, self.package_uri or build_package()) if part)
-        if self.is_cancelled:
-            raise DeltaIllegalStateException(f"The task {self.task_id!r} was told to stop before it submitted its application.")
-        store = self._store(context)
-        if store is not None and not store.get(self.external_id_key):  # in client mode submit_job is not called
-            note_request(store, request, self._inputs)
-        storage = SparkStorage.of(log, self.spark_table_uri, self.spark_credentials, request)
+    def _submit(self, prepared: Mapping[str, Any]) -> None:
+        """Submit the application as Airflow's operator does, or reconnect to a driver that it tracks."""
         given = self.properties_file
+        for name, value in prepared.items():  # its hook takes them when it is built
+            setattr(self, name, value)
         try:
-            with (
-                properties_file({}, given, submit_defaults(self.spark_conn_id, storage), self.conf) as self.properties_file,
-                spark_work(self.log, log, request, directory=directory),
-            ):
-                super().execute(context)
-        except Exception as failure:
-            worked_on = request if (found := resumed()) is None else read_request(log, found)
-            cause = cause_of(
-                failure,
-                log,
-                worked_on,
-                hook=self._hook,
-                output=self._output,
-                application=self.application,
-                uri=storage.uri,
-                spark_conn_id=self.spark_conn_id,
-                stopped=self.is_cancelled,
-            )
-            if cause is None:
-                raise
-            raise cause from None  # whose lines this log has; the long command would come first
+            SparkSubmitOperator.execute(self, self.opened.context)
         finally:
             self.properties_file = given
-            close_pipe(self._hook)
-        with self._forgotten_if_useless(context):
-            if (found := resumed()) is not None:
-                request = read_request(log, found)
-                self.log.info("Transaction %s: collecting what attempt %s has staged.", request.transaction_id, request.attempt)
-            return request, read_report(log, request)
 
     def _get_hook(self) -> SparkSubmitHook:
         hook = super()._get_hook()
-        self._output.follow(hook)
+        if self._submission is not None:
+            self._submission.use(hook)
         return hook
 
     def submit_job(self, context: Context) -> str | None:
-        """Store the request for a later try that reconnects, then submit the driver."""
-        self._submitted = True
-        if (store := self._store(context)) is not None and self._request is not None:
-            note_request(store, self._request, self._inputs)
+        """Note the request for a later try that reconnects, then submit the driver."""
+        self._submission.submits()
         return super().submit_job(context)
 
     def poll_until_complete(self, external_id: JsonValue, context: Context) -> None:
         """Wait for the driver; one submitted by an earlier try works on that try's request."""
-        self._resumed = not self._submitted
+        self._submission.waits()
         super().poll_until_complete(external_id, context)
 
     def get_job_result(self, external_id: JsonValue, context: Context) -> None:
         """Note whether the finished driver was this try's."""
-        self._resumed = not self._submitted
+        self._submission.waits()
         super().get_job_result(external_id, context)
 
-    def _earlier_job(self, context: Context, transaction_id: str) -> str | None:
-        """Return the directory of the earlier try's application; forget a job that belongs to other work.
 
-        Airflow keeps the driver's id across a clear, and would take that driver's success for that of the new transaction, or of
-        an application with other inputs.
-        """
-        directory = noted_directory(self._store(context), transaction_id, self._inputs)
-        if directory is None:
-            self._forget_job(context)
-        return directory
-
-    @contextmanager
-    def _forgotten_if_useless(self, context: Context) -> Iterator[None]:
-        """Forget an application whose result cannot be used: every later try would find the same."""
-        try:
-            yield
-        except DeltaError:
-            try:
-                self._forget_job(context)
-            except Exception:  # the error itself says what is wrong
-                self.log.warning("Could not forget the application that ended; clear the start task", exc_info=True)
-            raise
-
-    def _forget_job(self, context: Context) -> None:
-        """Forget the driver's id, so that the job runs again if this task is cleared."""
-        if (store := self._store(context)) is not None:
-            for key in (self.external_id_key, _K8S_STATUS_KEY, REQUEST_KEY):
-                if store.get(key) is not None:
-                    store.delete(key)
-
-    def _store(self, context: Context) -> Any:
-        return context.get("task_state_store") if self.durable else None
-
-
-class DeltaStageFilesOperator(DeltaOperator):
+class DeltaStageFilesOperator(StageOperator):
     """Stage Parquet files that any job wrote under the transaction's staging path (``stagingPath`` of the handle).
 
     Every file below ``path`` must be Parquet or hidden (``_*``, ``.*``). Statistics are read from the footers, partition values
@@ -302,9 +193,6 @@ class DeltaStageFilesOperator(DeltaOperator):
 
     parts: ClassVar[Parts] = (StageWork, GivenTable, WriteOptions)
     template_fields: Sequence[str] = (*templated(parts), "path", "time_zone")
-    transaction_role: ClassVar[str] = "stage"
-    changes_table: ClassVar[bool] = False
-    ui_color = STAGE_COLOR
 
     def __init__(self, *, path: str | None = None, time_zone: str = "UTC", rows_checked: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -312,8 +200,8 @@ class DeltaStageFilesOperator(DeltaOperator):
         self.time_zone = time_zone
         self.rows_checked = rows_checked
 
-    def execute(self, context: Context) -> Any:
-        """Return the staged write.
+    def plan_stage(self, stage: StageView) -> StagedWrite:
+        """Return the staged write: the work is done.
 
         :raises DeltaAnalysisException: if Spark cannot read the type of a column.
         :raises SchemaMismatchException: if a column's type or spelling differs from the table's.
@@ -322,18 +210,12 @@ class DeltaStageFilesOperator(DeltaOperator):
         """
         from airflow_delta.table.stage.write.collect import collect_files
 
-        work, write = self.hold(StageWork), WriteOptions.of(self)
-        work.open(context)
-        if (done := work.report_if_committed(write.mode)) is not None:
-            return done
-        with drift_told(context, work.handle):
-            staged = work.collected(
-                lambda: collect_files(
-                    work.view(),
-                    **write.options(),
-                    path=self.path,
-                    time_zone=self.time_zone,
-                    rows_checked=self.rows_checked,
-                )
+        return self.opened.collected(
+            lambda: collect_files(
+                stage,
+                **WriteOptions.of(self).options(),
+                path=self.path,
+                time_zone=self.time_zone,
+                rows_checked=self.rows_checked,
             )
-        return work.report(staged)
+        )

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.sdk import BaseOperator, BaseXCom, RetryPolicy
+from airflow.sdk import BaseXCom
 from airflow.sdk.exceptions import AirflowSkipException
 
-from airflow_delta.contract.choices import ISOLATION_LEVELS, KEY_CHECKS, RERUN_POLICIES, Choices, check_choices
+from airflow_delta.contract.choices import Choices, check_choices
 from airflow_delta.contract.files import new_attempt
 from airflow_delta.contract.payloads import version_of, what_was_read
 from airflow_delta.exceptions import (
@@ -22,7 +22,6 @@ from airflow_delta.exceptions import (
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.links.delta import DeltaCommitLink, DeltaTableLink
 from airflow_delta.retry_policies import FINAL_ERRORS
-from airflow_delta.task_loops import check_no_loop
 from airflow_delta.tasks.base import DeltaOperator, Parts, templated, warn_if_tested
 from airflow_delta.tasks.committing import CommitPart, check_upstream
 from airflow_delta.tasks.ended import is_aborted
@@ -30,72 +29,52 @@ from airflow_delta.tasks.expected_stages import expected_stages, unpublished, va
 from airflow_delta.tasks.handle_check import new_transaction_id, open_transaction
 from airflow_delta.tasks.identity import (
     column_names,
-    default_transaction_key,
     flatten_reports,
-    former_keys,
-    possible_since,
     schema_text,
-    text_of,
     whole_number,
 )
-from airflow_delta.tasks.keys import committing_user, key_user, render_key_fields
+from airflow_delta.tasks.keys import committing_user
 from airflow_delta.tasks.lineage import table_of_handle
-from airflow_delta.tasks.mapped_identity import check_instance
 from airflow_delta.tasks.observability import TaskMetrics
+from airflow_delta.tasks.own_transaction import OwnTransaction
 from airflow_delta.tasks.restart import ON_CLEAR, ON_CONFLICT, Restart
-from airflow_delta.tasks.task_defaults import own_settings, with_own_settings
 
 if TYPE_CHECKING:
-    import jinja2
     from airflow.sdk import Context
 
     from airflow_delta.contract.payloads import CommitResult, StagedWrite, TransactionHandle
     from airflow_delta.log.delta_log import DeltaLog
 
 
-class DeltaStartTransactionOperator(BaseOperator):
+class DeltaStartTransactionOperator(DeltaOperator):
     """Begin a transaction: pin the table's version and set the transaction's identity. The list of files is not read.
 
-    An ordinary task, not a setup: clearing a stage keeps the transaction, clearing this task begins a new one.
+    An ordinary task, not a setup: clearing a stage keeps the transaction, clearing this task begins a new one. Its default key is
+    the Dag id, the id of the group (or of the task, outside of one), the run id, and the value that the group is mapped to.
 
     :param table: URI, absolute path, or name below the connection's base path. (templated)
     :param delta_conn_id: connection of type ``delta``. (templated)
-    :param transaction_key: identity of the transaction in the table's log; a run that finds its key committed follows
-        ``rerun_policy``. Default: Dag id, group id, run id, and the value that the group is mapped to. (templated)
-    :param app_id: with ``txn_version``, Delta's monotonic scheme instead of ``transaction_key``. (templated)
-    :param txn_version: version that grows with each transaction of ``app_id``, 0 or more. (templated)
-    :param rerun_policy: ``skip`` (default), ``replace``, ``append`` or ``fail``. (templated)
-    :param key_check: if another run, or another task, has committed the key: ``warn`` (default), in the task's log and as XCom,
-        or ``fail``. A run that has published to the table under another key is refused either way. ``off``: neither. (templated)
     :param partition_by: partition columns of a new table. (templated)
     :param schema: schema of a new table in Spark's JSON form; default: that of the staged rows. (templated)
     :param properties: properties of a new table. (templated)
     :param description: description of a new table. (templated)
-    :param isolation_level: ``Serializable`` or ``WriteSerializable``; default: the table's property. (templated)
     :param create: let the commit create a missing table; otherwise a missing table is an error.
+
+    The other parameters are those of :class:`~airflow_delta.tasks.own_transaction.OwnTransaction`.
     """
 
     transaction_role: ClassVar[str] = "start"
-    choices: ClassVar[Choices] = {
-        "rerun_policy": RERUN_POLICIES,
-        "key_check": KEY_CHECKS,
-        "isolation_level": ISOLATION_LEVELS,
-    }
+    parts: ClassVar[Parts] = (OwnTransaction,)
     template_fields: Sequence[str] = (
-        "table",
+        *templated(parts),
         "delta_conn_id",
-        "transaction_key",
-        "app_id",
-        "txn_version",
-        "rerun_policy",
-        "key_check",
         "partition_by",
         "schema",
         "properties",
         "description",
-        "isolation_level",
     )
     template_fields_renderers = {"properties": "json", "schema": "json"}
+    default_retry_policy = FINAL_ERRORS
     operator_extra_links = (DeltaTableLink(),)
     ui_color = "#d5e8d4"
 
@@ -104,52 +83,20 @@ class DeltaStartTransactionOperator(BaseOperator):
         *,
         table: str,
         delta_conn_id: str = DeltaHook.default_conn_name,
-        transaction_key: str | None = None,
-        app_id: str | None = None,
-        txn_version: int | str | None = None,
-        rerun_policy: str = "skip",
-        key_check: str = "warn",
         partition_by: str | Sequence[str] = (),
         schema: str | Mapping[str, Any] | None = None,
         properties: Mapping[str, str] | None = None,
         description: str | None = None,
-        isolation_level: str | None = None,
         create: bool = True,
-        retry_policy: RetryPolicy | None = FINAL_ERRORS,  # named here, so that partial() finds the default
         **kwargs: Any,
     ) -> None:
-        super().__init__(retry_policy=retry_policy, **{**own_settings(type(self), kwargs), **kwargs})
-        self.table = table
+        super().__init__(table=table, **kwargs)
         self.delta_conn_id = delta_conn_id
-        self.transaction_key = transaction_key
-        self.app_id = app_id
-        self.txn_version = txn_version
-        self.rerun_policy = rerun_policy
-        self.key_check = key_check
         self.partition_by = partition_by
         self.schema = schema
         self.properties = properties
         self.description = description
-        self.isolation_level = isolation_level
         self.create = create
-        check_choices(self, self.choices)
-
-    def _do_render_template_fields(
-        self, parent: Any, template_fields: Iterable[str], context: Context, jinja_env: jinja2.Environment, seen_oids: set[int]
-    ) -> None:
-        # What both a task and an instance of a mapped task call to render.
-        def render(fields: Iterable[str]) -> None:
-            super(DeltaStartTransactionOperator, self)._do_render_template_fields(parent, fields, context, jinja_env, seen_oids)
-
-        if parent is self:
-            render_key_fields(self, template_fields, context, jinja_env, render)
-        else:
-            render(template_fields)
-
-    @classmethod
-    def partial(cls, **kwargs: Any) -> Any:
-        """Return a task to be mapped; ``default_args`` change its own settings no more than those of any other."""
-        return with_own_settings(cls, super().partial(**kwargs), kwargs)
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Return the transaction's handle.
@@ -161,33 +108,20 @@ class DeltaStartTransactionOperator(BaseOperator):
         """
         from airflow_delta.table.start.begin import begin
 
-        check_no_loop(context)
-        log = DeltaHook(self.delta_conn_id).get_log(self.table)
-        self.transaction_key, self.app_id = text_of(self.transaction_key), text_of(self.app_id)
-        key = self.transaction_key
-        if key is None and self.app_id is None and self.txn_version is None:
-            key = default_transaction_key(context)
-        else:
-            check_instance(context, str(key or self.app_id))
+        own = self.hold(OwnTransaction)
+        identity = own.identity(context)
         handle = begin(
-            log,
-            transaction_key=key,
-            app_id=self.app_id,
-            txn_version=whole_number("txn_version", self.txn_version),
-            rerun_policy=self.rerun_policy,
+            own.log(self.delta_conn_id),
             partition_by=column_names(self.partition_by),
             schema=schema_text(self.schema),
             configuration=self.properties,
             description=self.description,
-            isolation_level=self.isolation_level,
             create=self.create,
             delta_conn_id=self.delta_conn_id,
             transaction_id=new_transaction_id(context),
-            former_keys=former_keys(context, self.transaction_key or self.app_id),
-            possible_since=possible_since(context, self.transaction_key or self.app_id),
-            user=key_user(self, context, self.key_check),
+            **identity,
         )
-        handle = replace(handle, given_table=self.table)
+        handle = replace(handle, given_table=own.table)
         self.log.info(
             "Transaction %s: begins on %s; key %s, txnVersion %s, rerun_policy %s%s.",
             handle.transaction_id,
@@ -384,7 +318,7 @@ class DeltaCommitOperator(DeltaOperator):
         return table_of_handle(self.transaction)
 
 
-class DeltaAbortOperator(BaseOperator):
+class DeltaAbortOperator(DeltaOperator):
     """Abort a transaction that was not committed, and delete what it staged if no live commit can still publish it.
 
     Meant as the teardown of the transaction: does nothing after a commit, or if the start task never ran. Fails if nothing was
@@ -399,7 +333,9 @@ class DeltaAbortOperator(BaseOperator):
 
     transaction_role: ClassVar[str] = "abort"
     changes_table: ClassVar[bool] = True
+    parts: ClassVar[Parts] = ()
     template_fields: Sequence[str] = ("transaction", "delta_conn_id", "table")
+    default_retry_policy = FINAL_ERRORS
     ui_color = "#f8cecc"
 
     def __init__(
@@ -408,18 +344,12 @@ class DeltaAbortOperator(BaseOperator):
         transaction: Any,
         delta_conn_id: str | None = None,
         table: str | None = None,
-        retry_policy: RetryPolicy | None = FINAL_ERRORS,
         **kwargs: Any,
     ) -> None:
-        super().__init__(retry_policy=retry_policy, **{**own_settings(type(self), kwargs), **kwargs})
+        super().__init__(**kwargs)
         self.transaction = transaction
         self.delta_conn_id = delta_conn_id
         self.table = table
-
-    @classmethod
-    def partial(cls, **kwargs: Any) -> Any:
-        """Return a task to be mapped; ``default_args`` change its own settings no more than those of any other."""
-        return with_own_settings(cls, super().partial(**kwargs), kwargs)
 
     def execute(self, context: Context) -> dict[str, Any] | None:
         """Return what was done; ``None`` if there is no transaction.

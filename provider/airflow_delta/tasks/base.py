@@ -128,7 +128,7 @@ class DeltaOperator(BaseOperator):
         dag = self.get_dag()
         tasks = [self] if dag is None else dag.tasks
         first = next(task for task in tasks if isinstance(task, DeltaOperator))
-        # Those of Airflow's classes, such as start tasks, do not ask for themselves either.
+        # Sensors do not ask for themselves either.
         others = (task for task in tasks if first is self and (task.is_mapped or not isinstance(task, DeltaOperator)))
         check_tasks([self, *others])
 
@@ -212,7 +212,8 @@ def _with_shared_parameters(cls: type[DeltaOperator]) -> Callable[..., None]:
 
     signature = inspect.signature(init)
     *own, variadic = signature.parameters.values()
-    shared = [each for part in cls.parts for each in part.parameters().values()]
+    named = {each.name for each in own}
+    shared = [each for part in cls.parts for each in part.parameters().values() if each.name not in named]
     if cls.default_retry_policy is not None:
         kind = inspect.Parameter.KEYWORD_ONLY
         shared.append(inspect.Parameter("retry_policy", kind, default=cls.default_retry_policy, annotation="RetryPolicy | None"))

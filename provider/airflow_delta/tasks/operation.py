@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_delta.contract.files import new_attempt
-from airflow_delta.contract.payloads import StagedWrite, TransactionHandle, version_of
+from airflow_delta.contract.payloads import version_of
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.links.delta import DeltaCommitLink, DeltaTableLink
@@ -18,14 +19,16 @@ from airflow_delta.tasks.lineage import absolute_table, set_default_outlets
 from airflow_delta.tasks.observability import Stopwatch, TaskMetrics
 from airflow_delta.tasks.own_transaction import OwnTransaction
 from airflow_delta.tasks.spark.runner import SparkRunner
-from airflow_delta.tasks.stage_work import STAGE_COLOR, StageWork
+from airflow_delta.tasks.stage_work import StageOperator, StageWork
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
     from pyspark.sql import DataFrame, SparkSession
 
+    from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
+    from airflow_delta.contract.request import StageReport, StageRequest
     from airflow_delta.log.delta_log import DeltaLog
-    from airflow_delta.table.stage.stage_view import SparkWork, StageView
+    from airflow_delta.table.stage.stage_view import StageView
 
 OPERATION: Parts = (StageWork, OwnTransaction, CommitPart)
 """Parts of an operation without Spark."""
@@ -34,7 +37,7 @@ SPARK_OPERATION: Parts = (*OPERATION, SparkRunner)
 """Parts of an operation whose data work is Spark's."""
 
 
-class DeltaTableOperator(DeltaOperator):
+class DeltaTableOperator(StageOperator):
     """Base of the operations that a transaction may hold.
 
     With ``transaction`` (or inside a ``delta_transaction`` group) the task stages the operation, and the commit task publishes it
@@ -55,26 +58,16 @@ class DeltaTableOperator(DeltaOperator):
     template_fields: Sequence[str] = templated(parts)
     operator_extra_links = (DeltaTableLink(), DeltaCommitLink())
     default_retry_policy = REFUSALS
-    transaction_role: ClassVar[str] = "stage"
-    changes_table: ClassVar[bool] = False
     creates_table: ClassVar[bool] = False
     emits_table: ClassVar[bool] = True
     staged_mode: ClassVar[str] = "rewrite"
-    ui_color = STAGE_COLOR
 
     def __init__(self, *, max_restarts: int = 0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.max_restarts = max_restarts
         set_default_outlets(self, kwargs, StageWork.of(self).delta_conn_id or DeltaHook.default_conn_name)
 
-    @abstractmethod
-    def plan(self, stage: StageView) -> SparkWork | StagedWrite:
-        """Plan the operation.
-
-        :return: the work for Spark, or the staged write if nothing is left for Spark.
-        """
-
-    def source(self, spark: SparkSession) -> DataFrame | None:  # noqa: ARG002 - for operations that have one
+    def source(self, spark: SparkSession, stage: StageView) -> DataFrame | None:  # noqa: ARG002 - for operations that have one
         """Return the rows of the operation's source; ``None`` if it has none, or the request names it."""
         return None
 
@@ -82,21 +75,36 @@ class DeltaTableOperator(DeltaOperator):
         """Return secret Spark properties for a submitted application."""
         return {}
 
-    def execute(self, context: Context) -> Any:
-        """Return the staged write, or the result of the commit.
+    @property
+    def is_own_transaction(self) -> bool:
+        """Whether no start task has begun the transaction."""
+        return StageWork.of(self).transaction is None
+
+    @property
+    def skipped_mode(self) -> str:
+        """The mode of all such stages."""
+        return self.staged_mode
+
+    def open(self, work: StageWork, context: Context) -> None:
+        """Open the transaction.
+
+        :raises DeltaIllegalArgumentException: if the task names another table than its transaction.
+        """
+        super().open(work, context)
+        own, handle = OwnTransaction.of(self), work.handle
+        if own.table and (other := own.log(work.delta_conn_id or handle.delta_conn_id).uri) != handle.table:
+            raise DeltaIllegalArgumentException(
+                f"The task {self.task_id!r} names the table {other}, but its transaction is one of {handle.table}. Leave table= "
+                "out, or move the task out of the transaction.",
+                table=handle.table,
+                version=handle.read_version,
+            )
+
+    def run_alone(self, work: StageWork, context: Context) -> Any:
+        """Begin, stage and commit; return the result of the commit.
 
         :raises DeltaConcurrentModificationException: if another commit conflicts and no restart is left.
         """
-        work = self.hold(StageWork)
-        if work.transaction is None:
-            return self._execute_alone(work, context)
-        work.open(context)
-        self._check_same_table(work)
-        if (done := work.report_if_committed(self.staged_mode)) is not None:
-            return done
-        return work.report(self._stage(work))
-
-    def _execute_alone(self, work: StageWork, context: Context) -> dict[str, Any]:
         from airflow_delta.table.run import run_transaction
 
         own, committer = self.hold(OwnTransaction), self.hold(CommitPart)
@@ -112,7 +120,7 @@ class DeltaTableOperator(DeltaOperator):
             )
             TaskMetrics(context["ti"]).started(handle)
             work.open_own(context, log, handle)
-            writes[:] = [self._stage(work)]
+            writes[:] = [self.stage(work)]
             work.measure(writes[0])
             committer.clock = Stopwatch()  # of the commit, not of Spark
             return writes
@@ -129,32 +137,16 @@ class DeltaTableOperator(DeltaOperator):
             )
         return committer.finish(context, result, writes)
 
-    def _stage(self, work: StageWork) -> StagedWrite:
-        runner = self.hold(SparkRunner) if SparkRunner in self.parts else None
-        planned = self.plan(work.view(None if runner is None else runner.spark_table_uri))
-        if isinstance(planned, StagedWrite):
-            return planned
-        if runner is None:
-            raise NotImplementedError(
-                f"{type(self).__name__} has no SparkRunner among its parts, {planned.request.operation} needs one"
-            )
-        work.tell_plan(planned.request)
-        asked, report = runner.work_on(work.log, planned.request, self.source, self.secret_properties)
-        return work.collected(lambda: planned.collect(asked, report))
+    def work(self, stage: StageView, request: StageRequest) -> tuple[StageRequest, StageReport]:
+        """Have Spark do it, in a session or as an application."""
+        if SparkRunner not in self.parts:
+            return super().work(stage, request)
+        source = partial(self.source, stage=stage)
+        return self.hold(SparkRunner).work_on(stage.log, request, source, self.secret_properties)
 
     def table_to_write(self) -> str | None:
         """Return the table of a transaction of its own; a stage writes nothing visible."""
-        return absolute_table(OwnTransaction.of(self).table) if StageWork.of(self).transaction is None else None
-
-    def _check_same_table(self, work: StageWork) -> None:
-        own, handle = OwnTransaction.of(self), work.handle
-        if own.table and (other := own.log(work.delta_conn_id or handle.delta_conn_id).uri) != handle.table:
-            raise DeltaIllegalArgumentException(
-                f"The task {self.task_id!r} names the table {other}, but its transaction is one of {handle.table}. Leave table= "
-                "out, or move the task out of the transaction.",
-                table=handle.table,
-                version=handle.read_version,
-            )
+        return absolute_table(OwnTransaction.of(self).table) if self.is_own_transaction else None
 
 
 class DeltaMaintenanceBase(DeltaOperator):

@@ -1,4 +1,4 @@
-"""A transaction that one task begins and commits: its table and its identity."""
+"""A transaction that a task begins, for itself or for others: its table and its identity."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class OwnTransaction(Part):
-    """The part of a task that begins and commits a transaction of its own.
+    """The part of a task that begins a transaction: its table and its identity.
 
     :param table: URI, absolute path, or name below the connection's base path. (templated)
     :param transaction_key: identity of the operation in the table's log; a run that finds its key committed follows
@@ -72,6 +72,10 @@ class OwnTransaction(Part):
         return DeltaHook(delta_conn_id or DeltaHook.default_conn_name).get_log(self.table)
 
     def options(self, context: Context) -> dict[str, Any]:
+        """Return :meth:`identity` and the tries of the task, which commits by itself."""
+        return {**self.identity(context), "tries": try_chain(context)}
+
+    def identity(self, context: Context) -> dict[str, Any]:
         """Return the identity as arguments of :func:`airflow_delta.table.start.begin.begin`.
 
         :raises DeltaIllegalArgumentException: if other tasks would have the same identity.
@@ -89,7 +93,6 @@ class OwnTransaction(Part):
             "txn_version": whole_number("txn_version", self.txn_version),
             "rerun_policy": self.rerun_policy,
             "isolation_level": self.isolation_level,
-            "tries": try_chain(context),
             "former_keys": former_keys(context, given),
             "possible_since": possible_since(context, given),
             "user": key_user(self.task, context, self.key_check),

@@ -9,30 +9,33 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from airflow_delta.contract.files import marked
+from airflow_delta.contract.payloads import StagedWrite
 from airflow_delta.exceptions import SchemaDriftException
 from airflow_delta.retry_policies import FINAL_ERRORS
 from airflow_delta.task_loops import check_no_loop
-from airflow_delta.tasks.base import Part
+from airflow_delta.tasks.base import DeltaOperator, Part
 from airflow_delta.tasks.ended import find_end
 from airflow_delta.tasks.expected_stages import valid_reports
 from airflow_delta.tasks.handle_check import definition_mark, open_transaction
 from airflow_delta.tasks.identity import flatten_reports, stage_identity
 from airflow_delta.tasks.observability import Stopwatch, TaskMetrics
+from airflow_delta.tasks.write_options import WriteOptions
 
 if TYPE_CHECKING:
     from airflow.sdk import Context, RetryPolicy
 
-    from airflow_delta.contract.payloads import CommitResult, StagedWrite, TransactionHandle
-    from airflow_delta.contract.request import StageRequest
+    from airflow_delta.contract.payloads import CommitResult, TransactionHandle
+    from airflow_delta.contract.request import StageReport, StageRequest
     from airflow_delta.log.delta_log import DeltaLog
-    from airflow_delta.table.stage.stage_view import StageView
+    from airflow_delta.table.stage.stage_view import SparkWork, StageView
 
 
 STAGE_COLOR = "#e0f2f7"
@@ -104,8 +107,6 @@ class StageWork(Part):
         reports = flatten_reports(self.after) if self.after else ()
         if self.transaction is not None:
             return tuple(valid_reports(self.context, self.handle, reports))
-        from airflow_delta.contract.payloads import StagedWrite
-
         return tuple(StagedWrite.from_dict(report) for report in reports if report is not None)  # the plan refuses them
 
     def report_if_committed(self, mode: str) -> dict[str, Any] | None:
@@ -256,6 +257,90 @@ class StageReadRecorder:
             keys=tuple(key for key in own.keys if key.predicate not in others),
         )
         return dataclasses.replace(staged, reads=reads)
+
+
+class StageOperator(DeltaOperator):
+    """Template of a task that stages something for a transaction.
+
+    All such tasks run :meth:`execute`: open the transaction, end if it is done, plan, work, collect, report. A subclass says what
+    it plans (:meth:`plan_stage`) and who does the work (:meth:`work`).
+    """
+
+    transaction_role: ClassVar[str] = "stage"
+    changes_table: ClassVar[bool] = False
+    ui_color = STAGE_COLOR
+
+    opened: StageWork
+    """The transaction for which the running task stages."""
+
+    _reads: StageReadRecorder | None = None
+
+    @abstractmethod
+    def plan_stage(self, stage: StageView) -> SparkWork | StagedWrite:
+        """Plan the stage, before anything is written.
+
+        :return: the work to do, or the staged write if nothing is left to do.
+        """
+
+    def work(self, stage: StageView, request: StageRequest) -> tuple[StageRequest, StageReport]:
+        """Do what was planned.
+
+        :return: the request that was worked on (that of an earlier try if its work was taken over), and the report.
+        """
+        raise NotImplementedError(f"{type(self).__name__} plans work ({request.operation}) that nobody does")
+
+    @final
+    def execute(self, context: Context) -> Any:
+        """Return the staged write, or the result of the commit if the task is a transaction of its own.
+
+        :raises HandleMismatchException: if the transaction is not the one in the Dag file.
+        :raises TransactionAbortedException: if it was aborted.
+        :raises StagingException: if the work ended without staging.
+        """
+        work = self.hold(StageWork)
+        if self.is_own_transaction:
+            return self.run_alone(work, context)
+        self.open(work, context)
+        if (done := work.report_if_committed(self.skipped_mode)) is not None:
+            return done
+        return work.report(self.stage(work))
+
+    @final
+    def stage(self, work: StageWork) -> StagedWrite:
+        """Plan, do the work, and collect what it has staged, with the reads that were recorded meanwhile."""
+        self.opened, self._reads = work, None
+        with drift_told(work.context, work.handle):
+            stage = work.view(self.table_uri(work.log))
+            planned = self.plan_stage(stage)
+            if isinstance(planned, StagedWrite):
+                return planned
+            work.tell_plan(planned.request)
+            asked, report = self.work(stage, planned.request)
+            staged = work.collected(lambda: planned.collect(asked, report))
+        return staged if self._reads is None else self._reads.add_reads(staged)
+
+    def open(self, work: StageWork, context: Context) -> None:
+        """Open the transaction, and refuse what can be known to fail before anything is planned."""
+        work.open(context)
+
+    @property
+    def is_own_transaction(self) -> bool:
+        """Whether the task begins and commits its transaction by itself."""
+        return False
+
+    def run_alone(self, work: StageWork, context: Context) -> Any:
+        """Begin, stage and commit; return the result of the commit."""
+        raise NotImplementedError(f"{type(self).__name__} only stages for the transaction of a start task")
+
+    @property
+    def skipped_mode(self) -> str:
+        """The mode in the report of a stage that has nothing to do."""
+        return WriteOptions.of(self).mode
+
+    def table_uri(self, log: DeltaLog) -> str | None:  # noqa: ARG002 - for stages that work where the worker's URI is right
+        """Return the URI of the table where the work is done; ``None`` if it follows from the worker's."""
+        uri: str | None = getattr(self, "spark_table_uri", None)
+        return uri
 
 
 def change_bounds(start: int | datetime, end: int | datetime | None) -> dict[str, Any]:

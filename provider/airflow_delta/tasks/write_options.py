@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_delta.contract.choices import CREATE_FROM_ROWS, WRITE_MODES, Choices, Given, is_literal
 from airflow_delta.contract.drift import ENFORCE, SCHEMA_POLICIES, STRICT
@@ -12,6 +13,9 @@ from airflow_delta.contract.operations import replace_where_problem
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.tasks.base import Part
 from airflow_delta.tasks.identity import column_names
+
+if TYPE_CHECKING:
+    from airflow_delta.table.stage.stage_view import SparkWork, StageView
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -129,3 +133,14 @@ class WriteOptions(Part):
                 f"{empty[0]} of the stage {self.task.task_id!r} is empty, so its overwrite would replace the whole table. Check "
                 "the template, or leave the parameter out."
             )
+
+    def plan(self, stage: StageView, **more: Any) -> SparkWork:
+        """Plan the write of rows.
+
+        :param more: further arguments of :func:`airflow_delta.table.stage.write.plan.plan_stage`.
+        """
+        from airflow_delta.table.stage.stage_view import SparkWork
+        from airflow_delta.table.stage.write.collect import collect_stage
+        from airflow_delta.table.stage.write.plan import plan_stage
+
+        return SparkWork(plan_stage(stage, **self.options(), **more), partial(collect_stage, stage))

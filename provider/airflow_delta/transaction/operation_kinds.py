@@ -1,4 +1,4 @@
-"""The rules and metrics of each of Delta's operations, as a table (Delta's ``DeltaOperations``)."""
+"""Parameters, metrics and rules of each of Delta's operations, as a table (Delta's ``DeltaOperations``)."""
 
 from __future__ import annotations
 
@@ -82,6 +82,7 @@ _NOTHING: frozenset[str] = frozenset()
 class OperationKind:
     """Rules for one operation.
 
+    :param parameters: names that ``operationParameters`` may hold.
     :param metrics: names that ``operationMetrics`` may hold.
     :param changes_data: it changes data even if its actions say ``dataChange=false`` (Delta's ``changesData``).
     :param changes_partitioning: it may change an existing table's partitioning (``canChangePartitionColumns``).
@@ -90,6 +91,7 @@ class OperationKind:
     :param in_place: it only changes what the log says about existing files (``isInPlaceFileMetadataUpdate``).
     """
 
+    parameters: tuple[str, ...] = ()
     metrics: frozenset[str] = _NOTHING
     changes_data: bool = False
     changes_partitioning: bool = False
@@ -97,62 +99,80 @@ class OperationKind:
     in_place: bool = False
 
 
-def _data(metrics: frozenset[str]) -> OperationKind:
-    return OperationKind(metrics=metrics, changes_data=True)
-
-
-def _replace(metrics: frozenset[str]) -> OperationKind:
-    return OperationKind(metrics=metrics, changes_data=True, changes_partitioning=True)
-
-
-_IN_PLACE = OperationKind(checks_loose_bounds=False, in_place=True)
-_SCHEMA = OperationKind()
+_TABLE = ("partitionBy", "clusterBy", "description", "isManaged", "properties")
+_OVERWRITE = ("predicate", "isDynamicPartitionOverwrite", "canOverwriteSchema", "canMergeSchema")
+_REPLACED = (*_TABLE, *_OVERWRITE, "isV1SaveAsTableOverwrite")
+_WRITE_PARAMETERS = ("mode", "partitionBy", *_OVERWRITE, "replaceOnCond", "replaceUsingCols")
 
 KINDS: dict[str, OperationKind] = {
-    "WRITE": _data(WRITE),
-    "STREAMING UPDATE": _data(_STREAMING_UPDATE),
-    "DELETE": _data(_DELETE),
-    "TRUNCATE": _data(frozenset({"numRemovedFiles", "executionTimeMs"})),
-    "UPDATE": _data(_UPDATE),
-    "MERGE": _data(_MERGE),
-    "CONVERT": _data(frozenset({"numConvertedFiles"})),
-    "RESTORE": OperationKind(metrics=_RESTORE, changes_data=True, checks_loose_bounds=False),
-    "CLONE": OperationKind(metrics=_CLONE, changes_data=True, changes_partitioning=True, checks_loose_bounds=False),
-    "CREATE TABLE": OperationKind(changes_partitioning=True),
-    "CREATE TABLE AS SELECT": _replace(WRITE),
-    "REPLACE TABLE": _replace(_NOTHING),
-    "REPLACE TABLE AS SELECT": _replace(WRITE | OVERWRITE_REMOVES),
-    "CREATE OR REPLACE TABLE": _replace(_NOTHING),
-    "CREATE OR REPLACE TABLE AS SELECT": _replace(WRITE | OVERWRITE_REMOVES),
-    "OPTIMIZE": OperationKind(metrics=_OPTIMIZE),
-    "REORG": OperationKind(metrics=_OPTIMIZE),
-    "REORG TABLE UPGRADE UNIFORM": _SCHEMA,
-    "COMPUTE STATS": _IN_PLACE,
-    "ROW TRACKING BACKFILL": _IN_PLACE,
-    "ROW TRACKING UNBACKFILL": _IN_PLACE,
-    "DROP FEATURE": OperationKind(in_place=True),
+    "WRITE": OperationKind(parameters=_WRITE_PARAMETERS, metrics=WRITE, changes_data=True),
+    "STREAMING UPDATE": OperationKind(
+        parameters=("outputMode", "queryId", "epochId"), metrics=_STREAMING_UPDATE, changes_data=True
+    ),
+    "DELETE": OperationKind(parameters=("predicate",), metrics=_DELETE, changes_data=True),
+    "TRUNCATE": OperationKind(metrics=frozenset({"numRemovedFiles", "executionTimeMs"}), changes_data=True),
+    "UPDATE": OperationKind(parameters=("predicate",), metrics=_UPDATE, changes_data=True),
+    "MERGE": OperationKind(
+        parameters=("predicate", "matchedPredicates", "notMatchedPredicates", "notMatchedBySourcePredicates"),
+        metrics=_MERGE,
+        changes_data=True,
+    ),
+    "CONVERT": OperationKind(
+        parameters=("numFiles", "partitionedBy", "collectStats", "catalogTable", "sourceFormat"),
+        metrics=frozenset({"numConvertedFiles"}),
+        changes_data=True,
+    ),
+    "RESTORE": OperationKind(parameters=("version", "timestamp"), metrics=_RESTORE, changes_data=True, checks_loose_bounds=False),
+    "CLONE": OperationKind(
+        parameters=("source", "sourceVersion"),
+        metrics=_CLONE,
+        changes_data=True,
+        changes_partitioning=True,
+        checks_loose_bounds=False,
+    ),
+    "CREATE TABLE": OperationKind(parameters=_TABLE, changes_partitioning=True),
+    "CREATE TABLE AS SELECT": OperationKind(parameters=_TABLE, metrics=WRITE, changes_data=True, changes_partitioning=True),
+    "REPLACE TABLE": OperationKind(parameters=_REPLACED, changes_data=True, changes_partitioning=True),
+    "REPLACE TABLE AS SELECT": OperationKind(
+        parameters=_REPLACED, metrics=WRITE | OVERWRITE_REMOVES, changes_data=True, changes_partitioning=True
+    ),
+    "CREATE OR REPLACE TABLE": OperationKind(parameters=_REPLACED, changes_data=True, changes_partitioning=True),
+    "CREATE OR REPLACE TABLE AS SELECT": OperationKind(
+        parameters=_REPLACED, metrics=WRITE | OVERWRITE_REMOVES, changes_data=True, changes_partitioning=True
+    ),
+    "OPTIMIZE": OperationKind(parameters=("predicate", "zOrderBy", "clusterBy", "auto", "isFull"), metrics=_OPTIMIZE),
+    "REORG": OperationKind(parameters=("predicate", "applyPurge"), metrics=_OPTIMIZE),
+    "REORG TABLE UPGRADE UNIFORM": OperationKind(parameters=("properties",)),
+    "COMPUTE STATS": OperationKind(parameters=("predicate",), checks_loose_bounds=False, in_place=True),
+    "ROW TRACKING BACKFILL": OperationKind(parameters=("batchId",), checks_loose_bounds=False, in_place=True),
+    "ROW TRACKING UNBACKFILL": OperationKind(parameters=("batchId",), checks_loose_bounds=False, in_place=True),
+    "DROP FEATURE": OperationKind(parameters=("featureName", "truncateHistory"), in_place=True),
     "REMOVE COLUMN MAPPING": OperationKind(metrics=_REMOVE_COLUMN_MAPPING),
     "Deletion Vector Tombstones": OperationKind(),
-    "OPTIMIZE CHECKPOINT": OperationKind(checks_loose_bounds=False),
-    "DOMAIN METADATA CLEANUP": OperationKind(),
-    "VACUUM START": OperationKind(metrics=frozenset({"numFilesToDelete", "sizeOfDataToDelete"})),
-    "VACUUM END": OperationKind(metrics=frozenset({"numDeletedFiles", "numVacuumedDirectories"})),
-    "SET TBLPROPERTIES": _SCHEMA,
-    "UNSET TBLPROPERTIES": _SCHEMA,
-    "ADD COLUMNS": _SCHEMA,
-    "DROP COLUMNS": _SCHEMA,
-    "RENAME COLUMN": OperationKind(changes_partitioning=True),
-    "CHANGE COLUMN": _SCHEMA,
-    "CHANGE COLUMNS": _SCHEMA,
-    "REPLACE COLUMNS": _SCHEMA,
-    "UPDATE SCHEMA": _SCHEMA,
-    "ADD CONSTRAINT": _SCHEMA,
-    "DROP CONSTRAINT": _SCHEMA,
-    "CLUSTER BY": _SCHEMA,
-    "UPGRADE PROTOCOL": _SCHEMA,
+    "OPTIMIZE CHECKPOINT": OperationKind(parameters=("incremental", "triggerName"), checks_loose_bounds=False),
+    "DOMAIN METADATA CLEANUP": OperationKind(parameters=("domainMetadataRemovedCount",)),
+    "VACUUM START": OperationKind(
+        parameters=("retentionCheckEnabled", "defaultRetentionMillis", "specifiedRetentionMillis"),
+        metrics=frozenset({"numFilesToDelete", "sizeOfDataToDelete"}),
+    ),
+    "VACUUM END": OperationKind(parameters=("status",), metrics=frozenset({"numDeletedFiles", "numVacuumedDirectories"})),
+    "SET TBLPROPERTIES": OperationKind(parameters=("properties",)),
+    "UNSET TBLPROPERTIES": OperationKind(parameters=("properties", "ifExists")),
+    "ADD COLUMNS": OperationKind(parameters=("columns",)),
+    "DROP COLUMNS": OperationKind(parameters=("columns",)),
+    "RENAME COLUMN": OperationKind(parameters=("oldColumnPath", "newColumnPath"), changes_partitioning=True),
+    "CHANGE COLUMN": OperationKind(parameters=("column", "position")),
+    "CHANGE COLUMNS": OperationKind(parameters=("columns",)),
+    "REPLACE COLUMNS": OperationKind(parameters=("columns",)),
+    "UPDATE SCHEMA": OperationKind(parameters=("oldSchema", "newSchema")),
+    "ADD CONSTRAINT": OperationKind(parameters=("name", "expr")),
+    "DROP CONSTRAINT": OperationKind(parameters=("name", "expr", "existed")),
+    "CLUSTER BY": OperationKind(parameters=("oldClusteringColumns", "newClusteringColumns")),
+    "UPGRADE PROTOCOL": OperationKind(parameters=("newProtocol",)),
     "Manual Update": OperationKind(changes_partitioning=True, checks_loose_bounds=False),
-    "Empty Commit": _SCHEMA,
+    "Empty Commit": OperationKind(),
 }
+"""The operations that Delta has, by name."""
 
 UNKNOWN = OperationKind()
 """An operation that Delta does not have: Delta's default rules, and all of its metrics are kept."""

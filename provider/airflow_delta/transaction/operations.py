@@ -1,11 +1,4 @@
-"""Delta's operations, with name, parameters and metrics (Delta's ``DeltaOperations``).
-
-An operation as ``commitInfo`` records it, without the constructors.
-
-Constructors of the operations that add, remove or rearrange files.
-
-Constructors of the operations on the table itself: creation, schema, properties, protocol.
-"""
+"""An operation as ``commitInfo`` records it (Delta's ``DeltaOperations``)."""
 
 from __future__ import annotations
 
@@ -26,6 +19,9 @@ from airflow_delta.transaction.operation_kinds import (
 
 Columns = Sequence[str]
 
+Column = Mapping[str, Any]
+"""A column in ``commitInfo``: ``name`` (a dotted path), ``type`` (name of its type), ``nullable``, ``metadata``."""
+
 
 def document(value: Any) -> str:
     """Return a structured parameter as JSON text (it is encoded once more inside ``commitInfo``)."""
@@ -38,8 +34,12 @@ def present(**parameters: Any) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class OperationBase:
+class Operation:
     """What a commit does, as ``commitInfo`` records it.
+
+    An operation is data: :data:`~airflow_delta.transaction.operation_kinds.KINDS` has the names, parameters and metrics of
+    Delta's. What writers of tables do has a constructor here; everything else is created by name, an operation that Delta does
+    not have, too: ``Operation("UPGRADE PROTOCOL", {"newProtocol": {...}})``, ``Operation("MY JOB", {"source": "x"})``.
 
     :param name: Delta's name of the operation.
     :param parameters: by name; lists and mappings become JSON text.
@@ -112,11 +112,7 @@ class OperationBase:
         """Return the operation with further metrics."""
         return replace(self, metrics={**(self.metrics or {}), **metrics})
 
-
-class DataOperations(OperationBase):
-    """One constructor for each operation, named after it."""
-
-    __slots__ = ()
+    # -- files: added, removed, rearranged -------------------------------------------------------------------------------------
 
     @classmethod
     def write(
@@ -291,30 +287,7 @@ class DataOperations(OperationBase):
         """
         return cls("VACUUM END", {"status": status}, metrics)
 
-    @classmethod
-    def row_tracking_backfill(cls, batch_id: int = 0) -> Self:
-        """Return ROW TRACKING BACKFILL: files added again with row ids."""
-        return cls("ROW TRACKING BACKFILL", {"batchId": str(batch_id)})
-
-    @classmethod
-    def row_tracking_unbackfill(cls, batch_id: int = 0) -> Self:
-        """Return ROW TRACKING UNBACKFILL: files added again without row ids."""
-        return cls("ROW TRACKING UNBACKFILL", {"batchId": str(batch_id)})
-
-    @classmethod
-    def deletion_vector_tombstones(cls) -> Self:
-        """Return Deletion Vector Tombstones: vectors that DROP FEATURE deletionVectors leaves for VACUUM."""
-        return cls("Deletion Vector Tombstones")
-
-
-Column = Mapping[str, Any]
-"""A column in ``commitInfo``: ``name`` (a dotted path), ``type`` (name of its type), ``nullable``, ``metadata``."""
-
-
-class TableOperations(OperationBase):
-    """One constructor for each operation, named after it."""
-
-    __slots__ = ()
+    # -- the table itself: creation, schema, properties ------------------------------------------------------------------------
 
     @classmethod
     def create_table(
@@ -408,16 +381,6 @@ class TableOperations(OperationBase):
         return cls("REPLACE COLUMNS", {"columns": list(columns)})
 
     @classmethod
-    def update_column_metadata(cls, name: str, columns: Sequence[Column]) -> Self:
-        """Return an operation of that name on the metadata of columns (Delta's ``UpdateColumnMetadata``)."""
-        return cls(name, {"columns": list(columns)})
-
-    @classmethod
-    def update_schema(cls, old: Mapping[str, Any], new: Mapping[str, Any]) -> Self:
-        """Return UPDATE SCHEMA; both schemas are in JSON form."""
-        return cls("UPDATE SCHEMA", {"oldSchema": dict(old), "newSchema": dict(new)})
-
-    @classmethod
     def add_constraint(cls, name: str, expression: str) -> Self:
         """Return ADD CONSTRAINT."""
         return cls("ADD CONSTRAINT", {"name": name, "expr": expression})
@@ -435,44 +398,14 @@ class TableOperations(OperationBase):
         return cls("CLUSTER BY", {"oldClusteringColumns": ",".join(old), "newClusteringColumns": ",".join(new)})
 
     @classmethod
-    def upgrade_protocol(cls, protocol: Mapping[str, Any]) -> Self:
-        """Return UPGRADE PROTOCOL to a protocol in its JSON form."""
-        return cls("UPGRADE PROTOCOL", {"newProtocol": dict(protocol)})
-
-    @classmethod
     def drop_feature(cls, name: str, *, truncate_history: bool = False) -> Self:
         """Return DROP FEATURE."""
         return cls("DROP FEATURE", {"featureName": name, "truncateHistory": truncate_history})
 
     @classmethod
-    def remove_column_mapping(cls) -> Self:
-        """Return REMOVE COLUMN MAPPING: every file rewritten with logical names."""
-        return cls("REMOVE COLUMN MAPPING")
-
-    @classmethod
-    def upgrade_uniform_properties(cls, properties: Mapping[str, str]) -> Self:
-        """Return REORG TABLE UPGRADE UNIFORM."""
-        return cls("REORG TABLE UPGRADE UNIFORM", {"properties": document(dict(properties))})
-
-    @classmethod
-    def domain_metadata_cleanup(cls, removed: int) -> Self:
-        """Return DOMAIN METADATA CLEANUP: removes the domains of a feature that is being dropped."""
-        return cls("DOMAIN METADATA CLEANUP", {"domainMetadataRemovedCount": removed})
-
-    @classmethod
-    def optimize_checkpoint(cls, trigger: str, *, incremental: bool) -> Self:
-        """Return OPTIMIZE CHECKPOINT."""
-        return cls("OPTIMIZE CHECKPOINT", {"incremental": incremental, "triggerName": trigger})
-
-    @classmethod
     def manual_update(cls) -> Self:
         """Return Manual Update: actions assembled by hand."""
         return cls("Manual Update")
-
-    @classmethod
-    def empty_commit(cls) -> Self:
-        """Return Empty Commit."""
-        return cls("Empty Commit")
 
 
 def _table_parameters(
@@ -489,13 +422,3 @@ def _table_parameters(
         "isManaged": str(is_managed).lower(),
         "properties": dict(properties or {}),
     }
-
-
-@dataclass(frozen=True)
-class Operation(DataOperations, TableOperations):
-    """What a commit does, as recorded in ``commitInfo``; there is a constructor for each of Delta's operations.
-
-    An operation that Delta does not have is created by name: ``Operation("MY JOB", {"source": "x"})``.
-    """
-
-    __slots__ = ()

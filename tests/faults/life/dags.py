@@ -18,8 +18,8 @@ from airflow_delta.contract.request import StageReport
 from airflow_delta.operators.delete_update import DeltaDeleteOperator
 from airflow_delta.operators.restore import DeltaRestoreOperator
 from airflow_delta.operators.stage import DeltaStageFilesOperator
-from airflow_delta.tasks.base import DeltaOperator, Parts, templated
-from airflow_delta.tasks.stage_work import StageWork
+from airflow_delta.tasks.base import Parts, templated
+from airflow_delta.tasks.stage_work import StageOperator, StageWork
 from airflow_delta.tasks.write_options import WriteOptions
 
 POLICIES = ("skip", "replace", "append", "fail")
@@ -35,26 +35,18 @@ def connect(base: Path) -> None:
     os.environ[f"AIRFLOW_CONN_{CONNECTION.upper()}"] = json.dumps({"conn_type": "delta", "host": str(base)})
 
 
-class JobStage(DeltaOperator):
+class JobStage(StageOperator):
     """A stage between whose plan and collection a job writes, as Spark does for ``@task.delta_stage``."""
 
     parts: ClassVar[Parts] = (StageWork, WriteOptions)
     template_fields = templated(parts)
-    transaction_role: ClassVar[str] = "stage"
-    changes_table: ClassVar[bool] = False
     job: Any = None  # from the request to the report
 
-    def execute(self, context: Any) -> Any:
-        from airflow_delta.table.stage.write.collect import collect_stage
-        from airflow_delta.table.stage.write.plan import plan_stage
+    def plan_stage(self, stage: Any) -> Any:
+        return WriteOptions.of(self).plan(stage)
 
-        work, write = self.hold(StageWork), WriteOptions.of(self)
-        work.open(context)
-        if (done := work.report_if_committed(write.mode)) is not None:
-            return done
-        stage = work.view()
-        request = plan_stage(stage, **write.options())
-        return work.report(collect_stage(stage, request, self.job(request)))
+    def work(self, stage: Any, request: Any) -> Any:
+        return request, self.job(request)
 
 
 def write_rows(directory: Path, rows: dict[int, str], *, column: str | None = None) -> None:

@@ -148,7 +148,7 @@ def race(table: Table, **options: bool) -> OptimisticTransaction:
 @pytest.mark.parametrize("enforce", [True, False])
 def test_features_with_rules_for_every_write(table: Table, feature: str, conflicts: bool, enforce: bool) -> None:
     ours = race(table, enforce_concurrent_feature_enablement=enforce)
-    table.commit(protocol(*LISTED, feature), operation=Operation.upgrade_protocol({}))
+    table.commit(protocol(*LISTED, feature), operation=Operation("UPGRADE PROTOCOL", {"newProtocol": {}}))
     if conflicts and enforce:
         with pytest.raises(ProtocolChangedException, match=feature):
             ours.commit([add("a")], Operation.write())
@@ -158,7 +158,7 @@ def test_features_with_rules_for_every_write(table: Table, feature: str, conflic
 
 def test_an_upgrade_that_is_taken_back_meanwhile(table: Table) -> None:
     ours = race(table)
-    table.commit(protocol(*LISTED, "changeDataFeed"), operation=Operation.upgrade_protocol({}))
+    table.commit(protocol(*LISTED, "changeDataFeed"), operation=Operation("UPGRADE PROTOCOL", {"newProtocol": {}}))
     table.put_foreign(2, foreign_info(operation="DROP FEATURE"), {"protocol": json.loads(_json(protocol(*LISTED)))})
     assert ours.commit([add("a")], Operation.write()) == 3
 

@@ -245,7 +245,7 @@ def unfilled(tmp_path: Path) -> Table:
     from msgspec.structs import replace
 
     transaction.update_metadata(replace(before, configuration={**before.configuration, **SUPPORTED}))
-    transaction.commit([], Operation.upgrade_protocol({}))
+    transaction.commit([], Operation("UPGRADE PROTOCOL", {"newProtocol": {}}))
     return table
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from airflow_delta.exceptions import DeltaAnalysisException
 from airflow_delta.log.expressions.functions import NOT_DETERMINISTIC, OF_THE_SESSION
-from airflow_delta.log.expressions.text import syntax_problem, tree_of
+from airflow_delta.log.expressions.text import SqlSyntaxError, tree_of
 from airflow_delta.log.schema.types import ArrayType, DataType, MapType, StructType
 
 
@@ -96,17 +96,15 @@ def _refused(name: str, text: str, why: str, error_class: str) -> DeltaAnalysisE
 
 
 def _parse(name: str, text: str) -> Any:
-    from sqlglot.errors import SqlglotError
-
     from airflow_delta.log.expressions.functions import oversized
 
     if (problem := oversized(text)) is not None:
         raise _refused(name, text[:100], f"it {problem}", "DELTA_UNSUPPORTED_EXPRESSION_GENERATED_COLUMN")
     try:
         return tree_of(text)
-    except SqlglotError as error:
+    except SqlSyntaxError as error:
         raise _refused(
-            name, text, f"it is not valid Spark SQL ({syntax_problem(error)})", "DELTA_UNSUPPORTED_EXPRESSION_GENERATED_COLUMN"
+            name, text, f"it is not valid Spark SQL ({error})", "DELTA_UNSUPPORTED_EXPRESSION_GENERATED_COLUMN"
         ) from error
 
 

@@ -9,7 +9,7 @@ from airflow_delta.exceptions import PredicateException
 from airflow_delta.log.expressions.ast import And, Expression, Not, Opaque, Or
 from airflow_delta.log.expressions.functions import NOT_DETERMINISTIC, OF_THE_SESSION, oversized, refused_function
 from airflow_delta.log.expressions.simple import Columns, UnsupportedError, parse_simple
-from airflow_delta.log.expressions.text import bare, split, syntax_problem, tree_of
+from airflow_delta.log.expressions.text import SqlSyntaxError, bare, split, tree_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -47,15 +47,13 @@ def parse(text: str, schema: StructType, partition_columns: Sequence[str]) -> Ex
 
 def parse_fully(text: str, columns: Columns) -> Expression:
     """Return the tree of a predicate of any form; errors as for :func:`parse`."""
-    from sqlglot.errors import SqlglotError
-
     try:
         return _Parser(text, columns).expression(with_escaped_quotes(text))
     except UnsupportedError as error:
         held = error.node.sql(dialect="spark")
         raise PredicateException(f"The predicate {text!r} contains {held!r}, which is not supported. {_HINT}") from error
-    except SqlglotError as error:
-        raise PredicateException(f"The predicate {text!r} is not valid Spark SQL: {syntax_problem(error)}") from error
+    except SqlSyntaxError as error:
+        raise PredicateException(f"The predicate {text!r} is not valid Spark SQL: {error}") from error
     except RecursionError as error:
         raise PredicateException(f"The predicate {text[:100]!r}... is nested too deeply; use IN for long lists") from error
 

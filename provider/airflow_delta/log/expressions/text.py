@@ -18,29 +18,40 @@ _OPENING = {"L_PAREN", "L_BRACKET", "CASE"}
 _CLOSING = {"R_PAREN", "R_BRACKET", "END"}
 
 
-def tokens_of(text: str) -> list[Any]:
-    """Return sqlglot's tokens, with their positions in the text."""
-    import sqlglot
+class SqlSyntaxError(Exception):
+    """A text is not Spark SQL; it says what is wrong, and where."""
 
-    return list(sqlglot.tokenize(text, dialect="spark"))
+
+def tokens_of(text: str) -> list[Any]:
+    """Return the tokens of a text: each has ``text``, ``token_type``, and the positions ``start`` and ``end``.
+
+    :raises SqlSyntaxError: if a quote or a comment is not closed, or a character cannot be read.
+    """
+    import sqlglot
+    from sqlglot.errors import SqlglotError
+
+    try:
+        return list(sqlglot.tokenize(text, dialect="spark"))
+    except SqlglotError as error:
+        raise SqlSyntaxError(syntax_problem(error)) from error
 
 
 def tree_of(text: str) -> Any:
-    """Return sqlglot's tree of an expression.
+    """Return the tree of an expression, for the questions of :mod:`airflow_delta.log.expressions.nodes`.
 
-    :raises sqlglot.errors.SqlglotError: if it does not parse.
+    :raises SqlSyntaxError: if it does not parse.
+    :raises RecursionError: if it is nested too deeply.
     """
     import sqlglot
-    from sqlglot.errors import ParseError, SqlglotError
 
     try:
         statements = sqlglot.parse(text, dialect="spark")
-    except (SqlglotError, RecursionError):
+    except RecursionError:
         raise
-    except Exception as error:  # some texts make sqlglot fail in other ways
-        raise ParseError(f"sqlglot fails with {type(error).__name__}: {error}") from error
+    except Exception as error:  # some texts make sqlglot fail in other ways than its own
+        raise SqlSyntaxError(syntax_problem(error)) from error
     if len(statements) != 1 or statements[0] is None:
-        raise ParseError("It is not a single expression")
+        raise SqlSyntaxError("it is not a single expression")
     return statements[0]
 
 
@@ -125,8 +136,6 @@ def syntax_problem(error: Exception) -> str:
             return f"{wanted!r} is missing after {near}" if not wanted.isalnum() else f"a {wanted.lower()} is expected at {near}"
         return f"{near} is not expected there"
     text = str(error).partition("\n")[0]
-    if "single expression" in text:
-        return "it is not a single expression"
     if "tokenizing" in text or text.startswith("Missing "):
         return "a quote or a comment is not closed, or a character cannot be read"
     return "it cannot be read"

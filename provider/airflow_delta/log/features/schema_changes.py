@@ -9,7 +9,7 @@ import msgspec
 
 from airflow_delta.exceptions import DeltaAnalysisException
 from airflow_delta.log.actions.actions import Metadata
-from airflow_delta.log.expressions.text import syntax_problem, tree_of
+from airflow_delta.log.expressions.text import SqlSyntaxError, tree_of
 from airflow_delta.log.features import column_mapping
 from airflow_delta.log.features.constraints import check_constraints
 from airflow_delta.log.features.identity_columns import generated_columns
@@ -86,8 +86,6 @@ def dependents(metadata: Metadata, column: str, schema: StructType | None = None
     :param schema: instead of the schema of the metadata.
     :raises DeltaAnalysisException: if an expression does not parse, so that it might refer to the column.
     """
-    from sqlglot.errors import SqlglotError
-
     from airflow_delta.log.expressions.generated import references
 
     generated = generated_columns(parse_schema(metadata.schema_string) if schema is None else schema)
@@ -95,10 +93,10 @@ def dependents(metadata: Metadata, column: str, schema: StructType | None = None
         for name, text in expressions.items():
             try:
                 paths = list(references(tree_of(text)))
-            except SqlglotError as error:
+            except SqlSyntaxError as error:
                 raise DeltaAnalysisException(
                     f"Column {column} cannot be changed: {name} may refer to it, since its expression {text} does not parse "
-                    f"({syntax_problem(error)}). Use Delta Spark to change the column."
+                    f"({error}). Use Delta Spark to change the column."
                 ) from error
             if any(path[0].lower() == column.lower() for path in paths):
                 yield name, text, is_generated

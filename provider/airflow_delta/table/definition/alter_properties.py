@@ -24,7 +24,8 @@ from airflow_delta.contract.changes import (
 from airflow_delta.contract.sql_types import parse_column_path
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaUnsupportedOperationException, ProtocolDowngradeException
 from airflow_delta.log.actions.actions import DomainMetadata, Metadata
-from airflow_delta.log.expressions.text import syntax_problem, tree_of
+from airflow_delta.log.expressions.nodes import needs_other_rows
+from airflow_delta.log.expressions.text import SqlSyntaxError, tree_of
 from airflow_delta.log.features import clustering
 from airflow_delta.log.features import protocol as table_protocol
 from airflow_delta.log.features.constraints import check_constraints
@@ -287,20 +288,17 @@ def _with_row_tracking_names(table: AlteredTable, metadata: Metadata) -> Metadat
 
 def _check_expression(table: AlteredTable, change: AddConstraint) -> None:
     """Check an expression as far as possible without Spark, which checks it against the rows later."""
-    from sqlglot import exp
-    from sqlglot.errors import SqlglotError
-
     from airflow_delta.log.expressions.functions import oversized, refused_function
 
     if (problem := oversized(change.expression)) is not None:
         raise table.refuse(f"The constraint {change.name} {problem}")
     try:
         tree = tree_of(change.expression)
-    except SqlglotError as error:
+    except SqlSyntaxError as error:
         raise DeltaAnalysisException(
-            f"The constraint {change.name} is not valid Spark SQL: {change.expression} ({syntax_problem(error)})"
+            f"The constraint {change.name} is not valid Spark SQL: {change.expression} ({error})"
         ) from error
-    if tree.find(exp.AggFunc, exp.Query, exp.Window) is not None:
+    if needs_other_rows(tree):
         raise table.refuse(
             f"The constraint {change.name} ({change.expression}) refers to more than one row, which no writer can check"
         )

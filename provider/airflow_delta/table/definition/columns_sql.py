@@ -1,22 +1,19 @@
 """Columns in SQL: ``id BIGINT GENERATED ALWAYS AS IDENTITY, day DATE NOT NULL COMMENT 'of the flight'``.
 
-``sqlglot``'s Spark dialect splits the text into tokens; expressions are kept verbatim, as in Delta. Nothing is guessed: anything
+The text is split into tokens of Spark's dialect; expressions are kept verbatim, as in Delta. Nothing is guessed: anything
 that is not in the grammar below is an error.
 """
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow_delta.exceptions import DeltaAnalysisException
-from airflow_delta.log.expressions.text import syntax_problem
+from airflow_delta.log.expressions.text import SqlSyntaxError, tokens_of
 from airflow_delta.log.features.constraints import CURRENT_DEFAULT
 from airflow_delta.log.features.identity_columns import ALLOW_EXPLICIT_INSERT, GENERATION_EXPRESSION, START, STEP
 from airflow_delta.log.schema.types import parse_schema, to_json
-
-if TYPE_CHECKING:
-    from sqlglot.tokens import Token  # type: ignore[attr-defined]
 
 Json = dict[str, Any]
 
@@ -62,14 +59,11 @@ def schema_of_columns(columns: str) -> str:
 
 class _Columns:
     def __init__(self, text: str) -> None:
-        import sqlglot
-        from sqlglot.errors import SqlglotError
-
         self._text = text
         try:
-            self._tokens: list[Token] = list(sqlglot.tokenize(text, read="spark"))
-        except SqlglotError as error:
-            raise self._error(f"is not valid SQL: {syntax_problem(error)}", len(text)) from error
+            self._tokens = tokens_of(text)
+        except SqlSyntaxError as error:
+            raise self._error(f"is not valid SQL: {error}", len(text)) from error
         self._next = 0
 
     def parse(self) -> Json:

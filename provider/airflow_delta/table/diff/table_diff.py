@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from airflow_delta.exceptions import DeltaIllegalArgumentException, VersionNotFoundException
 from airflow_delta.log.actions.actions import Metadata
 from airflow_delta.log.expressions.functions import oversized
-from airflow_delta.log.expressions.text import tree_of
+from airflow_delta.log.expressions.nodes import equality_of
+from airflow_delta.log.expressions.text import SqlSyntaxError, tree_of
 from airflow_delta.log.schema.types import parse_schema
 from airflow_delta.table.audit.audit import AuditedTable
 from airflow_delta.table.changes.find import ChangedFiles, add_rewritten, change_files
@@ -62,23 +63,15 @@ def _conditions(info: Mapping[str, Any]) -> list[str]:
 
 def _compared_keys(condition: str) -> list[str]:
     """Return the names that both sides of an equality have, in lower case; none if the text is not an expression."""
-    from sqlglot import exp
-    from sqlglot.errors import SqlglotError
-
     text = _EXPRESSION_ID.sub("", condition)
     try:
         if oversized(text) is not None:
             return []
-        trees = [tree_of(part).unnest() for part in conjunct_texts(text)]
-    except (SqlglotError, RecursionError):
+        found = [equality_of(tree_of(part)) for part in conjunct_texts(text)]
+    except (SqlSyntaxError, RecursionError):
         return []
-    equal = [tree for tree in trees if isinstance(tree, exp.EQ | exp.NullSafeEQ)]
-    sides = [(tree.this.unnest(), tree.expression.unnest()) for tree in equal]
-    return [
-        left.name.lower()
-        for left, right in sides
-        if isinstance(left, exp.Column) and isinstance(right, exp.Column) and left.name.lower() == right.name.lower()
-    ]
+    names = [(each.left.parts[-1].lower(), each.right.parts[-1].lower()) for each in found if each is not None]
+    return [left for left, right in names if left == right]
 
 
 ROWS_COMPARED = 1_000_000

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow_delta.contract.operations import ComparedColumns
 from airflow_delta.log.expressions.ast import quote_name
+from airflow_delta.log.expressions.nodes import ColumnName, columns_of, equality_of
 from airflow_delta.log.expressions.text import split, tokens_of, tree_of
 
 if TYPE_CHECKING:
@@ -32,44 +33,37 @@ class Sides:
     target: str
     source: str
 
-    def of(self, column: Any) -> tuple[str, list[str]]:
+    def of(self, column: ColumnName) -> tuple[str, list[str]]:
         """Return the side of a column, ``target`` or ``source``, and its names without the alias."""
-        names = [part.name for part in column.parts]
+        names = list(column.parts)
         if len(names) > 1 and names[0].lower() in (self.target, self.source):
             return ("target" if names[0].lower() == self.target else "source"), names[1:]
         return ("target" if self.schema.find(names[0]) is not None else "source"), names
 
     def unknown(self, conjunct_texts: Iterable[str]) -> str | None:
         """Return a column that some conditions say is the table's, and that it does not have; ``None`` if there is none."""
-        from sqlglot import exp
-
         for text in conjunct_texts:
-            for column in tree_of(text).find_all(exp.Column):
-                names = [part.name for part in column.parts]
+            for column in columns_of(tree_of(text)):
+                names = column.parts
                 aliased = len(names) > 1 and names[0].lower() == self.target and self.schema.find(names[0]) is None
                 if aliased and self.schema.find(names[1]) is None:
-                    return str(names[1])
+                    return names[1]
         return None
 
     def compared(self, conjunct_texts: Iterable[str]) -> list[ComparedColumns]:
         """Return the columns that are equal in rows for which all of some conditions are true."""
-        from sqlglot import exp
-
         found = []
         for text in conjunct_texts:
-            node: Any = unwrapped(tree_of(text))
-            if not isinstance(node, exp.EQ | exp.NullSafeEQ):
+            equality = equality_of(tree_of(text))
+            if equality is None:
                 continue
-            sides = [unwrapped(node.this), unwrapped(node.expression)]
-            if not all(isinstance(side, exp.Column) for side in sides):
-                continue
-            by_side = dict(map(self.of, sides))
+            by_side = dict(map(self.of, (equality.left, equality.right)))
             names = by_side.get("target", [])
             field = self.schema.find(names[0]) if len(names) == 1 else None
             if field is None or "source" not in by_side:
                 continue
             source = ".".join(quote_name(name) for name in by_side["source"])
-            found.append(ComparedColumns(column=field.name, source=source, null_safe=isinstance(node, exp.NullSafeEQ)))
+            found.append(ComparedColumns(column=field.name, source=source, null_safe=equality.null_safe))
         return found
 
 
@@ -81,15 +75,6 @@ def conjunct_texts(text: str) -> Iterator[str]:
         return
     for part in pieces[1]:
         yield from conjunct_texts(part)
-
-
-def unwrapped(node: Any) -> Any:
-    """Return an expression without the parentheses around it."""
-    from sqlglot import exp
-
-    while isinstance(node, exp.Paren):
-        node = node.this
-    return node
 
 
 _TIMES = {
@@ -131,10 +116,8 @@ def of_table(text: str, schema: StructType, alias: str) -> str:
 
     :param alias: of the table.
     """
-    from sqlglot import exp
-
-    heads = [column.parts[0] for column in tree_of(text).find_all(exp.Column)]
-    found = {h.meta["start"] for h in heads if h.name.lower() != alias.lower() and schema.find(h.name) is not None}
+    heads = [(column.parts[0], column.start) for column in columns_of(tree_of(text)) if column.start is not None]
+    found = {start for name, start in heads if name.lower() != alias.lower() and schema.find(name) is not None}
     prefix = "`" + alias.replace("`", "``") + "`."
     for start in sorted(found, reverse=True):
         text = f"{text[:start]}{prefix}{text[start:]}"

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_delta.contract.operations import ComparedColumns
 from airflow_delta.exceptions import DeltaAnalysisException, PredicateException
-from airflow_delta.log.expressions.text import syntax_problem, tokens_of, tree_of
+from airflow_delta.log.expressions.nodes import changing_function, column_of, columns_of, compared_texts, needs_other_rows
+from airflow_delta.log.expressions.text import SqlSyntaxError, tokens_of, tree_of
 from airflow_delta.log.schema.types import known_names
-from airflow_delta.table.stage.compared_columns import Sides, conjunct_texts, unwrapped
+from airflow_delta.table.stage.compared_columns import Sides, conjunct_texts
 
 if TYPE_CHECKING:
     from airflow_delta.log.expressions.predicate import Predicate
@@ -31,14 +32,12 @@ class MergeCondition:
     """
 
     def __init__(self, text: str, schema: StructType, target_alias: str, source_alias: str, *, table: str) -> None:
-        from sqlglot.errors import SqlglotError
-
         self._sides = Sides(schema, target_alias.lower(), source_alias.lower())
         try:
             check_expression(text, table=table, repeatable=True)
             self.conjuncts = list(conjunct_texts(text))
-        except SqlglotError as error:
-            raise refused(table, f"{text!r} is not valid Spark SQL: {syntax_problem(error)}") from error
+        except SqlSyntaxError as error:
+            raise refused(table, f"{text!r} is not valid Spark SQL: {error}") from error
         if (name := self._sides.unknown(self.conjuncts)) is not None:
             known = known_names(name, schema.names)
             raise refused(table, f"{text!r} names the column {name!r}, which the table does not have. {known}")
@@ -73,48 +72,32 @@ class MergeCondition:
 
         Outside of it, IN compares both as text, and other comparisons cast the text. Whole numbers of few digits are the same.
         """
-        from sqlglot import exp
-
-        for literal in tree_of(text).find_all(exp.Literal):
-            if not literal.is_string:
-                continue
-            node: Any = literal
-            while isinstance(node.parent, exp.Paren):
-                node = node.parent
-            comparison = node.parent
-            if isinstance(comparison, exp.In):
-                data_type = self._type_of(unwrapped(comparison.this))
-                if data_type is None or data_type.name != "string":
-                    return True
-            if not isinstance(comparison, exp.Binary | exp.Between):
-                continue
-            for other in map(unwrapped, comparison.iter_expressions()):
+        for literal, others, within in compared_texts(tree_of(text)):
+            for other in others:
                 data_type = self._type_of(other)
+                if within and (data_type is None or data_type.name != "string"):
+                    return True
                 if data_type is None or data_type.name in _SAME_AS_TEXT:
                     continue
                 digits = _DIGITS.get(data_type.name, 0)
-                if not digits or re.fullmatch(f"-?[0-9]{{1,{digits}}}", literal.this) is None:
+                if not digits or re.fullmatch(f"-?[0-9]{{1,{digits}}}", literal) is None:
                     return True
         return False
 
     def _type_of(self, node: Any) -> DataType | None:
         """Return the type of a column of the table, or of a field of a struct; ``None`` for anything else."""
-        from sqlglot import exp
-
-        if not isinstance(node, exp.Column):
+        column = column_of(node)
+        if column is None:
             return None
         found: DataType | None = self._sides.schema
-        for name in self._sides.of(node)[1]:
+        for name in self._sides.of(column)[1]:
             find = getattr(found, "find", None)
             field = None if find is None else find(name)
             found = None if field is None else field.data_type
         return found
 
     def _columns(self, text: str) -> Iterator[tuple[str, list[str]]]:
-        from sqlglot import exp
-
-        for column in tree_of(text).find_all(exp.Column):
-            yield self._sides.of(column)
+        yield from map(self._sides.of, columns_of(tree_of(text)))
 
 
 def check_expression(text: str, *, table: str, repeatable: bool = False) -> None:
@@ -122,26 +105,20 @@ def check_expression(text: str, *, table: str, repeatable: bool = False) -> None
 
     :raises DeltaAnalysisException: if the expression has one.
     """
-    from sqlglot import exp
-    from sqlglot.errors import SqlglotError
-
-    from airflow_delta.log.expressions.functions import NOT_DETERMINISTIC, oversized, refused_function
+    from airflow_delta.log.expressions.functions import oversized, refused_function
 
     if (problem := oversized(text)) is not None:
         raise refused(table, f"{text[:100]!r}... {problem}")
     try:
         tree = tree_of(text)
-    except SqlglotError as error:
-        raise refused(table, f"{text!r} is not valid Spark SQL: {syntax_problem(error)}") from error
-    if tree.find(exp.Query, exp.AggFunc, exp.Window) is not None:
+    except SqlSyntaxError as error:
+        raise refused(table, f"{text!r} is not valid Spark SQL: {error}") from error
+    if needs_other_rows(tree):
         raise refused(table, f"{text!r} holds a subquery or an aggregate; compute it in the source")
     if (problem := refused_function(text, assigned=not repeatable)) is not None:
         raise refused(table, f"{text!r} {problem}; compute it in the source")
-    if repeatable:
-        calls = (str(f.name if isinstance(f, exp.Anonymous) else f.sql_name()).lower() for f in tree.find_all(exp.Func))
-        changing = next((name for name in calls if name in NOT_DETERMINISTIC), None)
-        if changing is not None:
-            raise refused(table, f"{text!r} uses {changing}(), which differs with every evaluation; compute it in the source")
+    if repeatable and (changing := changing_function(tree)) is not None:
+        raise refused(table, f"{text!r} uses {changing}(), which differs with every evaluation; compute it in the source")
 
 
 def refused(table: str, what: str) -> DeltaAnalysisException:

@@ -13,7 +13,8 @@ from airflow_delta.contract.operations import Assignment, UpdateArguments
 from airflow_delta.contract.payloads import Json, StagedWrite, TransactionHandle
 from airflow_delta.contract.schema import TableRules, Type, fields, find_field, parse_struct
 from airflow_delta.exceptions import DeltaAnalysisException, IdentityInsertException
-from airflow_delta.log.expressions.text import syntax_problem, tree_of
+from airflow_delta.log.expressions.nodes import calls_unknown, has_subquery
+from airflow_delta.log.expressions.text import SqlSyntaxError, tree_of
 from airflow_delta.log.schema.types import known_names
 from airflow_delta.table.operations.rewrite.target import RewriteTarget, removal_metrics, rewrite_target
 from airflow_delta.table.stage.stage_view import SparkWork, StageView
@@ -131,19 +132,15 @@ def _resolve(handle: TransactionHandle, schema: Json, name: str) -> tuple[str, .
 
 
 def _check_expression(handle: TransactionHandle, name: str, expression: str) -> None:
-    from sqlglot import exp
-    from sqlglot.errors import SqlglotError
-
     from airflow_delta.log.expressions.functions import oversized, refused_function
 
     if (problem := oversized(expression)) is not None:
         raise _refused(handle, f"sets {name} to {expression[:100]!r}..., which {problem}")
     try:
         tree = tree_of(expression)
-    except SqlglotError as error:
-        problem = syntax_problem(error)
-        raise _refused(handle, f"sets {name} to {expression!r}, which is not valid Spark SQL ({problem})") from error
-    if tree.find(exp.Select, exp.Subquery, exp.Exists) is not None:
+    except SqlSyntaxError as error:
+        raise _refused(handle, f"sets {name} to {expression!r}, which is not valid Spark SQL ({error})") from error
+    if has_subquery(tree):
         raise _refused(handle, f"sets {name} to {expression!r}: a subquery cannot be used there; use MERGE")
     if (problem := refused_function(expression, assigned=True)) is not None:
         raise _refused(handle, f"sets {name} to {expression!r}, which {problem}")
@@ -151,14 +148,12 @@ def _check_expression(handle: TransactionHandle, name: str, expression: str) -> 
 
 def is_repeatable(expression: str) -> bool:
     """Return whether an expression certainly has the same value for a row whenever it is evaluated."""
-    from sqlglot import exp
-
     from airflow_delta.log.expressions.functions import NOT_DETERMINISTIC, OF_THE_SESSION
 
     words = {word.lower() for word in re.findall(r"\w+", expression)}
     if words & (NOT_DETERMINISTIC | OF_THE_SESSION):
         return False
-    return tree_of(expression).find(exp.Anonymous) is None  # an unknown function
+    return not calls_unknown(tree_of(expression))
 
 
 def _refused(handle: TransactionHandle, what: str) -> DeltaAnalysisException:

@@ -12,7 +12,8 @@ from airflow_delta.contract.operations import ComparedColumns, CreateArguments, 
 from airflow_delta.contract.payloads import Json, TransactionHandle
 from airflow_delta.exceptions import AppendOnlyException, DeltaIllegalArgumentException
 from airflow_delta.log.expressions.ast import quote_name
-from airflow_delta.log.expressions.text import tree_of
+from airflow_delta.log.expressions.nodes import has_subquery
+from airflow_delta.log.expressions.text import SqlSyntaxError, tree_of
 from airflow_delta.log.schema.types import known_names
 from airflow_delta.table.stage.compared_columns import Sides, conjunct_texts
 from airflow_delta.table.stage.plan_table import check_create
@@ -158,16 +159,13 @@ def check_condition(handle: TransactionHandle, option: str, condition: str) -> N
 
     :raises DeltaIllegalArgumentException: if it is not valid Spark SQL, or holds a subquery or a function that is not allowed.
     """
-    from sqlglot import exp
-    from sqlglot.errors import SqlglotError
-
     from airflow_delta.log.expressions.functions import oversized, refused_function
 
     problem = oversized(condition) or refused_function(condition)
     try:
-        if problem is None and tree_of(condition).find(exp.Query) is not None:
+        if problem is None and has_subquery(tree_of(condition)):
             problem = "holds a subquery"
-    except (SqlglotError, RecursionError):
+    except (SqlSyntaxError, RecursionError):
         problem = "is not valid Spark SQL"
     if problem is not None:
         raise DeltaIllegalArgumentException(

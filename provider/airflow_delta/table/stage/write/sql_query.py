@@ -62,13 +62,11 @@ def not_a_query(whose: str, error: Exception) -> DeltaAnalysisException:
 
 def _statements(text: str) -> list[tuple[list[str], str]]:
     """Return the statements of a text, each with its words in upper case; comments around them are left out."""
-    from sqlglot.errors import SqlglotError
-
-    from airflow_delta.log.expressions.text import tokens_of
+    from airflow_delta.log.expressions.text import SqlSyntaxError, tokens_of
 
     try:
         tokens = tokens_of(text)
-    except SqlglotError:  # Spark says what is wrong
+    except SqlSyntaxError:  # Spark says what is wrong
         return [([word.upper() for word in text.split()], text.strip().rstrip(";"))] if text.strip() else []
     found: list[list[Any]] = [[]]
     for token in tokens:

@@ -1,0 +1,327 @@
+"""An application that does the Spark work of one request: prepared, submitted or taken over from an earlier try, and its report.
+
+What Airflow's ``SparkSubmitHook`` leaves to its caller.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk.exceptions import AirflowException
+
+from airflow_delta.exceptions import DeltaError, DeltaIllegalStateException, StageFailedException
+from airflow_delta.tasks.spark.application_output import ApplicationOutput, application_error, ended_by
+from airflow_delta.tasks.spark.earlier_try import (
+    REQUEST_KEY,
+    WAIT,
+    EarlierTry,
+    earlier_try,
+    inputs_of,
+    note_request,
+    noted_directory,
+    within,
+)
+from airflow_delta.tasks.spark.progress import spark_work
+from airflow_delta.tasks.spark.properties import java_error, properties_file, submit_defaults, submit_error
+from airflow_delta.tasks.spark.storage import SparkStorage
+
+if TYPE_CHECKING:
+    from airflow_delta.contract.request import StageReport, StageRequest
+    from airflow_delta.log.delta_log import DeltaLog
+
+    Submit = Callable[[dict[str, Any]], object]
+
+
+logger = logging.getLogger(__name__)
+
+_FIRST = 5
+"""Lines in which ``spark-submit`` says that it does not start."""
+
+_COMMAND = re.compile(r"Cannot execute: .*?Error code is: -?\d+\.?\s*", re.DOTALL)
+
+
+def follow_driver(hook: Any) -> None:
+    """Wait for the driver where ``spark-submit`` does not: ``yarn_track_via_rm_api``, ``track_driver_via_k8s_api``."""
+    if hook._should_track_yarn_application_via_rm_api():
+        hook._start_yarn_application_status_tracking(hook._yarn_application_id)
+    elif hook._should_track_driver_via_k8s_api():
+        hook._poll_k8s_driver_via_api()
+
+
+def close_pipe(hook: Any) -> None:
+    """Close the output of an ended ``spark-submit``, rather than whenever it is collected as garbage."""
+    process = getattr(hook, "_submit_sp", None)
+    if process is not None and process.poll() is not None and process.stdout is not None:
+        process.stdout.close()
+
+
+def cause_of(
+    failure: Exception,
+    log: DeltaLog,
+    request: StageRequest,
+    *,
+    hook: Any,
+    output: ApplicationOutput,
+    application: str,
+    uri: str,
+    spark_conn_id: str,
+    stopped: bool,
+) -> DeltaError | None:
+    """Return the error that says why a submitted application failed; ``None`` if the failure is not the application's.
+
+    In this order: what the stage reported, what Spark says of its set-up, and the error that the application printed.
+
+    :param failure: what Airflow's hook raised: the command, and the last lines of any output.
+    :param uri: the table's location for Spark.
+    :param stopped: whether the task was told to stop, which ends its application.
+    """
+    from airflow_delta.spark.errors import typed_error
+    from airflow_delta.table.stage.write.plan import reported_error
+
+    reported = reported_error(log, request)
+    if reported is not None and not isinstance(reported, StageFailedException):
+        return reported
+    found = application_error(output.lines)
+    if (missing := java_error("\n".join(list(output.lines)[:_FIRST]))) is not None:
+        return missing
+    known = submit_error(failure, uri, spark_conn_id) or (typed_error(found.text, uri) if found is not None else None)
+    if known is not None or stopped or not _is_of_application(failure, hook):
+        return known
+    logger.debug("The submission failed", exc_info=failure)
+    if reported is not None:
+        text = f"{reported.message.rstrip('.')}. {_where_the_log_is(hook)}"
+        return StageFailedException(text, table=reported.table, version=reported.version)
+    return _application_failed(failure, request, hook, output, application)
+
+
+def _is_of_application(failure: Exception, hook: Any) -> bool:
+    """Return whether an application was submitted and failed: the hook raises the same errors for arguments that it refuses."""
+    if type(failure) is AirflowException:
+        return getattr(hook, "_submit_sp", None) is not None
+    # Of a driver that the hook tracks, perhaps an earlier try's; one that it loses sight of may be alive.
+    return type(failure) is RuntimeError and hook is not None and "iving up" not in str(failure)
+
+
+def _application_failed(
+    failure: Exception, request: StageRequest, hook: Any, output: ApplicationOutput, application: str
+) -> StageFailedException:
+    from airflow_delta.spark.errors import memory_advice, spaced
+
+    code = getattr(getattr(hook, "_submit_sp", None), "returncode", None)
+    ended, found = ended_by(code), application_error(output.lines)
+    if ended.startswith("killed"):  # it cannot have printed why
+        said = f"the driver was {ended}"
+    elif found is not None:
+        said = f"{found.said.rstrip('.')}{f' ({ended})' if ended else ''}"
+    elif said := _COMMAND.sub("", str(failure)).partition("Last spark-submit output:")[0].strip():
+        pass  # what a cluster says of a driver
+    else:
+        said = f"it ended with {ended or 'an error'}, and printed none"
+    advice = memory_advice(f"{said}\n{found.text if found is not None else failure}\nexit code {code}")
+    return StageFailedException(
+        f"The Spark application {os.path.basename(application)} of stage {request.stage} failed: {said.rstrip('.')}."
+        f"{spaced(advice)} {_where_the_log_is(hook)}",
+        table=request.table,
+        version=request.read_version,
+    )
+
+
+def _where_the_log_is(hook: Any) -> str:
+    """Return where an application's output is: in cluster mode, not here."""
+    if found := getattr(hook, "_yarn_application_id", None):
+        return f"Its log: yarn logs -applicationId {found}"
+    if found := getattr(hook, "_kubernetes_driver_pod", None):
+        return f"Its log: kubectl logs {found}"
+    if found := getattr(hook, "_driver_id", None):
+        return f"Its log is that of the driver {found}, on the master's page and on the cluster's worker."
+    return "Its output is above in this log."
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class SparkSubmission:
+    """The application that works on one request for a task.
+
+    :param task: the running task; a kill of it calls :meth:`kill`.
+    :param application: what is submitted.
+    :param spark_table_uri: URI of the table as Spark reaches it, when it is not the worker's.
+    :param spark_credentials: ``own`` if Spark has credentials of its own.
+    :param package_uri: URI of the zip of :func:`airflow_delta.spark.package.build_package`; default: a local file.
+    :param inputs: what the application is submitted with: a later try takes over only what has the same.
+    :param store: Airflow's task state store; without one, no later try takes over.
+    :param driver_key: where Airflow keeps the id of a driver that it tracks, and reconnects to.
+    :param more_keys: other keys that Airflow keeps about that driver.
+    """
+
+    task: Any
+    log: DeltaLog
+    request: StageRequest
+    application: str
+    spark_conn_id: str
+    spark_table_uri: str | None = None
+    spark_credentials: str | None = None
+    package_uri: str | None = None
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+    store: Any = None
+    driver_key: str | None = None
+    more_keys: tuple[str, ...] = ()
+
+    _hook: Any = field(init=False, default=None)
+    _output: ApplicationOutput = field(init=False, default_factory=ApplicationOutput)
+    _waiting: EarlierTry | None = field(init=False, default=None)
+    _earlier: str | None = field(init=False, default=None)
+    _submitted: bool = field(init=False, default=False)
+    _resumed: bool = field(init=False, default=False)
+
+    def taken_over(self) -> tuple[StageRequest, StageReport] | None:
+        """Return what the application of an earlier try has staged, if Airflow does not track that application.
+
+        An application of other work, or with other inputs, is forgotten: Airflow keeps the driver's id across a clear, and would
+        take that driver's success for this one's.
+        """
+        self._earlier = noted_directory(self.store, self.request.transaction_id, inputs_of(self.inputs))
+        if self._earlier is None and self.driver_key is not None:
+            self.forget()
+        if self._earlier is None or self._is_tracked:
+            return None
+        self._waiting = earlier_try(self.log, self._earlier, self.request, self.task.log)
+        if self._waiting is None:
+            return None
+        try:
+            report = self._waiting.report()
+            return None if report is None else (self._waiting.request, report)
+        finally:
+            self._waiting = None
+
+    def run(
+        self,
+        submit: Submit,
+        *,
+        conf: Mapping[str, Any] | None = None,
+        py_files: str | None = None,
+        given: str | None = None,
+        secrets: Mapping[str, str] | None = None,
+    ) -> tuple[StageRequest, StageReport]:
+        """Prepare the application, submit it and wait for it, and read its report.
+
+        :param submit: submits with the ``conf``, ``py_files`` and ``properties_file`` that it gets, through a hook that it hands
+            to :meth:`use`; or reconnects to a driver that Airflow tracks, and says so by :meth:`waits`.
+        :param conf: Spark properties of the author.
+        :param py_files: files of the author.
+        :param given: the author's own properties file.
+        :param secrets: secret Spark properties.
+        :return: the request that was worked on, and the report.
+        :raises DeltaError: if the application failed, with the type of the error there.
+        """
+        from airflow_delta.spark.job import REQUEST_PROPERTY
+        from airflow_delta.spark.package import build_package
+        from airflow_delta.table.stage.write.plan import put_request, read_report
+
+        log, request = self.log, self.request
+        conf = {**(conf or {}), REQUEST_PROPERTY: put_request(log, request)}
+        py_files = ",".join(part for part in (py_files, self.package_uri or build_package()) if part)
+        if self.task.is_cancelled:
+            raise DeltaIllegalStateException(
+                f"The task {self.task.task_id!r} was told to stop before it submitted its application."
+            )
+        if not self._is_tracked:
+            self.note()
+        storage = SparkStorage.of(log, self.spark_table_uri, self.spark_credentials, request)
+        defaults = submit_defaults(self.spark_conn_id, storage)
+        try:
+            with (
+                properties_file(secrets or {}, given, defaults, conf) as properties,
+                spark_work(self.task.log, log, request, directory=self._directory),
+            ):
+                submit({"conf": conf, "py_files": py_files, "properties_file": properties})
+        except Exception as failure:
+            cause = cause_of(
+                failure,
+                log,
+                self._worked_on(),
+                hook=self._hook,
+                output=self._output,
+                application=self.application,
+                uri=storage.uri,
+                spark_conn_id=self.spark_conn_id,
+                stopped=self.task.is_cancelled,
+            )
+            if cause is None:
+                raise
+            raise cause from None  # whose lines this log has; the long command would come first
+        finally:
+            close_pipe(self._hook)
+            self._hook = None
+        with self.forgotten_if_useless():
+            request = self._worked_on()
+            if request is not self.request:
+                self.task.log.info(
+                    "Transaction %s: collecting what attempt %s has staged.", request.transaction_id, request.attempt
+                )
+            return request, read_report(log, request)
+
+    def use(self, hook: Any) -> None:
+        """Read what a hook prints, and end its application if the task is killed."""
+        self._hook = hook
+        self._output.follow(hook)
+
+    def note(self) -> None:
+        """Note what is about to be submitted, for a later try."""
+        note_request(self.store, self.request, inputs_of(self.inputs))
+
+    def submits(self) -> None:
+        """Say that a driver that Airflow tracks is about to be submitted, although it knew an earlier one."""
+        self._submitted = True
+        self.note()
+
+    def waits(self) -> None:
+        """Say that a driver that Airflow tracks is waited for; one submitted by an earlier try works on that try's request."""
+        self._resumed = not self._submitted
+
+    def forget(self) -> None:
+        """Forget the application, so that the work is done again if the task is cleared."""
+        if self.store is not None:
+            for key in (*filter(None, (self.driver_key,)), *self.more_keys, REQUEST_KEY):
+                if self.store.get(key) is not None:
+                    self.store.delete(key)
+
+    @contextmanager
+    def forgotten_if_useless(self) -> Iterator[None]:
+        """Forget an application whose result cannot be used: every later try would find the same."""
+        try:
+            yield
+        except DeltaError:
+            try:
+                self.forget()
+            except Exception:  # the error itself says what is wrong
+                self.task.log.warning("Could not forget the application that ended; clear the start task", exc_info=True)
+            raise
+
+    def kill(self, end: Callable[[], object] | None = None) -> None:
+        """End the application; what takes longer than Airflow waits for this task continues in the background.
+
+        :param end: ends what the hook has submitted; default: the hook's own.
+        """
+        if self._waiting is not None:
+            self._waiting.kill()
+        if self._hook is not None:
+            # The hook waits for the commands that end a driver on the cluster.
+            within(WAIT, end or self._hook.on_kill, what="Ending the submitted application", logger=self.task.log)
+
+    @property
+    def _is_tracked(self) -> bool:
+        return self.store is not None and self.driver_key is not None and bool(self.store.get(self.driver_key))
+
+    def _directory(self) -> str:
+        return self._earlier if self._resumed and self._earlier is not None else self.request.directory
+
+    def _worked_on(self) -> StageRequest:
+        from airflow_delta.table.stage.write.plan import read_request
+
+        directory = self._directory()
+        return self.request if directory == self.request.directory else read_request(self.log, directory)
