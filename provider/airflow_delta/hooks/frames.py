@@ -84,14 +84,14 @@ def read_changes_with_spark(
 ) -> DataFrame:
     """Return changed rows as a lazy DataFrame; parameters as for ``read_changes``."""
     from airflow_delta.log.expressions.predicate import Predicate
-    from airflow_delta.log.schema.types import parse_schema
+    from airflow_delta.log.table_definition import TableDefinition
     from airflow_delta.spark.changes import read_change_plan
     from airflow_delta.table.changes.read import change_schema, plan_changes
     from airflow_delta.table.read.read_table import wanted_fields
 
     session = _active_session(spark, log.uri)
     plan = plan_changes(log, **versions)
-    schema = parse_schema(change_schema(plan.schema_string))
+    schema = TableDefinition.of_rows(change_schema(plan.schema_string)).schema
     wanted = wanted_fields(log, plan.ending_version, schema, columns)
     df = read_change_plan(session, plan)
     if where is not None:

@@ -19,6 +19,7 @@ from airflow_delta.log.checksum.totals import MAX_FILES, Totals
 from airflow_delta.log.segment.segment import LogSegment, load_segment
 from airflow_delta.log.snapshot_state import ReadCommits, ReadOnce, SnapshotState, TailCache, missing_actions, resolve_state
 from airflow_delta.log.storage.file_names import commit_file
+from airflow_delta.log.table_definition import TableDefinition
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -170,18 +171,19 @@ class Snapshot:
         return state.protocol
 
     @cached_property
+    def definition(self) -> TableDefinition:
+        """Return what the table is at this version."""
+        return TableDefinition.of(self.metadata, self.protocol, table=self.log.uri, version=self.version)
+
+    @cached_property
     def properties(self) -> TableProperties:
         """Return typed access to the table properties."""
-        from airflow_delta.log.features.properties import TableProperties
-
-        return TableProperties(self.metadata.configuration)
+        return self.definition.properties
 
     @cached_property
     def schema(self) -> StructType:
         """Return the table's schema."""
-        from airflow_delta.log.schema.types import parse_schema
-
-        return parse_schema(self.metadata.schema_string)
+        return self.definition.schema
 
     @cached_property
     def partition_schema(self) -> StructType:
@@ -575,7 +577,7 @@ class Snapshot:
         logger.warning("%s", error.message)
         with self._lock:
             self._segment, self._state, self._tail = computed.segment, None, None
-            for name in ("timestamp", "in_commit_timestamp", "properties", "schema", "partition_schema"):
+            for name in ("timestamp", "in_commit_timestamp", "definition", "properties", "schema", "partition_schema"):
                 self.__dict__.pop(name, None)
         return False
 

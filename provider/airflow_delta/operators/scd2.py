@@ -143,7 +143,6 @@ class DeltaScd2MergeOperator(DeltaTableOperator):
 
     def source(self, spark: SparkSession, stage: StageView) -> DataFrame:
         """Return the versions that begin, change and go."""
-        from airflow_delta.contract.schema import parse_struct
         from airflow_delta.spark.history import History
         from airflow_delta.spark.read import read_scan_plan
         from airflow_delta.table.stage.scan import plan_scan
@@ -153,8 +152,7 @@ class DeltaScd2MergeOperator(DeltaTableOperator):
         rows = self._rows(spark, reader)
         # The MERGE has read the rows with the keys of its source, and without a full snapshot these are of the same keys.
         table = reader() if options.full_snapshot else read_scan_plan(spark, plan_scan(stage))
-        schema = parse_struct(stage.target.schema_string or "")
-        history = History(self._columns, schema, table=stage.log.uri, version=stage.handle.read_version)
+        history = History(self._columns, stage.target.struct, table=stage.log.uri, version=stage.handle.read_version)
         return history.source(
             table, rows, effective_at=options.effective_at, deleted=options.deleted, full_snapshot=options.full_snapshot
         )

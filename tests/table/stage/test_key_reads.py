@@ -104,7 +104,7 @@ def test_only_the_file_of_the_attempt_is_deleted(table: Table) -> None:
     table.log().start_transaction().commit([winner], Operation.write())
     with pytest.raises(ManifestException, match="not that of its attempt"):
         table.publish(handle, tampered)
-    _clean_up(table.log(), handle, [tampered])
+    _clean_up(table.log(), handle, [tampered], table.log().snapshot)
     assert entry.exists()
     assert not (table.path / key.file.path).exists()
 

@@ -225,6 +225,17 @@ def parse_schema(schema_string: str) -> StructType:
     return parsed
 
 
+def struct_of(value: Any) -> StructType:
+    """Return the struct of its decoded JSON form.
+
+    :raises DeltaAnalysisException: if it is the JSON form of another type, or of none.
+    """
+    parsed = parse_type(value)
+    if not isinstance(parsed, StructType):
+        raise DeltaAnalysisException(f"The schema must describe a struct, got {parsed}")
+    return parsed
+
+
 def parse_type(value: Any) -> DataType:
     """Parse the decoded JSON form of a type: a name, or an object with ``type``.
 

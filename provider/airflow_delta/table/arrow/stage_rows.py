@@ -27,7 +27,7 @@ from airflow_delta.exceptions import (
     PredicateException,
     SchemaMismatchException,
 )
-from airflow_delta.log.schema.types import StructType, arrow_type, as_nullable, parse_schema
+from airflow_delta.log.schema.types import StructType, arrow_type, as_nullable, struct_of
 from airflow_delta.log.storage.progress import tracked
 from airflow_delta.table.arrow.align import (
     Convert,
@@ -242,7 +242,7 @@ def stage_arrow(log: DeltaLog, rows: Any, request: StageRequest) -> StageReport:
     check_contract(data, request)
     target = target_schema(data, request)
     identities = absent_identities(data, request)
-    schema = parse_schema(json.dumps(target))
+    schema = struct_of(target)
     partitions = partition_names(target, request)
     run = uuid.uuid4().hex[:8]
     mapped = request.rules.column_mapping != "none"
@@ -335,7 +335,7 @@ class _Columns:
         self._partitions = partitions
         self._out = pa.schema([pa.field(f.name, arrow_type(as_nullable(f.data_type))) for f in schema])
         self._counters = {name.lower(): counter for name, counter in counters.items()}
-        given = parse_schema(json.dumps(data))
+        given = struct_of(data)
         at = {field.name.lower(): number for number, field in enumerate(given)}
         self._converts: dict[str, tuple[int, Convert]] = {}
         self._constants: dict[str, pa.Scalar] = {}

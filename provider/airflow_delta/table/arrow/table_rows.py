@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from airflow_delta.exceptions import DeltaTableNotFoundException
-from airflow_delta.log.actions.actions import Metadata
 from airflow_delta.log.statistics.statistics import live_records
 from airflow_delta.table.read.read_table import Rows, check_limit, limited, worker_rows
 from airflow_delta.table.read.row_filter import check_decidable
@@ -37,12 +37,10 @@ def table_rows(
     if limit is not None:
         sure = [file for file in files if predicate is None or predicate.selects_partition(file.partition_values)]
         check_limit(view.log, handle.read_version, [live_records(file) for file in sure], limit, complete=len(sure) == len(files))
-    metadata = Metadata(
-        id=target.table_id or "",
-        schema_string=target.schema_string or view.snapshot.metadata.schema_string,
-        partition_columns=list(target.partition_columns),
-        configuration=dict(target.configuration),
-    )
+    if not target.is_known:
+        target = replace(target, schema_string=view.snapshot.metadata.schema_string)
     version = handle.read_version
-    rows = worker_rows(view.log, files, metadata=metadata, version=version, predicate=predicate, columns=columns, limit=limit)
+    rows = worker_rows(
+        view.log, files, metadata=target.metadata, version=version, predicate=predicate, columns=columns, limit=limit
+    )
     return limited(rows, view.log, version, limit)

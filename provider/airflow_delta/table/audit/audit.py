@@ -54,7 +54,7 @@ class AuditedTable:
     """The table before and after the commit of some stages, as far as a check asks for it.
 
     :ivar handle: of the transaction.
-    :ivar target: the same, with schema and partitioning as the stages leave them.
+    :ivar target: what the table is as the stages leave it.
     :ivar writes: the staged writes.
     """
 
@@ -155,7 +155,7 @@ class AuditedTable:
             return scan_of(view, self.staged)
         files = view.snapshot.add_files() if self.handle.read_version >= 0 else []
         if name == BEFORE:  # of a table that does not exist yet: no rows, and the columns that it gets
-            return scan_of(view, files, target=self.handle if self.handle.read_version >= 0 else self.target)
+            return scan_of(view, files, target=view.definition if self.handle.read_version >= 0 else self.target)
         kept = [file for file in files if file_key(file) not in self.removed]
         return scan_of(view, [*kept, *self.added])
 

@@ -87,15 +87,15 @@ def named_column(table: AuditedTable, name: str, *, what: str) -> ColumnReferenc
             table=table.handle.table,
         ) from None
     target = table.target
-    schema = table.view.schema if target.schema_string is not None else table.view.snapshot.schema
+    schema = target.schema if target.is_known else table.view.snapshot.schema
     try:
         return Columns(name, schema, target.partition_columns, what=what).resolve(path)
     except UnsupportedError:
         raise DeltaIllegalArgumentException(f"{name!r} is not a column that has statistics", table=table.handle.table) from None
     except PredicateException as error:
-        version = "" if target.read_version < 0 else f" version {target.read_version}"
+        version = "" if target.version < 0 else f" version {target.version}"
         raise DeltaAnalysisException(
-            f"{error.message.rstrip('.')} (table {target.table}{version}).", table=target.table, version=target.read_version
+            f"{error.message.rstrip('.')} (table {target.table}{version}).", table=target.table, version=target.version
         ) from None
 
 

@@ -215,12 +215,9 @@ _NAN = (
 def _why_unknown(table: AuditedTable, column: ColumnReference, otherwise: str) -> str:
     """Return why statistics lack something of a column, and what does not need them."""
     from airflow_delta.log.features.clustering import indexed_leaves
-    from airflow_delta.log.features.properties import TableProperties
-    from airflow_delta.log.schema.types import parse_schema
 
     target = table.target
-    schema = parse_schema(target.schema_string) if target.schema_string is not None else table.view.schema
-    leaves = indexed_leaves(schema, target.partition_columns, TableProperties(dict(target.configuration)))
+    leaves = indexed_leaves(target.schema, target.partition_columns, target.properties)
     indexed = column.is_partition or any(leaf.physical_path == column.physical_path for leaf in leaves)
     return f"{otherwise if indexed else _NOT_INDEXED}; {_OTHERWISE}"
 
@@ -325,8 +322,6 @@ def _utc(value: Any) -> dt.datetime:
 
 def _partitions_check(text: str) -> Check:
     def check(table: AuditedTable) -> Finding:
-        from airflow_delta.log.schema.types import parse_schema
-
         predicate = table.view.predicate(text)
         if not predicate.partition_only or not predicate.columns:
             names = ", ".join(table.target.partition_columns) or "none"
@@ -338,7 +333,7 @@ def _partitions_check(text: str) -> Check:
         touched = {
             tuple(sorted(partition_texts_of(file.partition_values).items())): file.partition_values or {} for file in files
         }
-        logical = {field.physical_name: field.name for field in parse_schema(table.target.schema_string or "").fields}
+        logical = {field.physical_name: field.name for field in table.target.schema.fields}
         outside = [
             {logical.get(name, name): value for name, value in values.items()}
             for values in touched.values()

@@ -166,15 +166,12 @@ def _plan(log: DeltaLog, changes: Changes, spark_table_uri: str | None, transact
     """Return the plan; deletion vectors are decoded for Spark, as for a scan."""
     from airflow_delta.table.stage.scan import scan_files
 
-    metadata = changes.read.metadata
     scan = scan_files(
         log,
         [file for c in changes.commits for files in c.kinds().values() for file in files],
         transaction_id=transaction_id or str(uuid.uuid4()),
         version=changes.read.version,
-        schema_string=metadata.schema_string,
-        partition_columns=metadata.partition_columns,
-        configuration=metadata.configuration,
+        table=changes.read.definition,
         spark_table_uri=spark_table_uri,
     )
     scanned = iter(scan.files)

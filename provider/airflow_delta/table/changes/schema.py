@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 from airflow_delta.exceptions import DeltaAnalysisException
 from airflow_delta.log.actions.actions import Metadata
 from airflow_delta.log.features import column_mapping
-from airflow_delta.log.schema.types import ArrayType, DataType, MapType, StructType, parse_schema
+from airflow_delta.log.schema.types import ArrayType, DataType, MapType, StructType
 from airflow_delta.log.schema.walk import folded, walk_fields
+from airflow_delta.log.table_definition import TableDefinition
 
 if TYPE_CHECKING:
     from airflow_delta.log import Snapshot
@@ -42,7 +43,8 @@ def check_readable(table: str, read: Snapshot, metadata: Metadata, version: int,
     :raises DeltaAnalysisException: if they cannot (Delta: DELTA_CHANGE_DATA_FEED_INCOMPATIBLE_SCHEMA_CHANGE).
     """
     older, newer = (metadata, read.metadata) if version <= read.version else (read.metadata, metadata)
-    fits = _is_readable(parse_schema(older.schema_string), parse_schema(newer.schema_string), tighten=version > read.version)
+    before, now = (TableDefinition.of(one).schema for one in (older, newer))
+    fits = _is_readable(before, now, tighten=version > read.version)
     if fits and _same_columns(newer, older) and _same_partitioning(newer, older):
         return
     raise DeltaAnalysisException(
@@ -78,8 +80,9 @@ def check_removed(table: str, read: Snapshot, before: Metadata, version: int) ->
 
 def _physical_names(metadata: Metadata) -> dict[tuple[str, ...], tuple[str, ...]]:
     """Return the names of columns in files, at any depth, by path."""
-    schema = parse_schema(metadata.schema_string)
-    physical = column_mapping.physical_schema(schema, column_mapping.mode(metadata.configuration))
+    table = TableDefinition.of(metadata)
+    schema = table.schema
+    physical = column_mapping.physical_schema(schema, table.column_mapping)
     return {folded(path): other for (path, _), (other, _) in zip(walk_fields(schema), walk_fields(physical), strict=True)}
 
 

@@ -34,7 +34,7 @@ def altered_table(view: TransactionView) -> AlteredTable | None:
         return None
     _check(handle, writes)
     table = after_writes(handle, table_as_read(handle, view.snapshot), writes)
-    _check_change_data(handle, table, writes)
+    _check_change_data(view, table, writes)
     return table
 
 
@@ -56,7 +56,7 @@ def with_altered_reads(view: TransactionView, table: AlteredTable) -> Transactio
     Predicates of stages that were planned on other columns may name columns that this version lacks, or that are different ones
     there: such stages count as having read the whole table.
     """
-    if table.metadata.schema_string == view.handle.schema_string:
+    if table.metadata.schema_string == view.definition.schema_string:
         return view
     alters = {stage_id(stage.write) for stage in view.stages if is_alter(stage.write)}
     found = []
@@ -146,18 +146,16 @@ def _check(handle: TransactionHandle, writes: Sequence[StagedWrite]) -> None:
             )
 
 
-def _check_change_data(handle: TransactionHandle, table: AlteredTable, writes: Sequence[StagedWrite]) -> None:
+def _check_change_data(view: TransactionView, table: AlteredTable, writes: Sequence[StagedWrite]) -> None:
     """Refuse rows that were rewritten before the same commit enables the change data feed: they have no change data."""
-    from airflow_delta.log.features.properties import TableProperties
-
-    before, now = TableProperties(dict(handle.configuration)), TableProperties(table.metadata.configuration)
+    before, now = view.definition.properties, table.definition.properties
     if before.enable_change_data_feed or not now.enable_change_data_feed:
         return
     alters = {stage_id(write) for write in writes if is_alter(write)}
     for write in writes:
         if write.num_removed_files and not is_alter(write) and not alters <= set(write.after):
             alter = next(other for other in writes if is_alter(other))
-            raise _conflict(handle, alter, write, "the change data feed is enabled after rows were rewritten without it")
+            raise _conflict(view.handle, alter, write, "the change data feed is enabled after rows were rewritten without it")
 
 
 def _conflict(handle: TransactionHandle, alter: StagedWrite, other: StagedWrite, why: str) -> StageConflictException:

@@ -135,7 +135,7 @@ def adopt_created_table(view: TransactionView, wanted: Metadata) -> TransactionV
     features), or its first version is gone from the log.
     """
     from airflow_delta.log.features import protocol
-    from airflow_delta.log.schema.types import parse_schema
+    from airflow_delta.log.table_definition import TableDefinition
 
     # As a commit would write it: with the protocol that the properties ask for.
     wanted, asked = protocol.apply_feature_properties(wanted, None)
@@ -148,17 +148,11 @@ def adopt_created_table(view: TransactionView, wanted: Metadata) -> TransactionV
     found = snapshot.metadata
     if found.partition_columns != wanted.partition_columns or found.configuration != wanted.configuration:
         return None
-    if parse_schema(found.schema_string) != parse_schema(wanted.schema_string):
+    if snapshot.schema != TableDefinition.of(wanted).schema:
         return None
     if not protocol.features(asked) <= protocol.features(snapshot.protocol):
         return None
-    rebased = replace(
-        handle,
-        read_version=0,
-        table_id=found.id,
-        schema_string=found.schema_string,
-        partition_columns=tuple(found.partition_columns),
-    )
+    rebased = replace(handle, read_version=0)
     stages = tuple(stage for stage in view.stages if not stage.write.definition)
     return replace(view, handle=rebased, read=ReadVersion(log, rebased, snapshot), stages=stages)
 
@@ -227,7 +221,8 @@ def commit_stages(view: TransactionView, options: CommitOptions) -> CommitResult
     if altered is not None:
         return _attempt(with_altered_reads(view, altered), options, altered=altered)
     writes = [stage.write for stage in view.stages]
-    metadata = new_metadata(handle, view.snapshot, writes)
+    current = view.snapshot.metadata if handle.read_version >= 0 else None
+    metadata = new_metadata(handle, view.definition, current, writes)
     if handle.read_version >= 0 or metadata is None:
         return _attempt(view, options, metadata=metadata)
     definition = definition_of(handle, writes)
@@ -272,7 +267,7 @@ def _attempt(
     if altered is not None:
         adopt_altered(txn, altered)
     else:
-        _set_metadata(txn, handle, metadata, stages)
+        _set_metadata(txn, view, metadata)
     data = [stage for stage in stages if not is_alter(stage.write)]
     txn.update_identity_high_water_marks(identity_marks(handle, data))
     if created:
@@ -302,22 +297,20 @@ def _attempt(
     )
 
 
-def _set_metadata(
-    txn: OptimisticTransaction, handle: TransactionHandle, metadata: Metadata | None, stages: Sequence[StageActions]
-) -> None:
+def _set_metadata(txn: OptimisticTransaction, view: TransactionView, metadata: Metadata | None) -> None:
     """Set the metadata that writes, CREATE and REPLACE TABLE give the table, and the clustering of a new one."""
     if metadata is None:
         return
-    definition: Json | None = definition_of(handle, [stage.write for stage in stages])
+    definition: Json | None = definition_of(view.handle, [stage.write for stage in view.stages])
     if txn.read_version < 0:
         txn.update_metadata_for_new_table(metadata)
     elif definition is not None:
         txn.update_metadata_for_new_table_in_replace(metadata)
-    elif any(stage.write.overwrite_schema for stage in stages):
+    elif any(stage.write.overwrite_schema for stage in view.stages):
         txn.update_metadata_for_table_overwrite(metadata)
     else:
         txn.update_metadata(metadata)
-    if definition is not None and (definition["clusterBy"] or "clustering" in handle.features):
+    if definition is not None and (definition["clusterBy"] or "clustering" in view.definition.features):
         txn.cluster_new_table(clustering_domain(definition, txn.metadata))
 
 

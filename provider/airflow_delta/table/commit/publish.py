@@ -31,6 +31,7 @@ from airflow_delta.table.state.markers import delete_quietly, fence, mark_commit
 if TYPE_CHECKING:
     from airflow_delta.log import Snapshot
     from airflow_delta.log.delta_log import DeltaLog
+    from airflow_delta.table.stage.view import ReadVersion
     from airflow_delta.transaction import CommitPolicy, PostCommitHook
 
 logger = logging.getLogger(__name__)
@@ -86,7 +87,7 @@ def publish(
             mark_committed(log, handle.transaction_id, before.version)
         else:
             check_key_of_table(log.uri, handle.app_id, before, user, policy=handle.rerun_policy)
-        _clean_up(log, handle, [])
+        _clean_up(log, handle, [], log.snapshot)
         return before
     if handle.rerun_policy != "append" and log.snapshot.version >= 0:
         check_key_of_run(log, log.snapshot, handle.app_id, user, after=handle.read_version)
@@ -104,7 +105,7 @@ def publish(
             check_location(log)
         result = commit_stages(view, options)
         held.version = result.version
-    _clean_up(log, handle, writes)
+    _clean_up(log, handle, writes, view.read)
     return result
 
 
@@ -141,8 +142,11 @@ def _may_have_expired(snapshot: Snapshot, handle: TransactionHandle) -> bool:
     return retention is not None and (handle.timestamp or 0) < int(time.time() * 1000) - retention
 
 
-def _clean_up(log: DeltaLog, handle: TransactionHandle, writes: Sequence[StagedWrite]) -> None:
-    """Delete files that only the commit itself needed; leftovers do no harm, and the commit is valid."""
+def _clean_up(log: DeltaLog, handle: TransactionHandle, writes: Sequence[StagedWrite], version: Snapshot | ReadVersion) -> None:
+    """Delete files that only the commit itself needed; leftovers do no harm, and the commit is valid.
+
+    :param version: of the table, for its features.
+    """
     try:
         paths = [write.manifest.path for write in writes if write.manifest is not None]
         for write in writes:
@@ -153,7 +157,7 @@ def _clean_up(log: DeltaLog, handle: TransactionHandle, writes: Sequence[StagedW
                 paths.append(f"{directory}/{REQUEST_NAME}")
                 log.store.delete_tree(f"{directory}/{REPORT_DIRECTORY}")
         changes_table = any(is_alter(write) or write.definition for write in writes)
-        if changes_table or "deletionVectors" in handle.features:  # hidden, so VACUUM would not collect it
+        if changes_table or "deletionVectors" in version.definition.features:  # hidden, so VACUUM would not collect it
             log.store.delete_tree(f"{transaction_directory(handle.transaction_id)}/{SCAN_DIRECTORY}")
         delete_quietly(log, paths)
     except Exception as error:  # noqa: BLE001 - as there

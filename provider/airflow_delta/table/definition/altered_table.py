@@ -11,6 +11,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
@@ -18,6 +19,7 @@ from airflow_delta.contract.sql_types import parse_column_path
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaTableNotFoundException
 from airflow_delta.log.schema.types import ArrayType, DataType, MapType, StructField, StructType, known_names
 from airflow_delta.log.schema.walk import Path, dotted
+from airflow_delta.log.table_definition import TableDefinition
 
 if TYPE_CHECKING:
     from airflow_delta.log import Snapshot
@@ -31,7 +33,7 @@ MODE = "alter"
 """``StagedWrite.mode`` of a stage that alters the table."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class AlteredTable:
     """The table after some changes.
 
@@ -60,12 +62,15 @@ class AlteredTable:
     not_null: tuple[Path, ...] = ()
     reads_table: bool = False
 
+    @cached_property
+    def definition(self) -> TableDefinition:
+        """Return what the table is after the changes."""
+        return TableDefinition.of(self.metadata, self.protocol, table=self.table, version=self.version)
+
     @property
     def schema(self) -> StructType:
         """Return the schema."""
-        from airflow_delta.log.schema.types import parse_schema
-
-        return parse_schema(self.metadata.schema_string)
+        return self.definition.schema
 
     def refuse(self, message: str) -> DeltaAnalysisException:
         """Return the error for a change that this table does not allow."""
@@ -133,19 +138,6 @@ def table_as_read(handle: TransactionHandle, snapshot: Snapshot) -> AlteredTable
 def is_alter(write: StagedWrite) -> bool:
     """Return whether a stage alters the table."""
     return write.mode == MODE
-
-
-def handle_of(handle: TransactionHandle, table: AlteredTable) -> TransactionHandle:
-    """Return the handle as if the transaction had read the altered table."""
-    from airflow_delta.log.features.protocol import features
-
-    return replace(
-        handle,
-        schema_string=table.metadata.schema_string,
-        partition_columns=tuple(table.metadata.partition_columns),
-        configuration=table.metadata.properties,
-        features=tuple(sorted(features(table.protocol))),
-    )
 
 
 def protocol_with(features: Iterable[str]) -> Protocol:

@@ -9,9 +9,10 @@ from typing import Any
 from airflow_delta.contract.changes import Change, change_from_dict
 from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
 from airflow_delta.exceptions import DeltaError
+from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.table.definition.alter_columns import COLUMN_CHANGES
 from airflow_delta.table.definition.alter_properties import PROPERTY_CHANGES
-from airflow_delta.table.definition.altered_table import AlteredTable, handle_of, is_alter, protocol_with
+from airflow_delta.table.definition.altered_table import AlteredTable, is_alter, protocol_with
 
 
 def apply_changes(table: AlteredTable, changes: Iterable[Change | dict[str, Any]]) -> AlteredTable:
@@ -50,34 +51,28 @@ def after_writes(handle: TransactionHandle, table: AlteredTable, writes: Iterabl
         if is_alter(write):
             table = apply_changes(table, write.changes)
             continue
-        now = replace(handle, configuration=table.metadata.properties)
-        metadata = evolved(now, table.metadata, [write])
+        metadata = evolved(handle, table.metadata, [write])
         if metadata is not table.metadata:
             known = table.operations
             table = replace(table.with_metadata(metadata, Operation("WRITE")), operations=known)
     return table
 
 
-def altered_handle(handle: TransactionHandle, write: StagedWrite, changes_before: int = 0) -> TransactionHandle:
-    """Return the handle as an earlier stage that alters the table leaves it.
+def altered_definition(table: TableDefinition, write: StagedWrite, changes_before: int = 0, *, seed: str) -> TableDefinition:
+    """Return what the table is as an earlier stage that alters it leaves it.
 
     :param changes_before: number of changes by stages before this one.
+    :param seed: id of the transaction, which names new columns.
     """
-    from airflow_delta.log.actions.actions import Metadata
     from airflow_delta.transaction import Operation
 
-    table = AlteredTable(
-        table=handle.table,
-        version=handle.read_version,
-        seed=handle.transaction_id,
-        metadata=Metadata(
-            id=handle.table_id or "",
-            schema_string=handle.schema_string or "",
-            partition_columns=list(handle.partition_columns),
-            configuration=dict(handle.configuration),
-        ),
-        protocol=protocol_with(handle.features),
+    altered = AlteredTable(
+        table=table.table,
+        version=table.version,
+        seed=seed,
+        metadata=table.metadata,
+        protocol=protocol_with(table.features),
         clustering=None,
         operations=tuple(Operation("") for _ in range(changes_before)),
     )
-    return handle_of(handle, apply_changes(table, write.changes))
+    return apply_changes(altered, write.changes).definition

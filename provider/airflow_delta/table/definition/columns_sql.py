@@ -13,7 +13,8 @@ from airflow_delta.exceptions import DeltaAnalysisException
 from airflow_delta.log.expressions.text import SqlSyntaxError, tokens_of
 from airflow_delta.log.features.constraints import CURRENT_DEFAULT
 from airflow_delta.log.features.identity_columns import ALLOW_EXPLICIT_INSERT, GENERATION_EXPRESSION, START, STEP
-from airflow_delta.log.schema.types import parse_schema, to_json
+from airflow_delta.log.schema.types import struct_of, to_json
+from airflow_delta.log.table_definition import TableDefinition
 
 Json = dict[str, Any]
 
@@ -51,10 +52,8 @@ def schema_of_columns(columns: str) -> str:
     :raises DeltaAnalysisException: if the text is neither.
     """
     if columns.lstrip().startswith("{"):
-        return to_json(parse_schema(columns))
-    import json
-
-    return to_json(parse_schema(json.dumps(_Columns(columns).parse())))
+        return to_json(TableDefinition.of_rows(columns).schema)
+    return to_json(struct_of(_Columns(columns).parse()))
 
 
 class _Columns:

@@ -18,6 +18,7 @@ from airflow_delta.exceptions import (
     DeltaIllegalArgumentException,
     StageConflictException,
 )
+from airflow_delta.log.table_definition import TableDefinition
 
 if TYPE_CHECKING:
     from airflow_delta.log import Snapshot
@@ -37,6 +38,11 @@ OPERATIONS = {
 """Operation by mode, as ``commitInfo`` records it; followed by ``AS SELECT`` if there are rows."""
 
 _NOT_CLUSTERABLE = ("array", "map", "struct", "binary", "boolean", "variant")
+
+
+def written(write: StagedWrite) -> TableDefinition:
+    """Return the definition that the rows of a stage have by themselves."""
+    return TableDefinition.of_rows(write.schema_string, write.partition_columns)
 
 
 def define_table(
@@ -63,14 +69,13 @@ def define_table(
     from airflow_delta.log.actions.actions import Metadata
     from airflow_delta.log.features import clustering, protocol
     from airflow_delta.log.features.properties import strip_protocol_properties
-    from airflow_delta.log.schema.types import parse_schema
     from airflow_delta.table.start.begin import DEFAULT_CONFIGURATION
     from airflow_delta.transaction.prepare.metadata_update import update_metadata
     from airflow_delta.transaction.prepare.prepare import TableState
 
     exists = snapshot.version >= 0
     given = {**DEFAULT_CONFIGURATION, **(properties or {})}
-    columns = parse_schema(schema)
+    columns = TableDefinition.of_rows(schema).schema
     metadata = Metadata(
         id=str(uuid.uuid4()),
         description=description,
@@ -108,15 +113,15 @@ def define_table(
     }
 
 
-def as_defined(handle: TransactionHandle, definition: Mapping[str, Any]) -> TransactionHandle:
-    """Return the handle as if the transaction had read the defined table."""
+def as_defined(table: TableDefinition, definition: Mapping[str, Any]) -> TableDefinition:
+    """Return what the table is once a stage has defined it."""
     metadata = definition["metaData"]
     return replace(
-        handle,
+        table,
         schema_string=metadata["schemaString"],
         partition_columns=tuple(metadata.get("partitionColumns", ())),
         configuration=dict(metadata.get("configuration", {})),
-        features=tuple(definition["features"]),
+        features=frozenset(definition["features"]),
         description=metadata.get("description"),
     )
 
@@ -150,20 +155,21 @@ def defined_metadata(handle: TransactionHandle, writes: Sequence[StagedWrite], d
 
     from airflow_delta.log.actions.actions import Metadata
     from airflow_delta.log.features.schema_merge import merge_schema
-    from airflow_delta.log.schema.types import parse_schema, to_json
+    from airflow_delta.log.schema.types import to_json
 
     metadata = msgspec.convert(definition["metaData"], Metadata)
-    schema = parse_schema(metadata.schema_string)
+    table = TableDefinition.of(metadata, table=handle.table, version=handle.read_version)
+    schema = table.schema
     for write in writes:
         if not write.definition:
-            staged = parse_schema(write.schema_string)
-            check_stored_types(handle, schema, write, staged)
+            staged = written(write).schema
+            check_stored_types(table, schema, write, staged)
             schema = merge_schema(schema, staged, merge=write.merge_schema, table=handle.table, version=handle.read_version)
     return msgspec.structs.replace(metadata, schema_string=to_json(schema))
 
 
 def check_stored_types(
-    handle: TransactionHandle, known: StructType, write: StagedWrite, staged: StructType, *, widening: bool = False
+    table: TableDefinition, known: StructType, write: StagedWrite, staged: StructType, *, widening: bool = False
 ) -> None:
     """Check that a stage wrote columns with types that readers take for those of the table and earlier stages.
 
@@ -176,11 +182,11 @@ def check_stored_types(
 
     for column, given, wanted in stored_otherwise(known, staged, widening=widening):
         raise StageConflictException(
-            f"Stage {write.stage} has written column {column} of table {handle.table} as {given}, which the table or another "
+            f"Stage {write.stage} has written column {column} of table {table.table} as {given}, which the table or another "
             f"stage has as {wanted}: not every reader could read it. Cast it to the same type and "
             "clear the start task with everything downstream.",
-            table=handle.table,
-            version=handle.read_version,
+            table=table.table,
+            version=table.version,
         )
 
 
@@ -190,10 +196,11 @@ def clustering_domain(definition: Mapping[str, Any], metadata: Metadata) -> Doma
 
     from airflow_delta.log.actions.actions import DomainMetadata
     from airflow_delta.log.features.clustering import DOMAIN, parse_column_list
-    from airflow_delta.log.schema.types import leaves, parse_schema
+    from airflow_delta.log.schema.types import leaves
 
-    mapped = metadata.configuration.get("delta.columnMapping.mode", "none").lower() != "none"
-    known = {_folded(leaf.path): leaf for leaf in leaves(parse_schema(metadata.schema_string))}
+    table = TableDefinition.of(metadata)
+    mapped = table.column_mapping != "none"
+    known = {_folded(leaf.path): leaf for leaf in leaves(table.schema)}
     found = [known[_folded(parse_column_list(name)[0])] for name in definition["clusterBy"]]
     paths = [list(leaf.physical_path if mapped else leaf.path) for leaf in found]
     configuration = msgspec.json.encode({"clusteringColumns": paths, "domainName": DOMAIN}).decode()

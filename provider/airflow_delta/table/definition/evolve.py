@@ -12,25 +12,28 @@ import msgspec
 from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
 from airflow_delta.exceptions import DeltaIllegalArgumentException, SchemaMismatchException, StageConflictException
 from airflow_delta.log.actions.actions import Metadata
-from airflow_delta.table.definition.create import check_stored_types, defined_metadata, definition_of
+from airflow_delta.log.table_definition import TableDefinition
+from airflow_delta.table.definition.create import check_stored_types, defined_metadata, definition_of, written
 
 if TYPE_CHECKING:
-    from airflow_delta.log import Snapshot
     from airflow_delta.log.schema.types import StructType
 
 
-def new_metadata(handle: TransactionHandle, snapshot: Snapshot, writes: Sequence[StagedWrite]) -> Metadata | None:
+def new_metadata(
+    handle: TransactionHandle, table: TableDefinition, current: Metadata | None, writes: Sequence[StagedWrite]
+) -> Metadata | None:
     """Return the metadata to commit with staged writes, ``None`` if they stay as they are.
 
+    :param table: what the table is at the version that the transaction reads.
+    :param current: its metadata there, ``None`` if the table does not exist.
     :raises SchemaMismatchException: if the stages do not fit each other or the table.
     :raises StageConflictException: if they disagree on the partitioning, or on whether to replace the schema.
     """
     if (definition := definition_of(handle, writes)) is not None:
         _check_column_ids(handle, writes)
         return defined_metadata(handle, writes, definition)
-    if snapshot.version < 0:
-        return _mapped(handle, _of_new_table(handle, writes), None, writes)
-    current = snapshot.metadata
+    if current is None:
+        return _mapped(handle, _of_new_table(handle, table, writes), None, writes)
     changed = evolved(handle, current, writes)
     return None if changed is current else _mapped(handle, changed, current, writes)
 
@@ -39,8 +42,9 @@ def evolved(handle: TransactionHandle, current: Metadata, writes: Sequence[Stage
     """Return the metadata with the columns that the stages add; unchanged if there are none."""
     if not any(w.merge_schema or w.overwrite_schema for w in writes):
         return current
-    from airflow_delta.log.schema.types import parse_schema, to_json
+    from airflow_delta.log.schema.types import to_json
 
+    table = TableDefinition.of(current, table=handle.table, version=handle.read_version)
     if any(w.overwrite_schema for w in writes):
         if not all(w.overwrite_schema for w in writes):
             raise StageConflictException(
@@ -49,10 +53,10 @@ def evolved(handle: TransactionHandle, current: Metadata, writes: Sequence[Stage
                 table=handle.table,
                 version=handle.read_version,
             )
-        schema, partition_columns = _union(handle, None, writes), _partitioning(handle, writes)
+        schema, partition_columns = _union(table, None, writes), _partitioning(handle, writes)
     else:
-        schema, partition_columns = _union(handle, parse_schema(current.schema_string), writes), list(current.partition_columns)
-    if schema == parse_schema(current.schema_string) and partition_columns == current.partition_columns:
+        schema, partition_columns = _union(table, table.schema, writes), list(current.partition_columns)
+    if schema == table.schema and partition_columns == current.partition_columns:
         return current
     return msgspec.structs.replace(current, schema_string=to_json(schema), partition_columns=partition_columns)
 
@@ -72,12 +76,11 @@ def _mapped(handle: TransactionHandle, metadata: Metadata, current: Metadata | N
 
 def _check_column_ids(handle: TransactionHandle, writes: Sequence[StagedWrite]) -> None:
     from airflow_delta.log.features.column_mapping import field_id
-    from airflow_delta.log.schema.types import parse_schema
     from airflow_delta.log.schema.walk import dotted, walk_fields
 
     known: dict[int, tuple[str, str]] = {}
     for write in writes:
-        for path, field in walk_fields(parse_schema(write.schema_string)):
+        for path, field in walk_fields(written(write).schema):
             identity = field_id(field)
             if identity is None:
                 continue
@@ -92,10 +95,10 @@ def _check_column_ids(handle: TransactionHandle, writes: Sequence[StagedWrite]) 
                 )
 
 
-def _of_new_table(handle: TransactionHandle, writes: Sequence[StagedWrite]) -> Metadata:
-    from airflow_delta.log.schema.types import parse_schema, to_json
+def _of_new_table(handle: TransactionHandle, table: TableDefinition, writes: Sequence[StagedWrite]) -> Metadata:
+    from airflow_delta.log.schema.types import to_json
 
-    base = None if handle.schema_string is None else parse_schema(handle.schema_string)
+    base = table.schema if table.is_known else None
     if base is None and not writes:
         raise DeltaIllegalArgumentException(
             f"Table {handle.table} does not exist, and no stage says which columns it gets. Stage something, or give the "
@@ -104,64 +107,61 @@ def _of_new_table(handle: TransactionHandle, writes: Sequence[StagedWrite]) -> M
         )
     return Metadata(
         id=str(uuid.uuid4()),
-        name=handle.name,
-        description=handle.description,
-        schema_string=to_json(_union(handle, base, writes)),
-        partition_columns=_partitioning(handle, writes) if writes else list(handle.partition_columns),
-        configuration=dict(handle.configuration),
+        name=table.name,
+        description=table.description,
+        schema_string=to_json(_union(table, base, writes)),
+        partition_columns=_partitioning(handle, writes) if writes else list(table.partition_columns),
+        configuration=dict(table.configuration),
         created_time=int(time.time() * 1000),
     )
 
 
-def _union(handle: TransactionHandle, base: StructType | None, writes: Sequence[StagedWrite]) -> StructType:
-    from airflow_delta.log.features.properties import TableProperties
+def _union(table: TableDefinition, base: StructType | None, writes: Sequence[StagedWrite]) -> StructType:
     from airflow_delta.log.features.schema_merge import merge_schema
-    from airflow_delta.log.schema.types import parse_schema
 
-    widens = handle.read_version >= 0 and bool(TableProperties(dict(handle.configuration)).get("enableTypeWidening"))
+    widens = table.widens_types
     schema = base
     for write in writes:
-        staged = parse_schema(write.schema_string)
+        staged = written(write).schema
         if schema is None:
             schema = staged
         else:
-            _check_spelling(handle, schema, write, staged)
-            check_stored_types(handle, schema, write, staged, widening=write.merge_schema and widens)
+            _check_spelling(table, schema, write, staged)
+            check_stored_types(table, schema, write, staged, widening=write.merge_schema and widens)
             schema = merge_schema(
                 schema,
                 staged,
                 merge=write.merge_schema,
                 widen=write.merge_schema and widens,
-                table=handle.table,
-                version=handle.read_version,
+                table=table.table,
+                version=table.version,
             )
     if schema is None:
-        raise SchemaMismatchException(f"No stage has written a schema for table {handle.table}", table=handle.table)
+        raise SchemaMismatchException(f"No stage has written a schema for table {table.table}", table=table.table)
     return schema
 
 
-def _check_spelling(handle: TransactionHandle, known: StructType, write: StagedWrite, staged: StructType) -> None:
+def _check_spelling(table: TableDefinition, known: StructType, write: StagedWrite, staged: StructType) -> None:
     """Check that a stage spells columns like the table and earlier stages: its files are already written.
 
     With column mapping, files hold physical names, whatever the spelling in the query.
 
     :raises StageConflictException: if a column is spelled differently.
     """
-    from airflow_delta.log.features import column_mapping
     from airflow_delta.log.schema.walk import dotted, walk_fields
 
-    if column_mapping.mode(handle.configuration) != "none":
+    if table.column_mapping != "none":
         return
     spelled = {tuple(part.lower() for part in path): dotted(path) for path, _ in walk_fields(known)}
     for path, _ in walk_fields(staged):
         other = spelled.get(tuple(part.lower() for part in path))
         if other is not None and other != dotted(path):
             raise StageConflictException(
-                f"Stage {write.stage} has written column {dotted(path)} of table {handle.table}, which the table or another "
+                f"Stage {write.stage} has written column {dotted(path)} of table {table.table}, which the table or another "
                 f"stage spells {other}: not every reader would find it. Use the same spelling and "
                 "clear the start task with everything downstream.",
-                table=handle.table,
-                version=handle.read_version,
+                table=table.table,
+                version=table.version,
             )
 
 

@@ -14,8 +14,9 @@ import msgspec
 
 from airflow_delta.contract.drift import MISSING, NEW, SPELLING, TYPE, differences
 from airflow_delta.log.actions.actions import AddFile, Metadata
-from airflow_delta.log.schema.types import PHYSICAL_NAME, parse_schema
+from airflow_delta.log.schema.types import PHYSICAL_NAME
 from airflow_delta.log.statistics.statistics import live_records, total
+from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.table.diff.compare import Stream, TooManyRowsError
 from airflow_delta.table.read.read_table import worker_rows
 
@@ -54,7 +55,7 @@ class Side:
 
     @property
     def columns(self) -> list[str]:
-        return [] if self.metadata is None else list(parse_schema(self.metadata.schema_string).names)
+        return [] if self.metadata is None else list(TableDefinition.of(self.metadata).schema.names)
 
     @property
     def is_empty(self) -> bool:

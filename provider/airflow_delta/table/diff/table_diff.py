@@ -16,7 +16,7 @@ from airflow_delta.log.actions.actions import Metadata
 from airflow_delta.log.expressions.functions import oversized
 from airflow_delta.log.expressions.nodes import equality_of
 from airflow_delta.log.expressions.text import SqlSyntaxError, tree_of
-from airflow_delta.log.schema.types import parse_schema
+from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.table.audit.audit import AuditedTable
 from airflow_delta.table.changes.find import ChangedFiles, add_rewritten, change_files
 from airflow_delta.table.diff.compare import RowDifference, TooManyRowsError, compare
@@ -124,13 +124,8 @@ def staged_diff(table: AuditedTable, *, keys: Sequence[str] = (), sample: int = 
     before = table.view.snapshot.metadata if version >= 0 else None
     target = table.target
     after = before
-    if target.schema_string is not None:
-        after = Metadata(
-            id=target.table_id or "",
-            schema_string=target.schema_string,
-            partition_columns=list(target.partition_columns),
-            configuration=dict(target.configuration),
-        )
+    if target.is_known:
+        after = target.metadata
     found = _diff(log, files, (before, after), (version, None), keys, sample, limit)
     return replace(found, schema_changes=schema_changes(before, after))
 
@@ -171,7 +166,7 @@ def published_diff(
         # The log may begin with this version.
         before = log.snapshot_at(snapshot.version - 1).metadata if commit.metadata else after
     if keys is None:
-        keys = merge_keys(commit, parse_schema(after.schema_string).names)
+        keys = merge_keys(commit, TableDefinition.of(after).schema.names)
     found = _diff(log, files, (before, after), (snapshot.version - 1, snapshot.version), keys, sample, limit, bounds)
     if not commit.metadata or bounds is not None:
         return found

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_delta.contract.files import is_hidden
 from airflow_delta.contract.mapping import AS_IN_LOG
-from airflow_delta.contract.payloads import TransactionHandle
 from airflow_delta.contract.request import NUM_BYTES, NUM_FILES, NUM_ROWS, StageReport, StageRequest
 from airflow_delta.exceptions import InvariantViolationException, StagedFileException, StagingException
 from airflow_delta.log.actions.actions import AddFile
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.log.schema.types import StructField
     from airflow_delta.log.storage.base import FileStatus
+    from airflow_delta.log.table_definition import TableDefinition
 
 
 def check_written(
@@ -134,28 +134,30 @@ class Footers:
     def __init__(
         self,
         log: DeltaLog,
-        handle: TransactionHandle,
-        schema_string: str,
-        partition_columns: Sequence[str],
+        table: TableDefinition,
+        written: TableDefinition,
         time_zone: str,
         *,
-        known: str | None,
+        overwrite_schema: bool = False,
     ) -> None:
-        self._log = log
-        from airflow_delta.log.features.properties import TableProperties
-        from airflow_delta.log.schema.types import parse_schema
+        """Take what decides about the actions.
 
-        self._schema = parse_schema(schema_string)
-        self._properties = TableProperties(dict(handle.configuration))
-        fields = [self._schema.find(name) for name in partition_columns]
+        :param table: what the table is; of a new one perhaps without columns.
+        :param written: what the rows of the files are by themselves.
+        :param overwrite_schema: the files decide the schema.
+        """
+        self._log = log
+        self._table = table
+        self._schema = written.schema
+        fields = [self._schema.find(name) for name in written.partition_columns]
         # Partition values are known by physical names, as statistics are.
         self._types = {self._stored_name(f): f.data_type for f in fields if f is not None}
         self._partition_columns = [f.name for f in fields if f is not None]
         self._zone = None if time_zone == AS_IN_LOG else time_zone_of(time_zone)
-        self._not_null = self._not_null_columns(known)
+        not_null = [] if overwrite_schema else [f for f in table.schema.fields if not f.nullable]
+        self._not_null = [self._stored_name(f) for f in not_null]
         # As in Delta, if a deletion vector may loosen the bounds later.
-        self._tight_bounds = "deletionVectors" in handle.features
-        self._handle = handle
+        self._tight_bounds = "deletionVectors" in table.features
 
     def collect(
         self,
@@ -193,7 +195,9 @@ class Footers:
                     size=status.size,
                     modification_time=status.modification_time,
                     data_change=True,
-                    stats=stats_from_footer(footer, schema, self._properties, tight_bounds=self._tight_bounds, file=status.path),
+                    stats=stats_from_footer(
+                        footer, schema, self._table.properties, tight_bounds=self._tight_bounds, file=status.path
+                    ),
                 )
             )
 
@@ -233,15 +237,7 @@ class Footers:
             into.marks[name] = pick(into.marks.get(name, last), last)
 
     def _stored_name(self, field: StructField) -> str:
-        return field.physical_name if self._properties.column_mapping_mode != "none" else field.name
-
-    def _not_null_columns(self, schema_string: str | None) -> list[str]:
-        """Return the NOT NULL columns of the table as files name them."""
-        if schema_string is None:
-            return []
-        from airflow_delta.log.schema.types import parse_schema
-
-        return [self._stored_name(f) for f in parse_schema(schema_string).fields if not f.nullable]
+        return field.physical_name if self._table.column_mapping != "none" else field.name
 
     def _check_not_null(self, path: str, footer: Any, values: Mapping[str, str | None]) -> None:
         if not self._not_null:
@@ -256,5 +252,5 @@ class Footers:
                     f"NOT NULL column {name} of table {self._log.uri} is {'missing or ' if count < 0 else ''}null in "
                     f"{path}. Nothing was committed; filter such rows out or fill them.",
                     table=self._log.uri,
-                    version=self._handle.read_version,
+                    version=self._table.version,
                 )

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from airflow_delta.contract.payloads import Json, TransactionHandle
-from airflow_delta.contract.schema import TableRules, Type, fields_by_name, nullable, parse_struct, same_type, type_name
+from airflow_delta.contract.payloads import Json
+from airflow_delta.contract.schema import TableRules, Type, fields_by_name, nullable, same_type, type_name
 from airflow_delta.exceptions import (
     DeltaAnalysisException,
     DeltaIllegalArgumentException,
@@ -24,6 +24,7 @@ from airflow_delta.log.actions.actions import AddFile
 from airflow_delta.log.data_files.footers import leaf_paths
 from airflow_delta.log.statistics.statistics import num_records
 from airflow_delta.log.storage.factory import sibling
+from airflow_delta.log.table_definition import TableDefinition
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -49,27 +50,29 @@ def readable_schema(footer: pq.FileMetaData, path: str, *, table: str) -> Struct
 def schema_of_files(
     log: DeltaLog,
     files: Sequence[tuple[FileStatus, pq.FileMetaData]],
-    table_schema: str | None,
+    known: TableDefinition | None,
     partition_columns: Sequence[str],
 ) -> str:
     """Return the schema of Parquet files and their partition columns in Spark's JSON form; without files, that of the table.
 
+    :param known: the table, whose columns the files have; ``None`` if they decide them.
     :raises DeltaAnalysisException: if a column has a type that Spark cannot read.
     :raises SchemaMismatchException: if two files disagree on the type of a column, or a column is spelled in another way.
     :raises StagedFileException: if there is no file to learn the schema from.
     """
     from airflow_delta.log.schema.types import type_to_json
 
-    table: Json = {"type": "struct", "fields": []} if table_schema is None else parse_struct(table_schema)
+    known = known if known is not None else TableDefinition()
+    table = known.struct
     if not files:
-        if table_schema is None:
+        if known.schema_string is None:
             raise StagedFileException(
                 f"There are no Parquet files to create table {log.uri} from. Have the job write at least one, or give "
                 "the start task "
                 "the schema.",
                 table=log.uri,
             )
-        return table_schema
+        return known.schema_string
     partitions = {name.lower() for name in partition_columns}
     merged: dict[str, Json] = {}
     origin: dict[str, str] = {}
@@ -80,14 +83,14 @@ def schema_of_files(
             key = field["name"].lower()
             if key in partitions:
                 continue
-            known = merged.setdefault(key, field)
+            same = merged.setdefault(key, field)
             origin.setdefault(key, status.path)
-            one, first = ({"type": "struct", "fields": [f]} for f in (field, known))
+            one, first = ({"type": "struct", "fields": [f]} for f in (field, same))
             _check_spelling(one, first, "", status.path, origin[key])
-            if not same_type(known["type"], field["type"]):
+            if not same_type(same["type"], field["type"]):
                 raise SchemaMismatchException(
                     f"The staged files of table {log.uri} disagree on column {field['name']}: expected "
-                    f"{type_name(known['type'])} as in "
+                    f"{type_name(same['type'])} as in "
                     f"{origin[key]}, got {type_name(field['type'])} in {status.path}.",
                     table=log.uri,
                 )
@@ -102,9 +105,9 @@ def schema_of_files(
 
 def mapped_schema_of_files(
     log: DeltaLog,
-    handle: TransactionHandle,
+    table: TableDefinition,
     files: Sequence[tuple[FileStatus, pq.FileMetaData]],
-    table_schema: str | None,
+    known: TableDefinition | None,
     partition_columns: Sequence[str],
     rules: TableRules,
 ) -> str:
@@ -113,30 +116,31 @@ def mapped_schema_of_files(
     :raises DeltaIllegalArgumentException: if the files cannot have been written with names and ids that the table knows.
     :raises SchemaMismatchException: if a file has a column that is not a physical name of the table.
     """
-    if table_schema is None or rules.column_mapping != "name":
+    if known is None or rules.column_mapping != "name":
         raise DeltaIllegalArgumentException(
-            f"Finished files cannot be staged into table {log.uri} version {handle.read_version}: with column mapping mode "
+            f"Finished files cannot be staged into table {log.uri} version {table.version}: with column mapping mode "
             f"{rules.column_mapping!r}, columns get names and ids before files are written. Stage the rows with "
             "@task.delta_stage or DeltaStageSparkSubmitOperator, which use them.",
             table=log.uri,
-            version=handle.read_version,
+            version=table.version,
         )
     from airflow_delta.log.features.column_mapping import physical_schema
     from airflow_delta.log.features.schema_merge import merge_schema, write_casts
-    from airflow_delta.log.schema.types import StructType, parse_schema, to_json
+    from airflow_delta.log.schema.types import StructType, to_json
 
-    logical = parse_schema(table_schema)
+    logical = known.schema
     physical = physical_schema(logical, rules.column_mapping)
     partitions = [field.physical_name for field in logical.select(partition_columns)]
-    found = parse_schema(schema_of_files(log, files, to_json(physical), partitions))
-    merge_schema(physical, found, merge=False, table=log.uri, version=handle.read_version)
+    stored = schema_of_files(log, files, TableDefinition.of_rows(to_json(physical)), partitions)
+    found = TableDefinition.of_rows(stored).schema
+    merge_schema(physical, found, merge=False, table=log.uri, version=table.version)
     if casts := write_casts(physical, found):
         listed = "; ".join(f"column {cast.column}: expected {cast.table_type}, got {cast.data_type}" for cast in casts)
         raise SchemaMismatchException(
-            f"The staged files do not have the types of table {log.uri} version {handle.read_version}: {listed}. "
+            f"The staged files do not have the types of table {log.uri} version {table.version}: {listed}. "
             "Have the job cast them.",
             table=log.uri,
-            version=handle.read_version,
+            version=table.version,
         )
     return to_json(StructType(tuple(f for f in logical.fields if found.find(f.physical_name) is not None)))
 

@@ -17,9 +17,9 @@ from airflow_delta.log.schema.types import (
     StructField,
     StructType,
     nullable_schema,
-    parse_schema,
     parse_type,
 )
+from airflow_delta.log.table_definition import TableDefinition
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -60,7 +60,7 @@ def schema_of_footer(footer: pq.FileMetaData) -> StructType:
     arrow = footer.schema.to_arrow_schema()
     stored = StructType(tuple(StructField(f.name, _type(f.type, columns)) for f in arrow))
     note = (footer.metadata or {}).get(_SPARK_SCHEMA)
-    if note is not None and _describes(noted := parse_schema(note.decode()), stored):
+    if note is not None and _describes(noted := TableDefinition.of_rows(note.decode()).schema, stored):
         return nullable_schema(_described(noted))
     return nullable_schema(stored)
 
@@ -231,7 +231,7 @@ def parse_partition_schema(given: str | Mapping[str, str] | None) -> StructType:
     if isinstance(given, Mapping):
         schema = StructType(tuple(StructField(name, parse_type(parse_sql_type(kind))) for name, kind in given.items()))
     elif given.lstrip().startswith("{"):
-        schema = parse_schema(given)
+        schema = TableDefinition.of_rows(given).schema
     else:
         parsed = parse_type(parse_sql_type(f"STRUCT<{given}>"))
         schema = parsed if isinstance(parsed, StructType) else StructType()

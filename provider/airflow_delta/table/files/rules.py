@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from airflow_delta.contract.files import is_hidden, transaction_directory
 from airflow_delta.contract.payloads import TransactionHandle
-from airflow_delta.contract.schema import IdentityRule, TableRules, parse_struct
+from airflow_delta.contract.schema import IdentityRule, TableRules
 from airflow_delta.contract.sql_types import length_problems
 from airflow_delta.exceptions import DeltaIllegalArgumentException, StagedFileException, StagingException
 from airflow_delta.log.storage.file_names import LOG_DIRECTORY
@@ -22,48 +22,44 @@ if TYPE_CHECKING:
 
     from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.log.storage.base import FileStatus
+    from airflow_delta.log.table_definition import TableDefinition
 
 
-def table_rules(handle: TransactionHandle, *, overwrite_schema: bool = False) -> TableRules:
-    """Return the rules for rows that are written into the table of a transaction.
+def table_rules(table: TableDefinition, *, overwrite_schema: bool = False) -> TableRules:
+    """Return the rules for rows that are written into a table.
 
     As in Delta, column metadata of a feature that the protocol lacks do not count.
 
     :param overwrite_schema: the data decide the columns; rules of the old ones are dropped.
     """
-    from airflow_delta.log.actions.actions import Metadata
     from airflow_delta.log.features import column_mapping, constraints
     from airflow_delta.log.features.identity_columns import generated_columns, identity_columns
-    from airflow_delta.log.features.properties import TableProperties
-    from airflow_delta.log.schema.types import StructType, parse_schema
+    from airflow_delta.log.schema.types import StructType
 
-    properties = TableProperties(dict(handle.configuration))
-    known = handle.schema_string is not None and not overwrite_schema
-    schema = parse_schema(handle.schema_string or "") if known else StructType()
-    metadata = Metadata(id=handle.table_id or "", schema_string="", configuration=dict(handle.configuration))
-    identities = identity_columns(schema) if _has(handle, "identityColumns") else []
+    schema = StructType() if overwrite_schema else table.schema
+    identities = identity_columns(schema) if _has(table, "identityColumns") else []
     checks = {
-        **constraints.check_constraints(metadata),
+        **constraints.check_constraints(table.metadata),
         **{f"EXPRESSION({column})": text for column, text in constraints.invariants(schema).items()},
     }
-    generated = generated_columns(schema) if _has(handle, "generatedColumns") else {}
-    defaults = constraints.column_defaults(schema) if _has(handle, "allowColumnDefaults") else {}
-    _refuse_unsafe(handle, {**checks, **generated, **defaults})
+    generated = generated_columns(schema) if _has(table, "generatedColumns") else {}
+    defaults = constraints.column_defaults(schema) if _has(table, "allowColumnDefaults") else {}
+    _refuse_unsafe(table, {**checks, **generated, **defaults})
     return TableRules(
-        column_mapping=column_mapping.mode(handle.configuration),
-        max_column_id=int(handle.configuration.get(column_mapping.MAX_COLUMN_ID, "0")),
+        column_mapping=table.column_mapping,
+        max_column_id=int(table.configuration.get(column_mapping.MAX_COLUMN_ID, "0")),
         checks=checks,
         generated=generated,
         defaults=defaults,
         identities=tuple(
             IdentityRule(column=c.name, first=c.next_value, step=c.step, explicit=c.allow_explicit_insert) for c in identities
         ),
-        type_widening=handle.read_version >= 0 and bool(properties.get("enableTypeWidening")),
-        change_data=handle.read_version >= 0 and properties.enable_change_data_feed,
+        type_widening=table.widens_types,
+        change_data=table.version >= 0 and table.properties.enable_change_data_feed,
     )
 
 
-def _refuse_unsafe(handle: TransactionHandle, expressions: dict[str, str]) -> None:
+def _refuse_unsafe(table: TableDefinition, expressions: dict[str, str]) -> None:
     """Refuse rules with functions that Spark's driver must not run: anybody who can write the log may have put them there."""
     if not expressions:
         return
@@ -72,20 +68,20 @@ def _refuse_unsafe(handle: TransactionHandle, expressions: dict[str, str]) -> No
     for name, text in expressions.items():
         if (problem := refused_function(text, assigned=True)) is not None:
             raise DeltaIllegalArgumentException(
-                f"The rule {name} ({text}) of table {handle.table} version {handle.read_version} {problem}. Drop or change it.",
-                table=handle.table,
-                version=handle.read_version,
+                f"The rule {name} ({text}) of table {table.table} version {table.version} {problem}. Drop or change it.",
+                table=table.table,
+                version=table.version,
             )
 
 
 def check_finished_files(
-    handle: TransactionHandle, rules: TableRules, known: str | None, columns: Sequence[str], *, rows_checked: bool, table: str
+    table: TableDefinition, rules: TableRules, columns: Sequence[str], *, rows_checked: bool, overwrite_schema: bool
 ) -> None:
     """Refuse finished files if only their rows could show whether they fit the table.
 
-    :param known: schema of the table, ``None`` if the files decide it.
     :param columns: columns of the files and their partitions.
     :param rows_checked: the job itself has checked the rows.
+    :param overwrite_schema: the files decide the schema.
     :raises DeltaIllegalArgumentException: if there are such rules; names them and the ways out.
     """
     given = {name.lower() for name in columns}
@@ -99,8 +95,8 @@ def check_finished_files(
     if not problems and not rows_checked:
         problems += [f"CHECK constraint {name} ({text})" for name, text in rules.checks.items()]
         problems += [f"generated column {name} ({text})" for name, text in rules.generated.items()]
-        schema = parse_struct(known) if known is not None else {"fields": []}
-        present = [f for f in schema["fields"] if f["name"].lower() in given]
+        known = [] if overwrite_schema else table.struct["fields"]
+        present = [f for f in known if f["name"].lower() in given]
         # Footers count the nulls of leaves only.
         problems += [
             f"NOT NULL column {f['name']}" for f in present if not (f.get("nullable", True) or isinstance(f["type"], str))
@@ -111,15 +107,15 @@ def check_finished_files(
     if problems:
         way_out = "" if identities or absent else ", or set rows_checked=True if the job that wrote the files checks them itself"
         raise DeltaIllegalArgumentException(
-            f"Finished files cannot be staged into table {table} version {handle.read_version}: {'; '.join(problems)}. Stage the "
+            f"Finished files cannot be staged into table {table.table} version {table.version}: {'; '.join(problems)}. Stage the "
             f"rows with @task.delta_stage or DeltaStageSparkSubmitOperator, which check and compute them{way_out}.",
-            table=table,
-            version=handle.read_version,
+            table=table.table,
+            version=table.version,
         )
 
 
-def _has(handle: TransactionHandle, feature: str) -> bool:
-    return handle.read_version < 0 or feature in handle.features
+def _has(table: TableDefinition, feature: str) -> bool:
+    return table.version < 0 or feature in table.features
 
 
 _SUCCESS = "_SUCCESS"

@@ -257,20 +257,18 @@ class _Files:
 
     def adds(self, txn: OptimisticTransaction, *, collect_stats: bool) -> Iterator[AddFile]:
         """Yield the files as actions; with statistics, files without rows are left out, as in Delta."""
-        from airflow_delta.log.features import protocol
-        from airflow_delta.log.features.properties import TableProperties
-        from airflow_delta.log.schema.types import parse_schema
+        from airflow_delta.log.table_definition import TableDefinition
 
         if not collect_stats:
             for status, values in zip(self.statuses, self._values, strict=True):
                 yield self._add(status, values, None)
             return
-        schema = parse_schema(txn.metadata.schema_string).without(self._partitions.names)
-        properties = TableProperties(txn.metadata.configuration)
-        tight = True if "deletionVectors" in protocol.features(txn.protocol) else None
+        table = TableDefinition.of(txn.metadata, txn.protocol)
+        schema = table.schema.without(self._partitions.names)
+        tight = True if "deletionVectors" in table.features else None
         for (status, footer), values in zip(self._with_footers(), self._values, strict=True):
             if footer.num_rows:
-                stats = collect_statistics(footer, schema, properties, file=status.path, tight_bounds=tight)
+                stats = collect_statistics(footer, schema, table.properties, file=status.path, tight_bounds=tight)
                 yield self._add(status, values, stats)
 
     @staticmethod

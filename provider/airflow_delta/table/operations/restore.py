@@ -16,6 +16,7 @@ from airflow_delta.exceptions import (
     DeltaIllegalArgumentException,
     DeltaUnsupportedOperationException,
 )
+from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.table.run import run_large
 
 if TYPE_CHECKING:
@@ -215,9 +216,8 @@ def _restored_metadata(restored: Metadata, latest: Metadata) -> Metadata:
 def _metadata_with_merged_marks(restored: Metadata, latest: Metadata) -> Metadata:
     """Return the restored metadata with identity columns that continue after the values assigned since."""
     from airflow_delta.log.features.identity_columns import identity_columns, with_high_water_marks
-    from airflow_delta.log.schema.types import parse_schema
 
-    before, after = parse_schema(restored.schema_string), parse_schema(latest.schema_string)
+    before, after = TableDefinition.of(restored).schema, TableDefinition.of(latest).schema
     # By physical name: the column may have been renamed since.
     physical = {field.name: field.physical_name for field in after.fields}
     now = {physical[column.name]: column for column in identity_columns(after)}

@@ -196,18 +196,15 @@ def recomputed(txn: OptimisticTransaction, predicate: str | None, *, only_missin
     :raises PredicateException: if the predicate names columns other than partition columns.
     """
     from airflow_delta.log.checkpoint.columns import FILE_COLUMNS, to_add_files
-    from airflow_delta.log.features import protocol
     from airflow_delta.log.features.clustering import indexed_leaves
-    from airflow_delta.log.features.properties import TableProperties
-    from airflow_delta.log.schema.types import parse_schema
 
     snapshot = txn.snapshot
-    metadata = snapshot.metadata
+    table = snapshot.definition
     files = to_add_files(txn.filter_files(*_partition_predicate(snapshot, predicate), columns=FILE_COLUMNS))
-    properties = TableProperties(metadata.configuration)
-    schema = parse_schema(metadata.schema_string).without(metadata.partition_columns)
+    properties = table.properties
+    schema = table.schema.without(table.partition_columns)
     leaves = indexed_leaves(schema, (), properties)
-    vectors = "deletionVectors" in protocol.features(snapshot.protocol)
+    vectors = "deletionVectors" in table.features
     if only_missing:
         files = [file for file in files if not is_complete(file.stats, leaves)]
     changed: list[AddFile] = []

@@ -18,11 +18,11 @@ from airflow_delta.exceptions import DeltaIllegalArgumentException, DeltaTableNo
 from airflow_delta.log.data_files.columns import arrow_field
 from airflow_delta.log.data_files.page_sizes import MAX_FACTOR
 from airflow_delta.log.data_files.reader import BATCH_ROWS, FileReader
-from airflow_delta.log.features import column_mapping
-from airflow_delta.log.schema.types import PHYSICAL_NAME, StructField, StructType, parse_schema
+from airflow_delta.log.schema.types import PHYSICAL_NAME, StructField, StructType
 from airflow_delta.log.schema.walk import transform_fields
 from airflow_delta.log.statistics.statistics import live_records, num_records
 from airflow_delta.log.storage.progress import Progress
+from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.table.read.in_turn import in_turn
 from airflow_delta.table.read.row_filter import check_decidable, selected
 from airflow_delta.table.stage.scan import scan_files
@@ -163,7 +163,7 @@ def parse_where(log: CommitFiles, version: int, metadata: Metadata, where: str) 
     """
     from airflow_delta.log.expressions.predicate import Predicate
 
-    schema = parse_schema(metadata.schema_string)
+    schema = TableDefinition.of(metadata).schema
     predicate = Predicate.parse(where, schema, metadata.partition_columns, table=log.uri, version=version)
     check_decidable(predicate, log.uri, version)
     return predicate
@@ -199,11 +199,11 @@ def worker_rows(
     """
     import pyarrow as pa
 
-    schema = parse_schema(metadata.schema_string)
+    table = TableDefinition.of(metadata)
+    schema, mode = table.schema, table.column_mapping
     wanted = wanted_fields(log, version, schema, columns)
     fields = [*wanted, *([] if predicate is None else _columns_of(predicate, schema, wanted))]
     target = pa.schema([arrow_field(field) for field in fields])
-    mode = column_mapping.mode(metadata.configuration)
     if mode == "none":  # physical names that an earlier mapping has left mean nothing
         fields = list(transform_fields(StructType(tuple(fields)), lambda _path, field: field.without_metadata(PHYSICAL_NAME)))
     size = BATCH_ROWS if limit is None else min(limit + 1, BATCH_ROWS)
@@ -384,9 +384,7 @@ def plan_version_scan(
         snapshot.add_files(parsed),
         transaction_id=str(uuid.uuid4()),
         version=version,
-        schema_string=metadata.schema_string,
-        partition_columns=metadata.partition_columns,
-        configuration=metadata.configuration,
+        table=snapshot.definition,
         predicate=parsed,
         spark_table_uri=spark_table_uri,
     )

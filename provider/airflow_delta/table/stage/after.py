@@ -7,16 +7,16 @@ the log: the commit publishes the net effect of all stages.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
 from airflow_delta.exceptions import PredicateException, StageConflictException
-from airflow_delta.table.definition.create import as_defined
+from airflow_delta.table.definition.create import as_defined, written
 from airflow_delta.table.stage.load import StageActions
 
 if TYPE_CHECKING:
     from airflow_delta.log.expressions.predicate import Predicate
+    from airflow_delta.log.table_definition import TableDefinition
 
 
 def stage_id(write: StagedWrite) -> str:
@@ -54,56 +54,52 @@ def in_order(handle: TransactionHandle, stages: Sequence[StageActions]) -> list[
     return ordered
 
 
-def handle_after(handle: TransactionHandle, after: Sequence[StageActions]) -> TransactionHandle:
-    """Return the handle of the table as earlier stages leave it: its schema, partitioning and properties."""
-    if not after:
-        return handle
-    from airflow_delta.log.features.schema_merge import merge_schema
-    from airflow_delta.log.schema.types import parse_schema, to_json
+def definition_after(table: TableDefinition, after: Sequence[StageActions], *, seed: str) -> TableDefinition:
+    """Return what the table is as earlier stages leave it.
 
-    schema = None if handle.schema_string is None else parse_schema(handle.schema_string)
-    partition_columns, changes_before = handle.partition_columns, 0
+    :param table: what it is at the version that the transaction reads.
+    :param seed: id of the transaction, which names new columns.
+    """
+    from airflow_delta.log.features.schema_merge import merge_schema
+
+    changes_before = 0
     for stage in after:
         write = stage.write
         if write.changes:
-            from airflow_delta.table.definition.apply_changes import altered_handle
+            from airflow_delta.table.definition.apply_changes import altered_definition
 
-            known = replace(handle, schema_string=to_json(schema) if schema else None, partition_columns=tuple(partition_columns))
-            handle = altered_handle(known, write, changes_before)
-            schema, partition_columns = parse_schema(handle.schema_string or ""), handle.partition_columns
+            table = altered_definition(table, write, changes_before, seed=seed)
             changes_before += len(write.changes)
             continue
-        staged = parse_schema(write.schema_string)
+        staged = written(write)
+        columns = table  # those of a table that a stage defines came with its schema
         if write.definition:
-            handle = as_defined(handle, write.definition)
-        if schema is None or write.overwrite_schema:
-            schema, partition_columns = staged, write.partition_columns
+            table = as_defined(table, write.definition)
+        if not columns.is_known or write.overwrite_schema:
+            table = table.with_schema(staged.schema, write.partition_columns)
         elif write.merge_schema:
-            schema = merge_schema(
-                schema, staged, merge=True, widen=_widens(handle), table=handle.table, version=handle.read_version
+            merged = merge_schema(
+                columns.schema, staged.schema, merge=True, widen=table.widens_types, table=table.table, version=table.version
             )
-    return replace(handle, schema_string=None if schema is None else to_json(schema), partition_columns=tuple(partition_columns))
+            table = table.with_schema(merged, columns.partition_columns)
+        elif write.definition:
+            table = table.with_schema(columns.schema, columns.partition_columns)
+    return table.with_schema(table.schema, table.partition_columns) if after and table.is_known else table
 
 
-def _widens(handle: TransactionHandle) -> bool:
-    from airflow_delta.log.features.properties import TableProperties
-
-    return handle.read_version >= 0 and bool(TableProperties(dict(handle.configuration)).get("enableTypeWidening"))
-
-
-def predicate_of(handle: TransactionHandle, write: StagedWrite, text: str) -> Predicate:
+def predicate_of(table: TableDefinition, write: StagedWrite, text: str) -> Predicate:
     """Return a predicate of a staged write; it may name columns that this stage or an earlier one adds.
 
+    :param table: that the stage was planned on.
     :raises PredicateException: if neither the table nor the staged write has the columns.
     """
     from airflow_delta.log.expressions.predicate import Predicate
-    from airflow_delta.log.schema.types import parse_schema
 
-    if handle.schema_string is not None:
+    if table.is_known:
         try:
-            partition_columns = handle.partition_columns or (write.partition_columns if handle.read_version < 0 else ())
-            return Predicate.parse(text, parse_schema(handle.schema_string), partition_columns)
+            partition_columns = table.partition_columns or (write.partition_columns if table.version < 0 else ())
+            return Predicate.parse(text, table.schema, partition_columns)
         except PredicateException:
-            if handle.schema_string == write.schema_string:
+            if table.schema_string == write.schema_string:
                 raise
-    return Predicate.parse(text, parse_schema(write.schema_string), write.partition_columns)
+    return Predicate.parse(text, written(write).schema, write.partition_columns)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
 from airflow_delta.exceptions import StageConflictException
 from airflow_delta.log.actions.actions import AddFile, RemoveFile
+from airflow_delta.table.definition.create import written
 from airflow_delta.table.stage.after import stage_id
 from airflow_delta.table.stage.load import StageActions
 
@@ -60,12 +61,12 @@ def _replaced(view: TransactionView, stage: StageActions, adds: Sequence[AddFile
     if write.replace_where is None:
         yield from adds
         return
-    from airflow_delta.log.schema.types import parse_schema
     from airflow_delta.transaction.reads.row_condition import RowCondition
 
     condition = RowCondition(view.predicate_of(stage, write.replace_where))
-    seen = view.seen_by(stage).schema_string or write.schema_string
-    told = condition.may_hold(adds) if adds and condition.fits(parse_schema(seen)) else [True] * len(adds)
+    seen = view.seen_by(stage)
+    known = seen if seen.is_known else written(write)
+    told = condition.may_hold(adds) if adds and condition.fits(known.schema) else [True] * len(adds)
     yield from (add for add, may_hold in zip(adds, told, strict=True) if may_hold)
 
 

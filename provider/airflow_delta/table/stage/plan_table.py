@@ -25,7 +25,7 @@ from airflow_delta.exceptions import (
     InvariantViolationException,
     StageConflictException,
 )
-from airflow_delta.table.definition.altered_table import MODE, AlteredTable, handle_of, is_not_null, table_as_read
+from airflow_delta.table.definition.altered_table import MODE, AlteredTable, is_not_null, table_as_read
 from airflow_delta.table.definition.apply_changes import after_writes, apply_changes
 from airflow_delta.table.definition.columns_sql import schema_of_columns
 from airflow_delta.table.definition.create import OPERATIONS, define_table
@@ -35,6 +35,7 @@ from airflow_delta.table.stage.stage_view import SparkWork, StageView
 if TYPE_CHECKING:
     from airflow_delta.log import AddFile
     from airflow_delta.log.schema.walk import Path
+    from airflow_delta.log.table_definition import TableDefinition
 
 
 MODES = tuple(OPERATIONS)
@@ -69,7 +70,7 @@ def plan_create(
             table=handle.table,
         )
     stage.check_open()
-    check_create(handle, mode)
+    check_create(stage.definition, mode)
     if mode == "create_if_not_exists" and handle.read_version >= 0:
         return stage.staged(mode="append")
     definition = define_table(
@@ -102,7 +103,7 @@ def defining(handle: TransactionHandle, definition: Json, *, as_select: bool = F
     }
 
 
-def check_create(handle: TransactionHandle, mode: str) -> None:
+def check_create(table: TableDefinition, mode: str) -> None:
     """Check that the table exists, or not, as the mode requires.
 
     :raises DeltaTableAlreadyExistsException: if the table exists and is not to be replaced.
@@ -110,40 +111,45 @@ def check_create(handle: TransactionHandle, mode: str) -> None:
     :raises AppendOnlyException: if the table that would be replaced only takes appends.
     """
     if mode not in MODES:
-        raise DeltaIllegalArgumentException(f"mode must be one of {', '.join(MODES)}, got {mode!r}", table=handle.table)
-    exists = handle.read_version >= 0
+        raise DeltaIllegalArgumentException(f"mode must be one of {', '.join(MODES)}, got {mode!r}", table=table.table)
+    exists = table.version >= 0
     if exists and mode == "create":
         raise DeltaTableAlreadyExistsException(
-            f"There already is a table at {handle.table}, version {handle.read_version} (TABLE_OR_VIEW_ALREADY_EXISTS). Use "
+            f"There already is a table at {table.table}, version {table.version} (TABLE_OR_VIEW_ALREADY_EXISTS). Use "
             "mode='create_if_not_exists' to leave it, or 'create_or_replace' to replace it.",
-            table=handle.table,
-            version=handle.read_version,
+            table=table.table,
+            version=table.version,
         )
     if not exists and mode == "replace":
         raise DeltaTableNotFoundException(
-            f"There is no table to replace at {handle.table}. Use mode='create_or_replace'.", table=handle.table
+            f"There is no table to replace at {table.table}. Use mode='create_or_replace'.", table=table.table
         )
-    append_only = handle.configuration.get("delta.appendOnly", "false").lower() == "true"
+    append_only = table.configuration.get("delta.appendOnly", "false").lower() == "true"
     if exists and "replace" in mode and append_only:
         raise AppendOnlyException(
-            f"Table {handle.table} version {handle.read_version} only takes appends (delta.appendOnly=true, "
+            f"Table {table.table} version {table.version} only takes appends (delta.appendOnly=true, "
             "DELTA_CANNOT_MODIFY_APPEND_ONLY) and cannot be replaced. Unset the property first.",
-            table=handle.table,
-            version=handle.read_version,
+            table=table.table,
+            version=table.version,
         )
 
 
-def handle_of_new(handle: TransactionHandle, create: CreateArguments) -> TransactionHandle:
-    """Return the handle of a table whose columns come from the rows of CREATE TABLE AS SELECT."""
+def definition_from_rows(table: TableDefinition, create: CreateArguments) -> TableDefinition:
+    """Return the definition of a table whose columns come from the rows of CREATE TABLE AS SELECT.
+
+    :param table: what there is before.
+    """
     from airflow_delta.log.features import column_mapping
     from airflow_delta.log.features.properties import validate
     from airflow_delta.table.start.begin import DEFAULT_CONFIGURATION
 
-    configuration = validate({**DEFAULT_CONFIGURATION, **create.properties}, table=handle.table)
-    highest = handle.configuration.get(column_mapping.MAX_COLUMN_ID)
+    configuration = validate({**DEFAULT_CONFIGURATION, **create.properties}, table=table.table)
+    highest = table.configuration.get(column_mapping.MAX_COLUMN_ID)
     if highest is not None and column_mapping.mode(configuration) != "none":
         configuration[column_mapping.MAX_COLUMN_ID] = highest  # ids of dropped columns are not reused
-    return replace(handle, schema_string=None, partition_columns=create.partition_by, configuration=configuration, features=())
+    return replace(
+        table, schema_string=None, partition_columns=create.partition_by, configuration=configuration, features=frozenset()
+    )
 
 
 CHECK_OPERATION = "ADD CONSTRAINT"
@@ -187,7 +193,7 @@ def plan_alter(stage: StageView, changes: Sequence[Change | Mapping[str, Any]]) 
         mode=MODE,
         schema_string=table.metadata.schema_string,
         partition_columns=columns,
-        rewrite=scan_of(stage, files, target=handle_of(handle, table)),
+        rewrite=scan_of(stage, files, target=table.definition),
     )
     return SparkWork(request, partial(collect_constraint, stage))
 

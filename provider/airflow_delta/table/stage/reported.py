@@ -13,7 +13,6 @@ from airflow_delta.contract.key_values import KeyValues, problem_with
 from airflow_delta.contract.operations import ComparedColumns
 from airflow_delta.contract.payloads import KeyRead, ManifestRef
 from airflow_delta.contract.request import StageReport, StageRequest
-from airflow_delta.contract.schema import parse_struct
 from airflow_delta.exceptions import StagingException
 from airflow_delta.log.actions.actions import AddFile
 from airflow_delta.table.files.footers import check_row_counts
@@ -38,7 +37,7 @@ def key_reads(
     predicate = read_predicate(request)
     if keys is None or (request.scan is not None and (request.scan.predicate or "true") == predicate):
         return ()
-    problem = problem_with(keys, parse_struct(stage.target.schema_string or "")) or _not_compared(keys, compared)
+    problem = problem_with(keys, stage.target.struct) or _not_compared(keys, compared)
     if problem is not None:
         raise StagingException(
             f"The report of stage {request.stage} on table {request.table} has key values that the stage cannot have looked for: "

@@ -5,14 +5,14 @@ from __future__ import annotations
 import base64
 import uuid
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
 from airflow_delta.contract.files import SCAN_DIRECTORY, partition_text, transaction_directory
-from airflow_delta.contract.payloads import WORD_BITS, ScanFile, ScanPlan, ScanVector, TransactionHandle
+from airflow_delta.contract.payloads import WORD_BITS, ScanFile, ScanPlan, ScanVector
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaTableNotFoundException
-from airflow_delta.log.features import column_mapping
 from airflow_delta.log.statistics.statistics import live_records, num_records
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from airflow_delta.log import AddFile
     from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.log.expressions.predicate import Predicate
+    from airflow_delta.log.table_definition import TableDefinition
     from airflow_delta.table.stage.view import TransactionView
 
 MAX_INLINE_WORDS = 4096
@@ -75,14 +76,14 @@ def undecided_files(view: TransactionView, predicate: Predicate) -> list[AddFile
     return [file for file in files if not predicate.selects_partition(file.partition_values)]
 
 
-def zone_needed(handle: TransactionHandle, predicate: Predicate, what: str) -> DeltaAnalysisException:
+def zone_needed(table: TableDefinition, predicate: Predicate, what: str) -> DeltaAnalysisException:
     """Return the error of an operation on whole partitions that cannot determine which ones a predicate selects."""
     return DeltaAnalysisException(
-        f"{what}, partitions of table {handle.table} version {handle.read_version} are replaced whole, and whether "
+        f"{what}, partitions of table {table.table} version {table.version} are replaced whole, and whether "
         f"{predicate.text} selects some of them depends on the time zone of the reader: their timestamps have none. Choose a "
         "range that ends at least 18 hours away from them, or run a DELETE first, which Spark decides.",
-        table=handle.table,
-        version=handle.read_version,
+        table=table.table,
+        version=table.version,
     )
 
 
@@ -91,7 +92,7 @@ def scan_of(
     files: Sequence[AddFile],
     predicate: Predicate | None = None,
     *,
-    target: TransactionHandle | None = None,
+    target: TableDefinition | None = None,
 ) -> ScanPlan:
     """Return the plan to read given files of the table.
 
@@ -99,14 +100,14 @@ def scan_of(
     :param target: whose schema to read them with; default: that of the view.
     """
     target = view.target if target is None else target
+    if not target.is_known:
+        target = replace(target, schema_string=view.snapshot.metadata.schema_string)
     return scan_files(
         view.log,
         files,
         transaction_id=view.handle.transaction_id,
         version=view.handle.read_version,
-        schema_string=target.schema_string or view.snapshot.metadata.schema_string,
-        partition_columns=target.partition_columns,
-        configuration=target.configuration,
+        table=target,
         predicate=predicate,
         spark_table_uri=view.spark_table_uri,
     )
@@ -118,26 +119,25 @@ def scan_files(
     *,
     transaction_id: str,
     version: int,
-    schema_string: str,
-    partition_columns: Sequence[str],
-    configuration: Mapping[str, str],
+    table: TableDefinition,
     predicate: Predicate | None = None,
     spark_table_uri: str | None = None,
 ) -> ScanPlan:
     """Return the plan to read given files of a version.
 
+    :param table: what it is, with its columns.
     :param transaction_id: names the directory of the rows that deletion vectors mark, when they are many.
     """
-    check_partition_values(files, schema_string, partition_columns, log.uri, version)
+    check_partition_values(files, table, uri=log.uri, version=version)
     vectors, deleted_rows = _deleted_rows(log, files, transaction_id)
     return ScanPlan(
         transaction_id=transaction_id,
         table=spark_table(log, spark_table_uri),
         read_version=version,
-        schema_string=schema_string,
-        partition_columns=tuple(partition_columns),
+        schema_string=table.schema_string or "",
+        partition_columns=table.partition_columns,
         predicate=None if predicate is None else predicate.text,
-        column_mapping=column_mapping.mode(configuration),
+        column_mapping=table.column_mapping,
         files=tuple(
             ScanFile(
                 path=f.path,
@@ -152,19 +152,16 @@ def scan_files(
     )
 
 
-def check_partition_values(
-    files: Sequence[AddFile], schema_string: str, partition_columns: Sequence[str], table: str, version: int
-) -> None:
+def check_partition_values(files: Sequence[AddFile], table: TableDefinition, *, uri: str, version: int) -> None:
     """Refuse files whose partition values Spark would cast in another way than they are read here, or to null.
 
     :raises DeltaAnalysisException: if a file has such a value.
     """
-    if not files or not partition_columns:
+    if not files or not table.partition_columns:
         return
     from airflow_delta.log.schema.partition_values import parse_partition_value
-    from airflow_delta.log.schema.types import parse_schema
 
-    for field in parse_schema(schema_string).select(partition_columns).fields:
+    for field in table.schema.select(table.partition_columns).fields:
         known: set[str | None] = set()
         for file in files:
             text = partition_text(file.partition_values, field.physical_name)
@@ -175,9 +172,9 @@ def check_partition_values(
                 parse_partition_value(text, field.data_type, field.name)
             except DeltaAnalysisException as error:
                 raise DeltaAnalysisException(
-                    f"Data file {file.path} of table {table} version {version} cannot be read: {error.message}. Another writer "
+                    f"Data file {file.path} of table {uri} version {version} cannot be read: {error.message}. Another writer "
                     "wrote it; let that writer rewrite the partition.",
-                    table=table,
+                    table=uri,
                     version=version,
                 ) from error
 

@@ -47,7 +47,7 @@ def check_new_columns(view: TransactionView, write: StagedWrite) -> None:
     from airflow_delta.transaction.conflicts.metadata import adds_columns_of, only_adds_columns
 
     read = view.snapshot
-    metadata = new_metadata(handle, read, [write])
+    metadata = new_metadata(handle, view.definition, read.metadata, [write])
     latest = log.update()
     if metadata is None or latest.version == read.version or latest.metadata.schema_string == read.metadata.schema_string:
         return

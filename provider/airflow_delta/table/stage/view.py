@@ -10,16 +10,18 @@ from typing import TYPE_CHECKING
 from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
 from airflow_delta.log.actions.actions import AddFile
 from airflow_delta.log.actions.reconciliation import FileKey, file_key
-from airflow_delta.table.stage.after import handle_after, in_order, predicate_of, stage_id
+from airflow_delta.table.definition.create import written
+from airflow_delta.table.stage.after import definition_after, in_order, predicate_of, stage_id
 from airflow_delta.table.stage.load import StageActions, load_actions
 from airflow_delta.table.stage.staged_paths import check_paths
-from airflow_delta.table.state.read_snapshot import check_handle, snapshot_of_transaction
+from airflow_delta.table.state.read_snapshot import check_handle, definition_read, snapshot_of_transaction
 
 if TYPE_CHECKING:
     from airflow_delta.log import Snapshot
     from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.log.expressions.predicate import Predicate
     from airflow_delta.log.schema.types import StructType
+    from airflow_delta.log.table_definition import TableDefinition
     from airflow_delta.transaction.reads.read_set import PartitionSet
 
 
@@ -30,6 +32,11 @@ class ReadVersion:
         self._log = log
         self._handle = handle
         self._known = known
+
+    @cached_property
+    def definition(self) -> TableDefinition:
+        """Return what the table is at that version; of a table that does not exist, what the transaction creates."""
+        return definition_read(self._handle, lambda: self.snapshot)
 
     @cached_property
     def snapshot(self) -> Snapshot:
@@ -54,7 +61,8 @@ def opened(log: DeltaLog, handle: TransactionHandle) -> ReadVersion:
 class TransactionView:
     """A transaction as one of its tasks sees it.
 
-    :param handle: as the start task returned it.
+    :param handle: as the start task returned it: whose transaction it is, and on which version of which table. What the table
+        is, :attr:`definition` and :attr:`target` say.
     :param stages: with their actions, each after those that it was planned on top of. For a stage: those that it builds on;
         for audit and commit: all.
     :param spark_table_uri: URI of the table as Spark reaches it, when it is not the worker's.
@@ -66,8 +74,8 @@ class TransactionView:
     read: ReadVersion
     stages: tuple[StageActions, ...] = ()
     spark_table_uri: str | None = None
-    given_target: TransactionHandle | None = None
-    _seen: dict[str, TransactionHandle] = field(default_factory=dict, init=False, repr=False, compare=False)
+    given_target: TableDefinition | None = None
+    _seen: dict[str, TableDefinition] = field(default_factory=dict, init=False, repr=False, compare=False)
     _predicates: dict[tuple[str, str], Predicate] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
@@ -75,17 +83,22 @@ class TransactionView:
         """Return the version that the transaction reads; its version is -1 if there was no table."""
         return self.read.snapshot
 
-    @cached_property
-    def target(self) -> TransactionHandle:
-        """The handle with schema, partitioning and properties as the stages leave them."""
-        return self.given_target if self.given_target is not None else handle_after(self.handle, self.stages)
+    @property
+    def definition(self) -> TableDefinition:
+        """What the table is at the version that the transaction reads; of a new table, what the transaction creates."""
+        return self.read.definition
 
     @cached_property
+    def target(self) -> TableDefinition:
+        """What the table is after the stages."""
+        if self.given_target is not None:
+            return self.given_target
+        return definition_after(self.definition, self.stages, seed=self.handle.transaction_id)
+
+    @property
     def schema(self) -> StructType:
         """The schema of :attr:`target`; empty while the columns are unknown."""
-        from airflow_delta.log.schema.types import StructType, parse_schema
-
-        return StructType(()) if self.target.schema_string is None else parse_schema(self.target.schema_string)
+        return self.target.schema
 
     @property
     def exists(self) -> bool:
@@ -99,22 +112,22 @@ class TransactionView:
         """
         from airflow_delta.log.expressions.predicate import Predicate
 
-        schema = self.schema if self.target.schema_string is not None else self.snapshot.schema
+        schema = self.schema if self.target.is_known else self.snapshot.schema
         if (known := self._predicates.get(("", text))) is None:
             known = Predicate.parse(
-                text, schema, self.target.partition_columns, table=self.target.table, version=self.target.read_version
+                text, schema, self.target.partition_columns, table=self.target.table, version=self.target.version
             )
             self._predicates["", text] = known
         return known
 
     # -- stages ---------------------------------------------------------------------------------------------------------------
 
-    def seen_by(self, stage: StageActions) -> TransactionHandle:
-        """Return the handle of the table that a stage was planned on, whose columns its predicates name."""
+    def seen_by(self, stage: StageActions) -> TableDefinition:
+        """Return what the table was that a stage was planned on, whose columns its predicates name."""
         key = stage_id(stage.write)
         if key not in self._seen:
             before = [other for other in self.stages if stage_id(other.write) in stage.write.after]
-            self._seen[key] = handle_after(self.handle, before)
+            self._seen[key] = definition_after(self.definition, before, seed=self.handle.transaction_id)
         return self._seen[key]
 
     def predicate_of(self, stage: StageActions, text: str) -> Predicate:
@@ -147,11 +160,13 @@ class TransactionView:
 
     def partitions_of(self, stage: StageActions) -> PartitionSet:
         """Return the partitions that a stage adds files to, which a dynamic overwrite replaces."""
-        from airflow_delta.log.schema.types import parse_schema
         from airflow_delta.transaction.reads.read_set import PartitionSet
 
         target = self.target
-        schema = parse_schema(target.schema_string or stage.write.schema_string or self.snapshot.metadata.schema_string)
+        if target.is_known:
+            schema = target.schema
+        else:
+            schema = written(stage.write).schema if stage.write.schema_string else self.snapshot.schema
         return PartitionSet.of((add.partition_values for add in stage.adds), schema.select(target.partition_columns))
 
     def _selection(self, stage: StageActions) -> Callable[[AddFile], bool]:

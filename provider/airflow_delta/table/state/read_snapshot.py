@@ -5,7 +5,7 @@ A handle travels through XCom, which is not believed: what the table is comes fr
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.contract.payloads import TransactionHandle
@@ -15,6 +15,7 @@ from airflow_delta.exceptions import (
     MetadataChangedException,
     VersionNotFoundException,
 )
+from airflow_delta.log.table_definition import TableDefinition
 
 if TYPE_CHECKING:
     from airflow_delta.log import Snapshot
@@ -57,18 +58,30 @@ def snapshot_of_transaction(log: DeltaLog, handle: TransactionHandle) -> Snapsho
 
 def table_fields(snapshot: Snapshot) -> dict[str, Any]:
     """Return what a handle says about the table of a version: the fields of its metadata and protocol."""
-    from airflow_delta.log.features import protocol
+    found = {name: getattr(snapshot.definition, name) for name in _FIELDS}
+    return {**found, "features": tuple(sorted(found["features"]))}
 
-    metadata = snapshot.metadata
-    return {
-        "table_id": metadata.id,
-        "schema_string": metadata.schema_string,
-        "partition_columns": tuple(metadata.partition_columns),
-        "configuration": metadata.properties,
-        "name": metadata.name,
-        "description": metadata.description,
-        "features": tuple(sorted(protocol.features(snapshot.protocol))),
-    }
+
+def definition_read(handle: TransactionHandle, snapshot: Callable[[], Snapshot]) -> TableDefinition:
+    """Return what the table is to a transaction: what its log says at the version that the transaction reads.
+
+    The handle says it only of a table that does not exist: there it repeats the Dag file.
+
+    :param snapshot: returns that version.
+    """
+    if handle.read_version >= 0 and handle.committed is None:
+        return snapshot().definition
+    return TableDefinition(  # of a committed transaction, only for people: it stages nothing
+        table=handle.table,
+        version=handle.read_version,
+        table_id=handle.table_id,
+        schema_string=handle.schema_string,
+        partition_columns=handle.partition_columns,
+        configuration=handle.configuration,
+        features=frozenset(handle.features),
+        name=handle.name,
+        description=handle.description,
+    )
 
 
 def check_handle(handle: TransactionHandle, snapshot: Snapshot) -> None:
@@ -126,9 +139,9 @@ def check_new_schema(schema: str, partition_by: Sequence[str], configuration: Ma
     """
     from airflow_delta.log.actions.actions import Metadata
     from airflow_delta.log.features.schema_checks import check_table_metadata
-    from airflow_delta.log.schema.types import parse_schema, to_json
+    from airflow_delta.log.schema.types import to_json
 
-    schema = to_json(parse_schema(schema))
+    schema = to_json(TableDefinition.of_rows(schema).schema)
     mapped, properties = with_column_mapping(schema, configuration)
     check_table_metadata(Metadata(id=table, schema_string=mapped, partition_columns=list(partition_by), configuration=properties))
     return schema

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from airflow_delta.exceptions import DeltaAnalysisException
 from airflow_delta.log.features.column_mapping import mode
-from airflow_delta.log.schema.types import StructType, parse_schema
+from airflow_delta.log.schema.types import StructType
+from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.transaction.conflicts.carried_rows import CarriedRows
 from airflow_delta.transaction.conflicts.marked_rows import MarkedRows
 from airflow_delta.transaction.conflicts.rows_of_winners import ReplacedVector, Undecided, WinnersRows
@@ -344,7 +345,7 @@ class Resolution:
 
 def _parsed(schema_string: str) -> StructType | None:
     try:
-        return parse_schema(schema_string)
+        return TableDefinition.of_rows(schema_string).schema
     except DeltaAnalysisException:
         return None
 

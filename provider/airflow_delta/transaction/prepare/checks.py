@@ -34,6 +34,7 @@ from airflow_delta.log.actions.actions import (
 from airflow_delta.log.actions.reconciliation import canonical_path, file_key
 from airflow_delta.log.features import protocol as table_protocol
 from airflow_delta.log.statistics.statistics import num_records
+from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.transaction.events import record_event
 from airflow_delta.transaction.operations import Operation
 
@@ -109,9 +110,8 @@ def check_added_files(table: str, actions: Sequence[Action], metadata: Metadata,
 def _required_partition_columns(metadata: Metadata) -> list[tuple[str, str]]:
     """Return the physical and logical names of the NOT NULL partition columns."""
     from airflow_delta.log.features.column_mapping import physical_partition_columns
-    from airflow_delta.log.schema.types import parse_schema
 
-    schema = parse_schema(metadata.schema_string)
+    schema = TableDefinition.of(metadata).schema
     pairs = zip(physical_partition_columns(metadata), metadata.partition_columns, strict=True)
     fields = {field.name.lower(): field for field in schema.fields}
     return [(physical, name) for physical, name in pairs if name.lower() in fields and not fields[name.lower()].nullable]

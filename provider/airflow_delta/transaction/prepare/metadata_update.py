@@ -27,7 +27,8 @@ from airflow_delta.log.features.properties import (
     validate,
 )
 from airflow_delta.log.features.schema_checks import MATERIALIZED_ROW_COMMIT_VERSION, MATERIALIZED_ROW_ID, check_table_metadata
-from airflow_delta.log.schema.types import StructType, parse_schema, to_json
+from airflow_delta.log.schema.types import StructType, to_json
+from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.transaction.prepare.prepare import TableState, check_defaults_supported, check_manual
 
 _IGNORE_PROTOCOL_DEFAULTS = "delta.ignoreProtocolDefaults"
@@ -88,7 +89,7 @@ def update_metadata(
         creates_table=creates_table,
         brings_files=ignore_default_properties,
     )
-    schema = parse_schema(metadata.schema_string)
+    schema = TableDefinition.of(metadata).schema
     stored = without_exists_defaults(replace_char_varchar(schema))
     if not is_new and not creates_table:
         stored = _as_protocol_allows(state, metadata, stored)
@@ -185,7 +186,7 @@ def _with_type_changes(state: TableState, metadata: Metadata, schema: StructType
         return schema
     from airflow_delta.log.features.schema_merge import with_type_changes
 
-    return with_type_changes(schema, parse_schema(state.metadata.schema_string))
+    return with_type_changes(schema, TableDefinition.of(state.metadata).schema)
 
 
 def _check_defaults(state: TableState, metadata: Metadata, protocol: Protocol, *, replaces_rows: bool) -> None:
@@ -193,13 +194,13 @@ def _check_defaults(state: TableState, metadata: Metadata, protocol: Protocol, *
 
     Existing rows would have to get the value, which files written before the column existed cannot give them.
     """
-    defaults = column_defaults(parse_schema(metadata.schema_string))
+    defaults = column_defaults(TableDefinition.of(metadata).schema)
     if not defaults:
         return
     check_defaults_supported(state, defaults, protocol)
     if state.metadata is None or replaces_rows:
         return
-    before = parse_schema(state.metadata.schema_string)
+    before = TableDefinition.of(state.metadata).schema
     added = [name for name in defaults if before.find(name) is None and not _is_renamed(metadata, name, before)]
     if added:
         raise DeltaAnalysisException(
@@ -211,7 +212,7 @@ def _check_defaults(state: TableState, metadata: Metadata, protocol: Protocol, *
 
 
 def _is_renamed(metadata: Metadata, name: str, before: StructType) -> bool:
-    field = parse_schema(metadata.schema_string).find(name)
+    field = TableDefinition.of(metadata).schema.find(name)
     return field is not None and field.physical_name in {f.physical_name for f in before.fields}
 
 

@@ -25,6 +25,7 @@ from airflow_delta.log.actions.actions import (
     RemoveFile,
 )
 from airflow_delta.log.features import protocol as table_protocol
+from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.transaction.events import record_event
 from airflow_delta.transaction.operations import Operation
 from airflow_delta.transaction.policy import CommitPolicy
@@ -277,9 +278,8 @@ def _check_column_defaults(state: TableState, metadata: Metadata, protocol: Prot
     if "CURRENT_DEFAULT" not in metadata.schema_string:
         return
     from airflow_delta.log.features.constraints import column_defaults
-    from airflow_delta.log.schema.types import parse_schema
 
-    check_defaults_supported(state, column_defaults(parse_schema(metadata.schema_string)), protocol)
+    check_defaults_supported(state, column_defaults(TableDefinition.of(metadata).schema), protocol)
 
 
 def check_defaults_supported(state: TableState, columns: Collection[str], protocol: Protocol) -> None:

@@ -87,10 +87,10 @@ def test_a_path_is_a_field_before_it_is_a_name_with_a_dot(tmp_path):
     inner = {"type": "struct", "fields": [column("b", "long"), column("d", "long")]}
     columns = [column("a", inner), column("a.b", "long"), column("a.c", "long"), column("x.y", "long")]
     table.publish(table.begin(schema=schema(*columns)))
-    handle = table.begin()
+    definition = table.log().snapshot.definition
     names = {"a.b": ["a", "b"], "`a.b`": ["a.b"], "A.D": ["a", "d"], "a.c": ["a.c"], "X.Y": ["x.y"]}
     for name, path in names.items():
-        (found,) = resolve_assignments(handle, table_rules(handle), {name: "1"})
+        (found,) = resolve_assignments(definition, table_rules(definition), {name: "1"})
         assert found.path == tuple(path), name
 
 

@@ -16,7 +16,7 @@ from airflow_delta.contract.operations import (
     when_not_matched_insert,
 )
 from airflow_delta.contract.payloads import Json
-from airflow_delta.contract.schema import find_field, parse_struct, type_name
+from airflow_delta.contract.schema import find_field, type_name
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaIllegalArgumentException, DeltaTableNotFoundException
 from airflow_delta.log.expressions.ast import quote_name
 from airflow_delta.table.files.rules import table_rules
@@ -43,24 +43,24 @@ def history_columns(
     :raises DeltaIllegalArgumentException: if there are no keys, or a column is named twice.
     :raises DeltaAnalysisException: if the table lacks a column, or one has a type that does not fit.
     """
-    handle = stage.target
-    if handle.schema_string is None:
+    table = stage.target
+    if not table.is_known:
         raise DeltaTableNotFoundException(
-            f"There is no table at {handle.table} to keep a history in. Create it first (DeltaCreateTableOperator), with the "
+            f"There is no table at {table.table} to keep a history in. Create it first (DeltaCreateTableOperator), with the "
             f"keys, the tracked columns, {valid_from}, {valid_to}" + (f" and {current}." if current else "."),
-            table=handle.table,
+            table=table.table,
         )
     if not keys:
-        raise DeltaIllegalArgumentException(f"A history needs keys=, the columns that a row is about (table {handle.table})")
-    schema = parse_struct(handle.schema_string)
+        raise DeltaIllegalArgumentException(f"A history needs keys=, the columns that a row is about (table {table.table})")
+    schema = table.struct
     period = [valid_from, valid_to, *(name for name in (current, confirmed) if name)]
-    named = [_field(schema, name, handle.table)["name"] for name in (*keys, *tracked, *period)]
+    named = [_field(schema, name, table.table)["name"] for name in (*keys, *tracked, *period)]
     if twice := sorted({name for name in named if named.count(name) > 1}):
         raise DeltaIllegalArgumentException(
-            f"keys, tracked and the columns of the period name {', '.join(twice)} twice (table {handle.table})",
-            table=handle.table,
+            f"keys, tracked and the columns of the period name {', '.join(twice)} twice (table {table.table})",
+            table=table.table,
         )
-    rules = table_rules(handle)
+    rules = table_rules(table)
     computed = {*(n.lower() for n in rules.generated), *(identity.column.lower() for identity in rules.identities)}
     rest = [f["name"] for f in schema["fields"] if f["name"] not in named and f["name"].lower() not in computed]
     start, end, *flags = named[len(keys) + len(tracked) :]
@@ -72,9 +72,9 @@ def history_columns(
         valid_to=end,
         current=flags[0] if current else None,
         confirmed=flags[-1] if confirmed else None,
-        period_type=str(_field(schema, start, handle.table)["type"]),
+        period_type=str(_field(schema, start, table.table)["type"]),
     )
-    _check_types(schema, columns, handle.table)
+    _check_types(schema, columns, table.table)
     return columns
 
 

@@ -27,7 +27,7 @@ from airflow_delta.contract.operations import (
 )
 from airflow_delta.contract.payloads import Json, StagedWrite
 from airflow_delta.contract.request import StageReport, StageRequest
-from airflow_delta.contract.schema import TableRules, find_field, parse_struct
+from airflow_delta.contract.schema import TableRules, find_field
 from airflow_delta.exceptions import IdentityInsertException
 from airflow_delta.log.schema.types import known_names
 from airflow_delta.log.statistics.statistics import live_records
@@ -184,8 +184,8 @@ def _parameters(condition: str, clauses: Sequence[MergeClause]) -> Json:
 
 def _resolved(target: RewriteTarget, clauses: Sequence[MergeClause], target_alias: str) -> list[MergeClause]:
     """Return the clauses with columns as the schema spells them, and defaults as expressions."""
-    schema = parse_struct(target.handle.schema_string or "")
-    rules = table_rules(target.handle)
+    schema = target.table.struct
+    rules = table_rules(target.table)
     found = []
     for clause in clauses:
         if clause.condition is not None:
@@ -234,7 +234,7 @@ def _check_identity(target: RewriteTarget, rules: TableRules, clause: MergeClaus
             raise IdentityInsertException(
                 f"MERGE into table {target.stage.log.uri}: {clause} sets the identity column {column}; {word}. Leave it out.",
                 table=target.stage.log.uri,
-                version=target.handle.read_version,
+                version=target.table.version,
             )
 
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_delta.contract.files import partition_texts_of
-from airflow_delta.contract.payloads import TransactionHandle
 from airflow_delta.exceptions import (
     DeltaAnalysisException,
     DeltaIllegalArgumentException,
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.log.expressions.predicate import Predicate
     from airflow_delta.log.schema.types import DataType, StructType
+    from airflow_delta.log.table_definition import TableDefinition
     from airflow_delta.table.stage.view import TransactionView
 
 
@@ -196,14 +196,14 @@ def partition_predicate(view: TransactionView, where: str | None, operation: str
     """
     if where is None:
         return None
-    predicate, handle = view.predicate(where), view.target
+    predicate, table = view.predicate(where), view.target
     if not predicate.partition_only:
-        columns = ", ".join(handle.partition_columns) or "none"
+        columns = ", ".join(table.partition_columns) or "none"
         raise DeltaAnalysisException(
-            f"The predicate of {operation} ({where}) may only name partition columns of table {handle.table} version "
-            f"{handle.read_version} ({columns}). Leave out other columns, or the predicate.",
-            table=handle.table,
-            version=handle.read_version,
+            f"The predicate of {operation} ({where}) may only name partition columns of table {table.table} version "
+            f"{table.version} ({columns}). Leave out other columns, or the predicate.",
+            table=table.table,
+            version=table.version,
         )
     return predicate
 
@@ -214,8 +214,8 @@ def refuse_clustered(view: TransactionView, *, what: str | None) -> None:
     :param what: an option that no clustered table takes, even without clustering columns.
     :raises DeltaUnsupportedOperationException: if the table is clustered.
     """
-    handle = view.handle
-    if "clustering" not in handle.features or handle.read_version < 0:
+    table = view.definition
+    if "clustering" not in table.features or table.version < 0:
         return
     from airflow_delta.log.features.clustering import clustering_columns
     from airflow_delta.log.schema.walk import dotted
@@ -229,27 +229,27 @@ def refuse_clustered(view: TransactionView, *, what: str | None) -> None:
             else f"Leave {what} out."
         )
         raise DeltaUnsupportedOperationException(
-            f"Table {handle.table} version {handle.read_version} is clustered by {names}; this provider does not cluster, and "
+            f"Table {table.table} version {table.version} is clustered by {names}; this provider does not cluster, and "
             f"reordering the rows would undo it. {way_out}",
-            table=handle.table,
-            version=handle.read_version,
+            table=table.table,
+            version=table.version,
         )
 
 
-def target_file_size(handle: TransactionHandle) -> int | None:
+def target_file_size(table: TableDefinition) -> int | None:
     """Return the property ``delta.targetFileSize`` in bytes: a number, or one with a unit such as ``128mb``.
 
     :raises DeltaIllegalArgumentException: if it is neither.
     """
-    text = handle.configuration.get("delta.targetFileSize")
+    text = table.configuration.get("delta.targetFileSize")
     if text is None:
         return None
     match = re.fullmatch(r"(\d{1,19})\s*+([kmgt]?)i?b?", text.strip().lower(), re.ASCII)
     if match is None or int(match[1]) < 1:
         raise DeltaIllegalArgumentException(
-            f"delta.targetFileSize of table {handle.table} is {text!r}, expected bytes or a size such as 128mb. Correct "
+            f"delta.targetFileSize of table {table.table} is {text!r}, expected bytes or a size such as 128mb. Correct "
             "it, or give max_file_size.",
-            table=handle.table,
+            table=table.table,
         )
     return int(match[1]) << {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}[match[2]]
 
@@ -257,21 +257,17 @@ def target_file_size(handle: TransactionHandle) -> int | None:
 def z_order_columns(view: TransactionView, names: Sequence[str]) -> tuple[tuple[str, ...], ...]:
     """Return the paths of the columns to order by, as the schema spells them."""
     from airflow_delta.log.features.clustering import indexed_leaves, parse_column_list
-    from airflow_delta.log.features.properties import TableProperties
     from airflow_delta.log.schema.types import DecimalType, StructType, known_names
     from airflow_delta.log.schema.walk import dotted, folded
 
-    handle, schema = view.target, view.schema
-    indexed = {
-        folded(leaf.path)
-        for leaf in indexed_leaves(schema, handle.partition_columns, TableProperties(dict(handle.configuration)))
-    }
+    table, schema = view.target, view.schema
+    indexed = {folded(leaf.path) for leaf in indexed_leaves(schema, table.partition_columns, table.properties)}
 
     def refuse(why: str) -> DeltaAnalysisException:
         return DeltaAnalysisException(
-            f"ZORDER BY of table {handle.table} version {handle.read_version}: {why}",
-            table=handle.table,
-            version=handle.read_version,
+            f"ZORDER BY of table {table.table} version {table.version}: {why}",
+            table=table.table,
+            version=table.version,
         )
 
     paths = []
@@ -285,7 +281,7 @@ def z_order_columns(view: TransactionView, names: Sequence[str]) -> tuple[tuple[
                 raise refuse(f"there is no column {dotted(path)} (DELTA_ZORDERING_COLUMN_DOES_NOT_EXIST). {known}.")
             spelled.append(field.name)
             at = field.data_type
-        if folded((spelled[0],)) in {folded((column,)) for column in handle.partition_columns}:
+        if folded((spelled[0],)) in {folded((column,)) for column in table.partition_columns}:
             raise refuse(
                 f"{dotted(path)} is a partition column, which already separates files (DELTA_ZORDERING_ON_PARTITION_COLUMN)."
             )

@@ -103,15 +103,13 @@ def _new_files(
     data_change: bool,
 ) -> tuple[list[AddFile], int]:
     """Return the files of a bin, all in the partition of its input."""
-    from airflow_delta.log.features.properties import TableProperties
-    from airflow_delta.log.schema.types import parse_schema
     from airflow_delta.log.statistics.statistics import read_footers, stats_from_footer
 
-    log, handle = stage.log, stage.handle
+    log, table = stage.log, stage.definition
     statuses = find_data_files(log, f"{request.directory}/{name}")
     check_written(log, request, report, name, statuses)
-    schema = parse_schema(request.schema_string or "").without(list(request.partition_columns))
-    properties = TableProperties(dict(handle.configuration))
+    schema = stage.schema.without(stage.target.partition_columns)
+    tight = "deletionVectors" in table.features
     adds = []
     rows = 0
     for status, footer in zip(statuses, read_footers(log.store, statuses, 16), strict=True):
@@ -125,7 +123,7 @@ def _new_files(
                 size=status.size,
                 modification_time=status.modification_time,
                 data_change=data_change,
-                stats=stats_from_footer(footer, schema, properties, tight_bounds="deletionVectors" in handle.features),
+                stats=stats_from_footer(footer, schema, table.properties, tight_bounds=tight),
             )
         )
     check_rows(log, request, report, name, rows)

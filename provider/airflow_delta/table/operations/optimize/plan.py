@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from airflow_delta.contract.files import partition_texts_of
 from airflow_delta.contract.operations import OptimizeArguments, RowIds
-from airflow_delta.contract.payloads import Json, StagedWrite, TransactionHandle
+from airflow_delta.contract.payloads import Json, StagedWrite
 from airflow_delta.exceptions import (
     DeltaIllegalArgumentException,
     DeltaTableNotFoundException,
@@ -43,6 +43,7 @@ from airflow_delta.table.stage.view import TransactionView
 
 if TYPE_CHECKING:
     from airflow_delta.log import AddFile
+    from airflow_delta.log.table_definition import TableDefinition
 
 
 PARALLEL = 4
@@ -105,14 +106,14 @@ def select_for_optimize(
     :raises DeltaUnsupportedOperationException: if the table is clustered.
     """
     check_exists(view)
-    handle = view.target
-    max_size = max_file_size if max_file_size is not None else target_file_size(handle) or DEFAULT_FILE_SIZE
+    table = view.target
+    max_size = max_file_size if max_file_size is not None else target_file_size(table) or DEFAULT_FILE_SIZE
     min_size = min_file_size if min_file_size is not None else min(max_size, DEFAULT_FILE_SIZE)
     if max_size < 1 or min_size < 0 or not 0 <= max_deleted_rows_ratio <= 1:
         raise DeltaIllegalArgumentException(
-            f"OPTIMIZE of table {handle.table} needs max_file_size >= 1, min_file_size >= 0 and a max_deleted_rows_ratio "
+            f"OPTIMIZE of table {table.table} needs max_file_size >= 1, min_file_size >= 0 and a max_deleted_rows_ratio "
             f"from 0 to 1, got {max_size}, {min_size} and {max_deleted_rows_ratio}",
-            table=handle.table,
+            table=table.table,
         )
     refuse_clustered(view, what="ZORDER BY" if z_order_by else "a predicate" if where is not None else None)
     predicate = partition_predicate(view, where, "OPTIMIZE")
@@ -131,7 +132,7 @@ def select_for_optimize(
 
     predicates = [] if where is None else [where]
     if partitions is not None:
-        predicates = [_partitions_text(partitions)] if handle.partition_columns else []
+        predicates = [_partitions_text(partitions)] if table.partition_columns else []
     return RewriteSelection(
         operation="OPTIMIZE",
         parameters={"predicate": predicates, "zOrderBy": [dotted(path) for path in paths], "clusterBy": [], "auto": auto},
@@ -155,7 +156,7 @@ def stage_of(stage: StageView, rewrite: RewriteSelection, *, parallel: int = PAR
         directories=tuple(_directory(stage, members[0]) for members in rewrite.bins),
         z_order_by=rewrite.z_order_by,
         parallel=max(1, parallel),
-        row_ids=_row_ids(stage.handle, files),
+        row_ids=_row_ids(stage.definition, files),
         data_change=tuple(changes_rows(stage, members[0]) for members in rewrite.bins),
         removes=_removes([file for file in files if file.path in staged]),
         parameters=dict(rewrite.parameters),
@@ -187,10 +188,9 @@ def _directory(stage: StageView, file: AddFile) -> str:
 
     It is empty if file systems cannot have a directory of that name.
     """
-    from airflow_delta.log.features.column_mapping import mode
     from airflow_delta.log.schema.partition_values import partition_directory
 
-    mapped = mode(stage.target.configuration) != "none"
+    mapped = stage.target.column_mapping != "none"
     fields = stage.schema.select(list(stage.target.partition_columns))
     directory = partition_directory(file.partition_values, [field.physical_name if mapped else field.name for field in fields])
     too_long = any(len(name.encode("utf-8", "surrogatepass")) > _LONGEST_NAME for name in directory.split("/"))
@@ -202,9 +202,9 @@ def _positions(bins: Sequence[Bin]) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(next(numbers) for _ in members) for members in bins)
 
 
-def _row_ids(handle: TransactionHandle, files: Sequence[AddFile]) -> RowIds | None:
+def _row_ids(table: TableDefinition, files: Sequence[AddFile]) -> RowIds | None:
     """Return what is needed to keep row ids (Delta protocol, "Row Tracking"); ``None`` if the table has none to keep."""
-    configuration = handle.configuration
+    configuration = table.configuration
     kinds = ("RowId", "RowCommitVersion")
     names = tuple(configuration.get(f"delta.rowTracking.materialized{kind}ColumnName", "") for kind in kinds)
     if configuration.get("delta.enableRowTracking", "false").lower() != "true" or not all(names):
@@ -258,13 +258,11 @@ def select_for_purge(view: TransactionView, *, where: str | None = None, max_fil
     :raises DeltaAnalysisException: if the predicate names other columns.
     :raises StagedFileException: if a file is gone.
     """
-    from airflow_delta.log.features import column_mapping
-
     check_exists(view)
-    handle = target = view.target
-    if "clustering" in handle.features and where is not None:
+    table = view.target
+    if "clustering" in table.features and where is not None:
         raise DeltaUnsupportedOperationException(
-            f"REORG of the clustered table {handle.table} takes no predicate. Leave it out.", table=handle.table
+            f"REORG of the clustered table {table.table} takes no predicate. Leave it out.", table=table.table
         )
     predicate = partition_predicate(view, where, "REORG")
     files = candidate_files(view, predicate)
@@ -272,11 +270,11 @@ def select_for_purge(view: TransactionView, *, where: str | None = None, max_fil
         view.log,
         files,
         view.schema,
-        mapped=column_mapping.mode(target.configuration) != "none",
-        known=[value for key, value in target.configuration.items() if key.startswith("delta.rowTracking.materialized")],
+        mapped=table.column_mapping != "none",
+        known=[value for key, value in table.configuration.items() if key.startswith("delta.rowTracking.materialized")],
     )
     chosen = [file for file in files if file.path in dropped or has_deleted_rows(file)]
-    max_size = max_file_size if max_file_size is not None else target_file_size(handle) or DEFAULT_FILE_SIZE
+    max_size = max_file_size if max_file_size is not None else target_file_size(table) or DEFAULT_FILE_SIZE
     bins: tuple[Bin, ...] = ()
     for group in to_rearrange(view, chosen):
         bins += bins_of(group, max_size, single=True)

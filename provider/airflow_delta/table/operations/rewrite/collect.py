@@ -13,6 +13,7 @@ from airflow_delta.contract.payloads import DeclaredReads, StagedWrite
 from airflow_delta.contract.request import RewriteArguments, StageReport, StageRequest
 from airflow_delta.exceptions import StagingException
 from airflow_delta.log.actions.actions import AddCDCFile, AddFile, RemoveFile
+from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.table.files.adds import DataFiles, Footers
 from airflow_delta.table.operations.rewrite.vectors import MarkedFiles, mark_rows
 from airflow_delta.table.stage.reported import key_reads, read_predicate, rewritten_files
@@ -129,10 +130,8 @@ Collect = Callable[[StageView, StageRequest, StageReport], StagedWrite]
 
 
 def _data_files(stage: StageView, request: StageRequest, report: StageReport) -> tuple[DataFiles, DataFiles, DataFiles]:
-    target = stage.target
-    footers = Footers(
-        stage.log, target, report.schema_string, report.partition_columns, report.time_zone, known=target.schema_string
-    )
+    written = TableDefinition.of_rows(report.schema_string, report.partition_columns)
+    footers = Footers(stage.log, stage.target, written, report.time_zone)
     found = []
     for directories in (report.directories, report.copied_directories, report.change_directories):
         files = DataFiles()

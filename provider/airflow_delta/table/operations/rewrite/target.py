@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.contract.payloads import DeclaredReads, StagedWrite, TransactionHandle
+from airflow_delta.contract.payloads import DeclaredReads, StagedWrite
 from airflow_delta.contract.request import RewriteArguments
 from airflow_delta.exceptions import AppendOnlyException, DeltaTableNotFoundException
 from airflow_delta.log.actions.actions import AddFile
@@ -21,6 +21,7 @@ from airflow_delta.table.stage.stage_view import SparkWork, StageView
 
 if TYPE_CHECKING:
     from airflow_delta.log.expressions.predicate import Predicate
+    from airflow_delta.log.table_definition import TableDefinition
     from airflow_delta.table.operations.rewrite.collect import Collect
 
 
@@ -38,8 +39,8 @@ class RewriteTarget:
     removes_rows: bool = True
 
     @property
-    def handle(self) -> TransactionHandle:
-        """The handle with the table's schema and partitioning."""
+    def table(self) -> TableDefinition:
+        """What the table is."""
         return self.stage.target
 
     def parse(self, predicate: str | None) -> Predicate | None:
@@ -56,8 +57,8 @@ class RewriteTarget:
     @property
     def deletion_vectors(self) -> bool:
         """Whether rows may be marked as deleted instead of written out of their files."""
-        enabled = self.handle.configuration.get("delta.enableDeletionVectors", "false").lower() == "true"
-        return enabled and "deletionVectors" in self.handle.features
+        enabled = self.table.configuration.get("delta.enableDeletionVectors", "false").lower() == "true"
+        return enabled and "deletionVectors" in self.table.features
 
     def work(
         self,
@@ -81,7 +82,7 @@ class RewriteTarget:
         :param collect: turns the report into the staged write.
         :param request: other fields of :class:`~airflow_delta.contract.request.StageRequest`.
         """
-        rules = table_rules(self.handle)
+        rules = table_rules(self.table)
         if self.removes_rows:
             refuse_rearranged(self.stage, self.operation, files)
         if rules.change_data and files:
@@ -113,7 +114,7 @@ class RewriteTarget:
         :param removed: all files that the condition selects.
         """
         refuse_rearranged(self.stage, self.operation, removed)
-        if removed and table_rules(self.handle).change_data:
+        if removed and table_rules(self.table).change_data:
             refuse_untold(self.stage, self.operation, tells=False)
         elapsed = int((time.monotonic() - self.started) * 1000)
         return self.stage.staged(
@@ -145,7 +146,7 @@ def rewrite_target(stage: StageView, operation: str, *, removes_rows: bool = Tru
             "plan the operation on top of the stage that does (after=).",
             table=handle.table,
         )
-    if removes_rows and handle.configuration.get("delta.appendOnly", "false").lower() == "true":
+    if removes_rows and stage.definition.configuration.get("delta.appendOnly", "false").lower() == "true":
         raise AppendOnlyException(
             f"{operation} would change rows of table {handle.table} version {handle.read_version}, which only takes appends "
             "(delta.appendOnly=true, DELTA_CANNOT_MODIFY_APPEND_ONLY). If rows may change, unset the property first.",

@@ -10,12 +10,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from airflow_delta.contract.operations import Assignment, UpdateArguments
-from airflow_delta.contract.payloads import Json, StagedWrite, TransactionHandle
-from airflow_delta.contract.schema import TableRules, Type, fields, find_field, parse_struct
+from airflow_delta.contract.payloads import Json, StagedWrite
+from airflow_delta.contract.schema import TableRules, Type, fields, find_field
 from airflow_delta.exceptions import DeltaAnalysisException, IdentityInsertException
 from airflow_delta.log.expressions.nodes import calls_unknown, has_subquery
 from airflow_delta.log.expressions.text import SqlSyntaxError, tree_of
 from airflow_delta.log.schema.types import known_names
+from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.table.operations.rewrite.target import RewriteTarget, removal_metrics, rewrite_target
 from airflow_delta.table.stage.stage_view import SparkWork, StageView
 
@@ -45,7 +46,7 @@ def plan_update(
     condition = target.parse(predicate)
     from airflow_delta.table.files.rules import table_rules
 
-    assignments = resolve_assignments(target.handle, table_rules(target.handle), set)
+    assignments = resolve_assignments(target.table, table_rules(target.table), set)
     parameters = {"predicate": [] if condition is None else [condition.text]}
     files = target.files(condition)
     if not files:
@@ -71,39 +72,39 @@ def _nothing(target: RewriteTarget, condition: Any, parameters: Mapping[str, Any
     return target.staged([], condition, parameters=parameters, metrics=dict.fromkeys((*names, "numRemovedBytes", *vectors), 0))
 
 
-def resolve_assignments(handle: TransactionHandle, rules: TableRules, values: Mapping[str, str]) -> list[Assignment]:
+def resolve_assignments(table: TableDefinition, rules: TableRules, values: Mapping[str, str]) -> list[Assignment]:
     """Return the assignments for Spark, with columns as the schema spells them.
 
     :raises DeltaAnalysisException: if a column is unknown, or set twice, or an expression does not parse.
     :raises IdentityInsertException: if an identity column would get a value.
     """
-    schema = parse_struct(handle.schema_string or "")
+    schema = table.struct
     if not values:
-        raise _refused(handle, "sets no column")
+        raise _refused(table, "sets no column")
     defaults = {name.lower(): text for name, text in rules.defaults.items()}
     identities = {identity.column.lower() for identity in rules.identities}
     found: list[Assignment] = []
     for name, expression in values.items():
-        path = _resolve(handle, schema, name)
+        path = _resolve(table, schema, name)
         if path[0].lower() in identities:
             raise IdentityInsertException(
-                f"{path[0]} of table {handle.table} is an identity column: its values never change "
+                f"{path[0]} of table {table.table} is an identity column: its values never change "
                 "(DELTA_IDENTITY_COLUMNS_UPDATE_NOT_SUPPORTED). Leave it out.",
-                table=handle.table,
-                version=handle.read_version,
+                table=table.table,
+                version=table.version,
             )
         if expression.strip().upper() == "DEFAULT":
             expression = defaults.get(path[0].lower(), "NULL") if len(path) == 1 else "NULL"
-        _check_expression(handle, name, expression)
+        _check_expression(table, name, expression)
         for other in found:
             shorter = min(len(other.path), len(path))
             if other.path[:shorter] == path[:shorter]:
-                raise _refused(handle, f"sets {'.'.join(other.path)} and {'.'.join(path)}, which overlap")
+                raise _refused(table, f"sets {'.'.join(other.path)} and {'.'.join(path)}, which overlap")
         found.append(Assignment(path=path, expression=expression))
     return found
 
 
-def _resolve(handle: TransactionHandle, schema: Json, name: str) -> tuple[str, ...]:
+def _resolve(table: TableDefinition, schema: Json, name: str) -> tuple[str, ...]:
     """Return the names that lead to a column or a field of it.
 
     As in SQL, ``a.b`` is the field of a struct if there is one, and otherwise the column of that name.
@@ -127,23 +128,23 @@ def _resolve(handle: TransactionHandle, schema: Json, name: str) -> tuple[str, .
         return tuple(path)
     whole = find_field(schema, name)
     if whole is None:
-        raise _refused(handle, problem)
+        raise _refused(table, problem)
     return (whole["name"],)
 
 
-def _check_expression(handle: TransactionHandle, name: str, expression: str) -> None:
+def _check_expression(table: TableDefinition, name: str, expression: str) -> None:
     from airflow_delta.log.expressions.functions import oversized, refused_function
 
     if (problem := oversized(expression)) is not None:
-        raise _refused(handle, f"sets {name} to {expression[:100]!r}..., which {problem}")
+        raise _refused(table, f"sets {name} to {expression[:100]!r}..., which {problem}")
     try:
         tree = tree_of(expression)
     except SqlSyntaxError as error:
-        raise _refused(handle, f"sets {name} to {expression!r}, which is not valid Spark SQL ({error})") from error
+        raise _refused(table, f"sets {name} to {expression!r}, which is not valid Spark SQL ({error})") from error
     if has_subquery(tree):
-        raise _refused(handle, f"sets {name} to {expression!r}: a subquery cannot be used there; use MERGE")
+        raise _refused(table, f"sets {name} to {expression!r}: a subquery cannot be used there; use MERGE")
     if (problem := refused_function(expression, assigned=True)) is not None:
-        raise _refused(handle, f"sets {name} to {expression!r}, which {problem}")
+        raise _refused(table, f"sets {name} to {expression!r}, which {problem}")
 
 
 def is_repeatable(expression: str) -> bool:
@@ -156,9 +157,9 @@ def is_repeatable(expression: str) -> bool:
     return not calls_unknown(tree_of(expression))
 
 
-def _refused(handle: TransactionHandle, what: str) -> DeltaAnalysisException:
+def _refused(table: TableDefinition, what: str) -> DeltaAnalysisException:
     return DeltaAnalysisException(
-        f"UPDATE of table {handle.table} version {handle.read_version} {what}.", table=handle.table, version=handle.read_version
+        f"UPDATE of table {table.table} version {table.version} {what}.", table=table.table, version=table.version
     )
 
 

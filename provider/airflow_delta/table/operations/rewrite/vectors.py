@@ -10,7 +10,6 @@ from urllib.parse import unquote
 
 import msgspec
 
-from airflow_delta.contract.payloads import TransactionHandle
 from airflow_delta.contract.request import StageReport, StageRequest
 from airflow_delta.contract.spark_paths import FILE, NUMBER, WORD, file_of, files_by_uri
 from airflow_delta.exceptions import StagingException
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from pyroaring import BitMap64
 
     from airflow_delta.log.delta_log import DeltaLog
+    from airflow_delta.log.table_definition import TableDefinition
 
 _WORD_BITS = 64
 
@@ -151,18 +151,15 @@ def _rows(words: pa.Table) -> BitMap64:
     return rows
 
 
-def _with_num_records(log: DeltaLog, handle: TransactionHandle, files: Sequence[AddFile]) -> dict[str, AddFile]:
+def _with_num_records(log: DeltaLog, table: TableDefinition, files: Sequence[AddFile]) -> dict[str, AddFile]:
     """Return files whose statistics lack the number of rows, with new ones from their footers: a vector requires it."""
     if not files:
         return {}
-    from airflow_delta.log.features.properties import TableProperties
-    from airflow_delta.log.schema.types import parse_schema
     from airflow_delta.log.statistics.statistics import stats_from_footer
 
-    schema, properties = parse_schema(handle.schema_string or ""), TableProperties(dict(handle.configuration))
     found = {}
     for file, footer in table_footers(log.store, files, "Its rows cannot be marked"):
-        stats = stats_from_footer(footer, schema, properties, handle.partition_columns, file=unquote(file.path))
+        stats = stats_from_footer(footer, table.schema, table.properties, table.partition_columns, file=unquote(file.path))
         found[file.path] = msgspec.structs.replace(file, stats=stats)
     return found
 

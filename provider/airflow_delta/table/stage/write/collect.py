@@ -15,7 +15,6 @@ from airflow_delta.contract.location import Location
 from airflow_delta.contract.operations import WriteArguments
 from airflow_delta.contract.payloads import DeclaredReads, StagedWrite, TransactionHandle
 from airflow_delta.contract.request import StageReport, StageRequest
-from airflow_delta.contract.schema import parse_struct
 from airflow_delta.exceptions import (
     DeltaIllegalArgumentException,
     ReplaceWhereMismatchException,
@@ -23,6 +22,7 @@ from airflow_delta.exceptions import (
     StagingException,
 )
 from airflow_delta.log.actions.actions import AddCDCFile, AddFile, RemoveFile
+from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.table.definition.create import as_defined, define_table
 from airflow_delta.table.files.adds import DataFiles, Footers
 from airflow_delta.table.files.rules import check_finished_files, table_rules
@@ -58,7 +58,7 @@ def collect_stage(stage: StageView, request: StageRequest, report: StageReport) 
         )
     arguments = WriteArguments.of(request)
     removes = [file.remove(0) for file in rewritten_files(stage, request, report)]
-    written: dict[str, Any] = {}
+    defined: dict[str, Any] = {}
     if arguments.create is not None:
         definition = define_table(
             stage.handle,
@@ -70,15 +70,16 @@ def collect_stage(stage: StageView, request: StageRequest, report: StageReport) 
             properties=arguments.create.properties,
             description=arguments.create.description,
         )
-        written = defining(stage.handle, definition, as_select=True)
-        stage = replace(stage, given_target=as_defined(stage.handle, definition))
+        defined = defining(stage.handle, definition, as_select=True)
+        stage = replace(stage, given_target=as_defined(stage.definition, definition))
     target = stage.target
-    if request.overwrite_schema or target.schema_string is None:
+    written = TableDefinition.of_rows(report.schema_string, report.partition_columns)
+    if request.overwrite_schema or not target.is_known:
         check_new_schema(report.schema_string, report.partition_columns, target.configuration, table=target.table)
     else:
-        _check_schema(stage, report.schema_string, merge=request.merge_schema, widen=request.rules.type_widening)
-    known = None if request.overwrite_schema or arguments.create is not None else target.schema_string
-    footers = Footers(stage.log, target, report.schema_string, report.partition_columns, report.time_zone, known=known)
+        _check_schema(stage, written, merge=request.merge_schema, widen=request.rules.type_widening)
+    decided = request.overwrite_schema or arguments.create is not None
+    footers = Footers(stage.log, target, written, report.time_zone, overwrite_schema=decided)
     new, copied, changed = DataFiles(), DataFiles(), DataFiles()
     for directories, into in (
         (report.directories, new),
@@ -89,12 +90,12 @@ def collect_stage(stage: StageView, request: StageRequest, report: StageReport) 
             identities = report.identities if into is new else ()
             footers.collect_written(request, report, name, into, identities=identities)
     if request.replace_where is not None:
-        predicate = _predicate(stage, request.replace_where, report.schema_string, report.partition_columns)
+        predicate = _predicate(stage, request.replace_where, written)
         _check_inside_predicate(stage, predicate, new.adds)
     if not arguments.data_change:
         new.adds = [msgspec.structs.replace(add, data_change=False) for add in new.adds]
     if arguments.replace_on is not None:
-        written |= {"mode": "rewrite", "parameters": dict(arguments.parameters or {})}
+        defined |= {"mode": "rewrite", "parameters": dict(arguments.parameters or {})}
     return stage.staged(
         new,
         copied,
@@ -110,7 +111,7 @@ def collect_stage(stage: StageView, request: StageRequest, report: StageReport) 
             "reads": _reads(stage, request, report, removes),
             "data_change": arguments.data_change,
             "identity_high_water_marks": new.marks,
-            **written,
+            **defined,
         },
     )
 
@@ -171,7 +172,7 @@ def collect_files(
     """
     from airflow_delta.table.stage.write.options import check_write_options
 
-    log, handle = stage.log, stage.target
+    log, handle, table = stage.log, stage.handle, stage.target
     if others:
         raise DeltaIllegalArgumentException(
             f"Finished files cannot be staged with {', '.join(others)}: that needs the rows. Use @task.delta_stage or "
@@ -180,7 +181,7 @@ def collect_files(
         )
     stage.check_open()
     partition_columns = check_write_options(
-        handle, mode=mode, replace_where=replace_where, overwrite_schema=overwrite_schema, partition_by=partition_by
+        table, mode=mode, replace_where=replace_where, overwrite_schema=overwrite_schema, partition_by=partition_by
     )
     directory = _inside_staging(handle, path)
     from airflow_delta.table.files.footers import mapped_schema_of_files, schema_of_files
@@ -188,40 +189,40 @@ def collect_files(
 
     statuses, footers = find_finished_files(log, handle, directory)
     files = list(zip(statuses, footers, strict=True))
-    known = None if overwrite_schema else handle.schema_string
-    rules = table_rules(handle, overwrite_schema=overwrite_schema)
+    known = table if table.is_known and not overwrite_schema else None
+    rules = table_rules(table, overwrite_schema=overwrite_schema)
     if rules.column_mapping != "none":
-        schema_string = mapped_schema_of_files(log, handle, files, known, partition_columns, rules)
+        schema_string = mapped_schema_of_files(log, table, files, known, partition_columns, rules)
     else:
         schema_string = schema_of_files(log, files, known, partition_columns)
-    expected = expected_schema_of(handle, schema_policy, expected_schema, changes=merge_schema or overwrite_schema)
+    written = TableDefinition.of_rows(schema_string, partition_columns)
+    expected = expected_schema_of(table, schema_policy, expected_schema, changes=merge_schema or overwrite_schema)
     if expected is not None:
-        data = parse_struct(schema_string)
         check_schema(
-            data,
-            parse_struct(expected),
+            written.struct,
+            TableDefinition.of_rows(expected).struct,
             table=log.uri,
             version=stage.handle.read_version,
             rules=rules,
             adds_columns=merge_schema or overwrite_schema,
         )
     if known is not None:
-        _check_schema(stage, schema_string, merge=merge_schema, widen=rules.type_widening)
-        _refuse_casts(stage, schema_string, widen=merge_schema and rules.type_widening)
+        _check_schema(stage, written, merge=merge_schema, widen=rules.type_widening)
+        _refuse_casts(stage, written, widen=merge_schema and rules.type_widening)
     else:
-        check_new_schema(schema_string, partition_columns, handle.configuration, table=log.uri)
-    columns = [f["name"] for f in parse_struct(schema_string)["fields"]]
-    check_finished_files(handle, rules, known, columns, rows_checked=rows_checked, table=log.uri)
-    predicate = None if replace_where is None else _predicate(stage, replace_where, schema_string, partition_columns)
+        check_new_schema(schema_string, partition_columns, table.configuration, table=log.uri)
+    columns = [f["name"] for f in written.struct["fields"]]
+    check_finished_files(table, rules, columns, rows_checked=rows_checked, overwrite_schema=overwrite_schema)
+    predicate = None if replace_where is None else _predicate(stage, replace_where, written)
     if predicate is not None:
-        _refuse_data_predicate(handle, predicate)
+        _refuse_data_predicate(table, predicate)
         if known is not None and undecided_files(stage, predicate):
-            raise zone_needed(handle, predicate, "With files that another job wrote")
+            raise zone_needed(table, predicate, "With files that another job wrote")
     check_replacement(stage, mode=mode, predicate=predicate)
     if rules.change_data:
         refuse_untold(stage, "A write", tells=False)
     new = DataFiles()
-    Footers(log, handle, schema_string, partition_columns, time_zone, known=known).collect(directory, new, statuses, footers)
+    Footers(log, table, written, time_zone, overwrite_schema=overwrite_schema).collect(directory, new, statuses, footers)
     _check_inside_predicate(stage, predicate, new.adds)
     return stage.staged(
         new,
@@ -234,13 +235,12 @@ def collect_files(
     )
 
 
-def _check_schema(stage: StageView, schema_string: str, *, merge: bool, widen: bool) -> StructType:
+def _check_schema(stage: StageView, written: TableDefinition, *, merge: bool, widen: bool) -> StructType:
     from airflow_delta.log.features.schema_merge import merge_schema
-    from airflow_delta.log.schema.types import parse_schema
 
     return merge_schema(
         stage.schema,
-        parse_schema(schema_string),
+        written.schema,
         merge=merge,
         widen=merge and widen,
         table=stage.log.uri,
@@ -248,12 +248,11 @@ def _check_schema(stage: StageView, schema_string: str, *, merge: bool, widen: b
     )
 
 
-def _refuse_casts(stage: StageView, schema_string: str, *, widen: bool) -> None:
+def _refuse_casts(stage: StageView, written: TableDefinition, *, widen: bool) -> None:
     """Refuse finished files whose types differ from the table's: their rows cannot be cast."""
     from airflow_delta.log.features.schema_merge import merge_schema, write_casts
-    from airflow_delta.log.schema.types import parse_schema
 
-    table, data = stage.schema, parse_schema(schema_string)
+    table, data = stage.schema, written.schema
     if widen:
         table = merge_schema(table, data, merge=True, widen=True)
     casts = write_casts(table, data)
@@ -267,24 +266,23 @@ def _refuse_casts(stage: StageView, schema_string: str, *, widen: bool) -> None:
         )
 
 
-def _predicate(stage: StageView, text: str, schema_string: str, partition_columns: Sequence[str]) -> Predicate:
+def _predicate(stage: StageView, text: str, written: TableDefinition) -> Predicate:
     """Return a predicate on the table, or on the data staged to create it."""
-    if stage.target.schema_string is not None:
+    if stage.target.is_known:
         return stage.predicate(text)
     from airflow_delta.log.expressions.predicate import Predicate
-    from airflow_delta.log.schema.types import parse_schema
 
-    return Predicate.parse(text, parse_schema(schema_string), partition_columns)
+    return Predicate.parse(text, written.schema, written.partition_columns)
 
 
-def _refuse_data_predicate(handle: TransactionHandle, predicate: Predicate) -> None:
+def _refuse_data_predicate(table: TableDefinition, predicate: Predicate) -> None:
     """Refuse ``replaceWhere`` on data columns: only the rows show whether finished files satisfy it."""
     if not predicate.partition_only:
         raise DeltaIllegalArgumentException(
             f"replace_where ({predicate.text}) of files that another job wrote may only name the partition columns "
-            f"({', '.join(handle.partition_columns)}) of table {handle.table}. Use @task.delta_stage for data columns.",
-            table=handle.table,
-            version=handle.read_version,
+            f"({', '.join(table.partition_columns)}) of table {table.table}. Use @task.delta_stage for data columns.",
+            table=table.table,
+            version=table.version,
         )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from airflow_delta.contract.choices import WRITE_MODES
 from airflow_delta.contract.operations import ComparedColumns, CreateArguments, replace_where_problem
-from airflow_delta.contract.payloads import Json, TransactionHandle
+from airflow_delta.contract.payloads import Json
 from airflow_delta.exceptions import AppendOnlyException, DeltaIllegalArgumentException
 from airflow_delta.log.expressions.ast import quote_name
 from airflow_delta.log.expressions.nodes import has_subquery
@@ -19,6 +19,7 @@ from airflow_delta.table.stage.compared_columns import Sides, conjunct_texts
 from airflow_delta.table.stage.plan_table import check_create
 
 if TYPE_CHECKING:
+    from airflow_delta.log.table_definition import TableDefinition
     from airflow_delta.table.stage.view import TransactionView
 
 TARGET_FILE_SIZE = 128 * 1024 * 1024
@@ -31,7 +32,7 @@ _UNITS = {"b": 0, "k": 1, "kb": 1, "m": 2, "mb": 2, "g": 3, "gb": 3, "t": 4, "tb
 
 
 def create_arguments(
-    handle: TransactionHandle,
+    table: TableDefinition,
     mode: str | None,
     partition_by: Sequence[str],
     cluster_by: Sequence[str],
@@ -48,23 +49,23 @@ def create_arguments(
     if mode is None:
         if cluster_by or properties or description:
             raise DeltaIllegalArgumentException(
-                f"cluster_by, properties and description go with create=, the table at {handle.table} has its own",
-                table=handle.table,
+                f"cluster_by, properties and description go with create=, the table at {table.table} has its own",
+                table=table.table,
             )
         return None
     if refused:
         raise DeltaIllegalArgumentException(
-            f"create={mode!r} makes table {handle.table} of the rows: leave out mode, replace_where, replace_on, replace_using, "
+            f"create={mode!r} makes table {table.table} of the rows: leave out mode, replace_where, replace_on, replace_using, "
             "merge_schema, overwrite_schema, data_change and after",
-            table=handle.table,
+            table=table.table,
         )
     if mode == "create_if_not_exists":
         raise DeltaIllegalArgumentException(
-            f"create='create_if_not_exists' would drop the rows where table {handle.table} exists. Leave create out: an append "
+            f"create='create_if_not_exists' would drop the rows where table {table.table} exists. Leave create out: an append "
             "creates a missing table.",
-            table=handle.table,
+            table=table.table,
         )
-    check_create(handle, mode)
+    check_create(table, mode)
     return CreateArguments(
         mode=mode,
         partition_by=tuple(partition_by),
@@ -98,39 +99,39 @@ def replacement(view: TransactionView, on: str | None, using: Sequence[str], *, 
     """
     if on is None and not using:
         return Replacement()
-    handle = view.target
+    table = view.target
     if not fits:
         raise DeltaIllegalArgumentException(
             "replace_on and replace_using need mode='overwrite', without replace_where, overwrite_schema and data_change=False "
-            f"(table {handle.table}, DELTA_INCOMPATIBLE_DATAFRAME_OPTIONS)",
-            table=handle.table,
+            f"(table {table.table}, DELTA_INCOMPATIBLE_DATAFRAME_OPTIONS)",
+            table=table.table,
         )
     if on is not None and using:
         raise DeltaIllegalArgumentException(
-            f"Give replace_on or replace_using, not both (table {handle.table}, DELTA_INCOMPATIBLE_DATAFRAME_OPTIONS)",
-            table=handle.table,
+            f"Give replace_on or replace_using, not both (table {table.table}, DELTA_INCOMPATIBLE_DATAFRAME_OPTIONS)",
+            table=table.table,
         )
     if on is not None:
         from airflow_delta.table.stage.compared_columns import at_one_instant
 
-        _check_repeatable(handle, on)
-        if handle.schema_string is not None and (name := Sides(view.schema, "t", "s").unknown(conjunct_texts(on))) is not None:
+        _check_repeatable(table, on)
+        if table.is_known and (name := Sides(view.schema, "t", "s").unknown(conjunct_texts(on))) is not None:
             raise DeltaIllegalArgumentException(
-                f"replace_on ({on}) names the column {name!r}, which table {handle.table} does not have. "
+                f"replace_on ({on}) names the column {name!r}, which table {table.table} does not have. "
                 f"{known_names(name, view.schema.names)}.",
-                table=handle.table,
-                version=handle.read_version,
+                table=table.table,
+                version=table.version,
             )
         condition = at_one_instant(on, time.time_ns() // 1000, view.schema)
         keys = tuple(Sides(view.schema, "t", "s").compared(conjunct_texts(on)))
         return Replacement(condition, {"replaceOnCond": on}, keys)
-    unknown = [name for name in using if view.schema.find(name) is None] if handle.schema_string is not None else []
+    unknown = [name for name in using if view.schema.find(name) is None] if table.is_known else []
     if unknown:
         raise DeltaIllegalArgumentException(
-            f"replace_using names the column {unknown[0]!r}, which table {handle.table} does not have "
+            f"replace_using names the column {unknown[0]!r}, which table {table.table} does not have "
             f"(UNRESOLVED_INSERT_REPLACE_USING_COLUMN). {known_names(unknown[0], view.schema.names)}.",
-            table=handle.table,
-            version=handle.read_version,
+            table=table.table,
+            version=table.version,
         )
     condition = " AND ".join(f"t.{name} = s.{name}" for name in map(quote_name, using))
     found = [field for name in using if (field := view.schema.find(name)) is not None]
@@ -138,7 +139,7 @@ def replacement(view: TransactionView, on: str | None, using: Sequence[str], *, 
     return Replacement(condition, {"replaceUsingCols": list(using)}, keys)
 
 
-def _check_repeatable(handle: TransactionHandle, condition: str) -> None:
+def _check_repeatable(table: TableDefinition, condition: str) -> None:
     from airflow_delta.log.expressions.functions import NOT_DETERMINISTIC
     from airflow_delta.log.expressions.generated import functions
 
@@ -147,14 +148,14 @@ def _check_repeatable(handle: TransactionHandle, condition: str) -> None:
     if changing:
         raise DeltaIllegalArgumentException(
             f"replace_on calls {', '.join(changing)}, which changes with every evaluation. Put the value into a "
-            f"column of the rows (s) and compare with that (table {handle.table}).",
-            table=handle.table,
-            version=handle.read_version,
+            f"column of the rows (s) and compare with that (table {table.table}).",
+            table=table.table,
+            version=table.version,
         )
-    check_condition(handle, "replace_on", condition)
+    check_condition(table, "replace_on", condition)
 
 
-def check_condition(handle: TransactionHandle, option: str, condition: str) -> None:
+def check_condition(table: TableDefinition, option: str, condition: str) -> None:
     """Check a condition that Spark gets as it is.
 
     :raises DeltaIllegalArgumentException: if it is not valid Spark SQL, or holds a subquery or a function that is not allowed.
@@ -169,7 +170,7 @@ def check_condition(handle: TransactionHandle, option: str, condition: str) -> N
         problem = "is not valid Spark SQL"
     if problem is not None:
         raise DeltaIllegalArgumentException(
-            f"{option} ({condition}) {problem} (table {handle.table})", table=handle.table, version=handle.read_version
+            f"{option} ({condition}) {problem} (table {table.table})", table=table.table, version=table.version
         )
 
 
@@ -180,33 +181,33 @@ def check_data_change(
 
     :raises DeltaIllegalArgumentException: if it could.
     """
-    handle = view.target
-    if handle.read_version < 0 or merge_schema or overwrite_schema:
+    table = view.target
+    if table.version < 0 or merge_schema or overwrite_schema:
         raise DeltaIllegalArgumentException(
-            f"A write with data_change=False cannot change the schema of table {handle.table}, or create the table "
+            f"A write with data_change=False cannot change the schema of table {table.table}, or create the table "
             "(DELTA_DATA_CHANGE_FALSE). Leave out merge_schema and overwrite_schema.",
-            table=handle.table,
-            version=handle.read_version,
+            table=table.table,
+            version=table.version,
         )
     if mode == "append":
         raise DeltaIllegalArgumentException(
-            f"An append with data_change=False would add rows to table {handle.table} that streams and the change data feed "
+            f"An append with data_change=False would add rows to table {table.table} that streams and the change data feed "
             "never show. Overwrite the files that hold the rows now (mode='overwrite' or 'dynamic'), or leave out the option.",
-            table=handle.table,
-            version=handle.read_version,
+            table=table.table,
+            version=table.version,
         )
     if replace_where is not None and not view.predicate(replace_where).partition_only:
         raise DeltaIllegalArgumentException(
-            f"replace_where ({replace_where}) with data_change=False may only name partition columns of table {handle.table} "
+            f"replace_where ({replace_where}) with data_change=False may only name partition columns of table {table.table} "
             "(DELTA_REPLACE_WHERE_WITH_FILTER_DATA_CHANGE_UNSET)",
-            table=handle.table,
-            version=handle.read_version,
+            table=table.table,
+            version=table.version,
         )
 
 
-def optimized_file_size(handle: TransactionHandle, optimize_write: bool | None) -> int | None:
+def optimized_file_size(table: TableDefinition, optimize_write: bool | None) -> int | None:
     """Return the bytes of rows that go into one file of an optimised write; ``None`` for any other."""
-    folded = {key.lower(): value for key, value in handle.configuration.items()}
+    folded = {key.lower(): value for key, value in table.configuration.items()}
     if optimize_write is None:
         optimize_write = folded.get("delta.autooptimize.optimizewrite", "false").strip().lower() == "true"
     if not optimize_write:
@@ -219,7 +220,7 @@ def optimized_file_size(handle: TransactionHandle, optimize_write: bool | None) 
 
 
 def check_write_options(
-    handle: TransactionHandle, *, mode: str, replace_where: str | None, overwrite_schema: bool, partition_by: Sequence[str]
+    table: TableDefinition, *, mode: str, replace_where: str | None, overwrite_schema: bool, partition_by: Sequence[str]
 ) -> tuple[str, ...]:
     """Check that the options of a write fit each other and the table; return its partition columns.
 
@@ -228,7 +229,7 @@ def check_write_options(
     """
 
     def refuse(message: str) -> DeltaIllegalArgumentException:
-        return DeltaIllegalArgumentException(f"{message} (table {handle.table})", table=handle.table, version=handle.read_version)
+        return DeltaIllegalArgumentException(f"{message} (table {table.table})", table=table.table, version=table.version)
 
     if mode not in WRITE_MODES:
         raise refuse(f"mode must be one of {', '.join(WRITE_MODES)}, got {mode!r}")
@@ -236,16 +237,16 @@ def check_write_options(
         raise refuse(problem)
     if overwrite_schema and (mode != "overwrite" or replace_where is not None):
         raise refuse("overwrite_schema needs mode='overwrite' without replace_where: rows that stay have the old schema")
-    append_only = handle.read_version >= 0 and handle.configuration.get("delta.appendOnly", "false").lower() == "true"
+    append_only = table.version >= 0 and table.configuration.get("delta.appendOnly", "false").lower() == "true"
     if append_only and mode != "append":
         raise AppendOnlyException(
-            f"Table {handle.table} version {handle.read_version} only takes appends (delta.appendOnly=true), the stage has "
+            f"Table {table.table} version {table.version} only takes appends (delta.appendOnly=true), the stage has "
             f"mode={mode!r}.",
-            table=handle.table,
-            version=handle.read_version,
+            table=table.table,
+            version=table.version,
         )
-    known = handle.partition_columns
-    free = overwrite_schema or (handle.read_version < 0 and not known)
+    known = table.partition_columns
+    free = overwrite_schema or (table.version < 0 and not known)
     if partition_by and not free and [c.lower() for c in partition_by] != [c.lower() for c in known]:
         raise refuse(
             f"partition_by is ({', '.join(partition_by)}), the table is partitioned by ({', '.join(known)}). Leave it out, or "

@@ -14,12 +14,12 @@ from airflow_delta import exceptions
 from airflow_delta.contract.drift import ENFORCE, SCHEMA_POLICIES, STRICT
 from airflow_delta.contract.files import REPORT_DIRECTORY, REQUEST_NAME, sealed, unsealed
 from airflow_delta.contract.operations import WriteArguments
-from airflow_delta.contract.payloads import ScanPlan, TransactionHandle
+from airflow_delta.contract.payloads import ScanPlan
 from airflow_delta.contract.request import StageReport, StageRequest
 from airflow_delta.exceptions import DeltaError, DeltaIllegalArgumentException, StageFailedException, StagingException
 from airflow_delta.table.files.rules import table_rules
 from airflow_delta.table.stage.data_change import check_replacement, refuse_untold
-from airflow_delta.table.stage.plan_table import handle_of_new
+from airflow_delta.table.stage.plan_table import definition_from_rows
 from airflow_delta.table.stage.scan import plan_scan, scan_of, undecided_files, zone_needed
 from airflow_delta.table.stage.stage_view import StageView
 from airflow_delta.table.stage.write.options import (
@@ -34,16 +34,17 @@ from airflow_delta.table.stage.write.options import (
 if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.log.expressions.predicate import Predicate
+    from airflow_delta.log.table_definition import TableDefinition
 
 
 def expected_schema_of(
-    handle: TransactionHandle, policy: str, given: str | Mapping[str, Any] | None, *, changes: bool
+    table: TableDefinition, policy: str, given: str | Mapping[str, Any] | None, *, changes: bool
 ) -> str | None:
     """Return the schema that the rows must have, in Spark's JSON form; ``None`` if the write is not strict.
 
     No rows have a type with a length: ``char(n)`` and ``varchar(n)`` are strings.
 
-    :param handle: of the table that is written.
+    :param table: that is written.
     :param given: columns as in SQL, or Spark's JSON form of a schema; default: that of the table.
     :param changes: the write may change the table's schema, which then says nothing about the rows.
     :raises DeltaIllegalArgumentException: if there is no schema to expect, or the write is not strict and one is given.
@@ -51,36 +52,37 @@ def expected_schema_of(
     """
     if policy not in SCHEMA_POLICIES:
         raise DeltaIllegalArgumentException(
-            f"schema_policy is {policy!r}; it is one of {', '.join(map(repr, SCHEMA_POLICIES))} (table {handle.table})",
-            table=handle.table,
+            f"schema_policy is {policy!r}; it is one of {', '.join(map(repr, SCHEMA_POLICIES))} (table {table.table})",
+            table=table.table,
         )
     if policy != STRICT:
         if given is not None:
             raise DeltaIllegalArgumentException(
-                f"expected_schema goes with schema_policy='strict' (table {handle.table})", table=handle.table
+                f"expected_schema goes with schema_policy='strict' (table {table.table})", table=table.table
             )
         return None
     if given is not None:
         from airflow_delta.log.features.constraints import replace_char_varchar
-        from airflow_delta.log.schema.types import parse_schema, to_json
+        from airflow_delta.log.schema.types import to_json
+        from airflow_delta.log.table_definition import TableDefinition
         from airflow_delta.table.definition.columns_sql import schema_of_columns
 
         schema = schema_of_columns(json.dumps(given) if isinstance(given, Mapping) else given)
-        return to_json(replace_char_varchar(parse_schema(schema)))
+        return to_json(replace_char_varchar(TableDefinition.of_rows(schema).schema))
     if changes:
         raise DeltaIllegalArgumentException(
             "schema_policy='strict' without expected_schema holds the rows to the schema of table "
-            f"{handle.table}, which merge_schema, overwrite_schema and create would change. Give expected_schema, or leave them "
+            f"{table.table}, which merge_schema, overwrite_schema and create would change. Give expected_schema, or leave them "
             "out.",
-            table=handle.table,
+            table=table.table,
         )
-    if handle.schema_string is None:
+    if table.schema_string is None:
         raise DeltaIllegalArgumentException(
-            f"schema_policy='strict' has nothing to compare the rows with: table {handle.table} does not exist yet, and the "
+            f"schema_policy='strict' has nothing to compare the rows with: table {table.table} does not exist yet, and the "
             "start task was given no schema. Give it one (schema=), or give the stage expected_schema.",
-            table=handle.table,
+            table=table.table,
         )
-    return handle.schema_string
+    return table.schema_string
 
 
 def plan_stage(
@@ -131,10 +133,10 @@ def plan_stage(
     begun, exists = stage, stage.exists
     given = (replace_where, merge_schema, overwrite_schema, replace_on, replace_using, stage.stages, not data_change)
     created = create_arguments(
-        stage.handle, create, partition_by, cluster_by, properties, description, refused=any(given) or mode != "append"
+        stage.definition, create, partition_by, cluster_by, properties, description, refused=any(given) or mode != "append"
     )
     if created is not None:
-        stage = replace(stage, given_target=handle_of_new(stage.handle, created))
+        stage = replace(stage, given_target=definition_from_rows(stage.definition, created))
         mode, partition_columns = "overwrite" if stage.handle.read_version >= 0 else "append", stage.target.partition_columns
     else:
         partition_columns = check_write_options(
@@ -144,7 +146,7 @@ def plan_stage(
     replaced = replacement(stage, replace_on, replace_using, fits=fits)
     if not data_change:
         check_data_change(stage, replace_where, mode=mode, merge_schema=merge_schema, overwrite_schema=overwrite_schema)
-    keeps_names = (overwrite_schema or created is not None) and _keeps_names(stage.handle, stage.target)
+    keeps_names = (overwrite_schema or created is not None) and _keeps_names(stage.definition, stage.target)
     arguments = WriteArguments(
         create=created,
         replace_on=replaced.condition,
@@ -202,11 +204,9 @@ def _plan_replace_where(stage: StageView, replace_where: str, *, data_change: bo
     return predicate, scan_of(stage, undecided, predicate)
 
 
-def _keeps_names(before: TransactionHandle, after: TransactionHandle) -> bool:
+def _keeps_names(before: TableDefinition, after: TableDefinition) -> bool:
     """Return whether columns keep their ids and physical names although the schema is replaced."""
-    from airflow_delta.log.features.column_mapping import mode
-
-    return before.read_version >= 0 and mode(before.configuration) != "none" and mode(after.configuration) != "none"
+    return before.version >= 0 and before.column_mapping != "none" and after.column_mapping != "none"
 
 
 def put_request(log: DeltaLog, request: StageRequest) -> str:
