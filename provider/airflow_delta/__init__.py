@@ -11,9 +11,13 @@ from typing import Any
 
 from airflow_delta.version import __version__
 
-__all__ = ["__version__", "delta_transaction", "staging_path"]
+__all__ = ["__version__", "delta_publication", "delta_transaction", "staging_path"]
 
-_HOMES = {"delta_transaction": "task_groups", "staging_path": "tasks.handle_check"}
+_HOMES = {
+    "delta_publication": "publication_groups",
+    "delta_transaction": "task_groups",
+    "staging_path": "tasks.handle_check",
+}
 
 
 def __getattr__(name: str) -> Any:

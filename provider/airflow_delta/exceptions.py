@@ -607,3 +607,75 @@ class TransactionExpiredException(DeltaIllegalStateException):
     """It is no longer known whether a transaction was committed: keys and log entries of its time have expired."""
 
     error_class = "DELTA_TRANSACTION_EXPIRED"
+
+
+# -- publications of several tables -------------------------------------------------------------------------------------------
+
+
+class PublicationPendingException(DeltaError):
+    """A publication of several tables is under way and could not be settled yet. Nothing is lost: run the task again.
+
+    :param publication: its id.
+    :param tables: URIs of its tables, the anchor first.
+    """
+
+    error_class = "DELTA_PUBLICATION_PENDING"
+
+    def __init__(
+        self, message: str, *, table: str | None = None, version: int | None = None, publication: str, tables: Sequence[str] = ()
+    ) -> None:
+        super().__init__(message, table=table, version=version)
+        self.publication = publication
+        self.tables = tuple(masked(uri) for uri in tables)
+
+
+class PublicationUndoneException(DeltaConcurrentModificationException):
+    """A publication was taken back on every table, since another commit came between the decision and its turn on one of them.
+
+    ``table``, ``winning_version`` and ``winning_commit`` are of that commit.
+
+    :param publication: id of the publication.
+    :param dirty_reads: commits that may have been built on rows before they were taken back: table, version and operation.
+    """
+
+    error_class = "DELTA_PUBLICATION_UNDONE"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        table: str | None = None,
+        winning_version: int | None = None,
+        winning_commit: Mapping[str, Any] | None = None,
+        publication: str,
+        dirty_reads: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
+        super().__init__(message, table=table, winning_version=winning_version, winning_commit=winning_commit)
+        self.publication = publication
+        self.dirty_reads = tuple(dirty_reads)
+
+
+class PublicationSplitException(DeltaIllegalStateException):
+    """A publication is on some of its tables only, for good: it could not be completed, nor taken back. A person must decide.
+
+    :param publication: its id.
+    :param published: URIs of the tables that show it.
+    :param missing: URIs of the tables that do not.
+    """
+
+    error_class = "DELTA_PUBLICATION_SPLIT"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        table: str | None = None,
+        version: int | None = None,
+        publication: str,
+        published: Sequence[str] = (),
+        missing: Sequence[str] = (),
+    ) -> None:
+        super().__init__(message, table=table, version=version)
+        self.publication = publication
+        self.published = tuple(masked(uri) for uri in published)
+        self.missing = tuple(masked(uri) for uri in missing)

@@ -29,6 +29,7 @@ def get_provider_info() -> dict[str, Any]:
                     "airflow_delta.operators.maintenance",
                     "airflow_delta.operators.merge",
                     "airflow_delta.operators.optimize",
+                    "airflow_delta.operators.publication",
                     "airflow_delta.operators.pyspark",
                     "airflow_delta.operators.restore",
                     "airflow_delta.operators.scd2",
@@ -41,8 +42,12 @@ def get_provider_info() -> dict[str, Any]:
                 ],
             }
         ],
-        "sensors": [{"integration-name": _NAME, "python-modules": ["airflow_delta.sensors.delta"]}],
-        "triggers": [{"integration-name": _NAME, "python-modules": ["airflow_delta.triggers.delta"]}],
+        "sensors": [
+            {"integration-name": _NAME, "python-modules": ["airflow_delta.sensors.delta", "airflow_delta.sensors.publication"]}
+        ],
+        "triggers": [
+            {"integration-name": _NAME, "python-modules": ["airflow_delta.triggers.delta", "airflow_delta.triggers.publication"]}
+        ],
         "hooks": [{"integration-name": _NAME, "python-modules": ["airflow_delta.hooks.delta"]}],
         "connection-types": [
             {

@@ -35,6 +35,10 @@ class DeltaTransactionGroup(TaskGroup):
     start: Any = attrs.field(default=None, init=False)
     commit: Any = attrs.field(default=None, init=False)
     abort: Any = attrs.field(default=None, init=False)
+    publication: Any = attrs.field(default=None, init=False)
+    """The :class:`~airflow_delta.publication_groups.DeltaPublicationGroup` that commits the stages instead."""
+    stages: list[Any] = attrs.field(factory=list, init=False)
+    audits: list[Any] = attrs.field(factory=list, init=False)
     _common_args: dict[str, Any] = attrs.field(factory=dict, init=False)
 
     @property
@@ -44,10 +48,18 @@ class DeltaTransactionGroup(TaskGroup):
 
     @property
     def result(self) -> XComArg:
-        """The commit's result; only after the ``with`` block."""
+        """The commit's result; only after the ``with`` block. In a publication, that has it."""
+        if self.publication is not None:
+            raise DeltaIllegalArgumentException(
+                f"The transaction {self.group_id!r} has no commit of its own: the publication {self.publication.group_id!r} "
+                "commits all its tables at once. Use the result of the publication."
+            )
         return XComArg(self.commit)
 
     def __enter__(self) -> DeltaTransactionGroup:
+        self.publication = _publication_around(self)
+        if self.publication is not None:
+            self.publication.admit(self)
         if (expanded := next(self.iter_mapped_task_groups(), None)) is not None:
             check_group(str(self.group_id), expanded, self.start_kwargs)
         super().__enter__()
@@ -70,7 +82,7 @@ class DeltaTransactionGroup(TaskGroup):
             super().__exit__(exc_type, exc, traceback)  # type: ignore[no-untyped-call]
 
     def _close(self) -> None:
-        stages: list[Any] = [task for task in self.iter_tasks() if self._takes_part(task, "stage")]
+        stages = self.stages = [task for task in self.iter_tasks() if self._takes_part(task, "stage")]
         groups = self.get_task_group_dict().values()
         inner = [group for group in groups if isinstance(group, DeltaTransactionGroup) and group is not self]
         if not stages and inner:
@@ -88,13 +100,15 @@ class DeltaTransactionGroup(TaskGroup):
             from airflow_delta.dag_checks import check_dag_overwrites
 
             check_dag_overwrites(stages)
-        audits = [task for task in self.iter_tasks() if self._takes_part(task, "audit")]
+        audits = self.audits = [task for task in self.iter_tasks() if self._takes_part(task, "audit")]
         for audit in audits:
             self._give_stages(audit, stages)
         roots = [task for task in self.get_roots() if task is not self.start]
         leaves = [task for task in self.get_leaves() if task is not self.start]
         for root in roots:
             root.set_upstream(self.start)
+        if self.publication is not None:
+            return
         self.commit = DeltaCommitOperator(
             task_id="commit", transaction=self.transaction, staged=[XComArg(stage) for stage in stages], **self.commit_kwargs
         )
@@ -103,10 +117,7 @@ class DeltaTransactionGroup(TaskGroup):
         self.abort = DeltaAbortOperator(task_id="abort", transaction=self.transaction).as_teardown()
         # Every stage, not only the commit: the commit fails with the first stage, while others may still write.
         self.abort.set_upstream([self.commit, *stages, *audits])
-        # Not the abort itself: Airflow would no longer count the commit, if what comes right after it counts.
-        watcher = EmptyOperator(task_id="watcher", **WATCHER_SETTINGS).as_teardown(on_failure_fail_dagrun=True)
-        watcher.trigger_rule = TriggerRule.ALL_SUCCESS
-        watcher.set_upstream(self.abort)
+        watch(self.abort)
 
     def _takes_part(self, task: Any, role: str) -> bool:
         """Return whether a task has a role in this transaction; a task without a handle gets it."""
@@ -133,6 +144,22 @@ class DeltaTransactionGroup(TaskGroup):
         task.partial_kwargs[name] = value
         for source, _ in XComArg.iter_xcom_references(value):
             task.set_upstream(source)
+
+
+def watch(abort: Any) -> None:
+    """Make the task ``watcher``, which fails the run if the abort task fails."""
+    # Not the abort itself: Airflow would no longer count the commit, if what comes right after it counts.
+    watcher = EmptyOperator(task_id="watcher", **WATCHER_SETTINGS).as_teardown(on_failure_fail_dagrun=True)
+    watcher.trigger_rule = TriggerRule.ALL_SUCCESS
+    watcher.set_upstream(abort)
+
+
+def _publication_around(group: Any) -> Any:
+    """Return the publication whose block a transaction is in; ``None`` if it commits by itself."""
+    around = group.parent_group
+    while around is not None and not getattr(around, "holds_publication", False):
+        around = None if getattr(around, "holds_transaction", False) else around.parent_group
+    return around
 
 
 def _argument(task: Any, name: str) -> Any:

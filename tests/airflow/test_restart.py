@@ -286,7 +286,7 @@ class TestScope:
 
             each.expand(table=["/a", "/b"])
         scope = self.of(dag, dag.task_dict["each.txn.commit"], map_index=1)
-        assert (scope.marker, scope.is_whole_run) == (["each.txn.start", 1], False)
+        assert (scope.markers, scope.is_whole_run) == ([["each.txn.start", 1]], False)
 
     def test_a_handle_of_unknown_origin(self):
         with DAG("d", schedule=None) as dag:
@@ -371,7 +371,7 @@ def api(monkeypatch):
 class TestRestApi:
     @staticmethod
     def clear(task="txn.start"):
-        return clear_with_downstream("airflow_api", dag_id="my dag/1", run_id="run", task=task)
+        return clear_with_downstream("airflow_api", dag_id="my dag/1", run_id="run", tasks=[task])
 
     def test_clears_the_start_task_with_everything_after_it(self, api):
         assert self.clear() == ["txn.start"]

@@ -244,9 +244,13 @@ def delta_checkpoint(args: Namespace) -> None:
 
 def _log(args: Namespace) -> DeltaLog:
     """Return the log of the table in the arguments."""
+    return table_log(args.table, args.conn_id)
+
+
+def table_log(table: str, conn_id: str | None) -> DeltaLog:
+    """Return the log of a table as a person names it."""
     from airflow_delta.hooks.delta import DeltaHook
 
-    table, conn_id = args.table, args.conn_id
     if table.lower().startswith("delta://"):
         from airflow_delta.assets.delta import table_of_asset_uri
 

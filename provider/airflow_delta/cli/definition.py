@@ -119,6 +119,21 @@ ARG_LITE = _argument(
     "--lite", action="store_true", help="Delete only what commits since the last VACUUM removed, without listing the table"
 )
 
+ARG_TABLES = _argument(
+    "tables",
+    completer=_complete_table,
+    metavar="TABLE",
+    nargs="+",
+    help="Tables, each as a URI, an absolute path, a name below the base path of the connection, or an asset URI",
+)
+ARG_PUBLICATION = _argument("--publication", help="Id of the publication (default: all that are open on the tables)")
+ARG_PATIENCE = _argument(
+    "--patience",
+    type=float,
+    default=60.0,
+    help="Seconds that an undecided publication may take before it is refused (default: 60)",
+)
+
 ARG_DAG_FOLDER = _argument(
     "dag_folder", metavar="PATH", nargs="?", help="Dag file, or folder of Dag files (default: Airflow's dags_folder)"
 )
@@ -167,6 +182,26 @@ DELTA_COMMANDS = (
         ),
         func=lazy_load_command(f"{_COMMANDS}.delta_abort"),
         args=(ARG_TABLE, ARG_TRANSACTION_ID, ARG_FORCE, ARG_YES, *_COMMON),
+    ),
+    ActionCommand(
+        name="versions",
+        help="Show versions of several tables that belong together",
+        description=(
+            "Show versions of several tables that belong together: of a publication of several tables, all of them show it, or "
+            "none. Neither waits nor writes."
+        ),
+        func=lazy_load_command("airflow_delta.cli.publications.delta_versions"),
+        args=(ARG_TABLES, *_COMMON),
+    ),
+    ActionCommand(
+        name="settle",
+        help="Bring the publications that are open on some tables to their end",
+        description=(
+            "Bring publications to their end, as their own commit task would: a decided one is published on the tables that lack "
+            "it, an undecided one is refused. Name all tables of the publication; no others are opened."
+        ),
+        func=lazy_load_command("airflow_delta.cli.publications.delta_settle"),
+        args=(ARG_TABLES, ARG_PUBLICATION, ARG_PATIENCE, *_COMMON),
     ),
     ActionCommand(
         name="vacuum",

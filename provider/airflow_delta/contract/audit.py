@@ -106,3 +106,19 @@ class AuditReport(Payload):
     def failed(self) -> tuple[AuditCheck, ...]:
         """Return the failed checks of severity ``fail``."""
         return tuple(check for check in self.checks if not check.passed and check.severity == FAIL)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PublicationAuditReport(Payload):
+    """Outcome of an audit over the tables of a publication: the XCom of its task.
+
+    :param tables: by URI, the version that each table's transaction reads.
+    :param passed: no check of severity ``fail`` has failed.
+    :param already_committed: a table's log already held its transaction, and nothing was checked.
+    """
+
+    contract: int = CONTRACT
+    tables: dict[str, int] = field(default_factory=dict)
+    passed: bool
+    already_committed: bool = False
+    checks: tuple[AuditCheck, ...] = ()

@@ -12,8 +12,9 @@ from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.sdk.log import mask_secret
 
+from airflow_delta import publication
 from airflow_delta.contract.location import AZURE, FILE, Location, check_no_secret, store_of
-from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.exceptions import DeltaIllegalArgumentException, PublicationPendingException
 from airflow_delta.hooks.cloud import assumed_role
 from airflow_delta.hooks.fields import IDENTITY, ConnectionFields, named_connection
 from airflow_delta.hooks.frames import ROW_LIMIT, DataFrameType, as_frame, check_df_type, read_changes_with_spark, read_with_spark
@@ -230,6 +231,29 @@ class DeltaHook(BaseHook):
         from airflow_delta.table.changes.read import read_changes
 
         return as_frame(read_changes(log, **options, limit=limit), df_type)
+
+    def get_versions(self, tables: Sequence[str], *, settle: bool = False) -> dict[str, int]:
+        """Return versions of several tables that belong together, by the names given.
+
+        Of a publication of several tables, all of these show it, or none; one that is split is shown, with a warning in the log.
+        Pass them to :meth:`get_df`, or to Spark's ``versionAsOf``. Looks once at each log, and never waits.
+
+        :param tables: URIs, absolute paths, or names below the connection's base path.
+        :param settle: bring publications that are decided, but not on all tables yet, to their end, rather than to show the
+            versions before them. Only those of which all tables are named.
+        :return: -1 for a table that does not exist.
+        """
+        logs = {table: self.get_log(table) for table in tables}
+        found = publication.get_versions(logs)
+        if settle and found.held_back:
+            by_uri = {log.uri: log for log in logs.values()}
+            for open_one, names in found.held_back.items():
+                try:
+                    publication.settle(logs[names[0]], open_one, by_uri.get)
+                except PublicationPendingException as pending:
+                    self.log.warning("Publication %s stays held back: %s", open_one, pending)
+            found = publication.get_versions(logs)
+        return dict(found.versions)
 
     @property
     def _conn_name(self) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
@@ -258,6 +258,15 @@ class Snapshot:
                     state = self._state = replace(state, base_transactions={**base, **early.transactions})
                 everything = state.transactions() or {}
         return {txn.app_id: txn for txn in self._unexpired(everything.values())}
+
+    @property
+    def known_transactions(self) -> Iterator[SetTransaction]:
+        """Yield the transactions that are known without opening a checkpoint, of each application the last one at the end."""
+        if self._segment is not None:
+            state = self._small_state()
+            if state.base_transactions is not None:
+                yield from state.base_transactions.values()
+            yield from state.overlay.transactions.values()
 
     @property
     def transactions(self) -> Mapping[str, int]:

@@ -37,6 +37,7 @@ from airflow_delta.tasks.keys import committing_user
 from airflow_delta.tasks.lineage import table_of_handle
 from airflow_delta.tasks.observability import TaskMetrics
 from airflow_delta.tasks.own_transaction import OwnTransaction
+from airflow_delta.tasks.publication import settle_earlier
 from airflow_delta.tasks.restart import ON_CLEAR, ON_CONFLICT, Restart
 
 if TYPE_CHECKING:
@@ -109,9 +110,10 @@ class DeltaStartTransactionOperator(DeltaOperator):
         from airflow_delta.table.start.begin import begin
 
         own = self.hold(OwnTransaction)
-        identity = own.identity(context)
+        log, identity = own.log(self.delta_conn_id), own.identity(context)
+        settle_earlier(self, context, log, str(identity["transaction_key"] or identity["app_id"]))
         handle = begin(
-            own.log(self.delta_conn_id),
+            log,
             partition_by=column_names(self.partition_by),
             schema=schema_text(self.schema),
             configuration=self.properties,

@@ -245,8 +245,7 @@ class CommitPart(Part):
         :param named: the table as the Dag names it.
         """
         warn_if_tested(self.task, log.uri, "change")
-        self._log = log
-        self._named = named if named is not None and isinstance(named[0], str) and named[0].strip() else None
+        self.about(log, named)
         self.clock = Stopwatch()
         try:
             with watched_commit(TaskMetrics(context["ti"]), self.task.log, log.uri):
@@ -258,6 +257,14 @@ class CommitPart(Part):
             except Exception:  # the error itself decides about retries and restarts
                 self.task.log.warning("Could not push the error for the table's page", exc_info=True)
             raise
+
+    def about(self, log: DeltaLog, named: TableName | None = None) -> None:
+        """Say which table the next result is about.
+
+        :param named: the table as the Dag names it.
+        """
+        self._log = log
+        self._named = named if named is not None and isinstance(named[0], str) and named[0].strip() else None
 
     def finish(self, context: Context, result: CommitResult, writes: Sequence[StagedWrite] = ()) -> dict[str, Any]:
         """Log and measure a commit, fill in the asset events of the outlets, and return the result as JSON.
@@ -337,11 +344,12 @@ _LISTED = 5
 _PASSED = ("success", "skipped")
 
 
-def check_upstream(commit: BaseOperator, context: Context, handle: TransactionHandle) -> None:
+def check_upstream(commit: BaseOperator, context: Context, handle: TransactionHandle, others: Sequence[str] = ()) -> None:
     """Refuse to publish if a task between start and commit failed, was not run because of that, or has not ended.
 
     Teardowns do not count, as for Airflow. If the commit itself names a trigger rule that accepts failures, they are only logged.
 
+    :param others: the other tables that the commit publishes.
     :raises UpstreamFailedException: if there is such a task.
     """
     states = instances(context, _between(commit, context))
@@ -358,11 +366,12 @@ def check_upstream(commit: BaseOperator, context: Context, handle: TransactionHa
             listed,
         )
         return
+    with_others = f", with {len(others)} other tables," if others else ""
     raise UpstreamFailedException(
-        f"Transaction {handle.transaction_id} on table {handle.table} ({read_version_name(handle.read_version)}) is not "
-        f"published: between start and commit, not every task has succeeded: {listed}. See why, then clear the start task with "
-        f"everything downstream. If a failure of these tasks is not to stop the commit, name trigger_rule='all_done' on "
-        f"{commit.task_id!r} itself (commit_kwargs of delta_transaction); default_args do not decide that.",
+        f"Transaction {handle.transaction_id} on table {handle.table} ({read_version_name(handle.read_version)}){with_others} is "
+        f"not published: between start and commit, not every task has succeeded: {listed}. See why, then clear the start task "
+        f"with everything downstream. If a failure of these tasks is not to stop the commit, name trigger_rule='all_done' on "
+        f"{commit.task_id!r} itself (commit_kwargs of its group); default_args do not decide that.",
         table=handle.table,
         version=handle.read_version,
     )

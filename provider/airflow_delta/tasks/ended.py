@@ -94,6 +94,7 @@ def _restart_of(task: Any, context: Context) -> Restart | None:
         max_restarts=3 if limit is None else limit,
         conn_id=value("restart_conn_id", None),
         setting="on_clear='restart'",
+        publication=commit if hasattr(commit, "transactions") else None,
     )
 
 

@@ -105,24 +105,26 @@ def _check_asked(stage: Any, write: StagedWrite) -> None:
 
 
 def expected_stages(
-    commit: BaseOperator, context: Context, staged: Sequence[StagedWrite], *, allow_skipped: bool
+    commit: BaseOperator, context: Context, staged: Sequence[StagedWrite], *, allow_skipped: bool, outputs: Any = None
 ) -> dict[tuple[str, int], str | None] | None:
     """Return the stages that a commit waits for, by task id and map index, each with the state of its task instance.
 
     :param staged: from :func:`valid_reports`.
     :param allow_skipped: the commit's argument.
+    :param outputs: the outputs of the stages in the Dag file; default: ``staged`` of the commit.
     :return: ``None`` if all of them were skipped, which the commit allows.
     """
-    task_ids = {write.task_id for write in staged} | set(_stage_tasks(commit, context))
+    if outputs is None:  # its own arguments are rendered, the Dag's are not
+        outputs = getattr(context["dag"].task_dict.get(commit.task_id), "staged", None)
+    task_ids = {write.task_id for write in staged} | set(stage_tasks(outputs))
     states = instances(context, task_ids)
     expected = {key: state for key, state in states.items() if not (allow_skipped and state == "skipped")}
     return None if states and not expected else expected
 
 
-def _stage_tasks(commit: BaseOperator, context: Context) -> Iterable[str]:
-    """Yield the ids of the stage tasks that the commit depends on (its arguments are rendered, the Dag's are not)."""
-    definition = context["dag"].task_dict.get(commit.task_id)
-    for task, _ in XComArg.iter_xcom_references(getattr(definition, "staged", None)):
+def stage_tasks(outputs: Any) -> Iterable[str]:
+    """Yield the ids of the stage tasks that outputs in the Dag file refer to."""
+    for task, _ in XComArg.iter_xcom_references(outputs):
         operator_class: Any = getattr(task, "operator_class", None) or type(task)
         if getattr(operator_class, "transaction_role", None) == "stage":
             yield task.task_id
@@ -212,6 +214,8 @@ def unpublished(abort: Any, context: Context, handle: TransactionHandle) -> Unpu
         return None
     if state == "success":
         result = commit.render_template(commit.output, context)
+        if result and "tables" in result:  # of a publication
+            result = result["tables"].get(handle.table)
         if result and (result.get("transactionId") == handle.transaction_id or result.get("committedBefore")):
             return None  # nothing was to be changed, or another execution of start has committed the key
         return Unpublished("its commit was marked as success by hand", True, _rows(commit, context, handle))

@@ -44,7 +44,7 @@ def new_transaction_id(context: Context) -> str:
     return owned_transaction_id(ti.dag_id, ti.task_id, ti.run_id)
 
 
-def open_transaction(operator: Any, context: Context) -> tuple[DeltaLog, TransactionHandle]:
+def open_transaction(operator: Any, context: Context, *, start: Any = None) -> tuple[DeltaLog, TransactionHandle]:
     """Return the log and the handle of the transaction that a task works for.
 
     The handle must be what the start task that it comes from would have returned in this run: its table, connection, key and
@@ -53,12 +53,13 @@ def open_transaction(operator: Any, context: Context) -> tuple[DeltaLog, Transac
 
     :param operator: has ``transaction`` and ``delta_conn_id``, rendered, and may have ``table``. With ``changes_table`` it
         publishes or deletes: its ``table`` must be the handle's even if there is a start task.
+    :param start: the start task in the Dag file that the handle must come from, if the operator works for several transactions.
     :raises HandleMismatchException: if the handle says otherwise, or nothing in the Dag file says which table it may name.
     :raises StagingException: if there is no handle.
     """
     handle = parse_handle(operator.transaction, task_id=operator.task_id)
     mismatches: list[str] = []
-    starts = start_tasks(operator, context)
+    starts = start_tasks(operator, context) if start is None else [start]
     declared = None
     for start in starts or ():
         declared = _Declared.of(start, context, new_table=handle.read_version < 0)
@@ -89,7 +90,20 @@ def open_transaction(operator: Any, context: Context) -> tuple[DeltaLog, Transac
     log = DeltaHook(conn_id).get_log(handle.table)
     if handle.staging_path != f"{log.uri}/{transaction_directory(handle.transaction_id)}" or log.uri != handle.table:
         raise _refused(handle, operator, f"its staging path {handle.staging_path} is not that of its id below the table")
+    if declared is not None and _is_not_first(log, handle):
+        why = f"a transaction with rerun_policy {handle.rerun_policy!r} is the first with its key, not {handle.txn_version}"
+        raise _refused(handle, operator, why)
     return log, handle
+
+
+def _is_not_first(log: DeltaLog, handle: TransactionHandle) -> bool:
+    """Return whether a handle says that its key was committed before, though its policy allows one commit that stands."""
+    if handle.monotonic or not handle.txn_version or handle.committed is not None or handle.rerun_policy not in ("skip", "fail"):
+        return False
+    from airflow_delta.table.state.find_commit import UNDONE_SUFFIX
+
+    undone = log.update().set_transaction(f"{handle.app_id}{UNDONE_SUFFIX}", expired=True)
+    return undone is None or undone.version < handle.txn_version - 1  # those before it were taken back
 
 
 def definition_mark(handle: TransactionHandle) -> str:
@@ -133,6 +147,12 @@ def _uri(table: str, conn_id: str) -> str:
     return DeltaHook(conn_id).get_log(table).uri
 
 
+def logs_of(start: Any, context: Context) -> list[DeltaLog]:
+    """Return the logs of the tables that a start task in the Dag file names, in the context of another task."""
+    declared = _Declared.of(start, context)
+    return [DeltaHook(conn_id).get_log(table) for table in declared.tables for conn_id in dict.fromkeys(declared.conn_ids)]
+
+
 def check_table_of_result(operator: Any, context: Context, table: str) -> None:
     """Check that a commit's result (``committed`` of a task), passed as XCom, names a table of the Dag file.
 
@@ -172,7 +192,7 @@ def start_tasks(operator: Any, context: Context) -> list[Any] | None:
 
 
 def _starts_of(definition: Any) -> list[Any] | None:
-    given = argument_of(definition, "transaction", None)
+    given = argument_of(definition, "transactions" if hasattr(definition, "transactions") else "transaction", None)
 
     def starts(tasks: Any) -> list[Any]:
         classes = ((task, getattr(task, "operator_class", None) or type(task)) for task in tasks)
@@ -337,8 +357,6 @@ class _Declared:
             yield f"the key of {self.start.task_id!r} is {' or '.join(keys[:3]) or f'{prefix}...'}, not {handle.app_id}"
         elif handle.monotonic not in {version not in (None, "") for version in self.identity["txn_version"]}:
             yield f"the key of {self.start.task_id!r} {'has a' if versions else 'has no'} txn_version"
-        elif not handle.monotonic and handle.txn_version and handle.committed is None and handle.rerun_policy in ("skip", "fail"):
-            yield f"a transaction with rerun_policy {handle.rerun_policy!r} is the first with its key, not {handle.txn_version}"
         elif handle.monotonic and str(handle.txn_version) not in versions and not _same_number(handle.txn_version, versions):
             yield f"the txn_version of {self.start.task_id!r} is {' or '.join(versions[:3])}, not {handle.txn_version}"
 

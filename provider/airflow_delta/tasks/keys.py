@@ -260,9 +260,12 @@ def key_user(task: Any, context: Context, check: str) -> KeyUser:
     )
 
 
-def committing_user(task: Any, context: Context) -> KeyUser | None:
-    """Return a running commit task as the user of its start task's key; ``None`` if the Dag file does not show one start task."""
-    starts = start_tasks(task, context) or ()
+def committing_user(task: Any, context: Context, start: Any = None) -> KeyUser | None:
+    """Return a running commit task as the user of its start task's key; ``None`` if the Dag file does not show one start task.
+
+    :param start: the start task in the Dag file, if the task commits several transactions.
+    """
+    starts = (start_tasks(task, context) or ()) if start is None else (start,)
     if len(starts) != 1:
         return None
     (start,) = starts

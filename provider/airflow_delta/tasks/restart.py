@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_delta.contract.payloads import TransactionHandle
+    from airflow_delta.contract.request import AbortResult
     from airflow_delta.exceptions import DeltaConcurrentModificationException
     from airflow_delta.log.delta_log import DeltaLog
 
@@ -51,22 +52,28 @@ class RestartScope:
     :param start_task_id: its task id.
     :param map_index: its map index in a mapped task group, otherwise -1.
     :param is_whole_run: whether that is every task of the Dag.
+    :param others: the start tasks of the other tables of its publication.
     """
 
     start_task_id: str
     map_index: int
     is_whole_run: bool
+    others: tuple[str, ...] = ()
 
     @property
-    def marker(self) -> Any:
-        """The start task in the form of the REST API."""
-        return self.start_task_id if self.map_index < 0 else [self.start_task_id, self.map_index]
+    def markers(self) -> list[Any]:
+        """The start tasks in the form of the REST API."""
+        names = (self.start_task_id, *self.others)
+        return [name if self.map_index < 0 else [name, self.map_index] for name in names]
 
 
-def restart_scope(context: Context, task: Any, setting: str = "on_conflict='restart'") -> RestartScope:
+def restart_scope(
+    context: Context, task: Any, setting: str = "on_conflict='restart'", *, publication: Any = None
+) -> RestartScope:
     """Return what to clear for a task of a transaction: the start task that it depends on, and what depends on that.
 
     :param setting: what asks for it, for the error.
+    :param publication: the commit task in the Dag file of the publication that the transaction is part of.
     :raises DeltaIllegalArgumentException: if there is no such task, or more than one, or it is mapped on its own.
     """
     dag: Any = context["dag"]
@@ -75,6 +82,10 @@ def restart_scope(context: Context, task: Any, setting: str = "on_conflict='rest
     if given is None:
         given = getattr(definition, "partial_kwargs", {}).get("transaction")
     starts = {source.task_id: source for source, _ in XComArg.iter_xcom_references(given)}
+    all_starts = dict(starts)
+    if publication is not None:
+        all_starts |= {source.task_id: source for source, _ in XComArg.iter_xcom_references(publication.transactions)}
+        starts = dict(list(all_starts.items())[:1])
     if len(starts) != 1:
         raise DeltaIllegalArgumentException(
             f"{setting} of {task.task_id!r} clears the start task that transaction= refers to, but it refers to "
@@ -89,8 +100,9 @@ def restart_scope(context: Context, task: Any, setting: str = "on_conflict='rest
     ti = context["ti"]
     in_mapped_group = start.get_closest_mapped_task_group() is not None
     map_index = -1 if ti.map_index is None or not in_mapped_group else int(ti.map_index)
-    inside = {start_task_id, *start.get_flat_relative_ids(upstream=False)}
-    return RestartScope(start_task_id, map_index, not in_mapped_group and inside >= set(dag.task_dict))
+    inside = {*all_starts, *(name for each in all_starts.values() for name in each.get_flat_relative_ids(upstream=False))}
+    others = tuple(name for name in all_starts if name != start_task_id)
+    return RestartScope(start_task_id, map_index, not in_mapped_group and inside >= set(dag.task_dict), others)
 
 
 class Restart:
@@ -100,6 +112,7 @@ class Restart:
     :param max_restarts: restarts by one task instance until it has done its work or given up.
     :param conn_id: connection to Airflow's REST API; may be ``None`` if the whole run can be cleared.
     :param setting: what asks for it, for errors.
+    :param publication: the commit task in the Dag file of the publication that the transaction is part of.
     :raises DeltaIllegalArgumentException: if this transaction cannot be restarted.
     """
 
@@ -111,6 +124,7 @@ class Restart:
         max_restarts: int,
         conn_id: str | None,
         setting: str = "on_conflict='restart'",
+        publication: Any = None,
     ) -> None:
         if max_restarts < 0:
             raise DeltaIllegalArgumentException(f"max_restarts must be 0 or more, got {max_restarts}.")
@@ -118,7 +132,7 @@ class Restart:
         self._task = task
         self._max_restarts = max_restarts
         self._conn_id = conn_id
-        self._scope = restart_scope(context, task, setting)
+        self._scope = restart_scope(context, task, setting, publication=publication)
         if self._scope.is_whole_run and not conn_id and not _may_be_triggered(context["dag"]):
             raise DeltaIllegalArgumentException(
                 f"{setting} of {task.task_id!r} clears the run as TriggerDagRunOperator does, which the Dag's "
@@ -171,9 +185,7 @@ class Restart:
             self._restart(log, handle, "an earlier attempt ended before Airflow was asked to restart it; its restart")
 
     def _restart(self, log: DeltaLog, handle: TransactionHandle, cause: str) -> bool:
-        from airflow_delta.table.abort import abort
-
-        given_up = abort(log, handle)
+        given_up = self._give_up(log, handle)
         if given_up.outcome == "committed":
             return True
         self._task.log.info(
@@ -185,6 +197,11 @@ class Restart:
         )
         self._ask(handle)
         return False
+
+    def _give_up(self, log: DeltaLog, handle: TransactionHandle) -> AbortResult:
+        from airflow_delta.table.abort import abort
+
+        return abort(log, handle)
 
     def _ask(self, handle: TransactionHandle) -> None:
         try:
@@ -260,7 +277,7 @@ class Restart:
     def _clear(self) -> None:
         ti = self._context["ti"]
         if self._conn_id:
-            clear_with_downstream(self._conn_id, dag_id=ti.dag_id, run_id=ti.run_id, task=self._scope.marker)
+            clear_with_downstream(self._conn_id, dag_id=ti.dag_id, run_id=ti.run_id, tasks=self._scope.markers)
         else:
             reset_run(ti.dag_id, ti.run_id)
 
@@ -290,14 +307,14 @@ _ATTEMPTS = 5
 _PAUSE = 2.0
 
 
-def clear_with_downstream(conn_id: str, *, dag_id: str, run_id: str, task: Any) -> list[str]:
-    """Clear a task of a run and its downstream tasks; return the ids of the cleared tasks.
+def clear_with_downstream(conn_id: str, *, dag_id: str, run_id: str, tasks: Sequence[Any]) -> list[str]:
+    """Clear tasks of a run and their downstream tasks; return the ids of the cleared tasks.
 
     Does what the button in the UI does. The connection's user needs permission to edit task instances of this Dag.
 
     :param conn_id: connection whose host is the URL of the API server; ``login`` and ``password`` of a user, or a token as
         ``password``. Extra ``verify``: as ``httpx`` takes it, ``false`` or a file of certificates.
-    :param task: a task id, or a pair of task id and map index.
+    :param tasks: task ids, or pairs of task id and map index.
     :raises DeltaIllegalArgumentException: if the connection has no host or no password.
     :raises OSError: if the API did not answer or refused.
     """
@@ -307,7 +324,7 @@ def clear_with_downstream(conn_id: str, *, dag_id: str, run_id: str, task: Any) 
     body = {
         "dry_run": False,
         "dag_run_id": run_id,
-        "task_ids": [task],
+        "task_ids": list(tasks),
         "include_downstream": True,
         "only_failed": False,
         "reset_dag_runs": True,
@@ -317,9 +334,9 @@ def clear_with_downstream(conn_id: str, *, dag_id: str, run_id: str, task: Any) 
         path = f"/api/v2/dags/{quote(dag_id, safe='')}/clearTaskInstances"
         answer = _post(client, path, body, headers)
     cleared = [str(ti["task_id"]) for ti in answer.get("task_instances", [])]
-    name = task if isinstance(task, str) else task[0]
-    if name not in cleared:
-        raise OSError(f"Airflow's REST API cleared {cleared or 'no task'} of run {run_id}, not {name}")
+    names = [task if isinstance(task, str) else task[0] for task in tasks]
+    if missing := [name for name in names if name not in cleared]:
+        raise OSError(f"Airflow's REST API cleared {cleared or 'no task'} of run {run_id}, not {', '.join(missing)}")
     return cleared
 
 

@@ -19,6 +19,8 @@ AUTHORS_RISK = frozenset(
 )
 """Trigger rules that, named on a commit, say that it publishes although a task before it has failed."""
 
+_WITHOUT_OUTLETS = ("start", "audit", "audit_publication", "abort")
+
 _CLEANS_UP = {"depends_on_past": False, "wait_for_downstream": False}
 """Whether leftovers of a run are deleted does not depend on other runs."""
 
@@ -40,7 +42,7 @@ def own_settings(operator_class: Any, given: Mapping[str, Any]) -> dict[str, Any
         settings["trigger_rule"] = TriggerRule.ALL_SUCCESS
     if role == "abort":
         settings |= _CLEANS_UP
-    if role in ("start", "audit", "abort") or (is_stage and "outlets" not in getattr(group, "stage_kwargs", {})):
+    if role in _WITHOUT_OUTLETS or (is_stage and "outlets" not in getattr(group, "stage_kwargs", {})):
         settings["outlets"] = []
     return settings
 

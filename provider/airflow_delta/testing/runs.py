@@ -43,13 +43,14 @@ class Kill:
     task_id: str
     try_number: int = 1
     map_index: int = -1
+    entry: int = 1
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON."""
         return asdict(self)
 
 
-def killed_at(point: str, task_id: str, *, try_number: int = 1, map_index: int = -1) -> Kill:
+def killed_at(point: str, task_id: str, *, try_number: int = 1, map_index: int = -1, entry: int = 1) -> Kill:
     """Return a kill for the ``kill`` of a run: no ``finally``, no callback, no result, as when a machine dies.
 
     Airflow then does what it does with a lost task: retries it, if it has a retry left.
@@ -58,11 +59,12 @@ def killed_at(point: str, task_id: str, *, try_number: int = 1, map_index: int =
     :param task_id: id of the task, with its groups: ``orders.commit``.
     :param try_number: the try that is killed, from 1.
     :param map_index: instance of a mapped task.
+    :param entry: at which of the log entries that the try puts, from 1: the commit of a publication puts several.
     :raises ValueError: if there is no such point.
     """
     if point not in POINTS:
         raise ValueError(f"There is no point {point!r}. Points are {', '.join(map(repr, POINTS))}.")
-    return Kill(point=point, task_id=task_id, try_number=try_number, map_index=map_index)
+    return Kill(point=point, task_id=task_id, try_number=try_number, map_index=map_index, entry=entry)
 
 
 _WORKER = "airflow_delta.testing.worker"

@@ -176,6 +176,7 @@ def _arm(dag: Any, kill: Kill) -> None:
     if kill.task_id not in dag.task_dict:
         raise OrderError(f"{dag.dag_id} has no task {kill.task_id!r} to kill. Its tasks: {', '.join(dag.task_dict)}.")
     running: list[bool] = []
+    entries = 0
 
     def begins(context: Any, *_: Any) -> None:
         ti = context["ti"]
@@ -188,7 +189,10 @@ def _arm(dag: Any, kill: Kill) -> None:
         running.clear()
 
     def _at(point: str) -> None:
-        if running and point == kill.point:
+        nonlocal entries
+        entries += bool(running) and point == BEFORE_LOG_ENTRY
+        of_log = point in (BEFORE_LOG_ENTRY, AFTER_LOG_ENTRY)
+        if running and point == kill.point and (not of_log or entries == kill.entry):
             print(f"Killed at {point!r} in {kill.task_id}", flush=True)  # noqa: T201 - its output is the log
             os.kill(os.getpid(), signal.SIGKILL)
 

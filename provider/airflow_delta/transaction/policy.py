@@ -15,6 +15,7 @@ import msgspec
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.log.actions.actions import CommitInfo
+from airflow_delta.transaction.intents import WAIT_FOR_INTENTS, IntentRule
 
 ConflictDetection = Literal["delta", "statistics", "rows"]
 """``delta``: by partition values and file paths, as Delta. ``statistics``: also by bounds of columns. ``rows``: also by rows."""
@@ -132,6 +133,8 @@ class CommitPolicy:
     :param auto_compact_min_files: how many small files in one partition trigger the request (``autoCompact.minNumFiles``).
     :param auto_compact_max_file_size: bytes; files up to half that size are small (``autoCompact.maxFileSize``).
     :param on_auto_compact: called with the request, which is in the outcome of the commit either way.
+    :param intents: what to do about publications of several tables that are under way on the table.
+    :param next_version_only: the commit must be the version right after the one that was read, or it fails.
     """
 
     max_attempts: int = 10_000
@@ -158,6 +161,8 @@ class CommitPolicy:
     auto_compact_min_files: int = 50
     auto_compact_max_file_size: int = 128 * 1024 * 1024
     on_auto_compact: Callable[[AutoCompactionRequest], None] | None = None
+    intents: IntentRule = WAIT_FOR_INTENTS
+    next_version_only: bool = False
 
     def __post_init__(self) -> None:
         if self.max_attempts < 1:

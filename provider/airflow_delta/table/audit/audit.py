@@ -17,6 +17,7 @@ from urllib.parse import unquote
 from airflow_delta.contract.audit import (
     BEFORE,
     FAIL,
+    RESULT,
     STAGED,
     VIEWS,
     WARN,
@@ -229,6 +230,34 @@ def plan_sql_checks(
         spark_table_uri=spark_table_uri,
     )
     return replace(stage, given_target=table.target).request(
+        AuditArguments(checks=tuple(checks), views=views), operation=OPERATION, mode="audit"
+    )
+
+
+def plan_checks_of_tables(
+    tables: Mapping[str, AuditedTable],
+    checks: Sequence[SqlCheck],
+    *,
+    task_id: str,
+    map_index: int = -1,
+    attempt: str,
+    spark_table_uri: str | None = None,
+) -> StageRequest:
+    """Return what Spark is asked about several tables: for a table ``t`` the views ``t``, ``t_staged`` and ``t_before``.
+
+    :param tables: by the name of their views; the request is one of the first.
+    """
+    text = "\n".join(check.sql for check in checks)
+    views = {}
+    for name, table in tables.items():
+        for view, of in ((name, RESULT), (f"{name}_{STAGED}", STAGED), (f"{name}_{BEFORE}", BEFORE)):
+            if re.search(rf"\b{re.escape(view)}\b", text, re.IGNORECASE):
+                views[view] = table.scan(of).to_dict()
+    first = next(iter(tables.values()))
+    stage = open_stage(
+        first.log, first.handle, task_id=task_id, map_index=map_index, attempt=attempt, spark_table_uri=spark_table_uri
+    )
+    return replace(stage, given_target=first.target).request(
         AuditArguments(checks=tuple(checks), views=views), operation=OPERATION, mode="audit"
     )
 

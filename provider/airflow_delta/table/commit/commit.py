@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -200,12 +200,16 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitOptions:
-    """What the caller of a commit decides; see :func:`airflow_delta.table.commit.publish.publish`."""
+    """What the caller of a commit decides; see :func:`airflow_delta.table.commit.publish.publish`.
+
+    :param transactions: further applications whose versions the commit sets; a concurrent commit of one of them is a conflict.
+    """
 
     policy: CommitPolicy | None = None
     tags: Mapping[str, str] | None = None
     user_metadata: str | None = None
     hooks: Sequence[PostCommitHook] = ()
+    transactions: Mapping[str, int] = field(default_factory=dict)
 
 
 def commit_stages(view: TransactionView, options: CommitOptions) -> CommitResult:
@@ -240,6 +244,23 @@ def commit_stages(view: TransactionView, options: CommitOptions) -> CommitResult
     return _attempt(created, options, created=True)
 
 
+def create_empty(view: TransactionView, policy: CommitPolicy, operation: Callable[[Metadata], Operation]) -> None:
+    """Create the table that the stages would create, without their rows; somebody else may be faster.
+
+    :param operation: returns what ``commitInfo`` says, for the metadata of the table.
+    :raises DeltaConcurrentModificationException: if another table was created there.
+    """
+    writes = [stage.write for stage in view.stages]
+    metadata = new_metadata(view.handle, view.definition, None, writes)
+    txn = _transaction(view, policy)
+    _set_metadata(txn, view, metadata)
+    try:
+        txn.commit([], operation(txn.metadata))
+    except (ProtocolChangedException, MetadataChangedException) as error:
+        if metadata is None or adopt_created_table(view, metadata) is None:
+            raise _created_otherwise(error, view.log) from error
+
+
 def _attempt(
     view: TransactionView,
     options: CommitOptions,
@@ -254,12 +275,8 @@ def _attempt(
     :param altered: of stages that alter the table.
     :param created: another transaction created the table since this one began.
     """
-    from airflow_delta.transaction import OptimisticTransaction
-
     handle, stages = view.handle, view.stages
-    txn = OptimisticTransaction(
-        view.log, view.snapshot, txn_id=handle.transaction_id, policy=options.policy, isolation_level=handle.isolation_level
-    )
+    txn = _transaction(view, options.policy, txn_id=handle.transaction_id)
     for hook in options.hooks:
         txn.register_post_commit_hook(hook)
     # The key was looked up by start: a concurrent commit of the same key is a conflict.
@@ -276,6 +293,9 @@ def _attempt(
     now = int(time.time() * 1000)
     removes = [msgspec.structs.replace(remove, deletion_timestamp=now) for remove in replaced.removes]
     key = SetTransaction(app_id=handle.app_id, version=handle.txn_version, last_updated=now)
+    for app_id, version in options.transactions.items():
+        txn.txn_version(app_id)
+        txn.update_set_transaction(SetTransaction(app_id=app_id, version=version, last_updated=now))
     actions: list[Action] = [key, *replaced.adds, *removes, *changes_to_commit(handle, data, replaced)]
     tags = {**(options.tags or {}), **feature_tags(txn, data), "airflow.appId": handle.app_id}
     if altered is None:
@@ -295,6 +315,13 @@ def _attempt(
         num_records=total(stage.write.num_records for stage in data),
         auto_compaction=None if asked is None else request_as_json(asked),
     )
+
+
+def _transaction(view: TransactionView, policy: CommitPolicy | None, *, txn_id: str | None = None) -> OptimisticTransaction:
+    from airflow_delta.transaction import OptimisticTransaction
+
+    level = view.handle.isolation_level
+    return OptimisticTransaction(view.log, view.snapshot, txn_id=txn_id, policy=policy, isolation_level=level)
 
 
 def _set_metadata(txn: OptimisticTransaction, view: TransactionView, metadata: Metadata | None) -> None:

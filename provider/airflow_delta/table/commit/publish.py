@@ -87,7 +87,7 @@ def publish(
             mark_committed(log, handle.transaction_id, before.version)
         else:
             check_key_of_table(log.uri, handle.app_id, before, user, policy=handle.rerun_policy)
-        _clean_up(log, handle, [], log.snapshot)
+        clean_up(log, handle, [], log.snapshot)
         return before
     if handle.rerun_policy != "append" and log.snapshot.version >= 0:
         check_key_of_run(log, log.snapshot, handle.app_id, user, after=handle.read_version)
@@ -105,7 +105,7 @@ def publish(
             check_location(log)
         result = commit_stages(view, options)
         held.version = result.version
-    _clean_up(log, handle, writes, view.read)
+    clean_up(log, handle, writes, view.read)
     return result
 
 
@@ -142,7 +142,7 @@ def _may_have_expired(snapshot: Snapshot, handle: TransactionHandle) -> bool:
     return retention is not None and (handle.timestamp or 0) < int(time.time() * 1000) - retention
 
 
-def _clean_up(log: DeltaLog, handle: TransactionHandle, writes: Sequence[StagedWrite], version: Snapshot | ReadVersion) -> None:
+def clean_up(log: DeltaLog, handle: TransactionHandle, writes: Sequence[StagedWrite], version: Snapshot | ReadVersion) -> None:
     """Delete files that only the commit itself needed; leftovers do no harm, and the commit is valid.
 
     :param version: of the table, for its features.

@@ -28,7 +28,14 @@ from airflow_delta.exceptions import (
     TransactionExpiredException,
 )
 from airflow_delta.table.state.commit_result import result_without_commit
-from airflow_delta.table.state.find_commit import PossibleSince, TryChain, commit_of_chain, find_commit, last_txn_version
+from airflow_delta.table.state.find_commit import (
+    PossibleSince,
+    TryChain,
+    commit_of_chain,
+    find_commit,
+    last_txn_version,
+    standing_version,
+)
 from airflow_delta.table.state.key_users import KeyUser, check_key_of_run, check_key_of_table, described, is_forgotten
 from airflow_delta.table.state.read_snapshot import table_fields
 
@@ -117,7 +124,7 @@ def begin(
         "isolation_level", ISOLATION_LEVELS[0] if isolation_level is None else isolation_level, ISOLATION_LEVELS, log.uri
     )
     snapshot = log.update()
-    last = None
+    last = last_of_all = None
     if snapshot.version >= 0:
         from airflow_delta.log.features import protocol
 
@@ -131,6 +138,7 @@ def begin(
             _check_former_keys(log.uri, snapshot, identity, former_keys)
         if rerun_policy == "replace" and identity.txn_version is not None:
             _check_unexpired(log.uri, snapshot, identity, last)
+        last_of_all, last = last, standing_version(snapshot, identity.app_id, last)
     elif not create:
         raise DeltaTableNotFoundException(
             f"There is no Delta table at {log.uri}. Check the location, the connection, and that an earlier task has "
@@ -150,7 +158,7 @@ def begin(
         read_version=snapshot.version,
         staging_path=f"{log.uri}/{transaction_directory(transaction_id)}",
         app_id=identity.app_id,
-        txn_version=own.txn_version or 0 if own else _next_version(log.uri, identity, last, rerun_policy),
+        txn_version=own.txn_version or 0 if own else _next_version(log.uri, identity, last_of_all, rerun_policy),
         monotonic=identity.txn_version is not None,
         rerun_policy=rerun_policy,
         delta_conn_id=delta_conn_id,
@@ -169,7 +177,7 @@ def begin(
     if rerun_policy == "replace":
         _check_replace(log, snapshot, handle, user, takes_back=takes_back)
         return handle
-    committed = find_commit(log, app_id=handle.app_id, txn_version=handle.txn_version if handle.monotonic else None)
+    committed = find_commit(log, app_id=handle.app_id, txn_version=handle.txn_version if handle.monotonic else None, until=last)
     committed = committed or result_without_commit(log, handle)
     if rerun_policy == "fail":
         raise TransactionAlreadyCommittedException(

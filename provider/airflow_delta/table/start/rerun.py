@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from airflow_delta.contract.payloads import TransactionHandle
 from airflow_delta.exceptions import TransactionAlreadyCommittedException
 from airflow_delta.log.actions.actions import AddFile
-from airflow_delta.table.state.find_commit import commits_of
+from airflow_delta.table.state.find_commit import commits_of, standing_version
 
 if TYPE_CHECKING:
     from airflow_delta.log import Snapshot
@@ -32,9 +32,13 @@ def files_to_replace(log: DeltaLog, snapshot: Snapshot, handle: TransactionHandl
     added: dict[str, tuple[int, AddFile]] = {}
     removed: set[str] = set()
     complete = False
+    last = snapshot.transaction_version(handle.app_id)
+    standing = standing_version(snapshot, handle.app_id, last)
+    if last is not None and standing is None and not handle.monotonic:  # all of it was taken back
+        return []
     for commit in commits_of(log, handle.app_id):
         version = next(txn.version for txn in commit.txns if txn.app_id == handle.app_id)
-        if commit.version > snapshot.version:
+        if commit.version > snapshot.version or _is_taken_back(handle, version, standing):
             continue
         if handle.monotonic and version != handle.txn_version:
             complete = version < handle.txn_version
@@ -67,6 +71,10 @@ def files_to_replace(log: DeltaLog, snapshot: Snapshot, handle: TransactionHandl
             f"in version {version}), so its rows can no longer be told from others'",
         )
     return list(live.values())
+
+
+def _is_taken_back(handle: TransactionHandle, version: int, standing: int | None) -> bool:
+    return not handle.monotonic and standing is not None and version > standing
 
 
 def _known_before(snapshot: Snapshot, handle: TransactionHandle) -> bool:

@@ -123,18 +123,25 @@ def _committed_before(log: DeltaLog, file: CommitFile, time: int) -> bool:
 
 
 def find_commit(
-    log: DeltaLog, *, app_id: str, txn_version: int | None = None, transaction_id: str | None = None, since: int = 0
+    log: DeltaLog,
+    *,
+    app_id: str,
+    txn_version: int | None = None,
+    transaction_id: str | None = None,
+    since: int = 0,
+    until: int | None = None,
 ) -> CommitResult | None:
     """Find the newest commit that holds an identity, reading the log backwards.
 
     :param txn_version: only a commit with this ``txnVersion`` or a higher one.
     :param transaction_id: only the commit of this execution (``commitInfo.txnId``).
     :param since: the oldest version to look at.
+    :param until: only a commit with this ``txnVersion`` or a lower one.
     :return: ``None`` if the log does not hold it, or no longer does.
     """
     for commit in commits_of(log, app_id, since=since):
         version = next(txn.version for txn in commit.txns if txn.app_id == app_id)
-        if txn_version is not None and version < txn_version:
+        if (txn_version is not None and version < txn_version) or (until is not None and version > until):
             continue
         if transaction_id is None or (commit.commit_info or {}).get("txnId") == transaction_id:
             return result_of_commit(log, commit, app_id=app_id)
@@ -230,6 +237,26 @@ def committed_earlier(log: DeltaLog, handle: TransactionHandle) -> CommitResult:
             version=snapshot.version,
         )
     return find_commit(log, app_id=handle.app_id, txn_version=handle.txn_version) or result_without_commit(log, handle)
+
+
+UNDONE_SUFFIX = "#undone"
+"""Of a key: the application id with the last version of the key that was taken back, by a publication of several tables."""
+STANDING_SUFFIX = "#standing"
+"""Of a key: the application id with the version that the key had before that; -1 if it had none."""
+
+
+def standing_version(snapshot: Snapshot, app_id: str, last: int | None) -> int | None:
+    """Return the last version of a key that was not taken back; ``None`` if there is none.
+
+    :param last: its last version.
+    """
+    if last is None:
+        return None
+    undone = snapshot.set_transaction(f"{app_id}{UNDONE_SUFFIX}", expired=True)
+    if undone is None or last > undone.version:
+        return last
+    before = snapshot.set_transaction(f"{app_id}{STANDING_SUFFIX}", expired=True)
+    return before.version if before is not None and before.version >= 0 else None
 
 
 PossibleSince = Callable[[], int | None]

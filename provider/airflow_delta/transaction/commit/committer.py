@@ -22,6 +22,7 @@ from airflow_delta.transaction.conflicts.current_transaction import CurrentTrans
 from airflow_delta.transaction.conflicts.metadata import IDENTITY_TAG, identity_only
 from airflow_delta.transaction.conflicts.resolution import Resolution
 from airflow_delta.transaction.events import record_event
+from airflow_delta.transaction.intents import OpenIntents
 from airflow_delta.transaction.policy import CommitOutcome, CommitPolicy, resolved_by
 from airflow_delta.transaction.prepare import commit_info as in_commit_timestamps
 from airflow_delta.transaction.prepare.checks import (
@@ -96,7 +97,7 @@ class Committer:
             if can_skip_empty_commits and self._may_be_left_out(prepared, level):
                 return None
             info = self._commit_info(prepared, operation, level, self._with_identity_tag(tags, prepared), user_metadata)
-            return self._put(prepared, info, level)
+            return self._put(prepared, info, level, may_retry=not self.policy.next_version_only)
 
     def commit_large(
         self,
@@ -242,7 +243,8 @@ class Committer:
         current = self._current(prepared, info, level)
         entry = Entry(self.txn_id, self._read_version, current.encode(), len(prepared.actions) + 1, level.value, may_retry)
         checker = ConflictChecker(current, self._commit_time, self._resolution(current))
-        loop = CommitLoop(self.log, entry, checker, self.policy, self.observer)
+        intents = OpenIntents(self.reads.snapshot.known_transactions, self.policy.intents)
+        loop = CommitLoop(self.log, entry, checker, self.policy, self.observer, intents)
         with lock_commit_if_enabled(self.log.store, self.policy):
             landed = loop.run()
             info, actions = loop.committed(landed)

@@ -28,7 +28,8 @@ from airflow_delta.transaction.commit.stats import TransactionObserver
 from airflow_delta.transaction.commit.turns import crowd_of
 from airflow_delta.transaction.conflicts.checker import ConflictChecker
 from airflow_delta.transaction.conflicts.errors import conflict
-from airflow_delta.transaction.conflicts.winning_commit import WinningCommit, read_back
+from airflow_delta.transaction.conflicts.winning_commit import TXN_KEY, WinningCommit, read_back
+from airflow_delta.transaction.intents import OpenIntents
 from airflow_delta.transaction.policy import CommitPolicy
 
 if TYPE_CHECKING:
@@ -87,10 +88,17 @@ class CommitLoop:
     """One run of the loop for one entry.
 
     :param checker: of the transaction's reads and actions.
+    :param intents: open in the version that was read.
     """
 
     def __init__(
-        self, log: DeltaLog, entry: Entry, checker: ConflictChecker, policy: CommitPolicy, observer: TransactionObserver
+        self,
+        log: DeltaLog,
+        entry: Entry,
+        checker: ConflictChecker,
+        policy: CommitPolicy,
+        observer: TransactionObserver,
+        intents: OpenIntents,
     ) -> None:
         self.log = log
         self.entry = entry
@@ -99,6 +107,7 @@ class CommitLoop:
         self._checker = checker
         self._policy = policy
         self._observer = observer
+        self._intents = intents
         self._winners: list[CommitFile] = []
         self._started = time.monotonic()
         self._write_seconds = 0.0
@@ -189,6 +198,11 @@ class CommitLoop:
             landed = self.next_attempt_version(self.log.read_new_commits)
             if landed is not None:
                 return landed
+        while self._intents:
+            if self._intents.await_next(self.log.uri):
+                landed = self.next_attempt_version(self.log.read_new_commits)
+                if landed is not None:
+                    return landed
         landed = self._put()
         return landed if landed is not None else self.next_attempt_version(self._read_winners)
 
@@ -210,6 +224,9 @@ class CommitLoop:
                 return self._landed(winner.version, [*self._winners, *found[: index + 1]], recognised=True)
         self._unsettled = False  # another writer has the version, so an entry still under way cannot land
         self.check_for_conflicts(winners)
+        for winner in winners:
+            if winner.may_hold(TXN_KEY):
+                self._intents.note(winner.set_transactions)
         if self.attempts:
             self._crowd.lost_to(winners)
         self._winners += found

@@ -148,7 +148,12 @@ class WinningCommit:
     @property
     def app_ids(self) -> list[str]:
         """Application ids of the ``txn`` actions."""
-        return [line.txn.app_id for line in self._small_lines() if line.txn is not None]
+        return [txn.app_id for txn in self.set_transactions]
+
+    @property
+    def set_transactions(self) -> list[SetTransaction]:
+        """The ``txn`` actions."""
+        return [line.txn for line in self._small_lines() if line.txn is not None]
 
     @property
     def domains(self) -> list[str]:

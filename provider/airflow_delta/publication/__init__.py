@@ -1,0 +1,67 @@
+"""Several tables as one publication: all of them show it, or none.
+
+Upwards: :mod:`~airflow_delta.publication.records` (ids, states, plans, results); ``states`` (what the logs say) and ``plan``;
+``inverse`` (what takes a commit back); ``participant`` (one table, as a worker checks and puts it); ``settle`` (the steps, by
+whoever comes); ``publish`` and ``versions`` (what tasks, hooks and the command line call).
+
+The decision is the anchor table's own log entry, and the state on a table is the version of a ``txn`` action there, so nothing
+can disagree with a log, and every worker that reads the logs agrees with every other.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+_HOMES = {
+    "Member": "records",
+    "OpenPublication": "records",
+    "OpenTable": "records",
+    "PublicationAbort": "records",
+    "PublicationId": "records",
+    "PublicationOptions": "records",
+    "PublicationPlan": "records",
+    "PublicationResult": "records",
+    "VersionVector": "records",
+    "abort_tables": "publish",
+    "check_publishable": "plan",
+    "get_versions": "versions",
+    "open_publications": "states",
+    "publication_states": "states",
+    "publication_tables": "states",
+    "publish_tables": "publish",
+    "settle": "publish",
+}
+
+__all__ = [
+    "Member",
+    "OpenPublication",
+    "OpenTable",
+    "PublicationAbort",
+    "PublicationId",
+    "PublicationOptions",
+    "PublicationPlan",
+    "PublicationResult",
+    "VersionVector",
+    "abort_tables",
+    "check_publishable",
+    "get_versions",
+    "open_publications",
+    "publication_states",
+    "publication_tables",
+    "publish_tables",
+    "settle",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

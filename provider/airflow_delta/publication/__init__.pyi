@@ -1,0 +1,37 @@
+from airflow_delta.publication.plan import check_publishable as check_publishable
+from airflow_delta.publication.publish import abort_tables as abort_tables
+from airflow_delta.publication.publish import publish_tables as publish_tables
+from airflow_delta.publication.publish import settle as settle
+from airflow_delta.publication.records import Member as Member
+from airflow_delta.publication.records import OpenPublication as OpenPublication
+from airflow_delta.publication.records import OpenTable as OpenTable
+from airflow_delta.publication.records import PublicationAbort as PublicationAbort
+from airflow_delta.publication.records import PublicationId as PublicationId
+from airflow_delta.publication.records import PublicationOptions as PublicationOptions
+from airflow_delta.publication.records import PublicationPlan as PublicationPlan
+from airflow_delta.publication.records import PublicationResult as PublicationResult
+from airflow_delta.publication.records import VersionVector as VersionVector
+from airflow_delta.publication.states import open_publications as open_publications
+from airflow_delta.publication.states import publication_states as publication_states
+from airflow_delta.publication.states import publication_tables as publication_tables
+from airflow_delta.publication.versions import get_versions as get_versions
+
+__all__ = [
+    "Member",
+    "OpenPublication",
+    "OpenTable",
+    "PublicationAbort",
+    "PublicationId",
+    "PublicationOptions",
+    "PublicationPlan",
+    "PublicationResult",
+    "VersionVector",
+    "abort_tables",
+    "check_publishable",
+    "get_versions",
+    "open_publications",
+    "publication_states",
+    "publication_tables",
+    "publish_tables",
+    "settle",
+]

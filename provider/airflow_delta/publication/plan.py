@@ -1,0 +1,256 @@
+"""The plan of a publication: which tables, in which order, with which staged writes.
+
+It lies below the staging directory of every table, the anchor's first. Whoever goes on with a publication has no XCom, so staged
+writes are in files beside it, which the plan names with their checksums; the id of the publication has the digest of the plan.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from airflow_delta.contract.files import encode_manifest, manifest_ref, transaction_directory, verify_manifest
+from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
+from airflow_delta.exceptions import (
+    DeltaIllegalArgumentException,
+    DeltaIllegalStateException,
+    DeltaUnsupportedOperationException,
+    ManifestException,
+)
+from airflow_delta.log.storage.puts import creates
+from airflow_delta.publication.records import (
+    MAX_TABLES,
+    PLAN_PREFIX,
+    Member,
+    PlannedTable,
+    PublicationId,
+    PublicationOptions,
+    PublicationPlan,
+    plan_path,
+    publication_id,
+    table_key,
+    table_mark,
+)
+from airflow_delta.table.definition.altered_table import is_alter
+from airflow_delta.table.definition.evolve import new_metadata
+from airflow_delta.table.state.read_snapshot import snapshot_of_transaction
+
+if TYPE_CHECKING:
+    from airflow_delta.log.delta_log import DeltaLog
+
+_WRITES_PREFIX = "publication-writes-"
+
+APPENDS, READS, READS_ALL, CHANGES_TABLE = range(4)
+"""How hard it is to go on after a conflict on a table."""
+
+
+def hardness(handle: TransactionHandle, writes: Sequence[StagedWrite]) -> int:
+    """Return how hard the stages of a table are to rebase on other commits; the hardest table is the anchor."""
+    if handle.read_version < 0 or any(is_alter(write) or write.overwrite_schema or write.definition for write in writes):
+        return CHANGES_TABLE
+    found = APPENDS
+    for write in writes:
+        reads = write.reads
+        if reads.whole_table or (write.mode == "overwrite" and write.replace_where is None):
+            return READS_ALL
+        if write.mode != "append" or reads.predicates or reads.files or reads.keys or reads.app_ids or write.num_removed_files:
+            found = READS
+    return found
+
+
+def check_publishable(
+    handle: TransactionHandle, writes: Sequence[StagedWrite], options: PublicationOptions, *, is_anchor: bool, adds_columns: bool
+) -> None:
+    """Refuse what cannot be part of a publication.
+
+    :param adds_columns: the stages change columns or properties of an existing table.
+    :raises DeltaUnsupportedOperationException: if it cannot.
+    """
+
+    def refused(why: str) -> DeltaUnsupportedOperationException:
+        return DeltaUnsupportedOperationException(
+            f"The transaction on table {handle.table} cannot be part of a publication of several tables: {why}",
+            table=handle.table,
+            version=handle.read_version,
+        )
+
+    if handle.monotonic:
+        raise refused(
+            "it has app_id and txn_version. After its rows were taken back, the log could not tell whether that version is "
+            "committed. Use transaction_key, the default."
+        )
+    for write in writes:
+        mode = write.definition.get("mode") if write.definition else None
+        if mode is not None and mode != "create_if_not_exists":
+            raise refused(
+                f"stage {write.stage} creates or replaces the table ({mode}), which cannot be taken back. Create the table "
+                "before, or with IF NOT EXISTS."
+            )
+    if adds_columns and not is_anchor and options.on_late_conflict != "keep":
+        raise refused(
+            "its stages change columns or properties, which cannot be taken back if a later table is refused. Make it the "
+            "anchor, change the table in a transaction of its own before, or choose on_late_conflict='keep'."
+        )
+
+
+def changes_table(log: DeltaLog, handle: TransactionHandle, writes: Sequence[StagedWrite]) -> bool:
+    """Tell whether the stages change columns or properties of an existing table."""
+    if handle.read_version < 0:
+        return False
+    if any(is_alter(write) for write in writes):
+        return True
+    if not any(write.merge_schema or write.overwrite_schema for write in writes):
+        return False
+    snapshot = snapshot_of_transaction(log, handle)
+    return new_metadata(handle, snapshot.definition, snapshot.metadata, writes) is not None
+
+
+def ordered(members: Sequence[Member], writes: Sequence[Sequence[StagedWrite]], options: PublicationOptions) -> list[int]:
+    """Return the positions of the members in the order of publication: the anchor, tables that are read, appends; by URI.
+
+    :raises DeltaIllegalArgumentException: if there are too many, two are of one table, or the anchor is none of them.
+    """
+    if not 1 <= len(members) <= MAX_TABLES:
+        raise DeltaIllegalArgumentException(f"A publication has 1 to {MAX_TABLES} tables, not {len(members)}.")
+    keys = [table_key(member.log) for member in members]
+    twice = sorted({key for key in keys if keys.count(key) > 1})
+    if twice:
+        raise DeltaIllegalArgumentException(
+            f"Table {twice[0]} is in the publication twice. Put all stages of a table into one transaction.", table=twice[0]
+        )
+    found = [hardness(member.handle, of_one) for member, of_one in zip(members, writes, strict=True)]
+    positions = sorted(range(len(members)), key=lambda n: (-found[n], keys[n]))
+    anchor = positions[0]
+    if options.anchor is not None:
+        named = [n for n, member in enumerate(members) if options.anchor in (member.log.uri, member.handle.given_table, keys[n])]
+        if not named:
+            raise DeltaIllegalArgumentException(f"The anchor {options.anchor!r} is not a table of the publication.")
+        anchor = named[0]
+    rest = sorted((n for n in positions if n != anchor), key=lambda n: (found[n] == APPENDS, keys[n]))
+    return [anchor, *rest]
+
+
+def make_plan(
+    members: Sequence[Member], writes: Sequence[Sequence[StagedWrite]], options: PublicationOptions
+) -> tuple[PublicationPlan, list[Member]]:
+    """Return the plan and the members in its order, and put it below every table, with the staged writes.
+
+    A plan of the same staged writes that is there stays: every try of a commit goes on with the same publication.
+
+    :raises DeltaUnsupportedOperationException: if something cannot be part of a publication.
+    """
+    order = ordered(members, writes, options)
+    for position in order:
+        member = members[position]
+        changes = changes_table(member.log, member.handle, writes[position])
+        check_publishable(member.handle, writes[position], options, is_anchor=position == order[0], adds_columns=changes)
+    planned = tuple(_planned(members[position], writes[position]) for position in order)
+    plan = PublicationPlan(
+        on_late_conflict=options.on_late_conflict, intents=options.intents, put_at=int(time.time() * 1000), tables=planned
+    )
+    in_order = [members[position] for position in order]
+    plan = replace(plan, publication=publication_id(plan, [table_mark(member.log) for member in in_order]))
+    digest = plan.digest()
+    data = json.dumps(plan.to_dict()).encode()
+    for number, (table, member) in enumerate(zip(planned, in_order, strict=True)):
+        created = creates(member.log.store, plan_path(table.transaction_id, digest), data)
+        if number == 0 and not created:  # of an earlier try: its bytes are the same everywhere
+            plan = load_plan(member.log, plan.publication)
+            data = member.log.store.read(plan_path(table.transaction_id, digest))
+    return plan, in_order
+
+
+def _planned(member: Member, writes: Sequence[StagedWrite]) -> PlannedTable:
+    """Put the staged writes of a table into a file, named by its content, and return the table's part of the plan."""
+    lines = [json.dumps(write.to_dict(), sort_keys=True).encode() for write in writes]
+    data = encode_manifest(sorted(lines))
+    name = hashlib.sha256(data).hexdigest()[:16]
+    path = f"{transaction_directory(member.handle.transaction_id)}/{_WRITES_PREFIX}{name}.jsonl"
+    creates(member.log.store, path, data)
+    return PlannedTable(
+        table=member.log.uri,
+        handle=member.handle.to_dict(),
+        staged=manifest_ref(path, data, len(lines)),
+        tags=dict(member.tags or {}),
+        user_metadata=member.user_metadata,
+        conflict_detection=member.conflict_detection,
+    )
+
+
+def load_plan(log: DeltaLog, publication: str) -> PublicationPlan:
+    """Return the plan of a publication from the anchor's table.
+
+    :raises ManifestException: if it is gone, or not what the id of the publication says.
+    """
+    parts = PublicationId.parse(publication)
+    return _read(log, parts.plan_path, publication)
+
+
+def plans_below(log: DeltaLog, transaction_id: str) -> list[PublicationPlan]:
+    """Return the plans below a table that one of its transactions is part of, oldest first."""
+    directory = transaction_directory(transaction_id)
+    found = []
+    for status in log.store.list_from(directory, PLAN_PREFIX, stat=False):
+        if not status.name.startswith(PLAN_PREFIX):
+            break
+        if status.name.endswith(".json"):
+            found.append(_read(log, status.path, None))
+    return sorted(found, key=lambda plan: plan.put_at)
+
+
+def _read(log: DeltaLog, path: str, publication: str | None) -> PublicationPlan:
+    try:
+        data = log.store.read(path)
+    except FileNotFoundError:
+        raise ManifestException(
+            f"The plan {path} of a publication is gone from table {log.uri}, so nobody can go on with it.", table=log.uri
+        ) from None
+    try:
+        plan = PublicationPlan.from_dict(json.loads(data))
+    except ValueError:
+        plan = PublicationPlan()
+    known = plan.tables and PublicationId.parse(plan.publication).digest == plan.digest()
+    if not known or publication not in (None, plan.publication):
+        raise ManifestException(f"The plan {path} of a publication on table {log.uri} was altered.", table=log.uri)
+    return plan
+
+
+def load_writes(log: DeltaLog, planned: PlannedTable) -> list[StagedWrite]:
+    """Return the staged writes of a table of a plan.
+
+    :raises ManifestException: if their file is missing or altered.
+    """
+    try:
+        data: bytes | None = log.store.read(planned.staged.path)
+    except FileNotFoundError:
+        data = None
+    lines = verify_manifest(planned.staged, data, table=log.uri, what="file", lines_are="staged writes")
+    return [StagedWrite.from_dict(json.loads(line)) for line in lines]
+
+
+def check_keys(members: Sequence[Member]) -> bool:
+    """Return whether all keys are committed already; a publication has all of them or none.
+
+    :raises DeltaIllegalStateException: if only some are.
+    """
+    committed = [member.handle.committed is not None for member in members]
+    if any(committed) and not all(committed):
+        done = ", ".join(m.log.uri for m in members if m.handle.committed is not None)
+        rest = ", ".join(m.log.uri for m in members if m.handle.committed is None)
+        raise DeltaIllegalStateException(
+            f"The keys of {done} are committed already, those of {rest} are not: a table has joined the publication since, or "
+            "it is split. Nothing is committed. Run the transactions of the missing tables on their own, or clear with "
+            "rerun_policy='replace'."
+        )
+    return all(committed)
+
+
+def same_tables(plan: PublicationPlan, handles: Mapping[str, TransactionHandle]) -> bool:
+    """Tell whether a plan is of these transactions, by the URI of their tables."""
+    return {planned.table: planned.transaction_id for planned in plan.tables} == {
+        uri: handle.transaction_id for uri, handle in handles.items()
+    }

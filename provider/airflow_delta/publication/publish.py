@@ -1,0 +1,303 @@
+"""What the tasks of a publication call: publish several tables as one, abort, settle what others left."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from airflow_delta.contract.payloads import CommitResult, StagedWrite
+from airflow_delta.contract.request import AbortResult
+from airflow_delta.exceptions import (
+    PublicationPendingException,
+    PublicationSplitException,
+    PublicationUndoneException,
+)
+from airflow_delta.publication.participant import Participant
+from airflow_delta.publication.plan import check_keys, load_plan, make_plan, plans_below
+from airflow_delta.publication.records import (
+    PUBLISHED,
+    STANDS,
+    UNDONE,
+    Member,
+    OpenTable,
+    PublicationAbort,
+    PublicationId,
+    PublicationOptions,
+    PublicationPlan,
+    PublicationResult,
+    table_mark,
+)
+from airflow_delta.publication.settle import Settlement, own_tables, settlement_of
+from airflow_delta.publication.states import publication_tables, states_of
+from airflow_delta.table.abort import abort
+from airflow_delta.table.commit.publish import clean_up, committed_before
+from airflow_delta.table.stage.load import check_reported, parse_staged
+from airflow_delta.table.state.find_commit import committed_earlier
+from airflow_delta.table.state.key_users import check_key_of_run, check_key_of_table
+from airflow_delta.transaction.intents import PATIENCE
+
+if TYPE_CHECKING:
+    from airflow_delta.log.delta_log import DeltaLog
+    from airflow_delta.transaction import CommitPolicy
+
+logger = logging.getLogger(__name__)
+
+
+def publish_tables(
+    members: Sequence[Member],
+    *,
+    attempt: str,
+    options: PublicationOptions | None = None,
+    policy: CommitPolicy | None = None,
+    check: Callable[[], None] | None = None,
+    open_table: OpenTable | None = None,
+) -> PublicationResult:
+    """Publish the staged writes of several tables: all of them, or none.
+
+    Safe to repeat after any failure: what an earlier try began is found in the logs and brought to its end.
+
+    :param attempt: unique name of this execution (:func:`airflow_delta.contract.files.new_attempt`).
+    :param check: called before anything is published, unless the logs hold the publication; raises what forbids it.
+    :param open_table: opens the tables of other publications that are in the way; default: only those of the members.
+    :return: of a publication that is on all tables.
+    :raises DeltaConcurrentModificationException: if another commit conflicts; nothing was published.
+    :raises PublicationUndoneException: if one came between the decision and its turn; everything was taken back.
+    :raises PublicationSplitException: if it is on some tables only, for good.
+    :raises PublicationPendingException: if it could not be ended; run the task again.
+    :raises DeltaUnsupportedOperationException: if something cannot be part of a publication.
+    :raises TransactionAbortedException: if it was given up.
+
+    It raises what :func:`airflow_delta.table.commit.publish.publish` does, too; nothing was published then.
+    """
+    options = options if options is not None else PublicationOptions()
+    logs = [member.log for member in members]
+    opens = open_table if open_table is not None else own_tables(logs)
+    if check_keys(members):
+        return _of_commits(members, [committed_earlier(member.log, member.handle) for member in members])
+    reports = [_reports(member) for member in members]
+    for member, writes in zip(members, reports, strict=True):
+        if member.expected is not None:
+            check_reported(member.handle, writes, member.expected)
+    if (plan := _decided(members)) is not None:
+        return _ended(_settlement(plan, members, options, opens, attempt, policy), members, reports, before=True)
+    if (before := _committed_by_others(members)) is not None:
+        return before
+    if check is not None:
+        check()
+    reports = [parse_staged(member.handle, writes) for member, writes in zip(members, reports, strict=True)]
+    plan, in_order = make_plan(members, reports, options)
+    return _ended(_settlement(plan, in_order, options, opens, attempt, policy), members, reports, before=False)
+
+
+def _reports(member: Member) -> list[StagedWrite]:
+    return [write if isinstance(write, StagedWrite) else StagedWrite.from_dict(write) for write in member.staged]
+
+
+def _settlement(
+    plan: PublicationPlan,
+    members: Sequence[Member],
+    options: PublicationOptions,
+    opens: OpenTable,
+    attempt: str,
+    policy: CommitPolicy | None,
+) -> Settlement:
+    by_uri = {member.log.uri: member for member in members}
+    tables = []
+    for planned in plan.tables:
+        member = by_uri.get(planned.table)
+        log = member.log if member is not None else opens(planned.table)
+        if log is None:
+            raise PublicationPendingException(
+                f"Publication {plan.publication} also has table {planned.table}, which this task does not name.",
+                table=planned.table,
+                publication=plan.publication,
+                tables=plan.uris,
+            )
+        hooks = member.hooks if member is not None else ()
+        tables.append(Participant(log, planned, plan, hooks=hooks, policy=policy))
+    return Settlement(plan, tables, opens, patience=options.patience, attempt=attempt)
+
+
+def _decided(members: Sequence[Member]) -> PublicationPlan | None:
+    """Return the plan of an earlier try, if it is decided; stages may have run again since."""
+    for member in members:
+        snapshot = member.log.update()
+        for publication, state in states_of(snapshot).items():
+            if state in (PUBLISHED, UNDONE, STANDS) and publication.startswith(f"{member.handle.transaction_id}."):
+                return load_plan(member.log, publication)
+    return None
+
+
+def _committed_by_others(members: Sequence[Member]) -> PublicationResult | None:
+    """Return the commits of other executions of the same keys, if they are there by now."""
+    found: list[CommitResult | None] = []
+    for member in members:
+        log, handle = member.log, member.handle
+        before = committed_before(log, handle)
+        if before is not None and before.transaction_id != handle.transaction_id:
+            check_key_of_table(log.uri, handle.app_id, before, member.user, policy=handle.rerun_policy)
+        elif handle.rerun_policy != "append" and log.snapshot.version >= 0:
+            check_key_of_run(log, log.snapshot, handle.app_id, member.user, after=handle.read_version)
+        found.append(before)
+    committed = [
+        replace(member, handle=replace(member.handle, committed=before)) for member, before in zip(members, found, strict=True)
+    ]
+    return _of_commits(members, [before for before in found if before is not None]) if check_keys(committed) else None
+
+
+def _of_commits(members: Sequence[Member], commits: Sequence[CommitResult]) -> PublicationResult:
+    """Return the result of keys that are committed already."""
+    publication, anchor = "", members[0].log.uri
+    for member in members:
+        uris = [m.log.uri for m in members]
+        for known, state in states_of(member.log.update()).items():
+            marks = PublicationId.parse(known).tables
+            if state in (PUBLISHED, STANDS) and table_mark(member.log) in marks:
+                named = publication_tables(member.log, known)
+                if sorted(named) == sorted(uris):
+                    publication, anchor = known, named[0]
+        if publication:
+            break
+    return PublicationResult(
+        publication=publication,
+        outcome="published",
+        anchor=anchor,
+        tables={member.log.uri: commit for member, commit in zip(members, commits, strict=True)},
+        states=dict.fromkeys((member.log.uri for member in members), PUBLISHED),
+        committed_before=True,
+    )
+
+
+def _ended(
+    settlement: Settlement, members: Sequence[Member], writes: Sequence[Sequence[StagedWrite]], *, before: bool
+) -> PublicationResult:
+    """Bring a publication to its end, and return it if it is published."""
+    result = settlement.run(give_up=False)
+    if result.outcome == "published":
+        for member, of_one in zip(members, writes, strict=True):
+            clean_up(member.log, member.handle, of_one, member.log.snapshot)
+        return replace(result, committed_before=before)
+    raise _error(result)
+
+
+def _error(result: PublicationResult) -> PublicationUndoneException | PublicationSplitException:
+    """Return the error of a publication that was decided and is not on all tables."""
+    winner = result.winner or {}
+    who = f" because of {winner.get('operation')} in version {winner['version']}" if winner.get("version") is not None else ""
+    why = f"Table {winner.get('table')} refused it{who}: {winner.get('message') or result.reason}"
+    if result.outcome == "split":
+        published = [uri for uri, state in result.states.items() if state in (PUBLISHED, STANDS)]
+        missing = [uri for uri in result.states if uri not in published]
+        return PublicationSplitException(
+            f"Publication {result.publication} is split for good: {', '.join(published)} show it, {', '.join(missing)} do not. "
+            f"{why} What is published was not taken back, because on_late_conflict='keep' or because later commits were built on "
+            "it. Look at the tables: publish the missing ones with a transaction of their own, or restore the others.",
+            table=missing[0] if missing else None,
+            publication=result.publication,
+            published=published,
+            missing=missing,
+        )
+    dirty = ", ".join(f"{read['operation']} in version {read['version']} of {read['table']}" for read in result.dirty_reads)
+    return PublicationUndoneException(
+        f"Publication {result.publication} was taken back on every table. {why} "
+        + (f"Built on its rows before they were taken back, perhaps: {dirty}. " if dirty else "")
+        + "Clear the start tasks with everything downstream to publish again.",
+        table=winner.get("table"),
+        winning_version=winner.get("version"),
+        winning_commit=winner.get("commit"),
+        publication=result.publication,
+        dirty_reads=result.dirty_reads,
+    )
+
+
+def abort_tables(members: Sequence[Member], *, open_table: OpenTable | None = None) -> PublicationAbort:
+    """Abort a publication: refuse it if it is not decided, and delete what it staged; otherwise bring it to its end.
+
+    :param members: with their handles; staged writes are not needed.
+    :raises PublicationPendingException: if it is decided and could not be ended; run the task again.
+    """
+    opens = open_table if open_table is not None else own_tables([member.log for member in members])
+    found: PublicationResult | None = None
+    for plan in _plans(members):
+        settlement = _settlement(plan, members, PublicationOptions(), opens, "abort", None)
+        result = settlement.run(give_up=True)
+        if found is None or result.outcome != "refused":
+            found = result
+        if found.outcome != "refused":
+            break
+    tables = {member.log.uri: _abort(member, found) for member in members}
+    outcome = "refused" if found is None else found.outcome
+    if found is None and tables and all(result.outcome == "committed" for result in tables.values()):
+        outcome = "published"  # by an earlier run
+    return PublicationAbort(
+        publication=None if found is None else found.publication,
+        outcome=outcome,
+        tables=tables,
+        reason="" if found is None else found.reason,
+    )
+
+
+def _plans(members: Sequence[Member]) -> list[PublicationPlan]:
+    found: dict[str, PublicationPlan] = {}
+    for member in members:
+        for plan in plans_below(member.log, member.handle.transaction_id):
+            found.setdefault(plan.publication, plan)
+    return sorted(found.values(), key=lambda plan: plan.put_at)
+
+
+def _abort(member: Member, result: PublicationResult | None) -> AbortResult:
+    state = None if result is None else result.states.get(member.log.uri)
+    if result is not None and state in (PUBLISHED, STANDS):
+        commit = result.tables.get(member.log.uri)
+        return AbortResult(
+            transaction_id=member.handle.transaction_id,
+            table=member.log.uri,
+            outcome="committed",
+            version=None if commit is None else commit.version,
+            reason=f"Publication {result.publication} is {result.outcome}. Nothing was deleted.",
+        )
+    if result is not None and state == UNDONE:
+        return AbortResult(
+            transaction_id=member.handle.transaction_id,
+            table=member.log.uri,
+            outcome="undone",
+            reason=f"Publication {result.publication} was taken back here. Earlier versions of the table need its files.",
+        )
+    return abort(member.log, member.handle)
+
+
+def settle(log: DeltaLog, publication: str, open_table: OpenTable, *, patience: float = PATIENCE) -> PublicationResult:
+    """Bring a publication that was found on a table to its end.
+
+    A decided one is published on its other tables, or taken back. One that is not decided is waited for, and then refused.
+
+    :param log: of one of its tables.
+    :param open_table: opens the tables that this worker may open.
+    :param patience: seconds since its plan was put, after which it is refused.
+    :raises PublicationPendingException: if one of its tables may not be opened here.
+    :raises ManifestException: if its plan is gone or was altered.
+    :raises DeltaIllegalArgumentException: if the id is not one of a publication.
+    """
+    parts = PublicationId.parse(publication)
+    anchor = log
+    if table_mark(log) != parts.tables[0]:
+        uris = publication_tables(log, publication)
+        opened = open_table(uris[0]) if uris else None
+        if opened is None:
+            raise PublicationPendingException(
+                f"Publication {publication} on table {log.uri} cannot be settled: "
+                + (f"its anchor {uris[0]} is not to be opened here." if uris else "the log has no entry of it."),
+                table=log.uri,
+                publication=publication,
+                tables=uris,
+            )
+        anchor = opened
+    plan = load_plan(anchor, publication)
+    known: Mapping[str, DeltaLog] = {log.uri: log, anchor.uri: anchor}
+    settlement = settlement_of(plan, lambda uri: known.get(uri) or open_table(uri), patience=patience)
+    while settlement.anchor.look() is None and (left := plan.put_at / 1000 + patience - time.time()) > 0:
+        time.sleep(min(0.5, left))
+    return settlement.run(give_up=True)

@@ -1,0 +1,278 @@
+"""The records of a publication: its id, its states in the logs, its plan, and what the tasks report."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from airflow_delta.contract.files import transaction_directory
+from airflow_delta.contract.location import Location
+from airflow_delta.contract.payloads import CONTRACT, CommitResult, ManifestRef, Payload, StagedWrite, TransactionHandle
+from airflow_delta.contract.request import AbortResult
+from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.transaction.intents import PATIENCE
+
+if TYPE_CHECKING:
+    from airflow_delta.log.delta_log import DeltaLog
+    from airflow_delta.table.stage.load import Expected
+    from airflow_delta.table.state.key_users import KeyUser
+    from airflow_delta.transaction import PostCommitHook
+
+INTENT, PUBLISHED, REFUSED, UNDONE, STANDS = range(5)
+"""States of a publication on a table. They only grow: 0; 1; 2 (never after 1), 3 or 4 (after 1)."""
+
+STATE_NAMES = ("intent", "published", "refused", "undone", "stands")
+
+MAX_TABLES = 32
+
+PUBLICATION_TAG = "airflow.publication"
+ANCHOR_TAG = "airflow.publicationAnchor"
+TABLES_TAG = "airflow.publicationTables"
+STATE_TAG = "airflow.publicationState"
+REASON_TAG = "airflow.publicationReason"
+"""Tag of state 2: JSON, why: error, message, table, version and operation of the winner."""
+
+OnLateConflict = Literal["undo", "keep"]
+
+OpenTable = Callable[[str], "DeltaLog | None"]
+"""Opens a table of a plan by its URI; ``None`` if this worker's Dag file does not name it: a plan opens no table."""
+
+_ID = re.compile(r"(?P<transaction>[A-Za-z0-9_-][A-Za-z0-9_.-]*)\.(?P<digest>[0-9a-f]{16})(?P<tables>(?:\.[0-9a-f]{8}){1,32})")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PublicationOptions:
+    """What the author of a publication chooses.
+
+    :param on_late_conflict: if another commit comes between the decision and its turn on a table: ``undo`` takes the others
+        back, ``keep`` leaves what is published.
+    :param anchor: URI of the table whose log decides; default: the one whose stages are hardest to repeat.
+    :param intents: keep cooperating writers from coming in between.
+    :param patience: seconds to wait for other publications before they are refused or passed over.
+    """
+
+    on_late_conflict: OnLateConflict = "undo"
+    anchor: str | None = None
+    intents: bool = True
+    patience: float = PATIENCE
+
+    def __post_init__(self) -> None:
+        if self.on_late_conflict not in ("undo", "keep"):
+            raise DeltaIllegalArgumentException(f"on_late_conflict must be 'undo' or 'keep', got {self.on_late_conflict!r}")
+        if self.patience < 0:
+            raise DeltaIllegalArgumentException(f"patience must be 0 or more seconds, got {self.patience}")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Member:
+    """One table of a publication, as its start task and its stages reported.
+
+    :param staged: results of its stages.
+    :param expected: the stages that must have reported; ``None``: not checked.
+    :param tags: ``commitInfo.tags`` of its entry.
+    :param conflict_detection: ``delta``, ``statistics`` or ``rows``.
+    :param hooks: run after the commit, if this worker makes it.
+    :param user: who commits: by now another run may have committed the key.
+    """
+
+    log: DeltaLog
+    handle: TransactionHandle
+    staged: Sequence[StagedWrite | Mapping[str, Any]] = ()
+    expected: Expected | None = None
+    tags: Mapping[str, str] | None = None
+    user_metadata: str | None = None
+    conflict_detection: str = "rows"
+    hooks: Sequence[PostCommitHook] = ()
+    user: KeyUser | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannedTable(Payload):
+    """One table of a plan.
+
+    :param handle: the transaction on it.
+    :param staged: the staged writes, one JSON in each line.
+    """
+
+    table: str
+    handle: dict[str, Any]
+    staged: ManifestRef
+    tags: dict[str, str] = field(default_factory=dict)
+    user_metadata: str | None = None
+    conflict_detection: str = "rows"
+
+    @property
+    def transaction_id(self) -> str:
+        """Id of the transaction on this table."""
+        return str(self.handle["transactionId"])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PublicationPlan(Payload):
+    """What is to be published: all that a worker needs who goes on with it.
+
+    :param publication: its id.
+    :param tables: in the order of publication, the anchor first.
+    :param put_at: milliseconds since the epoch.
+    """
+
+    contract: int = CONTRACT
+    publication: str = ""
+    on_late_conflict: str = "undo"
+    intents: bool = True
+    put_at: int = 0
+    tables: tuple[PlannedTable, ...] = ()
+
+    @property
+    def anchor(self) -> str:
+        """URI of the table whose log decides."""
+        return self.tables[0].table
+
+    @property
+    def uris(self) -> tuple[str, ...]:
+        """URIs of the tables, the anchor first."""
+        return tuple(planned.table for planned in self.tables)
+
+    def digest(self) -> str:
+        """Return the digest of what is published: the same for every try of the commit."""
+        tables = [replace(planned, tags={}).to_dict() for planned in self.tables]
+        content = [self.contract, self.on_late_conflict, self.intents, tables]
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+    def state_tags(self, state: int) -> dict[str, str]:
+        """Return the tags of a log entry that brings a state."""
+        return {
+            PUBLICATION_TAG: self.publication,
+            ANCHOR_TAG: self.anchor,
+            TABLES_TAG: json.dumps(list(self.uris)),
+            STATE_TAG: STATE_NAMES[state],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class PublicationId:
+    """The parts of an id.
+
+    :param transaction: the anchor's transaction.
+    :param tables: eight hexadecimal digits for each table, the anchor's first.
+    """
+
+    transaction: str
+    digest: str
+    tables: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> PublicationId:
+        """Return the parts of an id.
+
+        :raises DeltaIllegalArgumentException: if it is not an id of a publication.
+        """
+        found = _ID.fullmatch(text)
+        if found is None:
+            raise DeltaIllegalArgumentException(f"{text!r} is not the id of a publication.")
+        return cls(found["transaction"], found["digest"], tuple(found["tables"][1:].split(".")))
+
+    @property
+    def plan_path(self) -> str:
+        """Path of the plan below the anchor's table."""
+        return plan_path(self.transaction, self.digest)
+
+
+def plan_path(transaction_id: str, digest: str) -> str:
+    """Return the path of a plan below the table of one of its transactions."""
+    return f"{transaction_directory(transaction_id)}/{PLAN_PREFIX}{digest}.json"
+
+
+PLAN_PREFIX = "publication-"
+
+
+def publication_id(plan: PublicationPlan, marks: Sequence[str]) -> str:
+    """Return the id of a plan.
+
+    :param marks: :func:`table_mark` of its tables.
+    """
+    return ".".join((plan.tables[0].transaction_id, plan.digest(), *marks))
+
+
+def table_mark(log: DeltaLog) -> str:
+    """Return the eight hexadecimal digits of a table: of its place, however it is spelled."""
+    return hashlib.sha256(table_key(log).encode()).hexdigest()[:8]
+
+
+def table_key(log: DeltaLog) -> str:
+    """Return what is equal for two logs if they are of one table."""
+    return Location.parse(log.uri, log.store.options).key
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PublicationResult(Payload):
+    """How a publication stands: the XCom of its commit task.
+
+    :param outcome: ``published``, ``refused``, ``undone`` or ``split``.
+    :param anchor: URI of the table whose log decided.
+    :param tables: the commit of each table by URI, ``None`` where there is none.
+    :param states: by URI; -1: nothing of it is in the log.
+    :param committed_before: an earlier try, or another worker, had published it.
+    :param reason: why it was not published.
+    :param winner: the commit that came between: table, version, operation, error and message.
+    :param dirty_reads: commits between a publication and its inverse that were no blind appends: table, version and operation.
+    """
+
+    contract: int = CONTRACT
+    publication: str
+    outcome: str
+    anchor: str
+    tables: dict[str, CommitResult | None]
+    states: dict[str, int]
+    committed_before: bool = False
+    reason: str = ""
+    winner: dict[str, Any] | None = None
+    dirty_reads: tuple[dict[str, Any], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PublicationAbort(Payload):
+    """Result of the abort of a publication.
+
+    :param publication: its id; ``None`` if it had no plan.
+    :param outcome: ``published``, ``refused``, ``undone`` or ``split``.
+    :param tables: by URI; the outcome of a table whose rows were taken back is ``undone``.
+    """
+
+    contract: int = CONTRACT
+    publication: str | None
+    outcome: str
+    tables: dict[str, AbortResult]
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OpenPublication(Payload):
+    """A publication whose intent is open on a table.
+
+    :param tables: URIs, the anchor first.
+    :param since: milliseconds since the epoch.
+    """
+
+    publication: str
+    anchor: str
+    tables: tuple[str, ...]
+    since: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VersionVector(Payload):
+    """Versions of several tables that belong together.
+
+    :param versions: by the name that was asked for; -1 if the table did not exist.
+    :param held_back: names of the tables that are shown before a publication, by its id: it is not on all of them.
+    :param split: names of the tables that show a publication although others do not, by its id.
+    """
+
+    versions: dict[str, int]
+    held_back: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    split: dict[str, tuple[str, ...]] = field(default_factory=dict)

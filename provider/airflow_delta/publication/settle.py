@@ -1,0 +1,376 @@
+"""The steps of a publication, by whoever comes: its commit task, a retry, an abort, cleanup, or a publication that meets it.
+
+Each step looks at one log and puts at most one entry. Nothing is remembered but what the logs say, so a worker may be killed
+anywhere, and several may work at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+from airflow_delta import exceptions
+from airflow_delta.contract.files import new_attempt
+from airflow_delta.exceptions import (
+    DeltaConcurrentModificationException,
+    DeltaError,
+    ManifestException,
+    PublicationPendingException,
+    StagingException,
+    TransactionAbortedException,
+)
+from airflow_delta.publication.participant import FINAL, IntentMetError, Participant, reason_of
+from airflow_delta.publication.plan import load_plan
+from airflow_delta.publication.records import (
+    INTENT,
+    PUBLISHED,
+    REFUSED,
+    STANDS,
+    UNDONE,
+    OpenTable,
+    PublicationId,
+    PublicationPlan,
+    PublicationResult,
+    table_key,
+)
+from airflow_delta.publication.states import publication_tables
+from airflow_delta.table.state.markers import fence
+from airflow_delta.transaction.intents import open_intents
+
+if TYPE_CHECKING:
+    from airflow_delta.log.delta_log import DeltaLog
+
+logger = logging.getLogger(__name__)
+
+_GIVEN_UP = {"error": "", "message": "The publication was given up before it was decided."}
+_SHORTEST_PATIENCE = 1.0
+"""Seconds that the publication with the smaller id waits: of two that meet crosswise, it is the one that goes on."""
+
+
+class Settlement:
+    """One worker's work on one publication.
+
+    :param tables: in the order of the plan.
+    :param open_table: for other publications that it meets.
+    :param patience: seconds to wait for them.
+    :param held: ids of the publications that this worker works on already: waiting for them would wait for itself.
+    :ivar error: what this worker refused the publication for.
+    """
+
+    def __init__(
+        self,
+        plan: PublicationPlan,
+        tables: Sequence[Participant],
+        open_table: OpenTable,
+        *,
+        patience: float,
+        attempt: str | None = None,
+        held: frozenset[str] = frozenset(),
+    ) -> None:
+        self.plan = plan
+        self.tables = tables
+        self.error: DeltaError | None = None
+        self._open_table = open_table
+        self._patience = patience
+        self._attempt = attempt if attempt is not None else new_attempt()
+        self._held = held | {plan.publication}
+        self._markers = ExitStack()
+        self._met: dict[str, float] = {}
+
+    @property
+    def anchor(self) -> Participant:
+        """The table whose log decides."""
+        return self.tables[0]
+
+    def run(self, *, give_up: bool) -> PublicationResult:
+        """Bring the publication to an end, and return it.
+
+        :param give_up: refuse it if it is not decided; the commit task alone goes on.
+        :raises DeltaError: what it was refused for, unless this worker gives it up.
+        :raises PublicationPendingException: if that is not possible now.
+        """
+        with self._markers:
+            outcome = self._run(give_up)
+            for table in self.tables:
+                if table.fence is not None and (found := table.result()) is not None:
+                    table.fence.version = found.version
+            result = self.result(outcome)
+            if outcome == "refused" and not give_up:
+                raise self.error if self.error is not None else refused_error(result)
+        return result
+
+    def _run(self, give_up: bool) -> str:
+        while True:
+            state = self.anchor.look()
+            if state == PUBLISHED:
+                return self._undo() if self._forward() else "published"
+            if state in (UNDONE, STANDS):
+                return self._undo()
+            if state == REFUSED and self.anchor.is_there(self.anchor.log.snapshot):
+                self._close()
+                return "refused"
+            if state == REFUSED:  # the anchor is gone, and with it what it said
+                return self._undo()
+            if give_up:
+                self._refuse(_GIVEN_UP)
+            else:
+                self._decide()
+
+    # -- before the decision ---------------------------------------------------------------------------------------------------
+
+    def _decide(self) -> None:
+        """Check every table, and put the decision; refuse the publication if a table conflicts."""
+        for table in self.tables:
+            try:
+                self._claim(table)
+                table.create_if_missing()
+                if table is not self.anchor and not self._check(table):
+                    return
+            except FINAL as error:
+                self._refuse_for(error, table)
+                return
+        try:
+            self.anchor.put_published()
+        except IntentMetError as met:
+            self._meet(self.anchor, met.publication)
+        except FINAL as error:
+            self._refuse_for(error, self.anchor)
+
+    def _check(self, table: Participant) -> bool:
+        """Check a table and put the intent; ``False``: the anchor has to be looked at again."""
+        while True:
+            if table.look() is not None:
+                if not table.is_there(table.log.snapshot):
+                    self._refuse({"error": "", "message": f"Table {table.uri} is gone, or is another one by now."})
+                return False
+            version = table.check()
+            if version is None:
+                return False
+            if not self.plan.intents or table.has_intent:
+                return True
+            if (other := table.other_intent) is not None:
+                self._meet(table, other)
+                return False
+            table.log.update()
+            if table.put_state(INTENT, at=version):
+                return True
+
+    def _refuse_for(self, error: DeltaError, table: Participant) -> None:
+        """Refuse the publication at the anchor for an error of a table, unless its state explains the error."""
+        if self.anchor.look() is None and (table is self.anchor or table.look() in (None, REFUSED)):
+            self.error = error
+            self._refuse(reason_of(error, table.uri))
+
+    def _refuse(self, reason: dict[str, Any]) -> None:
+        """Put a refusal at the anchor: it takes a place in the log, so a put of the decision that is under way loses to it."""
+        while self.anchor.look() is None:
+            if self.anchor.log.snapshot.version < 0:
+                self._create_anchor()
+            self.anchor.put_state(REFUSED, reason=reason)
+
+    def _create_anchor(self) -> None:
+        """Create the anchor, since a refusal needs a log."""
+        try:
+            self.anchor.create_if_missing()
+        except FINAL as error:
+            raise PublicationPendingException(
+                f"Publication {self.plan.publication} cannot be refused, since its anchor {self.anchor.uri} was never created "
+                f"and cannot be now: {error.message}",
+                table=self.anchor.uri,
+                publication=self.plan.publication,
+                tables=self.plan.uris,
+            ) from error
+
+    # -- after it --------------------------------------------------------------------------------------------------------------
+
+    def _forward(self) -> bool:
+        """Publish table after table; return whether one has refused."""
+        for table in self.tables[1:]:
+            while (state := table.look()) != PUBLISHED:
+                if state is not None:
+                    return True
+                try:
+                    self._claim(table)
+                    table.put_published()
+                except IntentMetError as met:
+                    self._meet(table, met.publication)
+                except FINAL as error:
+                    if table.look() is None:
+                        table.put_state(REFUSED, reason=reason_of(error, table.uri))
+        return False
+
+    def _undo(self) -> str:
+        """Take back what is published, or say that it stands if one table cannot be taken back."""
+        stands = self.plan.on_late_conflict == "keep" or any(
+            state == STANDS or (state == PUBLISHED and table.find_inverse().refused is not None)
+            for table in self.tables
+            for state in [table.look()]
+        )
+        states = set()
+        for table in self.tables:
+            while True:
+                state = table.look()
+                if state == PUBLISHED:
+                    inverse = None if stands else table.find_inverse()
+                    if inverse is None or inverse.refused is not None:
+                        stands = True
+                        table.put_state(STANDS)
+                    else:
+                        table.put_state(UNDONE, inverse=inverse)
+                elif state is None and table.has_intent:
+                    table.put_state(REFUSED, reason=_GIVEN_UP)
+                else:
+                    states.add(state)
+                    break
+        return "split" if STANDS in states else "undone" if UNDONE in states else "refused"
+
+    def _close(self) -> None:
+        """Close the intents of a publication that was never decided."""
+        for table in self.tables[1:]:
+            while table.look() is None and table.has_intent:
+                table.put_state(REFUSED, reason=_GIVEN_UP)
+
+    # -- others ----------------------------------------------------------------------------------------------------------------
+
+    def _claim(self, table: Participant) -> None:
+        """Take a marker, by which VACUUM, aborts and older releases see that the staged files of a table are in use."""
+        if table.fence is not None:
+            return
+        try:
+            table.fence = self._markers.enter_context(fence(table.log, table.handle, self._attempt))
+        except StagingException as error:
+            if isinstance(error, TransactionAbortedException):
+                raise
+            raise PublicationPendingException(
+                error.message, table=table.uri, publication=self.plan.publication, tables=self.plan.uris
+            ) from error
+
+    def _meet(self, table: Participant, other: str) -> None:
+        """Let another publication end whose intent is open on one of our tables.
+
+        If this worker does not know its anchor, it waits, and then goes on as an engine that knows no intents.
+        """
+        settlement = self._settlement_of(table.log, other)
+        if settlement is None:
+            self._await(lambda: not _is_open(table.log, other), other, self._patience)
+            if _is_open(table.log, other):
+                logger.warning("Table %s: publication %s does not end; it is passed over.", table.uri, other)
+                table.passed_over.add(other)
+            return
+        is_ours = PublicationId.parse(other).transaction == PublicationId.parse(self.plan.publication).transaction
+        if not is_ours and other not in self._held and settlement.anchor.look() is None:
+            seconds = min(_SHORTEST_PATIENCE, self._patience) if self.plan.publication < other else self._patience
+            self._await(lambda: settlement.anchor.look() is not None or not _is_open(table.log, other), other, seconds)
+        settlement.run(give_up=True)
+
+    def _settlement_of(self, log: DeltaLog, other: str) -> Settlement | None:
+        """Return the work on another publication, ``None`` if this worker does not know all of its tables."""
+        uris = publication_tables(log, other)
+        anchor = self._open_or_own(uris[0]) if uris else None
+        if anchor is None:
+            return None
+        try:
+            plan = load_plan(anchor, other)
+            return settlement_of(plan, self._open_or_own, patience=self._patience, held=self._held)
+        except (ManifestException, PublicationPendingException) as error:
+            logger.warning("Publication %s cannot be settled here: %s", other, error.message)
+            return None
+
+    def _open_or_own(self, uri: str) -> DeltaLog | None:
+        for table in self.tables:
+            if table.log.uri == uri:
+                return table.log
+        return self._open_table(uri)
+
+    def _await(self, ended: Callable[[], bool], other: str, seconds: float) -> None:
+        until = self._met.setdefault(other, time.monotonic()) + seconds
+        pause = 0.02
+        while not ended() and (left := until - time.monotonic()) > 0:
+            time.sleep(min(pause, left))
+            pause = min(0.5, pause * 1.5)
+
+    # -- the end ---------------------------------------------------------------------------------------------------------------
+
+    def result(self, outcome: str) -> PublicationResult:
+        """Return the publication as the logs have it."""
+        states: dict[str, int] = {}
+        winner, reason, dirty = None, "", []
+        for table in self.tables:
+            state = table.look()
+            states[table.uri] = (INTENT if table.has_intent else -1) if state is None else state
+            if state == REFUSED and winner is None and table.log.snapshot.version >= 0:
+                found = table.refusal()
+                reason = reason or (found or {}).get("message") or ""
+                winner = found if found and found.get("error") else None
+            if state == UNDONE:
+                dirty += table.dirty_reads()
+        return PublicationResult(
+            publication=self.plan.publication,
+            outcome=outcome,
+            anchor=self.anchor.uri,
+            tables={table.uri: table.result() if states[table.uri] in (PUBLISHED, STANDS) else None for table in self.tables},
+            states=states,
+            reason=reason,
+            winner=winner,
+            dirty_reads=tuple(dirty),
+        )
+
+
+def settlement_of(
+    plan: PublicationPlan, open_table: OpenTable, *, patience: float, held: frozenset[str] = frozenset()
+) -> Settlement:
+    """Return the work on a publication of others.
+
+    :raises PublicationPendingException: if one of its tables is not to be opened here.
+    """
+    tables = []
+    for planned in plan.tables:
+        log = open_table(planned.table)
+        if log is None:
+            raise PublicationPendingException(
+                f"Publication {plan.publication} of {', '.join(plan.uris)} is under way, and table {planned.table} is not one "
+                "that this task names, so it is not settled here. Its own Dag settles it, or `airflow delta settle`. Run this "
+                "task again then.",
+                table=planned.table,
+                publication=plan.publication,
+                tables=plan.uris,
+            )
+        tables.append(Participant(log, planned, plan))
+    return Settlement(plan, tables, open_table, patience=patience, held=held)
+
+
+def refused_error(result: PublicationResult) -> DeltaError:
+    """Return the error of a commit task whose publication was refused: the conflict, as the anchor's log has it."""
+    winner = result.winner or {}
+    kind = getattr(exceptions, str(winner.get("error")), None)
+    if isinstance(kind, type) and issubclass(kind, DeltaConcurrentModificationException):
+        return kind(
+            str(winner.get("message")),
+            table=winner.get("table"),
+            winning_version=winner.get("version"),
+            winning_commit=winner.get("commit"),
+        )
+    return TransactionAbortedException(
+        f"Publication {result.publication} was refused: {result.reason or 'nobody says why.'} Nothing of it was published. Clear "
+        "the start tasks with everything downstream.",
+        table=result.anchor,
+    )
+
+
+def own_tables(logs: Sequence[DeltaLog]) -> OpenTable:
+    """Return what opens only these tables."""
+    by_key = {table_key(log): log for log in logs}
+    by_uri = {log.uri: log for log in logs}
+
+    def opened(uri: str) -> DeltaLog | None:
+        return by_uri.get(uri) or by_key.get(uri)
+
+    return opened
+
+
+def _is_open(log: DeltaLog, publication: str) -> bool:
+    snapshot = log.update()
+    return snapshot.version >= 0 and publication in open_intents(snapshot.set_transactions.values())

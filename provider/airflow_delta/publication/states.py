@@ -1,0 +1,95 @@
+"""What the logs say about publications: states, open intents, and the entries that brought them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow_delta.log.actions.decode import CommitFile, DecodedCommit, decode_commit, read_commit_info
+from airflow_delta.publication.records import ANCHOR_TAG, TABLES_TAG, OpenPublication
+from airflow_delta.table.state.find_commit import newest_first
+from airflow_delta.transaction.intents import INTENT_APP, STATE_APP, open_intents
+
+if TYPE_CHECKING:
+    from airflow_delta.log import Snapshot
+    from airflow_delta.log.delta_log import DeltaLog
+
+
+def states_of(snapshot: Snapshot) -> dict[str, int]:
+    """Return the state of each publication on a version of a table (without intents)."""
+    if snapshot.version < 0:
+        return {}
+    found = snapshot.set_transactions
+    return {app_id.removeprefix(STATE_APP): txn.version for app_id, txn in found.items() if app_id.startswith(STATE_APP)}
+
+
+def publication_states(log: DeltaLog) -> dict[str, int]:
+    """Return the state of each publication on the latest version: 0 (an open intent) to 4."""
+    snapshot = log.update()
+    if snapshot.version < 0:
+        return {}
+    return {**dict.fromkeys(open_intents(snapshot.set_transactions.values()), 0), **states_of(snapshot)}
+
+
+def open_publications(log: DeltaLog) -> list[OpenPublication]:
+    """Return the publications whose intent is open on the latest version."""
+    snapshot = log.update()
+    if snapshot.version < 0:
+        return []
+    found = []
+    for publication, txn in open_intents(snapshot.set_transactions.values()).items():
+        tables = publication_tables(log, publication)
+        found.append(
+            OpenPublication(publication=publication, anchor=tables[0] if tables else "", tables=tables, since=txn.last_updated)
+        )
+    return found
+
+
+def publication_tables(log: DeltaLog, publication: str) -> tuple[str, ...]:
+    """Return the URIs of a publication's tables, the anchor first, as a log entry of this table names them.
+
+    Empty if the log holds no entry of the publication, or no longer does.
+    """
+    for _, info in entries_of(log, publication):
+        tags = info.get("tags") or {}
+        try:
+            uris = json.loads(tags.get(TABLES_TAG) or "[]")
+        except ValueError:
+            uris = []
+        if isinstance(uris, list) and uris and uris[0] == tags.get(ANCHOR_TAG):
+            return tuple(str(uri) for uri in uris)
+    return ()
+
+
+def entries_of(log: DeltaLog, publication: str, *, since: int = 0) -> Iterator[tuple[CommitFile, Mapping[str, Any]]]:
+    """Yield the entries of a publication in a log with their ``commitInfo``, newest first, as far back as the log goes."""
+    needle = publication.encode()
+    for file in newest_first(log, since):
+        if needle in file.data:
+            info = read_commit_info(file.version, file.data, table=log.uri) or {}
+            if has_state(log, file, publication):
+                yield file, info
+
+
+def has_state(log: DeltaLog, file: CommitFile, publication: str, state: int | None = None) -> bool:
+    """Tell whether a commit brings a state of a publication, or its intent."""
+    names = (f"{STATE_APP}{publication}", f"{INTENT_APP}{publication}")
+    return any(
+        txn.app_id in names and state in (None, txn.version) for txn in decode_commit(file.version, file.data, table=log.uri).txns
+    )
+
+
+def state_entry(log: DeltaLog, publication: str, state: int, *, since: int = 0) -> DecodedCommit | None:
+    """Return the commit that brought a state; ``None`` if the log does not hold it, or no longer does.
+
+    :param since: the oldest version to look at.
+    """
+    needle = publication.encode()
+    name = f"{STATE_APP}{publication}"
+    for file in newest_first(log, since):
+        if needle in file.data:
+            commit = decode_commit(file.version, file.data, table=log.uri)
+            if any(txn.app_id == name and txn.version == state for txn in commit.txns):
+                return commit
+    return None

@@ -1,0 +1,106 @@
+"""Versions of several tables that belong together: none of them has half of a publication."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.publication.records import PUBLISHED, STANDS, PublicationId, VersionVector, table_mark
+from airflow_delta.publication.states import state_entry, states_of
+
+if TYPE_CHECKING:
+    from airflow_delta.log.delta_log import DeltaLog
+
+logger = logging.getLogger(__name__)
+
+_SHOWN = (PUBLISHED, STANDS)
+
+
+class _Table:
+    """A table of the vector.
+
+    :ivar version: at which it is read.
+    """
+
+    def __init__(self, log: DeltaLog) -> None:
+        snapshot = log.update()
+        self.log = log
+        self.mark = table_mark(log)
+        self.version = self._head = snapshot.version
+        self.states = states_of(snapshot)
+        self._published: dict[str, int] = {}
+
+    def shows(self, publication: str) -> bool:
+        """Tell whether the publication is in the version that is read."""
+        if self.states.get(publication) not in _SHOWN and self.version == self._head:
+            return False
+        if self.version == self._head:
+            return True
+        # Before a cut: in it if its commit is, and was not taken back by then.
+        return self._published_at(publication) <= self.version and not self._undone_by(publication)
+
+    def stands(self, publication: str) -> bool:
+        """Tell whether the publication stays here although others of its tables do not have it."""
+        return self.states.get(publication) == STANDS
+
+    def cut(self, publication: str) -> bool:
+        """Read the version before the publication; ``False`` if the log no longer says which that is."""
+        published = self._published_at(publication)
+        self.version = min(self.version, published - 1) if published >= 0 else self.version
+        return published >= 0
+
+    def _published_at(self, publication: str) -> int:
+        if publication not in self.states or self.states[publication] == 2:
+            return self._head + 1
+        if publication not in self._published:
+            entry = state_entry(self.log, publication, PUBLISHED)
+            self._published[publication] = -1 if entry is None else entry.version  # so old that it has left the log
+        return self._published[publication]
+
+    def _undone_by(self, publication: str) -> bool:
+        if self.states.get(publication) != 3:
+            return False
+        entry = state_entry(self.log, publication, 3)
+        return entry is None or entry.version <= self.version
+
+
+def get_versions(logs: Mapping[str, DeltaLog]) -> VersionVector:
+    """Return the newest versions of tables that have every publication on all of its tables, or on none.
+
+    Reads each table's newest version once, and more only if they disagree. Never waits, never writes.
+
+    :param logs: by any name.
+    """
+    tables = {name: _Table(log) for name, log in logs.items()}
+    members: dict[str, list[str]] = {}
+    for publication in {publication for table in tables.values() for publication in table.states}:
+        try:
+            marks = PublicationId.parse(publication).tables
+        except DeltaIllegalArgumentException:
+            continue
+        found = [name for name, table in tables.items() if table.mark in marks]
+        if len(found) > 1:
+            members[publication] = found
+    held_back: dict[str, tuple[str, ...]] = {}
+    split: dict[str, tuple[str, ...]] = {}
+    again = True
+    while again:
+        again = False
+        for publication, names in sorted(members.items()):
+            shown = [name for name in names if tables[name].shows(publication)]
+            if not 0 < len(shown) < len(names):
+                continue
+            if any(tables[name].stands(publication) for name in names):
+                split[publication] = tuple(shown)
+                continue
+            cuts = [tables[name].cut(publication) for name in shown]
+            if not all(cuts):
+                split[publication] = tuple(shown)
+                continue
+            held_back[publication] = tuple(sorted({*held_back.get(publication, ()), *shown}))
+            again = True
+    for publication, showing in split.items():
+        logger.warning("Publication %s is split: only %s show it.", publication, ", ".join(showing))
+    return VersionVector(versions={name: table.version for name, table in tables.items()}, held_back=held_back, split=split)

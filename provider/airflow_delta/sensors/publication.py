@@ -1,0 +1,145 @@
+"""Wait until several Delta tables show a publication."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from airflow.sdk import BaseSensorOperator, PokeReturnValue, RetryPolicy, conf
+from airflow.sdk.exceptions import AirflowSkipException
+
+from airflow_delta import exceptions
+from airflow_delta.exceptions import DeltaError
+from airflow_delta.hooks.delta import DeltaHook
+from airflow_delta.retry_policies import REFUSALS
+from airflow_delta.tasks.identity import whole_number
+from airflow_delta.triggers.publication import DeltaPublicationTrigger, next_publication, table_names
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_delta.log.delta_log import DeltaLog
+    from airflow_delta.table.observe.watch import Watermark
+
+STATE_KEY = "delta_publication"
+"""Key of the watermark in the task state store."""
+
+
+class DeltaPublicationSensor(BaseSensorOperator):
+    """Wait for a publication that all of some tables took part in, and that all of them show.
+
+    Returns ``publication`` (its id), ``versions`` (by table, as given: versions that belong together and show the publication,
+    for ``DeltaHook.get_df(version=)`` or Spark's ``versionAsOf``) and ``table_uris``. A publication that was refused, taken back
+    or split is passed over. Reads only logs.
+
+    :param tables: URIs, absolute paths, or names below the connection's base path. The tables need not exist yet. (templated)
+    :param delta_conn_id: connection of type ``delta``. (templated)
+    :param after_version: wait for a publication after this version of the first table; -1 includes all. Default: the version when
+        the sensor first looks, which is kept in the task state store. (templated)
+    :param deferrable: wait in the triggerer; default: ``[operators] default_deferrable``.
+
+    The other parameters are those of Airflow's ``BaseSensorOperator``.
+    """
+
+    template_fields: Sequence[str] = ("tables", "delta_conn_id", "after_version")
+    ui_color = "#e6f1f2"
+
+    def __init__(
+        self,
+        *,
+        tables: Sequence[str],
+        delta_conn_id: str = DeltaHook.default_conn_name,
+        after_version: int | str | None = None,
+        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+        retry_policy: RetryPolicy | None = REFUSALS,  # named here, so that partial() finds the default
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(retry_policy=retry_policy, **kwargs)
+        self.tables = tables
+        self.delta_conn_id = delta_conn_id
+        self.after_version = after_version
+        self.deferrable = deferrable
+        self._logs: dict[str, DeltaLog] = {}
+        self._seen: Watermark | None = None
+
+    def execute(self, context: Context) -> Any:
+        """Wait, and return the publication.
+
+        :raises DeltaIllegalArgumentException: if ``tables`` names none, or one twice.
+        :raises VersionNotFoundException: if commits were cleaned up before they were looked at.
+        """
+        if not self.deferrable:
+            return self._finish(super().execute(context))
+        if found := self.poke(context):
+            return self._finish(found.xcom_value)
+        return self._defer()
+
+    def _defer(self) -> NoReturn:
+        self.defer(
+            trigger=DeltaPublicationTrigger(
+                table_names(self.tables),
+                delta_conn_id=self.delta_conn_id,
+                after_version=None if self._seen is None else self._seen.version,
+                table_id=None if self._seen is None else self._seen.table_id,
+                poll_interval=self.poke_interval,
+                single_event=True,
+            ),
+            method_name="execute_complete",
+            timeout=timedelta(seconds=self.timeout),
+        )
+
+    def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:  # noqa: ARG002 - as Airflow calls it
+        """Return the publication that the trigger found, or raise its error."""
+        if event.get("status") == "error":
+            if self.never_fail:
+                raise AirflowSkipException("Skipping due to never_fail is set to True.")
+            kind = getattr(exceptions, str(event.get("error")), DeltaError)
+            raise kind(str(event.get("message")), table=event.get("table"), version=event.get("version"))
+        return self._finish(event["publication"])
+
+    def poke(self, context: Context) -> PokeReturnValue:
+        """Look once."""
+        if not self._logs:
+            hook = DeltaHook(self.delta_conn_id)
+            self._logs = {name: hook.get_log(name) for name in table_names(self.tables)}
+        before = self._seen if self._seen is not None else self._begin(context)
+        found, self._seen = next_publication(self._logs, before)
+        if found is None:
+            if self._seen != before:
+                self._remember(context, self._seen)
+            self.log.info("Waiting for a publication of %s.", ", ".join(self._logs))
+        return PokeReturnValue(is_done=found is not None, xcom_value=found)
+
+    def _begin(self, context: Context) -> Watermark:
+        from airflow_delta.table.observe.watch import Watermark, watermark_now
+
+        store = context.get("task_state_store")
+        stored = None if store is None else store.get(STATE_KEY)
+        if isinstance(stored, dict) and stored.get("waits_for") == self._waits_for():
+            known = Watermark.from_dict(stored)
+            if known is not None:
+                return known
+        given = whole_number("after_version", self.after_version)
+        seen = Watermark(given) if given is not None else watermark_now(next(iter(self._logs.values())))
+        self._remember(context, seen)
+        return seen
+
+    def _remember(self, context: Context, seen: Watermark) -> None:
+        store = context.get("task_state_store")
+        if store is not None:
+            store.set(STATE_KEY, {**seen.to_dict(), "waits_for": self._waits_for()})
+
+    def _waits_for(self) -> dict[str, Any]:
+        """Return what a stored version belongs to."""
+        return {
+            "tables": table_names(self.tables),
+            "delta_conn_id": self.delta_conn_id,
+            "after_version": whole_number("after_version", self.after_version),
+        }
+
+    def _finish(self, found: Any) -> Any:
+        if found is not None:
+            versions = ", ".join(f"version {version} of {name}" for name, version in found["versions"].items())
+            self.log.info("Publication %s is on all tables: %s.", found["publication"], versions)
+        return found

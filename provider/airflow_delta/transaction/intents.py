@@ -1,0 +1,114 @@
+"""Intents: what a publication of several tables leaves in a table's log until it is published there, refused or taken back.
+
+They are ``txn`` actions, so they come with the snapshot that a commit loads anyway. A commit that meets an open one lets that
+publication end first, so that it is never taken back because of us. Other engines do not see them.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from airflow_delta.log.actions.actions import SetTransaction
+
+logger = logging.getLogger(__name__)
+
+INTENT_APP = "airflow.intent/"
+"""Prefix of the application id of an intent; the id of the publication follows."""
+STATE_APP = "airflow.publication/"
+"""Prefix of the application id whose version is the state of a publication on the table."""
+
+PATIENCE = 60.0
+"""Seconds for which an open intent holds up a commit that cannot settle its publication."""
+
+_PREFIXES = (INTENT_APP, STATE_APP)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class IntentRule:
+    """What a commit does about open intents.
+
+    :param own: id of the publication that the commit is part of; its intent is no obstacle.
+    :param patience: seconds after which an open intent is passed over, as other engines do; 0: all are.
+    :param meet: called with the id of a publication whose intent is open, instead of waiting. Returns whether the log should be
+        looked at again; if not, the intent is passed over. Its exceptions end the commit, with nothing written.
+    """
+
+    own: str | None = None
+    patience: float = PATIENCE
+    meet: Callable[[str], bool] | None = None
+
+
+WAIT_FOR_INTENTS = IntentRule()
+IGNORE_INTENTS = IntentRule(patience=0.0)
+
+
+class OpenIntents:
+    """The open intents that one commit meets.
+
+    :param transactions: those of the version that is read.
+    """
+
+    def __init__(self, transactions: Iterable[SetTransaction], rule: IntentRule) -> None:
+        self._rule = rule
+        self._open: dict[str, int | None] = {}
+        self._closed: set[str] = set() if rule.own is None else {rule.own}
+        self._seen: dict[str, float] = {}
+        if rule.patience > 0 or rule.meet is not None:
+            self.note(transactions)
+
+    def note(self, transactions: Iterable[SetTransaction]) -> None:
+        """Take in the transactions of a snapshot, or of a commit after it."""
+        for txn in transactions:
+            if not txn.app_id.startswith(_PREFIXES):
+                continue
+            prefix, _, publication = txn.app_id.partition("/")
+            if f"{prefix}/" == STATE_APP:
+                self._closed.add(publication)
+                self._open.pop(publication, None)
+            elif publication not in self._closed:
+                self._open[publication] = txn.last_updated
+
+    def __bool__(self) -> bool:
+        return bool(self._open) and (self._rule.patience > 0 or self._rule.meet is not None)
+
+    def await_next(self, table: str) -> bool:
+        """Let the next open one end, or a moment pass; return whether there are new commits to look for."""
+        publication, since = next(iter(self._open.items()))
+        if self._rule.meet is not None:
+            if self._rule.meet(publication):
+                return True
+        elif self._is_young(publication, since):
+            first = self._seen.setdefault(publication, time.monotonic())
+            if first == self._seen[publication] and time.monotonic() - first < 0.01:
+                logger.info("Table %s: waiting for publication %s of several tables to end", table, publication)
+            time.sleep(min(0.5, 0.02 + (time.monotonic() - first) / 4))
+            return True
+        else:
+            logger.warning(
+                "Table %s: publication %s has been open for more than %g s; committing without waiting for it. "
+                "`airflow delta settle` ends it.",
+                table,
+                publication,
+                self._rule.patience,
+            )
+        self._closed.add(publication)
+        del self._open[publication]
+        return False
+
+    def _is_young(self, publication: str, since: int | None) -> bool:
+        """Tell whether to wait: by the writer's clock, and by ours, whichever is over first."""
+        waited = time.monotonic() - self._seen.setdefault(publication, time.monotonic())
+        age = waited if since is None else max(waited, time.time() - since / 1000)
+        return age < self._rule.patience
+
+
+def open_intents(transactions: Iterable[SetTransaction]) -> dict[str, SetTransaction]:
+    """Return the intents that are open in a snapshot, by the id of their publication."""
+    found = {txn.app_id: txn for txn in transactions if txn.app_id.startswith(_PREFIXES)}
+    ids = {app_id.removeprefix(INTENT_APP): txn for app_id, txn in found.items() if app_id.startswith(INTENT_APP)}
+    return {publication: txn for publication, txn in ids.items() if f"{STATE_APP}{publication}" not in found}

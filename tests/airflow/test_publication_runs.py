@@ -1,0 +1,380 @@
+"""Commit and abort of a publication of three tables: real tasks, tables and logs, the supervisor's answers from memory.
+
+Killed where, at each put of the publication, and what comes next; handles and reports that were altered in XCom.
+"""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from airflow.sdk import DAG
+from airflow.sdk.execution_time import task_runner
+from deltalake import DeltaTable, write_deltalake
+
+from airflow_delta import delta_publication, delta_transaction, exceptions
+from airflow_delta import publication as engine
+from airflow_delta.hooks.delta import DeltaHook
+from airflow_delta.log import DeltaLog
+from airflow_delta.log.storage.local import LocalStore
+from airflow_delta.operators.audit import DeltaAuditOperator
+from airflow_delta.operators.stage import DeltaStageFilesOperator
+from airflow_delta.tasks.publication import STATE_KEY
+from support.running_tasks import context, kept, pushed
+
+pytestmark = pytest.mark.usefixtures("outside_of_the_task_runner")
+
+NAMES = ("orders", "lines", "totals")
+ANCHOR = "lines"  # of appends, the lowest URI
+PUTS = ["intent", "intent", "published", "published", "published"]
+
+
+class Killed(BaseException):
+    """The process of a task is gone."""
+
+
+class World:
+    """A Dag with one publication of three tables, its tasks run one by one."""
+
+    def __init__(self, lake: Path, *, run_id: str = "a_run", modes=None, **options) -> None:
+        self.lake, self.run_id, self.tries = lake, run_id, 0
+        self.context = None
+        with DAG("a_dag", schedule=None) as self.dag, delta_publication("p", **options) as self.publication:
+            for name in NAMES:
+                with delta_transaction(name, table=str(lake / name)):
+                    stage = DeltaStageFilesOperator(task_id="stage", path="rows", mode=(modes or {}).get(name, "append"))
+                    DeltaAuditOperator(task_id="audit", staged=stage.output, min_rows=1)
+
+    def run(self, name: str, *, states=None, try_number: int = 1, **arguments):
+        """Run a task as Airflow does: a copy of it, its arguments rendered, those that are XComs handed in."""
+        operator = copy.copy(self.dag.get_task(f"p.{name}"))
+        task_runner.SUPERVISOR_COMMS.states = None
+        given = {"dag": self.dag, "states": states, "try_number": try_number, "max_tries": 9}
+        running = self.context = context(operator, run_id=self.run_id, **given)
+        for field in operator.template_fields:
+            value = arguments[field] if field in arguments else operator.render_template(getattr(operator, field), running)
+            setattr(operator, field, value)
+        return operator.execute(running)
+
+    def begin(self) -> list[dict]:
+        return [self.run(f"{name}.start") for name in NAMES]
+
+    def stage(self, handles, values=(1, 2)) -> list[list[dict]]:
+        reports = []
+        for name, handle in zip(NAMES, handles, strict=True):
+            if handle["committed"] is None:
+                directory = Path(handle["stagingPath"]) / "rows"
+                directory.mkdir(parents=True, exist_ok=True)
+                pq.write_table(pa.table({"id": pa.array(values, pa.int64())}), directory / "part-0.parquet")
+            reports.append([self.run(f"{name}.stage", transaction=handle)])
+        return reports
+
+    def commit(self, handles, reports, **more):
+        self.tries += 1
+        return self.run("commit", transactions=handles, staged=reports, try_number=self.tries, **more)
+
+    def abort(self, handles, **more):
+        return self.run("abort", transactions=handles, **more)
+
+    def publish(self, values=(1, 2)):
+        handles = self.begin()
+        return self.commit(handles, self.stage(handles, values))
+
+    def table(self, name: str) -> str:
+        return str(self.lake / name)
+
+    def rows(self) -> dict[str, list[int]]:
+        """What delta-rs reads of each table."""
+        found = {}
+        for name in NAMES:
+            there = DeltaTable.is_deltatable(self.table(name))
+            found[name] = sorted(DeltaTable(self.table(name)).to_pyarrow_table()["id"].to_pylist()) if there else []
+        return found
+
+
+@pytest.fixture
+def world(tmp_path):
+    for name in NAMES:
+        write_deltalake(str(tmp_path / name), pa.table({"id": pa.array([0], pa.int64())}))
+    return World(tmp_path)
+
+
+BEFORE = {name: [0] for name in NAMES}
+SUCCEEDED = {f"p.{name}.{role}": "success" for name in NAMES for role in ("start", "stage", "audit")}
+AFTER = {name: [0, 1, 2] for name in NAMES}
+
+
+@pytest.fixture
+def killed_at(monkeypatch):
+    """Kill the task at its n-th put of a log entry, before or after it."""
+    put = LocalStore.put_if_absent
+
+    def arm(number: int | None, after: bool = False, done=None):
+        count = 0
+
+        def watched(store, path, data, *, durable=True):
+            nonlocal count
+            if "_delta_log/0" not in path or not path.endswith(".json"):
+                return put(store, path, data, durable=durable)
+            count += 1
+            if count == number and not after:
+                raise Killed
+            put(store, path, data, durable=durable)
+            if count == number:
+                raise Killed
+            return None
+
+        monkeypatch.setattr(LocalStore, "put_if_absent", put if number is None else watched)
+
+    return arm
+
+
+def state_of(world: World, name: str) -> dict[str, int]:
+    return engine.publication_states(DeltaLog.for_table(world.table(name)))
+
+
+class TestPublished:
+    def test_all_tables_show_it_once(self, world):
+        result = world.publish()
+        assert world.rows() == AFTER
+        assert (result["outcome"], result["committedBefore"]) == ("published", False)
+        assert {Path(uri).name for uri in result["tables"]} == set(NAMES)
+        for uri, commit in result["tables"].items():
+            assert DeltaTable(uri).history(1)[0]["version"] == commit["version"]
+        assert result["states"] == dict.fromkeys(result["tables"], 1)
+
+    def test_what_airflow_learns(self, world):
+        result = world.publish()
+        note = {"publication": result["publication"], "outcome": "published", "tables": list(result["tables"])}
+        assert kept()[STATE_KEY] == pushed(world.context)[STATE_KEY] == note
+        events = world.context["outlet_events"]
+        outlets = world.dag.get_task("p.commit").outlets
+        versions = {uri: commit["version"] for uri, commit in result["tables"].items()}
+        assert len(outlets) == 3
+        for outlet, name in zip(outlets, NAMES, strict=True):
+            extra = events[outlet].extra
+            assert (extra["table"], extra["version"]) == (world.table(name), versions[world.table(name)])
+            assert (extra["publication"], extra["publication_versions"]) == (result["publication"], versions)
+
+    def test_a_retry_finds_it(self, world):
+        handles = world.begin()
+        reports = world.stage(handles)
+        first = world.commit(handles, reports)
+        again = world.commit(handles, reports)
+        assert again["committedBefore"]
+        assert (again["publication"], again["outcome"]) == (first["publication"], "published")
+        assert world.rows() == AFTER
+
+    def test_cleared_after_it_was_published_it_skips(self, world):
+        world.publish()
+        handles = world.begin()
+        assert all(handle["committed"] for handle in handles)
+        result = world.commit(handles, world.stage(handles))
+        assert (result["outcome"], result["committedBefore"]) == ("published", True)
+        assert world.rows() == AFTER
+
+    def test_new_tables(self, tmp_path):
+        world = World(tmp_path, on_late_conflict="keep")
+        world.publish()
+        assert world.rows() == {name: [1, 2] for name in NAMES}
+
+    def test_abort_after_it_deletes_nothing(self, world):
+        handles = world.begin()
+        world.commit(handles, world.stage(handles))
+        assert world.abort(handles)["outcome"] == "published"
+        assert world.rows() == AFTER
+
+
+class TestNotPublished:
+    def test_a_failed_audit_lets_no_table_through(self, world):
+        handles = world.begin()
+        reports = world.stage(handles)
+        why = r"with 2 other tables, is not published.*p\.lines\.audit \(failed\)"
+        with pytest.raises(exceptions.UpstreamFailedException, match=why):
+            world.commit(handles, reports, states={**SUCCEEDED, "p.lines.audit": "failed"})
+        assert world.rows() == BEFORE
+
+    def test_a_missing_report(self, world):
+        handles = world.begin()
+        reports = world.stage(handles)
+        with pytest.raises(exceptions.MissingStageException):
+            world.commit(handles, [reports[0], [], reports[2]])
+        assert world.rows() == BEFORE
+
+    def test_a_start_task_that_did_not_run(self, world):
+        handles = world.begin()
+        reports = world.stage(handles)
+        with pytest.raises(exceptions.StagingException, match="got no transaction from one of its start tasks"):
+            world.commit([*handles[:2], None], reports)
+        states = {**SUCCEEDED, "p.totals.start": "failed", "p.commit": "upstream_failed"}
+        assert world.abort([*handles[:2], None], states=states)["outcome"] == "refused"
+        assert world.rows() == BEFORE
+
+    def test_abort_before_the_commit(self, world):
+        handles = world.begin()
+        reports = world.stage(handles)
+        states = {"p.commit": "upstream_failed", "p.lines.stage": "failed"}
+        assert world.abort(handles, states=states)["outcome"] == "refused"
+        assert world.rows() == BEFORE
+        with pytest.raises(exceptions.TransactionAbortedException):
+            world.commit(handles, reports)
+        assert world.rows() == BEFORE
+
+    def test_abort_fails_if_the_commit_was_marked_as_success(self, world):
+        handles = world.begin()
+        world.stage(handles)
+        with pytest.raises(exceptions.TransactionAbortedException, match="its commit was marked as success by hand"):
+            world.abort(handles, states={**SUCCEEDED, "p.commit": "success"})
+        assert world.rows() == BEFORE
+
+    def test_abort_fails_if_the_run_was_marked_as_failed(self, world):
+        handles = world.begin()
+        world.stage(handles)
+        with pytest.raises(exceptions.TransactionAbortedException, match=r"although p\.lines\.stage failed"):
+            world.abort(handles, states={**SUCCEEDED, "p.lines.stage": "failed", "p.commit": "skipped"})
+
+    def test_nothing_to_abort(self, world):
+        assert world.abort([None, None, None]) is None
+
+    def test_a_conflict_refuses_all_and_a_clear_publishes(self, tmp_path):
+        for name in NAMES:
+            write_deltalake(str(tmp_path / name), pa.table({"id": pa.array([0], pa.int64())}))
+        world = World(tmp_path, modes={"totals": "overwrite"})
+        handles = world.begin()
+        reports = world.stage(handles)
+        write_deltalake(world.table("totals"), pa.table({"id": pa.array([7], pa.int64())}), mode="append")
+        with pytest.raises(exceptions.DeltaConcurrentModificationException):
+            world.commit(handles, reports)
+        assert world.rows() == {**BEFORE, "totals": [0, 7]}
+        assert kept()[STATE_KEY]["outcome"] == "refused"
+        world.abort(handles, states={"p.commit": "failed"})
+        assert world.publish()["outcome"] == "published"
+        assert world.rows() == {**AFTER, "totals": [1, 2]}
+
+
+class TestKilled:
+    @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+    @pytest.mark.parametrize("number", range(1, len(PUTS) + 1))
+    def test_the_retry_publishes_once(self, world, killed_at, number, after):
+        handles = world.begin()
+        reports = world.stage(handles)
+        killed_at(number, after)
+        with pytest.raises(Killed):
+            world.commit(handles, reports)
+        killed_at(None)
+        # Who reads a consistent set sees all of it or nothing, whatever is public by now.
+        names = {world.table(name): name for name in NAMES}
+        versions = DeltaHook().get_versions(list(names))
+        assert len({len(DeltaTable(table, version=version).to_pyarrow_table()) for table, version in versions.items()}) == 1
+        result = world.commit(handles, reports)
+        assert result["outcome"] == "published"
+        assert world.rows() == AFTER
+        assert DeltaHook().get_versions(list(names)) == {table: commit["version"] for table, commit in result["tables"].items()}
+
+    @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+    @pytest.mark.parametrize("number", range(1, len(PUTS) + 1))
+    def test_abort_goes_by_the_decision(self, world, killed_at, number, after):
+        handles = world.begin()
+        reports = world.stage(handles)
+        killed_at(number, after)
+        with pytest.raises(Killed):
+            world.commit(handles, reports)
+        killed_at(None)
+        decided = (number, after) >= (3, True)
+        outcome = world.abort(handles, states={"p.commit": "failed"})["outcome"]
+        assert outcome == ("published" if decided else "refused")
+        assert world.rows() == (AFTER if decided else BEFORE)
+
+    def test_a_clear_of_everything_a_day_later(self, world, killed_at):
+        handles = world.begin()
+        killed_at(4)
+        with pytest.raises(Killed):
+            world.commit(handles, world.stage(handles))
+        killed_at(None)
+        handles = world.begin()  # settles what is open, or is settled by the commit
+        result = world.commit(handles, world.stage(handles))
+        assert result["outcome"] == "published"
+        assert world.rows() == AFTER
+
+    def test_settled_by_a_reader_that_asks_for_it(self, world, killed_at):
+        handles = world.begin()
+        killed_at(4)
+        with pytest.raises(Killed):
+            world.commit(handles, world.stage(handles))
+        killed_at(None)
+        tables = [world.table(name) for name in NAMES]
+        assert DeltaHook().get_versions(tables[:1]) != DeltaHook().get_versions(tables), "of one table there is no half"
+        DeltaHook().get_versions(tables, settle=True)
+        assert world.rows() == AFTER
+
+
+class TestLateConflict:
+    def foreign(self, world, killed_at, number, name):
+        """Have another writer overwrite a table right before a put of the publication."""
+        handles = world.begin()
+        reports = world.stage(handles)
+        killed_at(number)
+        with pytest.raises(Killed):
+            world.commit(handles, reports)
+        killed_at(None)
+        write_deltalake(
+            world.table(name),
+            pa.table({"id": pa.array([7], pa.int64()), "more": pa.array([1])}),
+            mode="append",
+            schema_mode="merge",
+        )
+        return handles, reports
+
+    def test_undone_then_a_clear_publishes(self, world, killed_at):
+        handles, reports = self.foreign(world, killed_at, 5, "totals")
+        last = engine.publication_tables(DeltaLog.for_table(world.table(ANCHOR)), next(iter(state_of(world, ANCHOR))))[-1]
+        if Path(last).name != "totals":
+            pytest.fail(f"the last table is {last}")
+        with pytest.raises(exceptions.PublicationUndoneException, match="totals"):
+            world.commit(handles, reports)
+        assert kept()[STATE_KEY]["outcome"] == "undone"
+        assert world.rows() == {**BEFORE, "totals": [0, 7]}
+        world.abort(handles, states={"p.commit": "failed"})
+        result = world.publish()
+        assert result["outcome"] == "published"
+        assert world.rows() == {**AFTER, "totals": [0, 1, 2, 7]}
+
+
+class TestAltered:
+    """XCom is not believed: each handle and each report is checked against its own start task."""
+
+    def refused(self, world, handles, reports, error=exceptions.HandleMismatchException):
+        with pytest.raises(error):
+            world.commit(handles, reports)
+        assert world.rows() == BEFORE
+
+    def test_handles_of_other_tables_in_other_places(self, world):
+        handles = world.begin()
+        reports = world.stage(handles)
+        self.refused(world, handles[::-1], reports[::-1])
+        with pytest.raises(exceptions.HandleMismatchException):
+            world.abort(handles[::-1])
+
+    @pytest.mark.parametrize(
+        "field", [{"table": "/elsewhere"}, {"readVersion": -1}, {"appId": "another"}, {"configuration": {"a": "b"}}], ids=str
+    )
+    def test_a_field_of_one_handle(self, world, field):
+        handles = world.begin()
+        reports = world.stage(handles)
+        altered = [handles[0], {**handles[1], **field}, handles[2]]
+        self.refused(world, altered, reports, exceptions.DeltaError)
+
+    def test_a_handle_too_few(self, world):
+        handles = world.begin()
+        reports = world.stage(handles)
+        self.refused(world, handles[:2], reports[:2], exceptions.DeltaIllegalArgumentException)
+
+    def test_a_report_of_a_stage_of_another_table(self, world):
+        handles = world.begin()
+        reports = world.stage(handles)
+        forged = {**reports[0][0], "taskId": "p.lines.stage", "stage": reports[1][0]["stage"]}
+        self.refused(world, handles, [[forged], *reports[1:]])
+        self.refused(world, handles, [reports[1], *reports[1:]], exceptions.StagingException)

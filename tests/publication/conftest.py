@@ -1,0 +1,32 @@
+"""Tables of a lake for the tests of publications."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from publication.lake import Table
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Callable[[str], Table]:
+    """Return a table of the lake by its name."""
+    return lambda name: Table(tmp_path / name)
+
+
+@pytest.fixture
+def orders(table: Callable[[str], Table]) -> Table:
+    """A table with three rows of partition ``a``."""
+    found = table("orders")
+    found.create([1, 2, 3])
+    return found
+
+
+@pytest.fixture
+def lines(table: Callable[[str], Table]) -> Table:
+    """A table with three rows of partition ``a``."""
+    found = table("lines")
+    found.create([10, 20, 30])
+    return found

@@ -1,0 +1,128 @@
+"""Several small tables, transactions on them step by step, and delta-rs as the engine that knows nothing of publications."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pyarrow as pa
+
+from airflow_delta.contract.files import new_attempt
+from airflow_delta.contract.payloads import CommitResult, StagedWrite, TransactionHandle
+from airflow_delta.log import DeltaLog
+from airflow_delta.publication import Member, PublicationOptions, PublicationResult, publish_tables
+from airflow_delta.table.arrow.stage_rows import stage_arrow
+from airflow_delta.table.commit.publish import publish
+from airflow_delta.table.stage.stage_view import open_stage
+from airflow_delta.table.stage.write.collect import collect_stage
+from airflow_delta.table.stage.write.plan import plan_stage
+from airflow_delta.table.start.begin import begin
+
+SCHEMA = pa.schema([("part", pa.string()), ("id", pa.int64())])
+
+
+class KilledError(BaseException):
+    """The worker was killed."""
+
+
+def rows(ids: Iterable[int], part: str = "a") -> pa.Table:
+    return pa.table({"part": [part for _ in ids], "id": list(ids)}, SCHEMA)
+
+
+class Table:
+    """A table of the lake; every step opens its log anew, as every task does."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.uri = str(path)
+
+    def log(self) -> DeltaLog:
+        return DeltaLog.for_table(self.uri)
+
+    # -- other engines ---------------------------------------------------------------------------------------------------------
+
+    def create(self, ids: Iterable[int] = (), part: str = "a", **options: Any) -> None:
+        deltalake.write_deltalake(self.uri, rows(list(ids), part), partition_by=["part"], **options)
+
+    def append(self, ids: Iterable[int], part: str = "a") -> int:
+        deltalake.write_deltalake(self.uri, rows(list(ids), part), mode="append")
+        return deltalake.DeltaTable(self.uri).version()
+
+    def delete(self, predicate: str) -> None:
+        deltalake.DeltaTable(self.uri).delete(predicate)
+
+    def overwrite(self, ids: Iterable[int]) -> None:
+        deltalake.write_deltalake(self.uri, rows(list(ids)), mode="overwrite")
+
+    def add_property(self) -> None:
+        deltalake.DeltaTable(self.uri).alter.set_table_properties({"delta.logRetentionDuration": "interval 40 days"})
+
+    def ids(self, version: int | None = None) -> list[int]:
+        """Return the ids, as delta-rs reads them."""
+        table = deltalake.DeltaTable(self.uri, version=version)
+        return sorted(table.to_pyarrow_table().column("id").to_pylist())
+
+    # -- our transactions ------------------------------------------------------------------------------------------------------
+
+    def begin(self, key: str, **options: Any) -> TransactionHandle:
+        handle = begin(self.log(), transaction_key=key, **{"partition_by": ["part"], **options})
+        return TransactionHandle.from_dict(json.loads(json.dumps(handle.to_dict())))
+
+    def stage(
+        self, handle: TransactionHandle, ids: Iterable[int], *, part: str = "a", replaces: str | None = None, **options: Any
+    ) -> StagedWrite:
+        """Stage rows.
+
+        :param replaces: predicate of the rows that they replace; default: none.
+        """
+        view = open_stage(self.log(), handle, task_id="stage", attempt=new_attempt())
+        if replaces is not None:
+            options |= {"mode": "overwrite", "replace_where": replaces}
+        request = plan_stage(view, **options)
+        report = stage_arrow(self.log(), rows(list(ids), part), request)
+        staged = collect_stage(view, request, report)
+        return StagedWrite.from_dict(json.loads(json.dumps(staged.to_dict())))
+
+    def member(self, key: str, ids: Iterable[int], *, begin: Mapping[str, Any] | None = None, **options: Any) -> Member:
+        """Begin a transaction and stage rows."""
+        handle = self.begin(key, **(begin or {}))
+        staged = [] if handle.committed is not None else [self.stage(handle, ids, **options)]
+        return Member(log=self.log(), handle=handle, staged=staged)
+
+    def publish(self, key: str, ids: Iterable[int], **options: Any) -> CommitResult:
+        """Publish rows on this table alone."""
+        member = self.member(key, ids, **options)
+        return publish(member.log, member.handle, member.staged, attempt=new_attempt())
+
+    def entries(self) -> list[dict[str, Any]]:
+        """Return the log, oldest first: version, operation, state and publication of each commit."""
+        found = []
+        for file in sorted((self.path / "_delta_log").glob("0*.json")):
+            lines = [json.loads(line) for line in file.read_text().splitlines()]
+            info = next((line["commitInfo"] for line in lines if "commitInfo" in line), {})
+            tags = info.get("tags") or {}
+            entry = {"version": int(file.stem), "operation": info.get("operation"), "lines": lines}
+            found.append({**entry, "state": tags.get("airflow.publicationState"), "publication": tags.get("airflow.publication")})
+        return found
+
+    def states(self) -> list[str]:
+        """Return the states that the log has, oldest first."""
+        return [entry["state"] for entry in self.entries() if entry["state"] is not None]
+
+
+def again(member: Member) -> Member:
+    """Return the member as the next try of its task has it."""
+    return replace(member, log=DeltaLog.for_table(member.log.uri))
+
+
+def publish_all(members: Sequence[Member], **options: Any) -> PublicationResult:
+    """Publish as one try of a commit task does; the result goes through JSON."""
+    opened = options.pop("open_table", DeltaLog.for_table)
+    chosen = PublicationOptions(**{"patience": 0.0, **options})
+    result = publish_tables([again(member) for member in members], attempt=new_attempt(), options=chosen, open_table=opened)
+    json.dumps(result.to_dict())
+    return result
