@@ -7,7 +7,7 @@ apart without parsing messages. Credentials in URLs are masked in all messages. 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from airflow_delta.masking import masked
 
@@ -31,6 +31,25 @@ class DeltaError(Exception):
 
     def __str__(self) -> str:
         return f"[{self.error_class}] {self.message}"
+
+
+ErrorT = TypeVar("ErrorT", bound=DeltaError)
+
+
+class Subject:
+    """What errors are about: a table, at the version that was read."""
+
+    __slots__ = ()
+
+    table: str
+    read_version: int
+
+    def error(self, kind: type[ErrorT], message: str, **more: Any) -> ErrorT:
+        """Return an error about this table and version.
+
+        :param more: further arguments of that kind of error.
+        """
+        return kind(message, table=self.table, version=self.read_version, **more)
 
 
 # -- invalid requests ---------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ import pytest
 from airflow.sdk import BaseOperator, RetryAction
 
 from airflow_delta import exceptions
+from airflow_delta.contract.payloads import TransactionHandle
 from airflow_delta.operators.stage import DeltaStageFilesOperator, DeltaStageSparkSubmitOperator
 from airflow_delta.operators.transaction import (
     FINAL_ERRORS,
@@ -250,7 +251,9 @@ def test_tasks_are_asked_about_in_few_questions_that_fit_into_a_url():
 def test_expected_stages(reported, instances, message):
     operator = commit({}, [])
     operator.task_group = None
-    handle = SimpleNamespace(transaction_id="t", table="/lake/t", read_version=3)
+    handle = TransactionHandle(
+        transaction_id="t", table="/lake/t", read_version=3, staging_path="/lake/t/_s", app_id="a", txn_version=1
+    )
     staged = [SimpleNamespace(task_id=task_id, map_index=index) for task_id, index in reported]
 
     def check():

@@ -18,10 +18,16 @@ from airflow_delta.contract.files import (
     unsealed,
     verify_manifest,
 )
-from airflow_delta.contract.payloads import DeclaredReads, StagedWrite
+from airflow_delta.contract.payloads import DeclaredReads, StagedWrite, TransactionHandle
 from airflow_delta.contract.schema import WIDEN, keeps_values, may_widen, store_assignment, written_schema
 from airflow_delta.contract.sql_types import WIDENS, cast_of
-from airflow_delta.exceptions import ContractVersionException, ManifestException, SchemaMismatchException, StagingException
+from airflow_delta.exceptions import (
+    ContractVersionException,
+    ManifestException,
+    SchemaMismatchException,
+    StageConflictException,
+    StagingException,
+)
 from airflow_delta.log.features import schema_merge as type_widening
 from airflow_delta.log.features.schema_merge import merge_schema, widens
 from airflow_delta.log.schema.types import parse_type
@@ -29,6 +35,14 @@ from airflow_delta.log.schema.types import parse_type
 
 def payload(**changes):
     return StagedWrite(transaction_id="t", stage="s", task_id="s", attempt="1-a", mode="append", schema_string="{}", **changes)
+
+
+def test_an_error_about_a_handle_names_table_and_version():
+    handle = TransactionHandle(
+        transaction_id="t", table="s3://lake/t", read_version=7, staging_path="s3://lake/t/_s", app_id="a", txn_version=1
+    )
+    error = handle.error(StageConflictException, "They overlap.")
+    assert (type(error), error.message, error.table, error.version) == (StageConflictException, "They overlap.", "s3://lake/t", 7)
 
 
 def test_a_payload_survives_json():

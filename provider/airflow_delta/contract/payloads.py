@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, Self
 
-from airflow_delta.exceptions import ContractVersionException, StagingException
+from airflow_delta.exceptions import ContractVersionException, StagingException, Subject
 
 CONTRACT = 1
 """Version of this contract. A payload of another version is refused."""
@@ -144,8 +144,11 @@ class CommitResult(Payload):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TransactionHandle(Payload):
+class TransactionHandle(Payload, Subject):
     """One execution of the start task: the version read, and where to stage. Holds no secrets.
+
+    What it says of the table itself (schema, partitioning, properties, features) is for people. Tasks take it from the log at the
+    version read, and of a table that does not exist from the Dag file.
 
     :param transaction_id: UUID of this execution of start; also ``commitInfo.txnId`` of the commit.
     :param table: URI of the table.
@@ -226,7 +229,7 @@ class ScanFile(Payload):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ScanPlan(Payload):
+class ScanPlan(Payload, Subject):
     """The files of the table at the version read, after partition pruning and data skipping.
 
     :param schema_string: Spark's JSON form of the table's schema at that version.

@@ -54,11 +54,10 @@ def absent_identities(data: Json, request: StageRequest) -> tuple[IdentityRule, 
         if identity.column.lower() not in given:
             absent.append(identity)
         elif not identity.explicit:
-            raise IdentityInsertException(
+            raise request.error(
+                IdentityInsertException,
                 f"Column {identity.column} of table {request.table} is GENERATED ALWAYS AS IDENTITY: only the table assigns its "
                 "values. Drop it from the DataFrame.",
-                table=request.table,
-                version=request.read_version,
             )
     return tuple(absent)
 

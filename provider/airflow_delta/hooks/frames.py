@@ -91,7 +91,7 @@ def read_changes_with_spark(
 
     session = _active_session(spark, log.uri)
     plan = plan_changes(log, **versions)
-    schema = TableDefinition.of_rows(change_schema(plan.schema_string)).schema
+    schema = TableDefinition.of_rows(change_schema(TableDefinition.of_rows(plan.schema_string))).schema
     wanted = wanted_fields(log, plan.ending_version, schema, columns)
     df = read_change_plan(session, plan)
     if where is not None:

@@ -154,13 +154,12 @@ class DeltaAuditOperator(DeltaOperator):
             return value
         if self.do_xcom_push:
             context["ti"].xcom_push(key=BaseXCom.XCOM_RETURN_KEY, value=value)
-        raise DeltaAuditFailedException(
+        raise handle.error(
+            DeltaAuditFailedException,
             f"Transaction {handle.transaction_id} on table {handle.table} ({read_version_name(handle.read_version)}) failed its "
             f"audit: {'; '.join(f'{check.name}: {check.message}' for check in report.failed)}. Nothing is published. Clear the "
             "start task to stage again in a new transaction.",
             failed=tuple(check.name for check in report.failed),
-            table=handle.table,
-            version=handle.read_version,
         )
 
     def _audit(self, log: DeltaLog, handle: TransactionHandle, context: Context) -> AuditReport:

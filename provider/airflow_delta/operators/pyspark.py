@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-import json
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
@@ -84,14 +83,14 @@ class TableReader(StageReadRecorder):
         :param predicate: Spark SQL predicate.
         :raises DeltaTableNotFoundException: if the table does not exist and the start task was given no schema.
         """
-        schema = self._stage.target.schema_string
-        if self._stage.exists or schema is None:
+        target = self._stage.target
+        if self._stage.exists or not target.is_known:
             rows = self(predicate)
         else:
             from pyspark.sql.types import StructType
 
             self.note(None)
-            rows = self._spark.createDataFrame([], StructType.fromJson(json.loads(schema)))
+            rows = self._spark.createDataFrame([], StructType.fromJson(target.struct))
         rows.createOrReplaceTempView(name)
 
 

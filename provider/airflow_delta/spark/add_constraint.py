@@ -39,19 +39,17 @@ def run(spark: SparkSession, request: StageRequest) -> StageReport:
     where = f"{request.table} version {request.read_version}"
     for (name, text), count in zip(constraints.items(), counts, strict=False):
         if count:
-            raise ConstraintViolationException(
+            raise request.error(
+                ConstraintViolationException,
                 f"{count} rows of table {where} violate the new CHECK constraint {name} ({text}): it is false or null for them "
                 "(DELTA_NEW_CHECK_CONSTRAINT_VIOLATION). Change or delete them first.",
-                table=request.table,
-                version=request.read_version,
             )
     for path, count in zip(not_null, counts[len(broken) :], strict=True):
         if count:
-            raise InvariantViolationException(
+            raise request.error(
+                InvariantViolationException,
                 f"{count} rows of table {where} have no value in column {'.'.join(path)}, which is to be NOT NULL "
                 "(DELTA_NEW_NOT_NULL_VIOLATION). Set a value in them, or delete them.",
-                table=request.table,
-                version=request.read_version,
             )
     return StageReport(transaction_id=request.transaction_id, stage=request.stage, attempt=request.attempt)
 
@@ -64,18 +62,16 @@ def _breaks(rows: DataFrame, name: str, text: str, request: StageRequest) -> Col
     try:
         found = rows.select(spark_value(text)).schema[0].dataType
     except AnalysisException as error:
-        raise DeltaAnalysisException(
+        raise request.error(
+            DeltaAnalysisException,
             f"The constraint {name} ({text}) cannot be checked for table {request.table} version {request.read_version}: "
             f"{str(error).splitlines()[0]}",
-            table=request.table,
-            version=request.read_version,
         ) from error
     if not isinstance(found, BooleanType):
-        raise DeltaAnalysisException(
+        raise request.error(
+            DeltaAnalysisException,
             f"The constraint {name} ({text}) is not a condition, but of type {found.simpleString()} "
             "(DELTA_NON_BOOLEAN_CHECK_CONSTRAINT)",
-            table=request.table,
-            version=request.read_version,
         )
     return ~sf.coalesce(spark_value(text), sf.lit(False))
 

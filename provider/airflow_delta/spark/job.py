@@ -158,12 +158,11 @@ class DeltaStage:
         :raises DeltaIllegalStateException: if the task did not plan a scan.
         """
         if self.request.scan is None:
-            raise DeltaIllegalStateException(
+            raise self.request.error(
+                DeltaIllegalStateException,
                 f"The stage {self.request.task_id} was submitted without a scan of table {self.request.table}. Set "
                 "read=True, or "
                 "read=<predicate>, on the task that submits it.",
-                table=self.request.table,
-                version=self.request.read_version,
             )
         return read_scan_plan(self.spark, self.request.scan)
 

@@ -189,12 +189,11 @@ class _Merge:
         if harmless or not self._duplicates:
             return
         request = self.work.request
-        raise DeltaUnsupportedOperationException(
+        raise request.error(
+            DeltaUnsupportedOperationException,
             f"MERGE into table {request.table} version {request.read_version}: several source rows match one row of the "
             f"table ({pairs} matches of {rows} rows, ON {self._condition}), so it is ambiguous which to use "
             "(DELTA_MULTIPLE_SOURCE_ROW_MATCHING_TARGET_ROW_IN_MERGE). Make the source unique in the columns of the condition.",
-            table=request.table,
-            version=request.read_version,
         )
 
     def _note_rows(self, found: Sequence[tuple[int, ...]]) -> None:

@@ -229,11 +229,10 @@ class MergeClauses:
             elif folded not in computed and not request.merge_schema:
                 absent.append(field["name"])
         if absent:
-            raise SchemaMismatchException(
+            raise request.error(
+                SchemaMismatchException,
                 f"MERGE into table {request.table}: {clause} * needs the columns {', '.join(absent)}, which the source lacks; it "
                 f"has {', '.join(field['name'] for field in self._source.schema['fields'])}. Add them, or name columns to set.",
-                table=request.table,
-                version=request.read_version,
             )
         self._check_types(values, clause)
         return values
@@ -250,11 +249,10 @@ class MergeClauses:
     def _check_identity(self, clause: MergeClause, folded: str) -> None:
         for rule in self._work.request.rules.identities:
             if rule.column.lower() == folded and (clause.action == UPDATE or not rule.explicit):
-                raise IdentityInsertException(
+                raise self._work.request.error(
+                    IdentityInsertException,
                     f"MERGE into table {self._work.request.table}: {clause} * would set the identity column {rule.column}. Drop "
                     "it from the source, or name the columns to set.",
-                    table=self._work.request.table,
-                    version=self._work.request.read_version,
                 )
 
     def _check_types(self, values: dict[str, tuple[Column, Type]], clause: MergeClause) -> None:
@@ -265,11 +263,10 @@ class MergeClauses:
         fields = [field for field in self._work.target["fields"] if field["name"].lower() in values]
         for field in fields if not self._work.request.merge_schema else ():
             if absent := absent_fields(values[field["name"].lower()][1], field["type"]):
-                raise SchemaMismatchException(
+                raise self._work.request.error(
+                    SchemaMismatchException,
                     f"MERGE into table {self._work.request.table}: what {clause} sets {field['name']} to lacks the fields "
                     f"{', '.join(absent)}. Add them, or pass merge_schema=True.",
-                    table=self._work.request.table,
-                    version=self._work.request.read_version,
                 )
         data = [{"name": f["name"], "type": values[f["name"].lower()][1], "nullable": True, "metadata": {}} for f in fields]
         written_schema(
@@ -332,8 +329,4 @@ class MergeClauses:
 
     def _refused(self, what: str) -> DeltaAnalysisException:
         request = self._work.request
-        return DeltaAnalysisException(
-            f"MERGE into table {request.table} version {request.read_version}: {what}",
-            table=request.table,
-            version=request.read_version,
-        )
+        return request.error(DeltaAnalysisException, f"MERGE into table {request.table} version {request.read_version}: {what}")

@@ -58,11 +58,10 @@ class MergeSource:
         self._work = work
         names = [field["name"].lower() for field in self.schema["fields"]]
         if twice := [name for name in names if names.count(name) > 1]:
-            raise SchemaMismatchException(
+            raise work.request.error(
+                SchemaMismatchException,
                 f"The source of the MERGE into {work.request.table} has the column {twice[0]} twice (names are "
                 "case-insensitive). Select or rename its columns.",
-                table=work.request.table,
-                version=work.request.read_version,
             )
         self.rows = self._written(source).alias(alias)
         self._keys = [key for key in keys if self._is_comparable(key)]

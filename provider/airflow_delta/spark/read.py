@@ -314,11 +314,10 @@ def _words(spark: SparkSession, plan: ScanPlan, files: Sequence[ScanFile]) -> Da
     for file in files:
         vector = file.deletion_vector
         if vector is None or vector.words is None:
-            raise StagingException(
+            raise plan.error(
+                StagingException,
                 f"The scan plan of table {plan.table} says that rows of {file.path} are deleted, but not which. Clear the start "
                 "task.",
-                table=plan.table,
-                version=plan.read_version,
             )
         first = vector.number << WORD_BITS
         data = zlib.decompress(base64.b64decode(vector.words))

@@ -110,11 +110,10 @@ def _stored(work: RewriteAttempt, expression: str, given: Type, target: Type, pa
 
     kinds = ["atomic" if isinstance(kind, str) else kind["type"] for kind in (given, target)]
     if given != "void" and kinds[0] != kinds[1]:
-        raise SchemaMismatchException(
+        raise work.request.error(
+            SchemaMismatchException,
             f"Column {path} of table {work.request.table} has the type {type_name(target)}, the value {expression!r} the type "
             f"{type_name(given)}. Cast it.",
-            table=work.request.table,
-            version=work.request.read_version,
         )
     column = spark_value(expression)
     if given == "void" or same_type(given, target):

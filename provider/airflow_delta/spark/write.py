@@ -92,12 +92,11 @@ def check_read_back(written: int, found: int, path: str, request: StageRequest) 
     :raises StagedFileException: if they cannot.
     """
     if written != found:
-        raise StagedFileException(
+        raise request.error(
+            StagedFileException,
             f"Spark wrote {written} rows to {path} and reads {found} there (stage {request.stage} of table {request.table} "
             f"version {request.read_version}). Driver and executors must see the same files: the table cannot be on disks that "
             "only one machine sees. Nothing was committed.",
-            table=request.table,
-            version=request.read_version,
         )
 
 

@@ -367,13 +367,12 @@ def check_upstream(commit: BaseOperator, context: Context, handle: TransactionHa
         )
         return
     with_others = f", with {len(others)} other tables," if others else ""
-    raise UpstreamFailedException(
+    raise handle.error(
+        UpstreamFailedException,
         f"Transaction {handle.transaction_id} on table {handle.table} ({read_version_name(handle.read_version)}){with_others} is "
         f"not published: between start and commit, not every task has succeeded: {listed}. See why, then clear the start task "
         f"with everything downstream. If a failure of these tasks is not to stop the commit, name trigger_rule='all_done' on "
         f"{commit.task_id!r} itself (commit_kwargs of its group); default_args do not decide that.",
-        table=handle.table,
-        version=handle.read_version,
     )
 
 

@@ -192,12 +192,11 @@ class Unpublished:
 
     def error(self, handle: TransactionHandle) -> TransactionAbortedException:
         """Return the error of an abort that lets the run fail."""
-        return TransactionAbortedException(
+        return handle.error(
+            TransactionAbortedException,
             f"Transaction {handle.transaction_id} on table {handle.table} ({read_version_name(handle.read_version)}) was "
             f"aborted, and nothing of it is published: {self.why}; {self.rows}. This task fails so that the run does not end as "
             "success. Clear the start task with everything downstream to publish the run.",
-            table=handle.table,
-            version=handle.read_version,
         )
 
 

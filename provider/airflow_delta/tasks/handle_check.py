@@ -122,24 +122,22 @@ def check_mark(handle: TransactionHandle, write: StagedWrite) -> None:
     """
     if write.transaction_id != handle.transaction_id or write.attempt.endswith(f"-{definition_mark(handle)}"):
         return
-    raise HandleMismatchException(
+    raise handle.error(
+        HandleMismatchException,
         f"The attempt {write.attempt} of stage {write.stage} did not check its rows for table {handle.table} "
         f"({read_version_name(handle.read_version)}) as this task knows it: another version, columns or properties were in its "
         "handle. Nothing was written. If the stage ran in an earlier release, clear the start task. Otherwise an XCom was "
         "altered.",
-        table=handle.table,
-        version=handle.read_version,
     )
 
 
 def _refused(handle: TransactionHandle, operator: Any, why: str) -> HandleMismatchException:
-    return HandleMismatchException(
+    return handle.error(
+        HandleMismatchException,
         f"The task {operator.task_id!r} got transaction {handle.transaction_id} on table {handle.table} "
         f"({read_version_name(handle.read_version)}), which does not match the Dag file: {why}. Nothing was written or deleted. "
         "If the Dag changed after the start task ran, or that ran in an earlier release, clear the start task. Otherwise its "
         "XCom was altered.",
-        table=handle.table,
-        version=handle.read_version,
     )
 
 

@@ -93,11 +93,10 @@ class DeltaTableOperator(StageOperator):
         super().open(work, context)
         own, handle = OwnTransaction.of(self), work.handle
         if own.table and (other := own.log(work.delta_conn_id or handle.delta_conn_id).uri) != handle.table:
-            raise DeltaIllegalArgumentException(
+            raise handle.error(
+                DeltaIllegalArgumentException,
                 f"The task {self.task_id!r} names the table {other}, but its transaction is one of {handle.table}. Leave table= "
                 "out, or move the task out of the transaction.",
-                table=handle.table,
-                version=handle.read_version,
             )
 
     def run_alone(self, work: StageWork, context: Context) -> Any:

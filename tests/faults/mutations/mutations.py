@@ -68,7 +68,7 @@ WITHOUT = "not spark and not s3 and not slow"
 
 _NAMES = re.compile(r"(table|version)=[\w.]+,?|\)")
 _MESSAGE = re.compile(r"(self\.|stage\.)?log(ger)?\.(debug|info|warning|error|exception)\(|_?log(ger)?\.")
-_RAISE = re.compile(r"raise \w+\(")
+_RAISE = re.compile(r"raise [\w.]+\(")
 _TEXT = re.compile(r"[rbfu]*\"(?:[^\"\\]|\\.)*\"|[rbfu]*'(?:[^'\\]|\\.)*'")
 
 

@@ -59,11 +59,10 @@ def row_checks(request: StageRequest, target: Json, schema: StructType) -> list[
 
 def needs_spark(request: StageRequest, why: str) -> DeltaUnsupportedOperationException:
     """Return the error of a write that only Spark can do."""
-    return DeltaUnsupportedOperationException(
+    return request.error(
+        DeltaUnsupportedOperationException,
         f"Stage {request.stage} cannot write without Spark: table {request.table} version {request.read_version} {why}. Use "
         'engine="spark".',
-        table=request.table,
-        version=request.read_version,
     )
 
 

@@ -184,11 +184,10 @@ def _literal(name: str, text: str, schema: StructType) -> Any:
 
 
 def _refusal(name: str, expression: str, request: StageRequest) -> DeltaUnsupportedOperationException:
-    return DeltaUnsupportedOperationException(
+    return request.error(
+        DeltaUnsupportedOperationException,
         f"Column {name} of table {request.table} version {request.read_version} has the default {expression}, which only Spark "
         f'computes. Add the column to the rows, or use engine="spark".',
-        table=request.table,
-        version=request.read_version,
     )
 
 
@@ -214,11 +213,10 @@ class Counter:
         try:
             return array(values, pa.int64())
         except OverflowError as error:
-            raise IdentityInsertException(
+            raise self._request.error(
+                IdentityInsertException,
                 f"The identity column {self._rule.column} has run out of 64-bit values"
                 f"{refused_rows(self._request.table, self._request.read_version)}",
-                table=self._request.table,
-                version=self._request.read_version,
             ) from error
 
 
@@ -347,11 +345,10 @@ class _Columns:
                 try:
                     convert = to_table_type(source.schema.field(number).type, given.fields[number].data_type, field.data_type)
                 except Unstorable as error:
-                    raise SchemaMismatchException(
+                    raise request.error(
+                        SchemaMismatchException,
                         f"The data to write does not fit table {request.table}: column {field.name} goes from {error}. Nothing "
                         "was written.",
-                        table=request.table,
-                        version=request.read_version,
                     ) from None
                 self._converts[field.name] = number, convert
             elif folded not in self._counters:

@@ -94,9 +94,7 @@ def named_column(table: AuditedTable, name: str, *, what: str) -> ColumnReferenc
         raise DeltaIllegalArgumentException(f"{name!r} is not a column that has statistics", table=table.handle.table) from None
     except PredicateException as error:
         version = "" if target.version < 0 else f" version {target.version}"
-        raise DeltaAnalysisException(
-            f"{error.message.rstrip('.')} (table {target.table}{version}).", table=target.table, version=target.version
-        ) from None
+        raise target.error(DeltaAnalysisException, f"{error.message.rstrip('.')} (table {target.table}{version}).") from None
 
 
 def comparable_value(column: ColumnReference, value: Any, *, what: str) -> Any:

@@ -18,6 +18,7 @@ import msgspec
 from airflow_delta.contract.payloads import ScanFile
 from airflow_delta.contract.request import ChangeCommit, ChangePlan
 from airflow_delta.log.statistics.statistics import live_records
+from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.table.changes.find import Changes, find_changes
 from airflow_delta.table.read.read_table import Rows, check_limit, limited, parse_where, worker_rows
 
@@ -109,14 +110,14 @@ def _with_change_columns(metadata: Metadata, *, in_files: bool) -> Metadata:
     given = (COMMIT_VERSION, COMMIT_TIMESTAMP) if in_files else tuple(_TYPES)
     return msgspec.structs.replace(
         metadata,
-        schema_string=change_schema(metadata.schema_string),
+        schema_string=change_schema(TableDefinition.of(metadata)),
         partition_columns=[*metadata.partition_columns, *given],
     )
 
 
-def change_schema(schema_string: str) -> str:
+def change_schema(table: TableDefinition) -> str:
     """Return the schema of a table with the columns of the feed."""
-    schema = json.loads(schema_string)
+    schema = table.struct
     added = [{"name": name, "type": kind, "nullable": True, "metadata": {}} for name, kind in _TYPES.items()]
     return json.dumps({**schema, "fields": [*schema["fields"], *added]})
 

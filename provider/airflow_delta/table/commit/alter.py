@@ -138,11 +138,10 @@ def _check(handle: TransactionHandle, writes: Sequence[StagedWrite]) -> None:
                 )
         kinds = [change.get("change") for change in alter.changes]
         if "DropFeature" in kinds and len(kinds) > 1:
-            raise StageConflictException(
+            raise handle.error(
+                StageConflictException,
                 f"Stage {alter.stage} drops a feature of table {handle.table} and makes other changes. Drop the feature in its "
                 "own transaction.",
-                table=handle.table,
-                version=handle.read_version,
             )
 
 
@@ -159,9 +158,8 @@ def _check_change_data(view: TransactionView, table: AlteredTable, writes: Seque
 
 
 def _conflict(handle: TransactionHandle, alter: StagedWrite, other: StagedWrite, why: str) -> StageConflictException:
-    return StageConflictException(
+    return handle.error(
+        StageConflictException,
         f"The stages {alter.stage} ({alter.operation}) and {other.stage} ({other.operation}) of transaction "
         f"{handle.transaction_id} on table {handle.table} cannot be committed together: {why}.",
-        table=handle.table,
-        version=handle.read_version,
     )

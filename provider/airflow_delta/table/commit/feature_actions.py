@@ -37,12 +37,11 @@ def changes_to_commit(handle: TransactionHandle, stages: Sequence[StageActions],
     if untold or whole:
         writer = next(stage.write.stage for stage in stages if stage.changes)
         other = f"stage {', '.join(untold)} adds rows" if untold else f"files are removed whole ({whole[0]}, ...)"
-        raise StageConflictException(
+        raise handle.error(
+            StageConflictException,
             f"Stage {writer} replaces rows of table {handle.table} by a predicate on data columns and writes change data, "
             f"while {other} in the same transaction: readers of the change data feed would miss that. Put them into separate "
             "transactions.",
-            table=handle.table,
-            version=handle.read_version,
         )
     return changes
 
@@ -56,12 +55,11 @@ def _refuse_changed_twice(handle: TransactionHandle, stages: Sequence[StageActio
         for remove in stage.removes:
             first = staged.get(remove.path)
             if first is not None and first is not stage and (first.changes or stage.changes):
-                raise StageConflictException(
+                raise handle.error(
+                    StageConflictException,
                     f"Stage {stage.write.stage} changes rows of {remove.path}, which stage {first.write.stage} of the same "
                     f"transaction has staged for table {handle.table}. The change data feed of one version cannot show that a "
                     "row changed twice. Put the stages into separate transactions.",
-                    table=handle.table,
-                    version=handle.read_version,
                 )
 
 
@@ -94,11 +92,10 @@ def identity_marks(handle: TransactionHandle, stages: Sequence[StageActions]) ->
     """
     filled = [stage.write for stage in stages if stage.write.identity_high_water_marks]
     if len(filled) > 1:
-        raise StageConflictException(
+        raise handle.error(
+            StageConflictException,
             f"Stages {', '.join(write.stage for write in filled)} of transaction {handle.transaction_id} all gave values to the "
             f"identity columns of table {handle.table}, so values would repeat. Write the rows in one stage, or in consecutive "
             "transactions.",
-            table=handle.table,
-            version=handle.read_version,
         )
     return dict(filled[0].identity_high_water_marks) if filled else {}

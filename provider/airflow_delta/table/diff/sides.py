@@ -106,7 +106,7 @@ class Side:
 
 
 def _with_change_type(metadata: Metadata) -> Metadata:
-    schema = json.loads(metadata.schema_string)
+    schema = TableDefinition.of(metadata).struct
     column = {"name": _CHANGE_TYPE, "type": "string", "nullable": True, "metadata": {}}
     return msgspec.structs.replace(metadata, schema_string=json.dumps({**schema, "fields": [*schema["fields"], column]}))
 
@@ -156,16 +156,17 @@ def schema_changes(before: Metadata | None, after: Metadata | None) -> list[Sche
     """Return how the columns differ; nothing if there was no table, or if that is unknown."""
     if before is None or after is None or before.schema_string == after.schema_string:
         return []
-    old, new = json.loads(before.schema_string), json.loads(after.schema_string)
+    old, new = TableDefinition.of(before).struct, TableDefinition.of(after).struct
     names = {physical: field["name"] for field in new["fields"] if (physical := _physical(field)) is not None}
-    found = []
+    found, now = [], []
     for field in old["fields"]:
         physical = _physical(field)
         name = field["name"] if physical is None else names.get(physical, field["name"])
-        if name.lower() != field["name"].lower():  # of a table with column mapping
+        renamed = name.lower() != field["name"].lower()  # of a table with column mapping
+        if renamed:
             found.append(SchemaChange(kind=RENAMED, column=field["name"], before=field["name"], after=name))
-            field["name"] = name
-    differing = list(differences(new, old))
+        now.append({**field, "name": name} if renamed else field)
+    differing = list(differences(new, {**old, "fields": now}))
     found += [SchemaChange(kind=_KINDS[d.kind], column=d.column, before=d.expected, after=d.given) for d in differing]
     return found
 

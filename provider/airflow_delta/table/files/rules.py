@@ -67,10 +67,9 @@ def _refuse_unsafe(table: TableDefinition, expressions: dict[str, str]) -> None:
 
     for name, text in expressions.items():
         if (problem := refused_function(text, assigned=True)) is not None:
-            raise DeltaIllegalArgumentException(
+            raise table.error(
+                DeltaIllegalArgumentException,
                 f"The rule {name} ({text}) of table {table.table} version {table.version} {problem}. Drop or change it.",
-                table=table.table,
-                version=table.version,
             )
 
 
@@ -140,12 +139,11 @@ def find_finished_files(
 
     root = transaction_directory(handle.transaction_id)
     if directory == root:
-        raise DeltaIllegalArgumentException(
+        raise handle.error(
+            DeltaIllegalArgumentException,
             f"Finished files need a path below the staging path {handle.staging_path} of table {handle.table}: the staging path "
             "itself also holds files of failed tries and other stages. Have the job write to staging_path(transaction, ti), "
             "and pass the same as path=.",
-            table=handle.table,
-            version=handle.read_version,
         )
     statuses, ended = [], False
     for status in log.store.list_recursive(directory):
@@ -153,30 +151,27 @@ def find_finished_files(
         if is_unfinished(relative):
             raise unfinished(log, directory, relative)
         if LOG_DIRECTORY in relative.split("/")[:-1]:
-            raise StagedFileException(
+            raise handle.error(
+                StagedFileException,
                 f"{log.uri.rstrip('/')}/{directory} is itself a Delta table: its deleted rows and older "
                 f"versions of rows would appear in {handle.table}. Have the job write plain Parquet, or read that table in "
                 "@task.delta_stage.",
-                table=handle.table,
-                version=handle.read_version,
             )
         if is_hidden(relative):
             ended = ended or status.name == _SUCCESS
             continue
         if _ATTEMPT.match(status.path.removeprefix(f"{root}/")):
-            raise StagingException(
+            raise handle.error(
+                StagingException,
                 f"{status.path} of table {handle.table} was staged by another stage of transaction {handle.transaction_id}. Have "
                 "the job write to its own directory (staging_path), and pass that as path.",
-                table=handle.table,
-                version=handle.read_version,
             )
         statuses.append(status)
     if not statuses and not ended:
-        raise StagedFileException(
+        raise handle.error(
+            StagedFileException,
             f"{log.uri.rstrip('/')}/{directory} is missing or empty, which is not the same as no rows. Check that the job "
             "wrote there. To stage no rows, write a Parquet file without rows, or the marker _SUCCESS.",
-            table=handle.table,
-            version=handle.read_version,
         )
     statuses.sort(key=lambda status: status.path)
     footers, broken = [], []
@@ -187,11 +182,10 @@ def find_finished_files(
             footers.append(footer)
     if broken:
         more = f" and {len(broken) - _LISTED} more" if len(broken) > _LISTED else ""
-        raise StagedFileException(
+        raise handle.error(
+            StagedFileException,
             f"{len(broken)} of {len(statuses)} files in {directory} of table {log.uri} are not Parquet: "
             f"{', '.join(broken[:_LISTED])}{more}. Nothing was staged. Write them again, or let the names of files without data "
             "begin with '_' or '.'.",
-            table=handle.table,
-            version=handle.read_version,
         )
     return statuses, footers

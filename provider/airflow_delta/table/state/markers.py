@@ -287,12 +287,11 @@ def _claim(log: DeltaLog, handle: TransactionHandle, content: dict[str, Any]) ->
 
 def aborted_error(handle: TransactionHandle) -> TransactionAbortedException:
     """Return the error of a task that works for an aborted transaction."""
-    return TransactionAbortedException(
+    return handle.error(
+        TransactionAbortedException,
         f"Transaction {handle.transaction_id} on table {handle.table} ({read_version_name(handle.read_version)}) was "
         "aborted, or abandoned for so long that VACUUM gave it up; its staged files may be gone. Clear the start task with "
         "everything downstream to begin a new one.",
-        table=handle.table,
-        version=handle.read_version,
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -22,6 +21,7 @@ from openlineage.client.facet_v2 import (
 )
 
 from airflow_delta.contract.location import dataset_name
+from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.tasks.openlineage.lineage import Lineage, TableUse
 
 
@@ -61,7 +61,9 @@ def dataset_facets(use: TableUse) -> dict[str, DatasetFacet]:
     if use.version is not None:
         facets["version"] = dataset_version_dataset.DatasetVersionDatasetFacet(datasetVersion=str(use.version))
     if use.schema_string:
-        facets["schema"] = schema_dataset.SchemaDatasetFacet(fields=schema_fields(json.loads(use.schema_string)))
+        facets["schema"] = schema_dataset.SchemaDatasetFacet(
+            fields=schema_fields(TableDefinition.of_rows(use.schema_string).struct)
+        )
     if use.lifecycle is not None:
         facets["lifecycleStateChange"] = lifecycle_state_change_dataset.LifecycleStateChangeDatasetFacet(
             lifecycleStateChange=lifecycle_state_change_dataset.LifecycleStateChange(use.lifecycle)

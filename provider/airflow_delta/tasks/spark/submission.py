@@ -124,11 +124,10 @@ def _application_failed(
     else:
         said = f"it ended with {ended or 'an error'}, and printed none"
     advice = memory_advice(f"{said}\n{found.text if found is not None else failure}\nexit code {code}")
-    return StageFailedException(
+    return request.error(
+        StageFailedException,
         f"The Spark application {os.path.basename(application)} of stage {request.stage} failed: {said.rstrip('.')}."
         f"{spaced(advice)} {_where_the_log_is(hook)}",
-        table=request.table,
-        version=request.read_version,
     )
 
 

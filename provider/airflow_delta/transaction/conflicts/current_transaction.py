@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from airflow_delta.log.actions.actions import Action, CommitInfo, Metadata, Protocol, encode_actions
+from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.transaction.policy import ConflictOptions
 from airflow_delta.transaction.prepare import commit_info as in_commit_timestamps
 from airflow_delta.transaction.prepare import row_tracking
@@ -150,7 +152,7 @@ _TYPE_CHANGE = '"tableVersion"'
 
 def _with_type_change(metadata: Metadata, read_version: int, version: int) -> Metadata:
     """Return the metadata with the version of type changes that this commit makes (only the feature's preview records it)."""
-    schema = msgspec.json.decode(metadata.schema_string)
+    schema = copy.deepcopy(TableDefinition.of(metadata).struct)
 
     def update(node: object) -> None:
         if isinstance(node, list):

@@ -16,6 +16,7 @@ import msgspec
 from airflow_delta.exceptions import MetadataChangedException
 from airflow_delta.log.actions.actions import Metadata, Protocol
 from airflow_delta.log.features import protocol as table_protocol
+from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.transaction.conflicts.current_transaction import CurrentTransaction
 from airflow_delta.transaction.conflicts.errors import conflict
 from airflow_delta.transaction.conflicts.winning_commit import WinningCommit
@@ -119,7 +120,7 @@ def _has_added(current: CurrentTransaction, winner: Metadata) -> bool:
 
 def only_adds_columns(before: Metadata, after: Metadata) -> bool:
     """Tell whether metadata differs from an earlier one only in new columns at the end, also of structs."""
-    old, new = (msgspec.json.decode(metadata.schema_string) for metadata in (before, after))
+    old, new = (TableDefinition.of(metadata).struct for metadata in (before, after))
     return old != new and _has_grown(old, new) and _same_but_columns(before, after)
 
 
@@ -141,7 +142,7 @@ def adds_columns_of(own: Metadata, winner: Metadata) -> bool:
 
     For a column with a default or an expression, this transaction would have written values had it known of it.
     """
-    mine, theirs = (msgspec.json.decode(metadata.schema_string)["fields"] for metadata in (own, winner))
+    mine, theirs = (TableDefinition.of(metadata).struct["fields"] for metadata in (own, winner))
     more = [field for field in theirs if field not in mine]
     return (
         all(field in theirs for field in mine)
@@ -160,7 +161,7 @@ def identity_only(old: Metadata | None, new: Metadata | None) -> bool:
         return False
     if msgspec.structs.replace(new, schema_string=old.schema_string) != old:
         return False
-    before, after = (msgspec.json.decode(metadata.schema_string) for metadata in (old, new))
+    before, after = (TableDefinition.of(metadata).struct for metadata in (old, new))
     keys = frozenset({_HIGH_WATER_MARK})
     return bool(_without(before, keys) == _without(after, keys))
 
@@ -194,7 +195,7 @@ def _only_adds_column_mapping(current: Metadata, winner: Metadata) -> bool:
     """Tell whether the schemas differ only in the ids and names that enabling column mapping by name adds."""
     if current.configuration.get(_MODE, "none").lower() != "none" or winner.configuration.get(_MODE, "none").lower() != "name":
         return False
-    before, after = (msgspec.json.decode(metadata.schema_string) for metadata in (current, winner))
+    before, after = (TableDefinition.of(metadata).struct for metadata in (current, winner))
     return bool(_without(before, _MAPPING_KEYS) == _without(after, _MAPPING_KEYS))
 
 

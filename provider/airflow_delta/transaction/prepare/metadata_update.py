@@ -203,11 +203,10 @@ def _check_defaults(state: TableState, metadata: Metadata, protocol: Protocol, *
     before = TableDefinition.of(state.metadata).schema
     added = [name for name in defaults if before.find(name) is None and not _is_renamed(metadata, name, before)]
     if added:
-        raise DeltaAnalysisException(
+        raise state.error(
+            DeltaAnalysisException,
             f"The column {added[0]} cannot be added to table {state.table} with a default value "
             "(WRONG_COLUMN_DEFAULTS_FOR_DELTA_ALTER_TABLE_ADD_COLUMN_NOT_SUPPORTED). Add it without one, then set the default.",
-            table=state.table,
-            version=state.read_version,
         )
 
 
@@ -228,12 +227,11 @@ def _check_manifest(state: TableState, metadata: Metadata) -> None:
     count = len(vectors) - vectors.null_count
     if count:
         error = "DELTA_VIOLATE_TABLE_PROPERTY_VALIDATION_FAILED"
-        raise DeltaAnalysisException(
+        raise state.error(
+            DeltaAnalysisException,
             f"{key} cannot be set for table {state.table}: {count} of its files have deletion vectors "
             f"({error}.EXISTING_DELETION_VECTORS_WITH_INCREMENTAL_MANIFEST_GENERATION). "
             "Purge them first: REORG TABLE ... APPLY (PURGE).",
-            table=state.table,
-            version=state.read_version,
         )
 
 

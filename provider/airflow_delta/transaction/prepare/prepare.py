@@ -13,6 +13,7 @@ from airflow_delta.exceptions import (
     DeltaIllegalArgumentException,
     DeltaIllegalStateException,
     DeltaUnsupportedTableFeatureException,
+    Subject,
 )
 from airflow_delta.log.actions.actions import (
     Action,
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TableState:
+class TableState(Subject):
     """The table as a transaction read it, and what the transaction itself has set.
 
     :param metadata: at the version that was read; ``None`` if the table does not exist. So is ``protocol``.
@@ -216,13 +217,12 @@ def check_manual(state: TableState, metadata: Metadata, *, asked: Collection[str
         return
     manual = [name for name in table_protocol.needs_manual_enablement(state.protocol, metadata) if name not in asked]
     if manual:
-        raise DeltaUnsupportedTableFeatureException(
+        raise state.error(
+            DeltaUnsupportedTableFeatureException,
             f"The new metadata of table {state.table} needs the features {', '.join(manual)}, which must be enabled by name on "
             "an existing table, since older clients can then no longer read or write it "
             f"(DELTA_FEATURES_REQUIRE_MANUAL_ENABLEMENT). Set the table property delta.feature.{manual[0]} to 'supported'.",
             features=tuple(manual),
-            table=state.table,
-            version=state.read_version,
         )
 
 
@@ -289,13 +289,12 @@ def check_defaults_supported(state: TableState, columns: Collection[str], protoc
     :raises DeltaUnsupportedTableFeatureException: if it does not.
     """
     if columns and "allowColumnDefaults" not in table_protocol.features(protocol):
-        raise DeltaUnsupportedTableFeatureException(
+        raise state.error(
+            DeltaUnsupportedTableFeatureException,
             f"The column {next(iter(columns))} of table {state.table} has a default value, which the table does not support "
             "(WRONG_COLUMN_DEFAULTS_FOR_DELTA_FEATURE_NOT_ENABLED). Set the table property delta.feature.allowColumnDefaults to "
             "'supported'.",
             features=("allowColumnDefaults",),
-            table=state.table,
-            version=state.read_version,
         )
 
 
@@ -318,10 +317,9 @@ def _check_partition_columns(
         record_event("delta.commit.unexpectedPartitionColumnChange", state.table, data, level=logging.WARNING)
         if policy.partition_column_change == "log":
             return
-        raise DeltaAnalysisException(
+        raise state.error(
+            DeltaAnalysisException,
             f"{operation.name} may not change the partition columns of table {state.table} from {old.partition_columns} to "
             f"{new_metadata.partition_columns} (DELTA_UNSUPPORTED_PARTITION_COLUMN_CHANGE). Overwrite the table with "
             "overwriteSchema, or replace it.",
-            table=state.table,
-            version=state.read_version,
         )

@@ -199,11 +199,10 @@ def partition_predicate(view: TransactionView, where: str | None, operation: str
     predicate, table = view.predicate(where), view.target
     if not predicate.partition_only:
         columns = ", ".join(table.partition_columns) or "none"
-        raise DeltaAnalysisException(
+        raise table.error(
+            DeltaAnalysisException,
             f"The predicate of {operation} ({where}) may only name partition columns of table {table.table} version "
             f"{table.version} ({columns}). Leave out other columns, or the predicate.",
-            table=table.table,
-            version=table.version,
         )
     return predicate
 
@@ -228,11 +227,10 @@ def refuse_clustered(view: TransactionView, *, what: str | None) -> None:
             if columns
             else f"Leave {what} out."
         )
-        raise DeltaUnsupportedOperationException(
+        raise table.error(
+            DeltaUnsupportedOperationException,
             f"Table {table.table} version {table.version} is clustered by {names}; this provider does not cluster, and "
             f"reordering the rows would undo it. {way_out}",
-            table=table.table,
-            version=table.version,
         )
 
 
@@ -264,11 +262,7 @@ def z_order_columns(view: TransactionView, names: Sequence[str]) -> tuple[tuple[
     indexed = {folded(leaf.path) for leaf in indexed_leaves(schema, table.partition_columns, table.properties)}
 
     def refuse(why: str) -> DeltaAnalysisException:
-        return DeltaAnalysisException(
-            f"ZORDER BY of table {table.table} version {table.version}: {why}",
-            table=table.table,
-            version=table.version,
-        )
+        return table.error(DeltaAnalysisException, f"ZORDER BY of table {table.table} version {table.version}: {why}")
 
     paths = []
     for path in (path for name in names for path in parse_column_list(name)):

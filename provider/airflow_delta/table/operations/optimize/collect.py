@@ -85,12 +85,11 @@ def _raise_other_rows(stage: StageView, request: StageRequest, files: Sequence[S
         operation=request.operation,
         version=handle.read_version,
     )
-    raise StagingException(
+    raise handle.error(
+        StagingException,
         f"{request.operation} of table {handle.table} version {handle.read_version} wrote {rows} rows instead of the {wanted} of "
         f"{len(files)} files, {files[0].path} among them. Nothing was committed. Run it again; if that does not help, the "
         "deletion vectors of these files are wrong.",
-        table=handle.table,
-        version=handle.read_version,
     )
 
 
@@ -140,11 +139,10 @@ def _removes(stage: StageView, request: StageRequest, arguments: OptimizeArgumen
         removes.update((file.path, file.remove(0, data_change=False)) for file in live if file.path in missing)
     handle = stage.handle
     if lost := [path for path in wanted if path not in removes]:
-        raise StagedFileException(
+        raise handle.error(
+            StagedFileException,
             f"{lost[0]} is not in table {handle.table} version {handle.read_version}, which the stage read. "
             "Clear the start task with everything downstream.",
-            table=handle.table,
-            version=handle.read_version,
         )
     return [removes[path] for path in wanted]
 

@@ -147,11 +147,10 @@ def rewrite_target(stage: StageView, operation: str, *, removes_rows: bool = Tru
             table=handle.table,
         )
     if removes_rows and stage.definition.configuration.get("delta.appendOnly", "false").lower() == "true":
-        raise AppendOnlyException(
+        raise handle.error(
+            AppendOnlyException,
             f"{operation} would change rows of table {handle.table} version {handle.read_version}, which only takes appends "
             "(delta.appendOnly=true, DELTA_CANNOT_MODIFY_APPEND_ONLY). If rows may change, unset the property first.",
-            table=handle.table,
-            version=handle.read_version,
         )
     return RewriteTarget(stage, operation, started, removes_rows)
 

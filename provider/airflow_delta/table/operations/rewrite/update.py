@@ -87,11 +87,10 @@ def resolve_assignments(table: TableDefinition, rules: TableRules, values: Mappi
     for name, expression in values.items():
         path = _resolve(table, schema, name)
         if path[0].lower() in identities:
-            raise IdentityInsertException(
+            raise table.error(
+                IdentityInsertException,
                 f"{path[0]} of table {table.table} is an identity column: its values never change "
                 "(DELTA_IDENTITY_COLUMNS_UPDATE_NOT_SUPPORTED). Leave it out.",
-                table=table.table,
-                version=table.version,
             )
         if expression.strip().upper() == "DEFAULT":
             expression = defaults.get(path[0].lower(), "NULL") if len(path) == 1 else "NULL"
@@ -158,9 +157,7 @@ def is_repeatable(expression: str) -> bool:
 
 
 def _refused(table: TableDefinition, what: str) -> DeltaAnalysisException:
-    return DeltaAnalysisException(
-        f"UPDATE of table {table.table} version {table.version} {what}.", table=table.table, version=table.version
-    )
+    return table.error(DeltaAnalysisException, f"UPDATE of table {table.table} version {table.version} {what}.")
 
 
 def plan_delete(

@@ -165,9 +165,8 @@ def _with_num_records(log: DeltaLog, table: TableDefinition, files: Sequence[Add
 
 
 def _wrong_rows(request: StageRequest, what: str) -> StagingException:
-    return StagingException(
+    return request.error(
+        StagingException,
         f"The report of stage {request.stage} on table {request.table} marks {what}. Nothing is committed. "
         "Clear the start task with everything downstream.",
-        table=request.table,
-        version=request.read_version,
     )
