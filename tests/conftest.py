@@ -29,8 +29,8 @@ DEPENDS = {
         "table/files/test_finished.py",
         "log/arrow",
     ),
-    "pyarrow": ("log", "transaction", "table"),
-    "python": ("log", "transaction", "contract", "table", "conformance", "streaming"),
+    "pyarrow": ("log", "transaction", "table", "publication"),
+    "python": ("log", "transaction", "contract", "table", "publication", "conformance", "streaming"),
     "spark": ("spark",),
     "sqlglot": ("log/expressions", "log/features", "table", "airflow/test_dag_checks.py"),
 }

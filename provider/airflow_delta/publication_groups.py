@@ -188,7 +188,7 @@ class DeltaPublicationGroup(TaskGroup):
             )
         later = audit.get_flat_relative_ids(upstream=False)
         audit.transactions = list(handles)
-        audit.staged = [[report for report in reports if report.operator.task_id not in later] for reports in staged]
+        audit.staged = [[report for report in reports if later.isdisjoint(_task_ids(report))] for reports in staged]
         audit.names = [str(group.label) for group in self.transactions]
 
     def _anchor_index(self) -> int | None:
@@ -303,3 +303,7 @@ def delta_publication(
         default_args=dict(default_args or {}),  # type: ignore[arg-type]
         **group_kwargs,
     )
+
+
+def _task_ids(report: XComArg) -> set[str]:
+    return {task.task_id for task, _ in XComArg.iter_xcom_references(report)}

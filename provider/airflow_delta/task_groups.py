@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import Any, ClassVar
 
 import attrs
@@ -12,6 +13,7 @@ from airflow.sdk import TaskGroup, TriggerRule, XComArg
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
+from airflow_delta.operators.preview import DeltaPreviewOperator
 from airflow_delta.operators.transaction import DeltaAbortOperator, DeltaCommitOperator, DeltaStartTransactionOperator
 from airflow_delta.tasks.lineage import table_outlets, withdraw_default_outlets
 from airflow_delta.tasks.mapped_identity import check_group
@@ -32,6 +34,7 @@ class DeltaTransactionGroup(TaskGroup):
     start_kwargs: dict[str, Any] = attrs.field(factory=dict)
     commit_kwargs: dict[str, Any] = attrs.field(factory=dict)
     stage_kwargs: dict[str, Any] = attrs.field(factory=dict)
+    preview_kwargs: dict[str, Any] | None = attrs.field(default=None)
     start: Any = attrs.field(default=None, init=False)
     commit: Any = attrs.field(default=None, init=False)
     abort: Any = attrs.field(default=None, init=False)
@@ -39,12 +42,25 @@ class DeltaTransactionGroup(TaskGroup):
     """The :class:`~airflow_delta.publication_groups.DeltaPublicationGroup` that commits the stages instead."""
     stages: list[Any] = attrs.field(factory=list, init=False)
     audits: list[Any] = attrs.field(factory=list, init=False)
+    _preview: Any = attrs.field(default=None, init=False)
     _common_args: dict[str, Any] = attrs.field(factory=dict, init=False)
 
     @property
     def transaction(self) -> XComArg:
         """The handle, the output of the start task."""
         return XComArg(self.start)
+
+    @property
+    def preview(self) -> XComArg:
+        """The output of the preview task, with the location of what is staged as ``path``; only with ``preview``.
+
+        :raises DeltaIllegalArgumentException: if the group was made without it.
+        """
+        if self._preview is None:
+            raise DeltaIllegalArgumentException(
+                f"The transaction {self.group_id!r} has no preview. Pass preview=True to delta_transaction."
+            )
+        return XComArg(self._preview)
 
     @property
     def result(self) -> XComArg:
@@ -69,6 +85,8 @@ class DeltaTransactionGroup(TaskGroup):
             super().__exit__(*sys.exc_info())  # type: ignore[no-untyped-call]
             raise
         # Not for start, commit and abort: with a trigger rule of the stages, the commit would publish what an audit refused.
+        if self.preview_kwargs is not None:
+            self._preview = DeltaPreviewOperator(task_id="preview", **self.preview_kwargs)
         self._common_args = self.default_args
         self.default_args = {**self._common_args, **self.stage_kwargs}
         return self
@@ -193,6 +211,8 @@ def delta_transaction(
     restart_conn_id: str | None = None,
     conflict_detection: str | None = None,
     outlets: Sequence[Any] | None = None,
+    preview: bool | str = False,
+    keep_preview: timedelta | float | None = None,
     stage_kwargs: Mapping[str, Any] | None = None,
     commit_kwargs: Mapping[str, Any] | None = None,
     default_args: Mapping[str, Any] | None = None,
@@ -217,6 +237,10 @@ def delta_transaction(
         ``default_args``, or ``rows``. (templated)
     :param outlets: assets that the commit emits; default: the table's own, unless its name, or the connection of a relative name,
         is templated.
+    :param preview: ``True``, or ``"changes"``: a task ``preview`` after the stages writes what they have staged as a Delta table,
+        whole or the changed rows alone (:class:`~airflow_delta.operators.preview.DeltaPreviewOperator`). Its output is
+        ``txn.preview``; tasks that use it run between it and the commit.
+    :param keep_preview: how long a preview stays after the commit: a ``timedelta``, or a number of days. Default: it is deleted.
     :param stage_kwargs: default arguments for the tasks in the block, such as ``{"mode": "overwrite", "spark_conn_id":
         "cluster"}``; not for start, commit and abort.
     :param commit_kwargs: parameters of :class:`~airflow_delta.operators.transaction.DeltaCommitOperator`, such as
@@ -251,6 +275,7 @@ def delta_transaction(
         "on_clear": on_clear,
         "max_restarts": max_restarts,
         "restart_conn_id": restart_conn_id,
+        **({} if keep_preview is None else {"keep_preview": keep_preview}),
         **({} if conflict_detection is None else {"conflict_detection": conflict_detection}),
     }
     return DeltaTransactionGroup(
@@ -258,6 +283,7 @@ def delta_transaction(
         start_kwargs=start_kwargs,
         commit_kwargs={**own_commit_kwargs, **(commit_kwargs or {})},
         stage_kwargs=dict(stage_kwargs or {}),
+        preview_kwargs={"only": preview if isinstance(preview, str) else "table"} if preview else None,
         default_args=dict(default_args or {}),  # type: ignore[arg-type]
         **group_kwargs,
     )

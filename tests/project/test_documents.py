@@ -161,6 +161,17 @@ def test_links_lead_somewhere(path):
     assert lost == []
 
 
+def test_the_map_leads_somewhere():
+    """The paths that CONTRIBUTING names as places of rules and of what is new; ``<name>`` stands for any."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    part = text.partition("## Where things are")[2].partition("## Which test goes where")[0]
+    paths = {path for path in re.findall(r"`([^`\s]+)`", part) if "/" in path or path.endswith((".py", ".yaml"))}
+    assert len(paths) > 30
+    roots = (ROOT, ROOT / "provider" / "airflow_delta")
+    patterns = {path: re.sub("<[a-z]+>", "*", path).rstrip("/") for path in paths}
+    assert [path for path, pattern in sorted(patterns.items()) if not any(any(root.glob(pattern)) for root in roots)] == []
+
+
 def test_a_page_that_is_generated_says_how_to_read_it_as_a_file():
     """On a page of the repository its blocks are empty; the command prints what they would hold."""
     for path in sorted((ROOT / "docs" / "reference").glob("*.md")):

@@ -30,6 +30,15 @@ ROOT = HERE.parents[1]
 CACHE = ROOT / ".cache"
 UV = CACHE / "uv" / "bin" / "uv"
 
+WHEELS = CACHE / "wheels"
+"""Wheels of what the index has as a source only."""
+
+BUILT = ("pyspark", "pyspark-client")
+"""Packages with a source of up to 450 MB and no wheel.
+
+Where an index sends nothing to validate a copy by, uv builds it anew for each cell, and fetches it for each resolution.
+"""
+
 JUDGES = ("deltalake", "duckdb", "duckdb-extension-delta", "polars", "polars-deltalake")
 """What tests judge by: of the versions in requirements.lock, whatever a cell is about."""
 
@@ -157,7 +166,8 @@ def installs() -> dict[str, str]:
         requirements = CACHE / "install.in"
         requirements.write_text(f"{wanted}\n{ROOT}[spark,connect,openlineage]\n")
         try:
-            said = uv("pip", "compile", "--python-version", python, "--constraint", str(path), "--no-annotate", str(requirements))
+            asked = ["--python-version", python, "--constraint", str(path), *wheels([])]
+            said = uv("pip", "compile", *asked, "--no-annotate", str(requirements))
             print(f"{path.name}: {sum('==' in line for line in said.splitlines())} packages", flush=True)
         except subprocess.CalledProcessError:
             failed.append(path.name)
@@ -202,6 +212,7 @@ def environment(cell: Cell) -> Path:
     constraints.write_text(constraints_of(cell))
     extras = f"[{','.join(cell.extras)}]" if cell.extras else ""
     arguments = ["--python", str(home / "bin" / "python"), "--constraint", str(constraints), "--group", "lowest"]
+    arguments += wheels(cell.requirements)
     if cell.newest:
         arguments += ["--upgrade", "--prerelease", "if-necessary-or-explicit", *prereleases()]
     uv("pip", "install", *arguments, "--editable", f".{extras}", *cell.requirements)
@@ -209,7 +220,7 @@ def environment(cell: Cell) -> Path:
         uv("pip", "uninstall", "--python", str(home / "bin" / "python"), name)
     if "pyspark-client" in cell.without:  # its files are PySpark's
         spark = next(text for text in cell.requirements if text.startswith("pyspark=="))
-        uv("pip", "install", "--python", str(home / "bin" / "python"), "--reinstall", "--no-deps", spark)
+        uv("pip", "install", "--python", str(home / "bin" / "python"), "--reinstall", "--no-deps", *wheels([spark]), spark)
     stamp.write_text(wanted)
     return home
 
@@ -230,6 +241,19 @@ def constraints_of(cell: Cell) -> str:
 
 def _name(requirement: str) -> str:
     return re.split("[=<>!~ ]", requirement)[0]
+
+
+def wheels(requirements: list[str]) -> list[str]:
+    """Return the arguments by which uv finds the wheels of ``BUILT``: of the versions that are asked for, or else of the lock."""
+    asked = {_name(text): text for text in requirements if "==" in text}
+    locked = {_name(text): text for text in (ROOT / "requirements.lock").read_text().splitlines()}
+    for name in BUILT:
+        wanted = asked.get(name) or locked[name]
+        if not list(WHEELS.glob(f"{name.replace('-', '_')}-{wanted.partition('==')[2]}-*.whl")):
+            uv("--version")  # makes the environment of uv, whose pip builds
+            command = [str(UV.with_name("python")), "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(WHEELS)]
+            subprocess.run([*command, wanted], check=True, capture_output=True, text=True)
+    return ["--find-links", str(WHEELS)]
 
 
 def prereleases() -> list[str]:

@@ -15,6 +15,7 @@ from urllib.parse import SplitResult, quote, unquote, urlsplit
 from airflow.sdk import Asset
 from airflow.sdk.definitions.asset import BaseAsset
 
+from airflow_delta.contract.files import is_preview
 from airflow_delta.contract.location import AZURE, SCHEMES, STORES, Location, check_no_secret, dataset_name, store_of
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 
@@ -148,7 +149,12 @@ def delta_asset(table: str, delta_conn_id: str | None = None) -> Asset:
 
     :param table: the table as passed to the transaction; not templated.
     :param delta_conn_id: the transaction's connection; required for relative names.
+    :raises DeltaIllegalArgumentException: if it is the preview of a transaction, or :func:`delta_asset_uri` raises it.
     """
+    if is_preview(table):
+        raise DeltaIllegalArgumentException(
+            f"{table} is the preview of a transaction, which is no asset: it goes with the transaction. Name the table itself."
+        )
     uri = delta_asset_uri(table, delta_conn_id)
     asset = Asset(name=uri, uri=_NO_URI)
     # The URI is normalised already. To do that, Airflow would load the description of every installed provider: some 0.15 s in

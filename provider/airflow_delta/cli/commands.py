@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.airflow_internals.command_line import AirflowConsole, cli_utils, providers_configuration_loaded
-from airflow_delta.assets.delta import delta_asset_uri
-from airflow_delta.cli.output import print_data, print_line, print_rows, printable, size, span, utc
+from airflow_delta.assets.delta import delta_asset_uri, table_of_asset_uri
+from airflow_delta.cli.output import print_data, print_line, print_rows, printable, size, span, utc, with_runs
 from airflow_delta.cli.progress import progress_shown
 from airflow_delta.exceptions import DeltaError, DeltaTableNotFoundException, VacuumRetentionPeriodTooShortException
 from airflow_delta.links.delta import masked_by_airflow
@@ -132,7 +132,6 @@ def delta_describe(args: Namespace) -> None:
 @command()
 def delta_transactions(args: Namespace) -> None:
     """Show the transactions that have staged files."""
-    from airflow_delta.cli.output import with_runs
     from airflow_delta.table.state.open_transactions import STATES, list_transactions
 
     log = _log(args)
@@ -252,8 +251,6 @@ def table_log(table: str, conn_id: str | None) -> DeltaLog:
     from airflow_delta.hooks.delta import DeltaHook
 
     if table.lower().startswith("delta://"):
-        from airflow_delta.assets.delta import table_of_asset_uri
-
         table, its_conn_id = table_of_asset_uri(table)
         conn_id = conn_id or its_conn_id
     return DeltaHook(conn_id or DeltaHook.default_conn_name).get_log(table)

@@ -77,4 +77,5 @@ CREATE_MODES = ("create", "create_if_not_exists", "replace", "create_or_replace"
 CREATE_FROM_ROWS = ("create", "create_or_replace", "replace")
 STREAM_MODES = ("append", "complete")
 CHECKPOINT = ("inline", "off")
+PREVIEWS = ("table", "changes")
 FAIL_OR_WARN = ("fail", "warn")

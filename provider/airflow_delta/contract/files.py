@@ -31,6 +31,12 @@ KEYS_NAME = "keys.jsonl"
 REPORT_DIRECTORY = "_report"
 REQUEST_NAME = "request.json"
 SCAN_DIRECTORY = "_scans"
+PREVIEW_DIRECTORY = "_preview"
+"""Below a transaction's directory: a Delta table that shows what the commit would publish."""
+CHANGES_DIRECTORY = "_preview_changes"
+"""In the same place: a Delta table of the rows that the commit would change."""
+KEPT_PREFIX = "_kept-"
+"""Prefix of the name of a file in a preview that stays after the commit; the time until which follows, in milliseconds."""
 ABORT_MARKER = "_aborted"
 """Aborts the transaction: its commit refuses from then on."""
 COMMITTED_MARKER = "_committed"
@@ -113,6 +119,19 @@ def transaction_directory(transaction_id: str) -> str:
 def attempt_directory(transaction_id: str, stage: str, attempt: str) -> str:
     """Return the directory of one attempt of a stage, relative to the table root."""
     return f"{transaction_directory(transaction_id)}/{_safe(stage)}/{_safe(attempt)}"
+
+
+def is_preview(location: str) -> bool:
+    """Return whether a table's location, or a path, is that of a preview, or below one."""
+    parts = location.rstrip("/").split("/")
+    places = (index for index, part in enumerate(parts) if part == STAGING_DIRECTORY)
+    return any(part in (PREVIEW_DIRECTORY, CHANGES_DIRECTORY) for index in places for part in parts[index + 2 : index + 3])
+
+
+def kept_until(path: str) -> int | None:
+    """Return until when the preview that a file is in stays, if the file says so; milliseconds since the epoch."""
+    text = path.rpartition("/")[2].removeprefix(KEPT_PREFIX)
+    return int(text) if text.isdecimal() and is_preview(path) and path.endswith(f"/{KEPT_PREFIX}{text}") else None
 
 
 def is_marker(name: str) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseXCom
 
-from airflow_delta.contract.audit import BOUNDS, RATIOS, limits_problem
+from airflow_delta.contract.audit import BOUNDS, RATIOS, WARN, limits_problem
 from airflow_delta.contract.choices import FAIL_OR_WARN, Choices, Given, check_choices, check_literals, is_literal
 from airflow_delta.contract.payloads import read_version_name, what_was_read
 from airflow_delta.exceptions import DeltaAuditFailedException, DeltaIllegalArgumentException
@@ -230,8 +230,6 @@ class DeltaAuditOperator(DeltaOperator):
             self.log.warning("Could not delete %s of table %s: %s", directory, log.uri, error)
 
     def _log_check(self, handle: TransactionHandle, check: AuditCheck) -> None:
-        from airflow_delta.contract.audit import WARN
-
         if check.passed:
             level, verdict = logging.INFO, "passed"
         elif check.severity == WARN:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -22,11 +23,12 @@ from airflow_delta.exceptions import (
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.links.delta import DeltaCommitLink, DeltaTableLink
 from airflow_delta.retry_policies import FINAL_ERRORS
+from airflow_delta.table.state.previews import end_previews
 from airflow_delta.tasks.base import DeltaOperator, Parts, templated, warn_if_tested
 from airflow_delta.tasks.committing import CommitPart, check_upstream
 from airflow_delta.tasks.ended import is_aborted
 from airflow_delta.tasks.expected_stages import expected_stages, unpublished, valid_reports
-from airflow_delta.tasks.handle_check import new_transaction_id, open_transaction
+from airflow_delta.tasks.handle_check import has_previews, new_transaction_id, open_transaction
 from airflow_delta.tasks.identity import (
     column_names,
     flatten_reports,
@@ -45,6 +47,9 @@ if TYPE_CHECKING:
 
     from airflow_delta.contract.payloads import CommitResult, StagedWrite, TransactionHandle
     from airflow_delta.log.delta_log import DeltaLog
+
+_LISTED = 20
+"""Files of a conflict in the task's log."""
 
 
 class DeltaStartTransactionOperator(DeltaOperator):
@@ -161,6 +166,8 @@ class DeltaCommitOperator(DeltaOperator):
     :param restart_conn_id: connection to Airflow's REST API for ``restart``: the URL of the API server as host, login and
         password of a user who may edit this Dag's task instances. Not needed if every task of the Dag is the start task or
         downstream of it: the whole run is cleared then. (templated)
+    :param keep_preview: how long the previews of the transaction (:class:`~airflow_delta.operators.preview.DeltaPreviewOperator`)
+        stay after the commit: a ``timedelta``, or a number of days. Default: they are deleted.
     :param delta_conn_id: connection to the table; default: the start task's. (templated)
     :param table: the transaction's table; default: the start task's. Needed only if no start task is upstream. (templated)
 
@@ -196,6 +203,7 @@ class DeltaCommitOperator(DeltaOperator):
         on_clear: str = "fail",
         max_restarts: int | str = 3,
         restart_conn_id: str | None = None,
+        keep_preview: timedelta | float | None = None,
         delta_conn_id: str | None = None,
         table: str | None = None,
         **kwargs: Any,
@@ -203,6 +211,7 @@ class DeltaCommitOperator(DeltaOperator):
         super().__init__(**kwargs)
         self.transaction = transaction
         self.staged = staged
+        self.keep_preview = keep_preview
         self.allow_skipped = allow_skipped
         self.on_conflict = on_conflict
         self.on_clear = on_clear
@@ -252,6 +261,7 @@ class DeltaCommitOperator(DeltaOperator):
         try:
             result = self._publish(committer, context, log, handle, staged, expected, check)
         except DeltaConcurrentModificationException as conflict:
+            self._note_conflict(context, log, handle, staged, conflict)
             if restart is None or self.on_conflict != "restart" or not restart.after(conflict, log, handle):
                 raise
             result = self._publish(committer, context, log, handle, staged, expected, check)
@@ -261,7 +271,41 @@ class DeltaCommitOperator(DeltaOperator):
             raise
         if restart is not None:
             restart.succeeded()
+        self._end_previews(context, log, handle)
         return committer.finish(context, result, staged)
+
+    def _note_conflict(
+        self,
+        context: Context,
+        log: DeltaLog,
+        handle: TransactionHandle,
+        staged: Sequence[StagedWrite],
+        conflict: DeltaConcurrentModificationException,
+    ) -> None:
+        """Say over which files the transaction conflicts, to who has its preview."""
+        if not has_previews(self, context):
+            return
+        from airflow_delta.table.preview.conflict import note_conflict
+
+        try:
+            files = note_conflict(log, handle, staged, conflict)
+        except Exception as error:  # noqa: BLE001 - the conflict is what the task fails with
+            self.log.warning("Transaction %s: the files that conflict are not known: %s", handle.transaction_id, error)
+            return
+        listed = [f"{file['path']} ({file['change']})" for file in files[:_LISTED]]
+        self.log.error(
+            "Transaction %s conflicts with version %s of %s over %s files: %s%s. The preview stays until the abort.",
+            handle.transaction_id,
+            conflict.winning_version,
+            handle.table,
+            len(files),
+            ", ".join(listed),
+            ", ..." if len(files) > _LISTED else "",
+        )
+
+    def _end_previews(self, context: Context, log: DeltaLog, handle: TransactionHandle) -> None:
+        if has_previews(self, context):
+            end_previews(log, handle.transaction_id, keep=self.keep_preview)
 
     def _check(self, context: Context, handle: TransactionHandle, restart: Restart | None, *, all_skipped: bool) -> None:
         check_upstream(self, context, handle)

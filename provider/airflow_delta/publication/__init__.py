@@ -1,7 +1,7 @@
 """Several tables as one publication: all of them show it, or none.
 
 Upwards: :mod:`~airflow_delta.publication.records` (ids, states, plans, results); ``states`` (what the logs say) and ``plan``;
-``inverse`` (what takes a commit back); ``participant`` (one table, as a worker checks and puts it); ``settle`` (the steps, by
+``inverse`` (what takes a commit back); ``participant`` (one table, as a worker checks and puts it); ``steps`` (what they do, by
 whoever comes); ``publish`` and ``versions`` (what tasks, hooks and the command line call).
 
 The decision is the anchor table's own log entry, and the state on a table is the version of a ``txn`` action there, so nothing
@@ -31,6 +31,7 @@ _HOMES = {
     "publication_tables": "states",
     "publish_tables": "publish",
     "settle": "publish",
+    "settle_open": "publish",
 }
 
 __all__ = [
@@ -51,6 +52,7 @@ __all__ = [
     "publication_tables",
     "publish_tables",
     "settle",
+    "settle_open",
 ]
 
 

@@ -32,7 +32,7 @@ from airflow_delta.publication.records import (
     PublicationPlan,
     plan_path,
     publication_id,
-    table_key,
+    same_place_key,
     table_mark,
 )
 from airflow_delta.table.definition.altered_table import is_alter
@@ -116,7 +116,7 @@ def ordered(members: Sequence[Member], writes: Sequence[Sequence[StagedWrite]], 
     """
     if not 1 <= len(members) <= MAX_TABLES:
         raise DeltaIllegalArgumentException(f"A publication has 1 to {MAX_TABLES} tables, not {len(members)}.")
-    keys = [table_key(member.log) for member in members]
+    keys = [same_place_key(member.log) for member in members]
     twice = sorted({key for key in keys if keys.count(key) > 1})
     if twice:
         raise DeltaIllegalArgumentException(

@@ -8,9 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from airflow_delta.contract.files import new_attempt
 from airflow_delta.contract.payloads import CommitResult, StagedWrite
 from airflow_delta.contract.request import AbortResult
 from airflow_delta.exceptions import (
+    ManifestException,
     PublicationPendingException,
     PublicationSplitException,
     PublicationUndoneException,
@@ -30,8 +32,8 @@ from airflow_delta.publication.records import (
     PublicationResult,
     table_mark,
 )
-from airflow_delta.publication.settle import Settlement, own_tables, settlement_of
-from airflow_delta.publication.states import publication_tables, states_of
+from airflow_delta.publication.states import open_publications, publication_tables, states_of
+from airflow_delta.publication.steps import Settlement, own_tables, settlement_of
 from airflow_delta.table.abort import abort
 from airflow_delta.table.commit.publish import clean_up, committed_before
 from airflow_delta.table.stage.load import check_reported, parse_staged
@@ -220,15 +222,11 @@ def abort_tables(members: Sequence[Member], *, open_table: OpenTable | None = No
     :raises PublicationPendingException: if it is decided and could not be ended; run the task again.
     """
     opens = open_table if open_table is not None else own_tables([member.log for member in members])
-    found: PublicationResult | None = None
-    for plan in _plans(members):
-        settlement = _settlement(plan, members, PublicationOptions(), opens, "abort", None)
-        result = settlement.run(give_up=True)
-        if found is None or result.outcome != "refused":
-            found = result
-        if found.outcome != "refused":
-            break
+    found, number = _give_up(members, opens)
     tables = {member.log.uri: _abort(member, found) for member in members}
+    if any(result.outcome == "marked" for result in tables.values()) and len(_plans(members)) > number:
+        found, _ = _give_up(members, opens)  # a commit came between the two looks
+        tables = {member.log.uri: _abort(member, found) for member in members}
     outcome = "refused" if found is None else found.outcome
     if found is None and tables and all(result.outcome == "committed" for result in tables.values()):
         outcome = "published"  # by an earlier run
@@ -238,6 +236,17 @@ def abort_tables(members: Sequence[Member], *, open_table: OpenTable | None = No
         tables=tables,
         reason="" if found is None else found.reason,
     )
+
+
+def _give_up(members: Sequence[Member], opens: OpenTable) -> tuple[PublicationResult | None, int]:
+    """Bring every plan to its end; return the publication that was decided, else the last, and the number of plans."""
+    found: PublicationResult | None = None
+    plans = _plans(members)
+    for plan in plans:
+        result = _settlement(plan, members, PublicationOptions(), opens, new_attempt(), None).run(give_up=True)
+        if found is None or found.outcome == "refused":
+            found = result
+    return found, len(plans)
 
 
 def _plans(members: Sequence[Member]) -> list[PublicationPlan]:
@@ -301,3 +310,17 @@ def settle(log: DeltaLog, publication: str, open_table: OpenTable, *, patience: 
     while settlement.anchor.look() is None and (left := plan.put_at / 1000 + patience - time.time()) > 0:
         time.sleep(min(0.5, left))
     return settlement.run(give_up=True)
+
+
+def settle_open(log: DeltaLog, open_table: OpenTable, *, patience: float = PATIENCE) -> list[PublicationResult]:
+    """Bring every publication to its end whose intent is open on a table, as far as this worker may.
+
+    :param open_table: opens the tables that this worker may open; others' publications stay as they are.
+    """
+    found = []
+    for publication in open_publications(log):
+        try:
+            found.append(settle(log, publication.publication, open_table, patience=patience))
+        except (PublicationPendingException, ManifestException) as error:
+            logger.info("Table %s: %s", log.uri, error.message)
+    return found

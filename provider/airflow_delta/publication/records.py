@@ -200,10 +200,10 @@ def publication_id(plan: PublicationPlan, marks: Sequence[str]) -> str:
 
 def table_mark(log: DeltaLog) -> str:
     """Return the eight hexadecimal digits of a table: of its place, however it is spelled."""
-    return hashlib.sha256(table_key(log).encode()).hexdigest()[:8]
+    return hashlib.sha256(same_place_key(log).encode()).hexdigest()[:8]
 
 
-def table_key(log: DeltaLog) -> str:
+def same_place_key(log: DeltaLog) -> str:
     """Return what is equal for two logs if they are of one table."""
     return Location.parse(log.uri, log.store.options).key
 

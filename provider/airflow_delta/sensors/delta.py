@@ -10,6 +10,7 @@ from airflow.sdk import BaseSensorOperator, PokeReturnValue, RetryPolicy, conf
 from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_delta import exceptions
+from airflow_delta.contract.files import is_preview
 from airflow_delta.exceptions import DeltaError, DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.retry_policies import REFUSALS
@@ -225,6 +226,11 @@ class DeltaTableVersionSensor(BaseSensorOperator):
     # -- the arguments --------------------------------------------------------------------------------------------------------
 
     def _check_arguments(self, context: Context) -> None:
+        if is_preview(self.table):
+            raise DeltaIllegalArgumentException(
+                f"{self.table} is the preview of a transaction, not a table to wait for. Wait for the table itself, or put what "
+                "reads the preview after the task that writes it."
+            )
         version, after = whole_number("version", self.version), whole_number("after_version", self.after_version)
         if version is not None and (after is not None or self.operation or self.partitions):
             raise DeltaIllegalArgumentException(

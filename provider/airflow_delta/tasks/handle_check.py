@@ -189,6 +189,13 @@ def start_tasks(operator: Any, context: Context) -> list[Any] | None:
     return None if definition is None else _starts_of(definition)
 
 
+def has_previews(operator: Any, context: Context) -> bool:
+    """Return whether a task before this one writes previews of its transaction, as the Dag file says."""
+    definition = _definition(operator, context)
+    before = () if definition is None else definition.get_flat_relatives(upstream=True)
+    return any(getattr(getattr(task, "operator_class", None) or type(task), "writes_preview", False) for task in before)
+
+
 def _starts_of(definition: Any) -> list[Any] | None:
     given = argument_of(definition, "transactions" if hasattr(definition, "transactions") else "transaction", None)
 

@@ -25,6 +25,9 @@ STATE_APP = "airflow.publication/"
 PATIENCE = 60.0
 """Seconds for which an open intent holds up a commit that cannot settle its publication."""
 
+_FIRST_PAUSE = 0.02
+_LONGEST_PAUSE = 0.5
+
 _PREFIXES = (INTENT_APP, STATE_APP)
 
 
@@ -76,18 +79,18 @@ class OpenIntents:
     def __bool__(self) -> bool:
         return bool(self._open) and (self._rule.patience > 0 or self._rule.meet is not None)
 
-    def await_next(self, table: str) -> bool:
-        """Let the next open one end, or a moment pass; return whether there are new commits to look for."""
+    def await_next(self, table: str) -> None:
+        """Let the next open one end, or a moment pass; then the log is to be looked at again."""
         publication, since = next(iter(self._open.items()))
         if self._rule.meet is not None:
             if self._rule.meet(publication):
-                return True
+                return
         elif self._is_young(publication, since):
-            first = self._seen.setdefault(publication, time.monotonic())
-            if first == self._seen[publication] and time.monotonic() - first < 0.01:
+            waited = time.monotonic() - self._seen[publication]
+            if waited < _FIRST_PAUSE:
                 logger.info("Table %s: waiting for publication %s of several tables to end", table, publication)
-            time.sleep(min(0.5, 0.02 + (time.monotonic() - first) / 4))
-            return True
+            time.sleep(min(_LONGEST_PAUSE, _FIRST_PAUSE + waited / 4))
+            return
         else:
             logger.warning(
                 "Table %s: publication %s has been open for more than %g s; committing without waiting for it. "
@@ -98,7 +101,6 @@ class OpenIntents:
             )
         self._closed.add(publication)
         del self._open[publication]
-        return False
 
     def _is_young(self, publication: str, since: int | None) -> bool:
         """Tell whether to wait: by the writer's clock, and by ours, whichever is over first."""

@@ -70,10 +70,13 @@ class CheckpointSource:
 
     # -- files ----------------------------------------------------------------------------------------------------------------
 
-    def adds(self) -> Iterator[pa.StructArray]:
-        """Yield the live files, sorted by partition where the table is partitioned."""
+    def adds(self, *, in_order: bool = True) -> Iterator[pa.StructArray]:
+        """Yield the live files.
+
+        :param in_order: sorted by partition, where the table is partitioned.
+        """
         rows = AddRows(self.schema, self._typer)
-        if self._typer.names:
+        if self._typer.names and in_order:
             batches = self._sorted(PartitionOrder.of(self._partition_values(), self._typer, BUCKET_ROWS))
         else:
             batches = self._files()

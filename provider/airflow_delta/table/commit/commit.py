@@ -212,6 +212,36 @@ class CommitOptions:
     transactions: Mapping[str, int] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedCommit:
+    """What the stages of a transaction amount to, ready to be committed.
+
+    :param txn: with the metadata that the stages set and what they have read.
+    :param actions: without those that the transaction itself writes (``commitInfo``, metadata, protocol).
+    """
+
+    txn: OptimisticTransaction
+    view: TransactionView
+    data: Sequence[StageActions]
+    replaced: NetEffect
+    actions: list[Action]
+    operation: Operation
+    tags: dict[str, str]
+
+
+def staged_commit(view: TransactionView) -> StagedCommit:
+    """Return what :func:`commit_stages` commits, without committing it.
+
+    :param view: as for :func:`commit_stages`.
+    """
+    options, altered = CommitOptions(), altered_table(view)
+    if altered is not None:
+        return _prepared(with_altered_reads(view, altered), options, altered=altered)
+    current = view.snapshot.metadata if view.handle.read_version >= 0 else None
+    metadata = new_metadata(view.handle, view.definition, current, [stage.write for stage in view.stages])
+    return _prepared(view, options, metadata=metadata)
+
+
 def commit_stages(view: TransactionView, options: CommitOptions) -> CommitResult:
     """Commit stages as one version on top of the one that the transaction reads.
 
@@ -223,16 +253,16 @@ def commit_stages(view: TransactionView, options: CommitOptions) -> CommitResult
     handle = view.handle
     altered = altered_table(view)
     if altered is not None:
-        return _attempt(with_altered_reads(view, altered), options, altered=altered)
+        return _commit(_prepared(with_altered_reads(view, altered), options, altered=altered), options)
     writes = [stage.write for stage in view.stages]
     current = view.snapshot.metadata if handle.read_version >= 0 else None
     metadata = new_metadata(handle, view.definition, current, writes)
     if handle.read_version >= 0 or metadata is None:
-        return _attempt(view, options, metadata=metadata)
+        return _commit(_prepared(view, options, metadata=metadata), options)
     definition = definition_of(handle, writes)
     with held_back(CONFLICT) as conflicts:
         try:
-            return _attempt(view, options, metadata=metadata)
+            return _commit(_prepared(view, options, metadata=metadata), options)
         except (ProtocolChangedException, MetadataChangedException) as error:
             if definition is not None and definition["mode"] != "create_if_not_exists":
                 raise
@@ -241,7 +271,7 @@ def commit_stages(view: TransactionView, options: CommitOptions) -> CommitResult
                 raise _created_otherwise(error, view.log) from error
             conflicts.forget()
     logger.info("Table %s was created by another transaction; continuing from its version 0.", view.log.uri)
-    return _attempt(created, options, created=True)
+    return _commit(_prepared(created, options, created=True), options)
 
 
 def create_empty(view: TransactionView, policy: CommitPolicy, operation: Callable[[Metadata], Operation]) -> None:
@@ -261,15 +291,15 @@ def create_empty(view: TransactionView, policy: CommitPolicy, operation: Callabl
             raise _created_otherwise(error, view.log) from error
 
 
-def _attempt(
+def _prepared(
     view: TransactionView,
     options: CommitOptions,
     *,
     metadata: Metadata | None = None,
     altered: AlteredTable | None = None,
     created: bool = False,
-) -> CommitResult:
-    """Commit the table as the stages leave it.
+) -> StagedCommit:
+    """Return the table as the stages leave it.
 
     :param metadata: for stages that add columns, or create or replace the table; ``None``: unchanged.
     :param altered: of stages that alter the table.
@@ -277,8 +307,6 @@ def _attempt(
     """
     handle, stages = view.handle, view.stages
     txn = _transaction(view, options.policy, txn_id=handle.transaction_id)
-    for hook in options.hooks:
-        txn.register_post_commit_hook(hook)
     # The key was looked up by start: a concurrent commit of the same key is a conflict.
     txn.txn_version(handle.app_id)
     if altered is not None:
@@ -304,15 +332,23 @@ def _attempt(
         written = operation_of(txn.metadata, data, replaced) if data else None
         operation = operation_with(altered, written, view.snapshot.metadata.partition_columns)
         tags |= operation_tags(altered, written)
-    txn.commit(actions, operation, tags=tags, user_metadata=options.user_metadata)
+    return StagedCommit(txn=txn, view=view, data=data, replaced=replaced, actions=actions, operation=operation, tags=tags)
+
+
+def _commit(staged: StagedCommit, options: CommitOptions) -> CommitResult:
+    """Commit what the stages amount to."""
+    txn, replaced = staged.txn, staged.replaced
+    for hook in options.hooks:
+        txn.register_post_commit_hook(hook)
+    txn.commit(staged.actions, staged.operation, tags=staged.tags, user_metadata=options.user_metadata)
     asked = txn.outcome.auto_compaction if txn.outcome is not None else None
     return result_of_transaction(
         txn,
-        operation.name,
+        staged.operation.name,
         replaced.adds,
-        handle=handle,
-        num_removed_files=len(removes),
-        num_records=total(stage.write.num_records for stage in data),
+        handle=staged.view.handle,
+        num_removed_files=len(replaced.removes),
+        num_records=total(stage.write.num_records for stage in staged.data),
         auto_compaction=None if asked is None else request_as_json(asked),
     )
 

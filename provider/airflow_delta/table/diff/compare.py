@@ -64,10 +64,10 @@ def compare(
     :param limit: number of rows that may be read from each side.
     :raises TooManyRowsError: if a side has more.
     """
-    left = Counter(_digest(row, columns) for row in _rows(before, limit))
+    left = Counter(row_digest(row, columns) for row in _rows(before, limit))
     surplus: Counter[bytes] = Counter()
     for row in _rows(after, limit):
-        digest = _digest(row, columns)
+        digest = row_digest(row, columns)
         if left[digest] > 0:
             left[digest] -= 1
         else:
@@ -78,7 +78,7 @@ def compare(
     pairs: dict[bytes, list[Row]] = {}
     matched: Counter[bytes] = Counter()
     for row in _matching(before, left, columns, limit) if left else ():
-        key = _digest(row, keys) if keys else b""
+        key = row_digest(row, keys) if keys else b""
         if keys and matched[key] < new[key]:
             matched[key] += 1
             found.changed = (found.changed or 0) + 1
@@ -107,7 +107,7 @@ def _sample_new(
 ) -> None:
     """Read the new rows again for the sample: those with the keys of changed rows are their new state."""
     for row in _matching(after, surplus, columns, limit):
-        key = _digest(row, keys) if keys else b""
+        key = row_digest(row, keys) if keys else b""
         if matched[key] > 0:
             matched[key] -= 1
             if old := pairs.get(key):
@@ -119,7 +119,7 @@ def _sample_new(
 
 
 def _by_key(after: Stream, surplus: Counter[bytes], columns: Sequence[str], keys: Sequence[str], limit: int) -> Counter[bytes]:
-    return Counter(_digest(row, keys) for row in _matching(after, surplus, columns, limit))
+    return Counter(row_digest(row, keys) for row in _matching(after, surplus, columns, limit))
 
 
 def _matching(stream: Stream, wanted: Counter[bytes], columns: Sequence[str], limit: int) -> Iterator[Row]:
@@ -127,7 +127,7 @@ def _matching(stream: Stream, wanted: Counter[bytes], columns: Sequence[str], li
     open_ = Counter(wanted)
     left = open_.total()
     for row in _rows(stream, limit):
-        digest = _digest(row, columns)
+        digest = row_digest(row, columns)
         if open_[digest] > 0:
             open_[digest] -= 1
             left -= 1
@@ -145,7 +145,11 @@ def _rows(stream: Stream, limit: int) -> Iterator[Row]:
         yield from rows_of(batch)
 
 
-def _digest(row: Row, columns: Sequence[str]) -> bytes:
+def row_digest(row: Row, columns: Sequence[str]) -> bytes:
+    """Return what equal rows have in common, whatever the width of their types.
+
+    :param columns: those that count; one that the row lacks is null.
+    """
     values = [row.get(name) for name in columns]
     plain = [value if type(value) in _AS_IT_IS else _plain(value) for value in values]
     return hashlib.blake2b(repr(plain).encode(), digest_size=16).digest()

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.exceptions import DeltaIllegalArgumentException, VersionNotFoundException
+from airflow_delta.exceptions import DeltaIllegalArgumentException, VersionNotFoundException, VersionsNotContiguousException
 from airflow_delta.log.actions.actions import Metadata
 from airflow_delta.log.expressions.functions import oversized
 from airflow_delta.log.expressions.nodes import equality_of
@@ -194,7 +194,6 @@ def _metadata_before(log: DeltaLog, version: int) -> Metadata | None:
 
 
 def _commit(log: DeltaLog, version: int) -> DecodedCommit:
-    from airflow_delta.exceptions import VersionsNotContiguousException
     from airflow_delta.log.actions.decode import decode_commits
 
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -16,8 +15,8 @@ from airflow_delta.exceptions import (
     DeltaIllegalStateException,
     DeltaTableNotFoundException,
 )
-from airflow_delta.log.actions.actions import Action, AddFile, DeletionVectorDescriptor, DomainMetadata, Metadata
-from airflow_delta.table.files.partitions import url_encode
+from airflow_delta.log.actions.actions import Action, AddFile, DomainMetadata, Metadata
+from airflow_delta.table.files.absolute import absolute_file_path, absolute_vector, qualified, url_encoded
 from airflow_delta.table.run import run_large
 
 if TYPE_CHECKING:
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from airflow_delta.log.storage.base import LogStore
     from airflow_delta.transaction import Operation, OptimisticTransaction
 
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _OF_THE_SOURCE = (
     # Columns that only files written by the clone have; row ids of the source are not kept.
     "delta.rowTracking.materializedRowIdColumnName",
@@ -195,45 +193,13 @@ def _domains(txn: OptimisticTransaction, source: Snapshot) -> list[DomainMetadat
     return [] if own is None else [msgspec.structs.replace(own, removed=True)]
 
 
-# -- absolute paths -----------------------------------------------------------------------------------------------------------
-
-
-def qualified(store: LogStore) -> str:
-    """Return the URI of a table's root as Hadoop shows it: ``file:/tmp/a b``, not URL-encoded."""
-    return store.root if store.local_root is None else f"file:{store.local_root}"
-
-
-def url_encoded(uri: str) -> str:
-    """Return a URI as the log has it; the bucket stays as it is."""
-    scheme, separator, rest = uri.partition("://")
-    if not separator:
-        return f"file:{url_encode(uri.removeprefix('file:'))}"
-    authority, _, path = rest.partition("/")
-    return f"{scheme}://{authority}/{url_encode(path)}".rstrip("/")
-
-
 def _absolute(file: AddFile, root: str, store: LogStore) -> AddFile:
     """Return a file of the source as one of the clone: its path made absolute, no row ids."""
-    path = file.path
-    if path.startswith("/"):  # on the source's file system or bucket, which may not be the clone's
-        scheme, separator, rest = root.partition("://")
-        path = f"{scheme}://{rest.partition('/')[0]}{path}" if separator else f"file:{path}"
-    elif _SCHEME.match(path) is None:
-        path = f"{root}/{path}"
     return msgspec.structs.replace(
         file,
-        path=path,
+        path=absolute_file_path(file.path, root),
         data_change=True,
-        deletion_vector=_absolute_vector(file.deletion_vector, root, store),
+        deletion_vector=absolute_vector(file.deletion_vector, root, store),
         base_row_id=None,
         default_row_commit_version=None,
     )
-
-
-def _absolute_vector(vector: DeletionVectorDescriptor | None, root: str, store: LogStore) -> DeletionVectorDescriptor | None:
-    from airflow_delta.log.actions.deletion_vectors import ABSOLUTE, UUID_RELATIVE, vector_path
-
-    if vector is None or vector.storage_type != UUID_RELATIVE:
-        return vector
-    path = f"{root}/{url_encode(vector_path(store, vector))}"
-    return msgspec.structs.replace(vector, storage_type=ABSOLUTE, path_or_inline_dv=path)

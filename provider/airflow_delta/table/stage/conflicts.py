@@ -46,8 +46,6 @@ def check_staged_overwrites(view: TransactionView) -> None:
 
 
 def _not_ordered(one: StageActions, other: StageActions) -> bool:
-    from airflow_delta.table.stage.after import stage_id
-
     return stage_id(one.write) in other.write.after or stage_id(other.write) in one.write.after
 
 

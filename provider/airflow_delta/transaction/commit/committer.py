@@ -14,7 +14,7 @@ from airflow_delta.exceptions import DeltaAssertionError, DeltaConcurrentModific
 from airflow_delta.log.actions.actions import Action, AddCDCFile, CommitInfo, Metadata, RemoveFile
 from airflow_delta.log.storage.file_names import commit_file
 from airflow_delta.transaction.commit.hooks import record_commit
-from airflow_delta.transaction.commit.loop import CommitLoop, Entry
+from airflow_delta.transaction.commit.loop import CommitLoop, Entry, Landed
 from airflow_delta.transaction.commit.stats import CommitStats
 from airflow_delta.transaction.commit.turns import lock_commit_if_enabled
 from airflow_delta.transaction.conflicts.checker import ConflictChecker
@@ -245,23 +245,14 @@ class Committer:
         checker = ConflictChecker(current, self._commit_time, self._resolution(current))
         intents = OpenIntents(self.reads.snapshot.known_transactions, self.policy.intents)
         loop = CommitLoop(self.log, entry, checker, self.policy, self.observer, intents)
-        with lock_commit_if_enabled(self.log.store, self.policy):
-            landed = loop.run()
-            info, actions = loop.committed(landed)
-            self.outcome = outcome = CommitOutcome(
-                version=landed.version,
-                attempts=landed.attempts,
-                versions_checked=landed.versions_checked,
-                recognised=landed.recognised,
-                commit_info=info,
-                timestamp=info.timestamp or 0,
-                elapsed=loop.elapsed,
-                resolved=resolved_by(info.tags),
-            )
-            self._committed_metadata = current.metadata
-            record_commit(landed.version)
-            self.observer.committed(landed.version)
-            self.log.update_after_commit(landed.version, landed.commits)
+        landed = None
+        while landed is None:
+            with lock_commit_if_enabled(self.log.store, self.policy):
+                landed = loop.run()
+                if landed is not None:
+                    outcome, actions = self._landed(loop, landed, current)
+            if landed is None:
+                intents.await_next(self.log.uri)
         self._record_resolved(outcome)
         if CommitStats.enabled():
             CommitStats.of(
@@ -275,7 +266,26 @@ class Committer:
                 write_seconds=landed.write_seconds,
                 checkpoint_attempt=self.needs_checkpoint or not may_retry,
             ).record(self.log.uri)
-        return Committed(outcome, prepared, [info, *actions])
+        return Committed(outcome, prepared, [outcome.commit_info, *actions])
+
+    def _landed(self, loop: CommitLoop, landed: Landed, current: CurrentTransaction) -> tuple[CommitOutcome, Sequence[Action]]:
+        """Bring transaction and log up to date with the entry, and return its actions."""
+        info, actions = loop.committed(landed)
+        self.outcome = outcome = CommitOutcome(
+            version=landed.version,
+            attempts=landed.attempts,
+            versions_checked=landed.versions_checked,
+            recognised=landed.recognised,
+            commit_info=info,
+            timestamp=info.timestamp or 0,
+            elapsed=loop.elapsed,
+            resolved=resolved_by(info.tags),
+        )
+        self._committed_metadata = current.metadata
+        record_commit(landed.version)
+        self.observer.committed(landed.version)
+        self.log.update_after_commit(landed.version, landed.commits)
+        return outcome, actions
 
     def _resolution(self, current: CurrentTransaction) -> Resolution | None:
         level = self.policy.conflict_detection

@@ -84,6 +84,10 @@ class Landed:
     write_seconds: float
 
 
+class _HeldUpError(Exception):
+    """An intent is open that the commit does not pass over."""
+
+
 class CommitLoop:
     """One run of the loop for one entry.
 
@@ -117,8 +121,11 @@ class CommitLoop:
         self._unsettled = False
         self._ambiguous_puts = 0
 
-    def run(self) -> Landed:
+    def run(self) -> Landed | None:
         """Put the entry at the next free version that it does not conflict with (Delta's ``doCommitRetryIteratively``).
+
+        ``None`` if a publication of several tables is under way: the caller lets it end, without the table's lock, and runs the
+        loop again.
 
         :raises DeltaConcurrentModificationException: if there is a logical conflict.
         :raises MaxCommitRetriesExceededException: if the policy's limits are reached. Nothing was written.
@@ -128,6 +135,8 @@ class CommitLoop:
         try:
             landed = self._first_try()
             return landed if landed is not None else self._contend()
+        except _HeldUpError:
+            return None
         except CommitStateUnknownException:
             raise
         except Exception as error:
@@ -198,11 +207,8 @@ class CommitLoop:
             landed = self.next_attempt_version(self.log.read_new_commits)
             if landed is not None:
                 return landed
-        while self._intents:
-            if self._intents.await_next(self.log.uri):
-                landed = self.next_attempt_version(self.log.read_new_commits)
-                if landed is not None:
-                    return landed
+        if self._intents:
+            raise _HeldUpError
         landed = self._put()
         return landed if landed is not None else self.next_attempt_version(self._read_winners)
 

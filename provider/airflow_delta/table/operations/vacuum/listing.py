@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from airflow_delta.contract.files import STAGING_DIRECTORY
+from airflow_delta.contract.files import STAGING_DIRECTORY, is_preview
 from airflow_delta.exceptions import DeltaLogCorruptedException, PathOutsideTableException
 from airflow_delta.log.storage.file_names import LOG_DIRECTORY
 from airflow_delta.log.storage.local import LocalStore, is_there
@@ -122,7 +122,7 @@ def _list_below(store: LogStore, start: str, hidden: Callable[[str], bool], list
     files = []
     for status in tracked(store.list_recursive(start, cuts=cuts), f"Listing {store.root}"):
         directory, inner, _ = status.path.partition(f"/{LOG_DIRECTORY}/")
-        if inner:
+        if inner and not is_preview(directory):
             tables.add(directory)
         if _visible(hidden, status.path):
             files.append(status)
@@ -221,7 +221,7 @@ def _list_one(
 
     found: list[str] = []
     names = {entry.name for entry in children}
-    if directory and LOG_DIRECTORY in names:  # another table
+    if directory and LOG_DIRECTORY in names and not is_preview(directory):  # another table
         listing.directories.pop(directory, None)
         return found
     for entry in children:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.contract.files import ABORT_MARKER, STAGING_DIRECTORY, is_marker
+from airflow_delta.contract.files import ABORT_MARKER, STAGING_DIRECTORY, is_marker, is_preview, kept_until
 from airflow_delta.table.state.find_commit import CLOCKS_DIFFER_BY, newest_first
 from airflow_delta.table.state.markers import NO_MARKERS, read_markers
 from airflow_delta.table.state.open_transactions import search_commits
@@ -81,6 +82,7 @@ class StagedTransactions:
     :ivar aborted: those whose markers must stay for a late commit to find.
     :ivar in_table: those whose files the table names; their markers stay as long.
     :ivar committed: those that are committed, by the log or their own marker.
+    :ivar kept: those whose previews stay for now.
     :ivar abandoned: those that nobody committed or aborted, as far as the log reaches back.
     """
 
@@ -88,6 +90,7 @@ class StagedTransactions:
     aborted: frozenset[str] = frozenset()
     in_table: frozenset[str] = frozenset()
     committed: frozenset[str] = frozenset()
+    kept: frozenset[str] = frozenset()
     abandoned: tuple[AbandonedTransaction, ...] = ()
 
     def protects(self, path: str) -> bool:
@@ -99,6 +102,7 @@ class StagedTransactions:
             transaction in self.live
             or (transaction in self.aborted and (name == "" or is_marker(name)))
             or (transaction in self.in_table and is_marker(name))
+            or (transaction in self.kept and is_preview(path))
         )
 
 
@@ -117,12 +121,12 @@ def staged_transactions(log: DeltaLog, listing: Listing, valid: Iterable[str], *
         transaction, name = _split(status.path)
         if transaction is not None and name:
             staged[transaction].files.append(status)
-    for path, time in listing.directories.items():
+    for path, modified in listing.directories.items():
         transaction, _ = _split(path)
         if transaction is not None:
-            staged[transaction].directories.append(time)
+            staged[transaction].directories.append(modified)
     in_table = {transaction for path in valid if (transaction := _split(path)[0]) is not None}
-    dead = {transaction for transaction, found in staged.items() if all(time < dead_before for time in found.times())}
+    dead = {transaction for transaction, found in staged.items() if all(written < dead_before for written in found.times())}
     asked = {transaction: found for transaction, found in staged.items() if transaction not in in_table | dead}
     unknown = _not_in_log(log, asked)
     committed = in_table | (asked.keys() - unknown.keys())
@@ -136,7 +140,16 @@ def staged_transactions(log: DeltaLog, listing: Listing, valid: Iterable[str], *
             continue
         (aborted if ABORT_MARKER in names and not markers.alive else live).add(transaction)
     abandoned = _abandoned(log, {transaction: staged[transaction].files for transaction in dead - in_table})
-    return StagedTransactions(frozenset(live), frozenset(aborted), frozenset(in_table), frozenset(committed), abandoned)
+    now = int(time.time() * 1000)
+    kept = {transaction for transaction, found in staged.items() if any((kept_until(s.path) or 0) > now for s in found.files)}
+    return StagedTransactions(
+        live=frozenset(live),
+        aborted=frozenset(aborted),
+        in_table=frozenset(in_table),
+        committed=frozenset(committed),
+        kept=frozenset(kept),
+        abandoned=abandoned,
+    )
 
 
 def _abandoned(log: DeltaLog, dead: Mapping[str, Sequence[FileStatus]]) -> tuple[AbandonedTransaction, ...]:

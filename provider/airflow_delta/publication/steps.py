@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_delta import exceptions
 from airflow_delta.contract.files import new_attempt
 from airflow_delta.exceptions import (
+    ConcurrentTransactionException,
     DeltaConcurrentModificationException,
     DeltaError,
     ManifestException,
@@ -34,7 +35,7 @@ from airflow_delta.publication.records import (
     PublicationId,
     PublicationPlan,
     PublicationResult,
-    table_key,
+    same_place_key,
 )
 from airflow_delta.publication.states import publication_tables
 from airflow_delta.table.state.markers import fence
@@ -85,24 +86,24 @@ class Settlement:
         """The table whose log decides."""
         return self.tables[0]
 
-    def run(self, *, give_up: bool) -> PublicationResult:
+    def run(self, *, give_up: bool, why: dict[str, Any] = _GIVEN_UP) -> PublicationResult:
         """Bring the publication to an end, and return it.
 
         :param give_up: refuse it if it is not decided; the commit task alone goes on.
+        :param why: the reason then.
         :raises DeltaError: what it was refused for, unless this worker gives it up.
         :raises PublicationPendingException: if that is not possible now.
         """
         with self._markers:
-            outcome = self._run(give_up)
-            for table in self.tables:
-                if table.fence is not None and (found := table.result()) is not None:
-                    table.fence.version = found.version
+            outcome = self._run(give_up, why)
             result = self.result(outcome)
+            for table in self.tables:
+                self._release(table)
             if outcome == "refused" and not give_up:
                 raise self.error if self.error is not None else refused_error(result)
         return result
 
-    def _run(self, give_up: bool) -> str:
+    def _run(self, give_up: bool, why: dict[str, Any]) -> str:
         while True:
             state = self.anchor.look()
             if state == PUBLISHED:
@@ -115,7 +116,7 @@ class Settlement:
             if state == REFUSED:  # the anchor is gone, and with it what it said
                 return self._undo()
             if give_up:
-                self._refuse(_GIVEN_UP)
+                self._refuse(why)
             else:
                 self._decide()
 
@@ -248,6 +249,15 @@ class Settlement:
                 error.message, table=table.uri, publication=self.plan.publication, tables=self.plan.uris
             ) from error
 
+    def _release(self, table: Participant) -> None:
+        """Let the marker say how the attempt ended, so that staged files which nobody can publish any more may go."""
+        if table.fence is None:
+            return
+        if (found := table.result()) is not None:
+            table.fence.version = found.version
+        elif table.look() == REFUSED:
+            table.fence.end(failedAt=int(time.time() * 1000))
+
     def _meet(self, table: Participant, other: str) -> None:
         """Let another publication end whose intent is open on one of our tables.
 
@@ -264,7 +274,9 @@ class Settlement:
         if not is_ours and other not in self._held and settlement.anchor.look() is None:
             seconds = min(_SHORTEST_PATIENCE, self._patience) if self.plan.publication < other else self._patience
             self._await(lambda: settlement.anchor.look() is not None or not _is_open(table.log, other), other, seconds)
-        settlement.run(give_up=True)
+        message = f"Publication {self.plan.publication} met it on table {table.uri} before it was decided."
+        why = {"error": ConcurrentTransactionException.__name__, "message": message, "table": table.uri}
+        settlement.run(give_up=True, why=why)
 
     def _settlement_of(self, log: DeltaLog, other: str) -> Settlement | None:
         """Return the work on another publication, ``None`` if this worker does not know all of its tables."""
@@ -362,7 +374,7 @@ def refused_error(result: PublicationResult) -> DeltaError:
 
 def own_tables(logs: Sequence[DeltaLog]) -> OpenTable:
     """Return what opens only these tables."""
-    by_key = {table_key(log): log for log in logs}
+    by_key = {same_place_key(log): log for log in logs}
     by_uri = {log.uri: log for log in logs}
 
     def opened(uri: str) -> DeltaLog | None:

@@ -1,0 +1,102 @@
+"""A preview between the stages and the commit of a transaction: a Delta table of what is staged, for any engine to check."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow_delta.contract.choices import PREVIEWS, Choices, check_choices
+from airflow_delta.retry_policies import AUDIT_ERRORS
+from airflow_delta.tasks.base import DeltaOperator, Parts, templated
+from airflow_delta.tasks.ended import check_not_aborted
+from airflow_delta.tasks.expected_stages import valid_reports
+from airflow_delta.tasks.handle_check import open_transaction
+from airflow_delta.tasks.identity import flatten_reports
+from airflow_delta.tasks.stage_work import GivenTable
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class DeltaPreviewOperator(DeltaOperator):
+    """Write what a transaction has staged as a Delta table of its own, for any engine to read before the commit publishes it.
+
+    Place it between stages and commit, and checks or approvals after it; what is staged is checked as the commit checks it. No
+    data is copied for ``only="table"``: the files are named where they are. Readers read it by its path; no writer can write to
+    it. It is no asset, and goes with the transaction.
+
+    Returns JSON: ``transactionId``, ``table``, ``readVersion``, ``only``, ``alreadyCommitted``, ``path``, ``version``,
+    ``numFiles``, ``numAddedFiles``, ``numRemovedFiles``, ``numAddedRecords`` and ``numRemovedRecords`` (``None`` if statistics
+    lack them). If the transaction is already committed, ``path`` and ``version`` are those of the table itself, or ``None`` for
+    the changes.
+
+    :param transaction: the handle: output of the start task. Inside a ``delta_transaction`` group it is filled in. (templated)
+    :param staged: outputs of the stages: one, several, or mapped. Default inside a ``delta_transaction`` group: all its stages
+        that do not come after this task. (templated)
+    :param only: ``table`` (default): the table as the commit leaves it, in time that grows with its number of files; or
+        ``changes``: the rows that the commit adds, changes and removes, with ``_change_type`` as in the change data feed.
+        (templated)
+    :param table_uri: URI of the table for readers of the preview, if it differs from this task's (``s3a://`` for Spark).
+        (templated)
+    :param delta_conn_id: connection to the table; default: the start task's. (templated)
+
+    The other parameter is that of :class:`~airflow_delta.tasks.stage_work.GivenTable`.
+    """
+
+    transaction_role: ClassVar[str] = "audit"
+    writes_preview: ClassVar[bool] = True
+    choices: ClassVar[Choices] = {"only": PREVIEWS}
+    changes_table: ClassVar[bool] = False
+    parts: ClassVar[Parts] = (GivenTable,)
+    template_fields: Sequence[str] = ("transaction", "staged", "only", "table_uri", "delta_conn_id", *templated(parts))
+    default_retry_policy = AUDIT_ERRORS
+    ui_color = "#fff2cc"
+
+    def __init__(
+        self,
+        *,
+        transaction: Any = None,
+        staged: Any = None,
+        only: str = "table",
+        table_uri: str | None = None,
+        delta_conn_id: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.transaction = transaction
+        self.staged = staged
+        self.only = only
+        self.table_uri = table_uri
+        self.delta_conn_id = delta_conn_id
+        check_choices(self, self.choices)
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        """Return where the preview is, and what it holds.
+
+        :raises HandleMismatchException: if the transaction is not the one in the Dag file.
+        :raises MissingStageException: if no stage has reported.
+        :raises StageConflictException: if the commit would refuse the stages.
+        :raises StagedFileException: if a staged file is gone.
+        :raises TransactionAbortedException: if the transaction was aborted.
+        """
+        from airflow_delta.table.commit.publish import committed_before
+        from airflow_delta.table.preview.preview import published, write_preview
+        from airflow_delta.table.state.find_commit import committed_earlier
+
+        log, handle = open_transaction(self, context)
+        committed = committed_before(log, handle) if handle.committed is None else committed_earlier(log, handle)
+        if committed is not None:
+            self.log.info("Transaction %s: already in version %s of %s.", handle.transaction_id, committed.version, handle.table)
+            return published(handle, committed, only=self.only)
+        check_not_aborted(self, context, log, handle)
+        staged = valid_reports(context, handle, flatten_reports(self.staged))
+        value = write_preview(log, handle, staged, only=self.only, table_uri=self.table_uri)
+        self.log.info(
+            "Transaction %s: %s files added and %s removed can be read as a Delta table at %s, version %s. Nothing is published.",
+            handle.transaction_id,
+            value["numAddedFiles"],
+            value["numRemovedFiles"],
+            value["path"],
+            value["version"],
+        )
+        return value

@@ -1,0 +1,261 @@
+"""The rows that the commit of an open transaction would add, change and remove, as a Delta table that holds them itself.
+
+What the change data feed would show of the commit, with the same ``_change_type``: from the change data files that the stages
+wrote, else from the files and deletion vectors that come and go. Rows that a stage only copied to another file cancel out.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from airflow_delta.contract.files import CHANGES_DIRECTORY, transaction_directory
+from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
+from airflow_delta.exceptions import DeltaAnalysisException
+from airflow_delta.log.actions.actions import Action, AddCDCFile, AddFile, CommitInfo, Metadata, RemoveFile, encode_actions
+from airflow_delta.log.actions.decode import DecodedCommit
+from airflow_delta.log.arrow.arrays import array, repeated, rows_of
+from airflow_delta.log.features.protocol import required_protocol
+from airflow_delta.log.statistics.statistics import live_records, total
+from airflow_delta.log.storage.file_names import commit_file
+from airflow_delta.log.table_definition import TableDefinition
+from airflow_delta.table.arrow.files import RowWriter
+from airflow_delta.table.changes.find import change_files
+from airflow_delta.table.changes.read import CHANGE_TYPE
+from airflow_delta.table.diff.compare import row_digest
+from airflow_delta.table.preview.spelling import guarded
+from airflow_delta.table.preview.table_preview import Preview, commit_to_preview, location, preview_id
+from airflow_delta.table.read.read_table import worker_rows
+from airflow_delta.transaction.prepare.commit_info import ENGINE_INFO
+
+if TYPE_CHECKING:
+    from airflow_delta.log.delta_log import DeltaLog
+    from airflow_delta.table.changes.find import ChangedFiles
+    from airflow_delta.table.commit.commit import StagedCommit
+
+INSERT, DELETE = "insert", "delete"
+_COPIED = re.compile(r"[0-9a-f]{8}-copied(-\d+)?")
+"""Directory of an attempt with rows that stay as they were."""
+
+
+def preview_changes(
+    log: DeltaLog,
+    handle: TransactionHandle,
+    staged: Sequence[StagedWrite | Mapping[str, Any]],
+    *,
+    table_uri: str | None = None,
+) -> Preview:
+    """Write the rows that the commit of some stages would change, replacing an earlier table of them.
+
+    The columns are those of the table after the commit, and ``_change_type``: ``insert``, ``update_preimage``,
+    ``update_postimage`` or ``delete``. Updates are told from removed and new rows where the stages wrote change data
+    (``delta.enableChangeDataFeed``). Memory holds a digest of each row that a stage copied to another file.
+
+    :param staged: results of the stages, in any order.
+    :param table_uri: URI of the table for readers, if it differs from that of this process (``s3a://`` for Spark).
+    :raises DeltaAnalysisException: if removed rows do not fit the columns that the commit gives the table.
+
+    Also raises as :func:`~airflow_delta.table.preview.table_preview.commit_to_preview` and
+    :func:`~airflow_delta.table.read.read_table.worker_rows` do.
+    """
+    commit, actions = commit_to_preview(log, handle, staged)
+    directory = f"{transaction_directory(handle.transaction_id)}/{CHANGES_DIRECTORY}"
+    log.store.delete_tree(directory)
+    after = commit.txn.metadata
+    schema_string = _plain_schema(after.schema_string)
+    writer = RowWriter(
+        log.store,
+        directory,
+        TableDefinition.of_rows(schema_string).schema,
+        (),
+        mapped=False,
+        compression="snappy",
+        most_rows=None,
+    )
+    counts: Counter[str] = Counter()
+    try:
+        for batch in _ChangedRows(log, handle, commit, _change_files(log, handle, commit, actions)).batches():
+            counts.update(batch.column(CHANGE_TYPE).to_pylist())
+            writer.write(batch)
+        writer.close()
+    finally:
+        writer.discard()
+    metadata = Metadata(
+        id=preview_id(handle, CHANGES_DIRECTORY), schema_string=schema_string, created_time=int(time.time() * 1000)
+    )
+    info = CommitInfo(timestamp=metadata.created_time, operation="WRITE", operation_parameters={}, engine_info=ENGINE_INFO)
+    adds = _written(log, directory)
+    log.store.put(f"{directory}/{commit_file(0)}", encode_actions([info, guarded(required_protocol(metadata)), metadata, *adds]))
+    added = [action for action in actions if isinstance(action, AddFile)]
+    removed = [action for action in actions if isinstance(action, RemoveFile)]
+    return Preview(
+        path=location(log, directory, table_uri),
+        version=0,
+        num_files=len(adds),
+        num_added_files=len(added),
+        num_removed_files=len(removed),
+        num_added_records=total(live_records(file) for file in added),
+        num_removed_records=total(live_records(file) for file in removed),
+        changes=dict(counts),
+    )
+
+
+def _change_files(log: DeltaLog, handle: TransactionHandle, commit: StagedCommit, actions: Sequence[Action]) -> ChangedFiles:
+    """Return the files that show the changes, as the change data feed would find them in the commit."""
+    info = {"operation": commit.operation.name, "operationMetrics": commit.operation.encoded_metrics()}
+    decoded = DecodedCommit(
+        handle.read_version + 1,
+        info,
+        adds=[action for action in actions if isinstance(action, AddFile)],
+        removes=[action for action in actions if isinstance(action, RemoveFile)],
+        cdcs=[action for action in actions if isinstance(action, AddCDCFile)],
+    )
+    return change_files(log, decoded, 0)
+
+
+class _ChangedRows:
+    """The changed rows as a stream, with the columns of the table after the commit and ``_change_type``."""
+
+    def __init__(self, log: DeltaLog, handle: TransactionHandle, commit: StagedCommit, files: ChangedFiles) -> None:
+        self._log, self._handle, self._files = log, handle, files
+        self._after = commit.txn.metadata
+        self._before = commit.view.snapshot.metadata if handle.read_version >= 0 else self._after
+        columns = worker_rows(log, [], metadata=self._after, version=files.version).schema
+        self._schema: pa.Schema = pa.schema([*columns, pa.field(CHANGE_TYPE, pa.string())])
+        self._names = list(columns.names)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows; what others read first comes last: nothing of it is kept."""
+        files = self._files
+        if files.changes:
+            metadata = msgspec.structs.replace(self._after, schema_string=_with_change_type(self._after.schema_string))
+            for batch in self._rows(files.changes, metadata):
+                yield self._typed(batch, None)
+            return
+        copied = [file for file in files.inserts if self._is_copied(file)]
+        new = [file for file in files.inserts if file not in copied] if copied else files.inserts
+        stay: Counter[bytes] = Counter()
+        for batch in self._rows(copied, self._after):
+            stay.update(row_digest(row, self._names) for row in rows_of(batch))
+        for batch in self._rows(files.deletes, self._before):
+            yield self._typed(self._without(batch, stay), DELETE)
+        for batch in self._rows(files.deleted_rows, self._after, deleted=True):
+            yield self._typed(batch, DELETE)
+        for batch in self._rows(new, self._after):
+            yield self._typed(batch, INSERT)
+        for batch in self._rows(files.inserted_rows, self._after, deleted=True):
+            yield self._typed(batch, INSERT)
+        if stay := +stay:  # copies of rows that another stage has brought
+            for batch in self._rows(copied, self._after):
+                yield self._typed(self._only(batch, stay), INSERT)
+
+    def _rows(self, files: Sequence[AddFile], metadata: Metadata, *, deleted: bool = False) -> Iterator[pa.RecordBatch]:
+        if files:
+            yield from worker_rows(self._log, files, metadata=metadata, version=self._files.version, deleted=deleted)
+
+    def _is_copied(self, file: AddFile) -> bool:
+        root = f"{transaction_directory(self._handle.transaction_id)}/"
+        parts = unquote(file.path).split("/")
+        return file.path.startswith(root) and len(parts) > 5 and _COPIED.fullmatch(parts[4]) is not None
+
+    def _without(self, batch: pa.RecordBatch, rows: Counter[bytes]) -> pa.RecordBatch:
+        """Return the rows that are not among others, and take those that are out of them."""
+        return (
+            batch.filter(array([not _take(rows, row_digest(row, self._names)) for row in rows_of(batch)], pa.bool_()))
+            if rows
+            else batch
+        )
+
+    def _only(self, batch: pa.RecordBatch, rows: Counter[bytes]) -> pa.RecordBatch:
+        return batch.filter(array([_take(rows, row_digest(row, self._names)) for row in rows_of(batch)], pa.bool_()))
+
+    def _typed(self, batch: pa.RecordBatch, change_type: str | None) -> pa.RecordBatch:
+        """Return rows with all columns, in order.
+
+        :param change_type: ``None``: the rows say so themselves.
+        """
+        known = set(batch.schema.names)
+        columns = []
+        for field in self._schema:
+            if field.name == CHANGE_TYPE and change_type is not None:
+                columns.append(repeated(change_type, batch.num_rows, pa.string()))
+            elif field.name not in known:
+                columns.append(pa.nulls(batch.num_rows, field.type))
+            else:
+                columns.append(self._cast(batch.column(field.name), field))
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+    def _cast(self, column: pa.Array, field: pa.Field) -> pa.Array:
+        try:
+            return column if column.type == field.type else column.cast(field.type)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise DeltaAnalysisException(
+                f"Rows that transaction {self._handle.transaction_id} removes from table {self._handle.table} have the column "
+                f"{field.name} as {column.type}; the commit makes it {field.type} ({error}), so they are not in one table with "
+                "the rows that it adds. Preview the whole table instead (only='table').",
+                table=self._handle.table,
+                version=self._handle.read_version,
+            ) from error
+
+
+def _take(rows: Counter[bytes], digest: bytes) -> bool:
+    if rows[digest] <= 0:
+        return False
+    rows[digest] -= 1
+    return True
+
+
+def _written(log: DeltaLog, directory: str) -> list[AddFile]:
+    """Return the files of changed rows, as a table in their directory names them."""
+    found = []
+    for status in log.store.list_recursive(directory):
+        with log.store.open_input(status.path, status.size) as source:
+            rows = pq.read_metadata(source).num_rows
+        found.append(
+            AddFile(
+                path=status.path.removeprefix(f"{directory}/"),
+                partition_values={},
+                size=status.size,
+                modification_time=status.modification_time,
+                data_change=True,
+                stats=json.dumps({"numRecords": rows}),
+            )
+        )
+    return sorted(found, key=lambda file: file.path)
+
+
+def _plain_schema(schema_string: str) -> str:
+    """Return the schema of the changed rows: nothing of the table's rules, names in files and generated values is left."""
+    return json.dumps(_nullable(json.loads(_with_change_type(schema_string))))
+
+
+def _with_change_type(schema_string: str) -> str:
+    schema = json.loads(schema_string)
+    column = {"name": CHANGE_TYPE, "type": "string", "nullable": True, "metadata": {}}
+    return json.dumps({**schema, "fields": [*schema["fields"], column]})
+
+
+def _nullable(data_type: Any) -> Any:
+    if not isinstance(data_type, dict):
+        return data_type
+    match data_type["type"]:
+        case "struct":
+            fields = [
+                {"name": f["name"], "type": _nullable(f["type"]), "nullable": True, "metadata": {}} for f in data_type["fields"]
+            ]
+            return {"type": "struct", "fields": fields}
+        case "array":
+            return {**data_type, "elementType": _nullable(data_type["elementType"]), "containsNull": True}
+        case "map":
+            types = {name: _nullable(data_type[name]) for name in ("keyType", "valueType")}
+            return {**data_type, **types, "valueContainsNull": True}
+    return data_type

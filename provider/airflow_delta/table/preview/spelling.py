@@ -1,0 +1,129 @@
+"""Files of a table as the log of a preview names them, and the protocol that keeps writers off it.
+
+Paths are absolute, as a shallow clone has them. On a local file system they have no scheme: Delta Spark, delta-rs, DuckDB, the
+plugin of Polars and this provider read ``/lake/orders/part-0.parquet``, while DuckDB takes ``file:/lake/...`` for a name in the
+table's directory. Deletion vectors are the other way round: readers built on delta-kernel-rs want a URI.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_delta.log.actions.actions import (
+    Action,
+    AddCDCFile,
+    AddFile,
+    DeletionVectorDescriptor,
+    Metadata,
+    Protocol,
+    RemoveFile,
+)
+from airflow_delta.log.arrow.arrays import array, repeated, scalar
+from airflow_delta.log.features.protocol import MAX_WRITER_VERSION, features
+from airflow_delta.table.files.absolute import ELSEWHERE, absolute_file_path, absolute_vector, url_encoded
+
+if TYPE_CHECKING:
+    from airflow_delta.log.storage.base import LogStore
+
+FEATURE = "airflowPreview"
+"""Writer feature that no engine knows: each refuses to write to a preview, and reads it."""
+
+
+def guarded(protocol: Protocol) -> Protocol:
+    """Return a protocol that readers of the table know, and no writer does."""
+    return Protocol(
+        min_reader_version=protocol.min_reader_version,
+        min_writer_version=MAX_WRITER_VERSION,
+        reader_features=protocol.reader_features,
+        writer_features=sorted(features(protocol) | {FEATURE}),
+    )
+
+
+def owned(metadata: Metadata, table_id: str) -> Metadata:
+    """Return the metadata of the table as those of a preview, which is a table of its own."""
+    return msgspec.structs.replace(metadata, id=table_id)
+
+
+@dataclass(frozen=True)
+class Spelling:
+    """How the files of a table are named outside of it.
+
+    :param store: storage of the table.
+    :param root: the table for readers of the preview, URL-encoded: an absolute path, or a URI.
+    :param vector_root: the same as a URI.
+    """
+
+    store: LogStore
+    root: str
+    vector_root: str
+
+    @classmethod
+    def of(cls, store: LogStore, table_uri: str | None = None) -> Spelling:
+        """Return the spelling for a table.
+
+        :param table_uri: URI of the table for readers of the preview, if it differs from that of this process. Not URL-encoded.
+        """
+        if table_uri is None and store.local_root is None:
+            table_uri = store.root
+        if table_uri is not None:
+            root = url_encoded(table_uri.rstrip("/"))
+            return cls(store, root, root)
+        root = url_encoded(f"file:{store.local_root}").removeprefix("file:")
+        return cls(store, root, f"file://{root}")
+
+    def vector(self, vector: DeletionVectorDescriptor | None) -> DeletionVectorDescriptor | None:
+        """Return a deletion vector of the table as the preview names it."""
+        return absolute_vector(vector, self.vector_root, self.store)
+
+    def actions(self, actions: Sequence[Action], table_id: str) -> list[Action]:
+        """Return the actions of a commit as those of the preview: a table of its own, which nobody writes.
+
+        :param table_id: of the preview.
+        """
+        return [self._action(action, table_id) for action in actions]
+
+    def _action(self, action: Action, table_id: str) -> Action:
+        match action:
+            case AddFile() | RemoveFile():
+                path, vector = absolute_file_path(action.path, self.root), self.vector(action.deletion_vector)
+                return msgspec.structs.replace(action, path=path, deletion_vector=vector)
+            case AddCDCFile():
+                return msgspec.structs.replace(action, path=absolute_file_path(action.path, self.root))
+            case Metadata():
+                return owned(action, table_id)
+            case Protocol():
+                return guarded(action)
+        return action
+
+    def rows(self, adds: pa.StructArray) -> pa.StructArray:
+        """Return rows of a checkpoint's column ``add`` as those of the preview."""
+        columns = []
+        for field in adds.type:
+            column = adds.field(field.name)
+            if field.name == "path":
+                column = self._paths(column)
+            elif field.name == "deletionVector":
+                column = self._vectors(column)
+            columns.append(column)
+        return pa.StructArray.from_arrays(columns, fields=list(adds.type))
+
+    def _paths(self, paths: pa.StringArray) -> pa.StringArray:
+        if pc.any(pc.match_substring_regex(paths, ELSEWHERE)).as_py():  # of a shallow clone
+            return array([absolute_file_path(path, self.root) for path in paths.to_pylist()], pa.string())
+        return pc.binary_join_element_wise(repeated(self.root, len(paths)), paths, scalar("/"))
+
+    def _vectors(self, vectors: pa.StructArray) -> pa.StructArray:
+        if vectors.null_count == len(vectors):
+            return vectors
+        found = []
+        for vector in vectors.to_pylist():
+            if vector is not None:
+                vector = msgspec.to_builtins(self.vector(msgspec.convert(vector, DeletionVectorDescriptor)))
+            found.append(vector)
+        return array(found, vectors.type)

@@ -1,0 +1,182 @@
+"""The table as the commit of an open transaction would leave it, as a Delta table in the transaction's own directory.
+
+Its log is a checkpoint of the version that the transaction reads, streamed from the table's own, and one commit: the one that
+would be published. Data files stay where they are.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_delta.contract.files import PREVIEW_DIRECTORY, transaction_directory
+from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
+from airflow_delta.log.actions.actions import Action, AddFile, CommitInfo, RemoveFile, encode_actions
+from airflow_delta.log.checkpoint.files import PartFiles, state_rows
+from airflow_delta.log.checkpoint.prefetch import prefetched
+from airflow_delta.log.checkpoint_write.source import CheckpointSource
+from airflow_delta.log.statistics.statistics import live_records, total
+from airflow_delta.log.storage.file_names import checkpoint_file, commit_file
+from airflow_delta.table.commit.commit import StagedCommit, staged_commit
+from airflow_delta.table.preview.spelling import Spelling, guarded, owned
+from airflow_delta.table.stage.conflicts import check_stages
+from airflow_delta.table.stage.load import check_reported, check_staged_files, parse_staged
+from airflow_delta.table.stage.view import TransactionView, view_of
+from airflow_delta.transaction.prepare.commit_info import ENGINE_INFO, first, uses_in_commit_timestamps
+
+if TYPE_CHECKING:
+    from airflow_delta.log.actions.reconciliation import TailFiles
+    from airflow_delta.log.checkpoint.reader import CheckpointReader
+    from airflow_delta.log.delta_log import DeltaLog
+    from airflow_delta.log.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preview:
+    """A preview that has been written.
+
+    :param path: its location, for readers.
+    :param version: its only version that shows what is staged; the one that the commit gets if nobody commits in between.
+    :param num_files: files that it names.
+    :param num_added_files: those that the commit adds.
+    :param num_added_records: rows of these; ``None`` if statistics lack the number. So are those that it removes.
+    :param changes: of a table of changed rows, their number by ``_change_type``.
+    """
+
+    path: str
+    version: int
+    num_files: int
+    num_added_files: int
+    num_removed_files: int
+    num_added_records: int | None
+    num_removed_records: int | None
+    changes: dict[str, int] | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain JSON for XCom."""
+        return {
+            "path": self.path,
+            "version": self.version,
+            "numFiles": self.num_files,
+            "numAddedFiles": self.num_added_files,
+            "numRemovedFiles": self.num_removed_files,
+            "numAddedRecords": self.num_added_records,
+            "numRemovedRecords": self.num_removed_records,
+            "changes": self.changes,
+        }
+
+
+def commit_to_preview(
+    log: DeltaLog, handle: TransactionHandle, staged: Sequence[StagedWrite | Mapping[str, Any]]
+) -> tuple[StagedCommit, list[Action]]:
+    """Return what the commit of some stages would publish now, checked as the commit checks it, and the actions in its log entry.
+
+    :raises MissingStageException: if no stage has reported.
+    :raises StageConflictException: if the commit would refuse the staged writes.
+    :raises StagedFileException: if a staged file is gone or has another size.
+    """
+    writes = parse_staged(handle, staged)
+    check_reported(handle, writes, {})
+    view: TransactionView = view_of(log, handle, writes)
+    check_stages(view)
+    check_staged_files(log.store, handle, view.stages)
+    commit = staged_commit(view)
+    return commit, commit.txn.prepare_commit(commit.actions, commit.operation)
+
+
+def preview_table(
+    log: DeltaLog,
+    handle: TransactionHandle,
+    staged: Sequence[StagedWrite | Mapping[str, Any]],
+    *,
+    table_uri: str | None = None,
+) -> Preview:
+    """Write the table as the commit of some stages would leave it, replacing an earlier preview of the transaction.
+
+    Time grows with the number of files of the table, memory does not.
+
+    :param staged: results of the stages, in any order.
+    :param table_uri: URI of the table for readers of the preview, if it differs from that of this process (``s3a://`` for Spark).
+        Not URL-encoded.
+
+    Raises as :func:`commit_to_preview` and :meth:`~airflow_delta.log.snapshot.Snapshot.check_readable` do.
+    """
+    commit, actions = commit_to_preview(log, handle, staged)
+    directory = f"{transaction_directory(handle.transaction_id)}/{PREVIEW_DIRECTORY}"
+    spelling, table_id = Spelling.of(log.store, table_uri), preview_id(handle, PREVIEW_DIRECTORY)
+    log.store.delete_tree(directory)
+    version = handle.read_version + 1
+    # First what nobody can read alone: a reader never finds half a preview.
+    log.store.put(
+        f"{directory}/{commit_file(version)}", encode_actions([_commit_info(commit), *spelling.actions(actions, table_id)])
+    )
+    files = 0
+    if handle.read_version >= 0:
+        writer = _Checkpoint(commit.view.snapshot, spelling, table_id)
+        files = writer.write(f"{directory}/{checkpoint_file(handle.read_version)}")
+    added = [action for action in actions if isinstance(action, AddFile)]
+    removed = [action for action in actions if isinstance(action, RemoveFile)]
+    return Preview(
+        path=location(log, directory, table_uri),
+        version=version,
+        num_files=files + len(added) - len(removed),
+        num_added_files=len(added),
+        num_removed_files=len(removed),
+        num_added_records=total(live_records(file) for file in added),
+        num_removed_records=total(live_records(file) for file in removed),
+    )
+
+
+def location(log: DeltaLog, directory: str, table_uri: str | None) -> str:
+    """Return the location of a directory of the table as readers of a preview spell it."""
+    return f"{(table_uri or log.uri).rstrip('/')}/{directory}"
+
+
+def preview_id(handle: TransactionHandle, directory: str) -> str:
+    """Return the table id of a preview: always the same, and never that of the table."""
+    return str(uuid.uuid5(uuid.NAMESPACE_URL, f"{handle.transaction_id}/{directory}"))
+
+
+def _commit_info(commit: StagedCommit) -> CommitInfo:
+    now, txn = int(time.time() * 1000), commit.txn
+    stamped = uses_in_commit_timestamps(txn.metadata)
+    return CommitInfo(
+        in_commit_timestamp=first(now, commit.view.snapshot.timestamp) if stamped else None,
+        timestamp=now,
+        operation=commit.operation.name,
+        operation_parameters=commit.operation.encoded_parameters(),
+        engine_info=ENGINE_INFO,
+        txn_id=txn.txn_id,
+    )
+
+
+class _Checkpoint:
+    """The version that the transaction reads, as the first version of the preview."""
+
+    def __init__(self, snapshot: Snapshot, spelling: Spelling, table_id: str) -> None:
+        self._snapshot = snapshot
+        self._spelling = spelling
+        self._table_id = table_id
+
+    def write(self, path: str) -> int:
+        """Write it, and return its number of files."""
+        return self._snapshot.read_with_checkpoint(lambda reader, tail: self._write(path, reader, tail))
+
+    def _write(self, path: str, reader: CheckpointReader | None, tail: TailFiles) -> int:
+        snapshot, store = self._snapshot, self._snapshot.log.store
+        source = CheckpointSource(snapshot, reader, tail)
+        files = 0
+        with closing(PartFiles(source.schema.classic, None, store.scratch_file)) as parts:
+            for rows in prefetched(source.adds(in_order=False)):
+                files += len(rows)
+                parts.write("add", self._spelling.rows(rows))
+            metadata, domains = owned(snapshot.metadata, self._table_id), snapshot.domain_metadata.values()
+            for kind, rows in state_rows(guarded(snapshot.protocol), metadata, (), domains):
+                parts.write(kind, rows)
+            (file,) = parts.finish()
+            store.put_file(path, file)
+        return files

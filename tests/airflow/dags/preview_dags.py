@@ -1,0 +1,50 @@
+"""Checks read what is staged as a Delta table, before it is published."""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime
+
+from airflow.sdk import dag, task
+
+from airflow_delta import delta_transaction
+from airflow_delta.operators.preview import DeltaPreviewOperator
+from airflow_delta.operators.stage import DeltaStageFilesOperator
+
+ROOT = os.environ["DELTA_EXAMPLES"]
+
+
+@task
+def write(handle, dag_run=None):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = os.path.join(handle["stagingPath"].removeprefix("file://"), "rows")
+    os.makedirs(path, exist_ok=True)
+    pq.write_table(pa.table({"id": dag_run.conf.get("ids", [3, 4])}), f"{path}/part-0.parquet")
+    return "rows"
+
+
+@task
+def check(preview, changes):
+    from deltalake import DeltaTable, QueryBuilder
+
+    def query(found, sql):
+        return QueryBuilder().register("t", DeltaTable(found["path"], version=found["version"])).execute(sql).read_all()
+
+    rows = query(preview, "SELECT id FROM t ORDER BY id")["id"].to_pylist()
+    if changes["path"] is not None:
+        assert query(changes, "SELECT count(*) AS n FROM t WHERE _change_type = 'insert'")["n"].to_pylist() == [2]
+    if 13 in rows:
+        raise ValueError("13 may not be published")
+    return rows
+
+
+@dag(schedule=None, start_date=datetime(2026, 1, 1), catchup=False)
+def seen_before():
+    with delta_transaction("txn", table=f"{ROOT}/seen", preview=True, keep_preview=1) as txn:
+        DeltaStageFilesOperator(task_id="stage", path=write(txn.transaction))
+        check(txn.preview, DeltaPreviewOperator(task_id="changes", only="changes").output)
+
+
+seen_before()

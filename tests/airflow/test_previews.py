@@ -1,0 +1,76 @@
+"""Previews in Dag runs on a real Airflow: what is staged is checked as a table, then published or not."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import deltalake
+import pyarrow as pa
+import pytest
+
+from airflow_delta import delta_transaction
+from airflow_delta.assets.delta import delta_asset
+from airflow_delta.contract.files import kept_until
+from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.operators.preview import DeltaPreviewOperator
+from airflow_delta.operators.stage import DeltaStageFilesOperator
+from airflow_delta.sensors.delta import DeltaTableVersionSensor
+from support import readers
+
+pytestmark = pytest.mark.airflow
+
+
+@pytest.mark.slow
+def test_a_check_reads_the_rows_before_they_are_published(run_dag, tables):
+    path = f"{tables}/seen"
+    deltalake.write_deltalake(path, pa.table({"id": [1, 2]}))
+    run = run_dag("seen_before", datetime(2026, 1, 1, tzinfo=UTC))
+    assert run.state == "success"
+    preview = run.xcom("txn.preview")
+    assert (preview["only"], preview["version"], preview["readVersion"], preview["alreadyCommitted"]) == ("table", 1, 0, False)
+    assert (preview["numFiles"], preview["numAddedFiles"], preview["numAddedRecords"], preview["numRemovedFiles"]) == (2, 1, 2, 0)
+    assert run.xcom("txn.check") == [1, 2, 3, 4] == sorted(row["id"] for row in readers.rows(path))
+    assert run.xcom("txn.changes")["changes"] == {"insert": 2}
+    assert run.xcom("txn.commit")["version"] == preview["version"]
+    # keep_preview=1
+    kept = [until for file in Path(preview["path"]).iterdir() if (until := kept_until(str(file))) is not None]
+    assert len(kept) == 1
+    assert (Path(run.xcom("txn.changes")["path"]) / "_delta_log").exists()
+
+    # A rerun of the same key has nothing to show.
+    again = run_dag("seen_before", datetime(2026, 1, 1, tzinfo=UTC)).xcom("txn.preview")
+    assert (again["alreadyCommitted"], again["path"], again["version"]) == (True, path, 1)
+
+    refused = run_dag("seen_before", datetime(2026, 1, 2, tzinfo=UTC), ids=[13])
+    assert refused.state == "failed"
+    assert [row["id"] for row in readers.rows(path)].count(13) == 0
+    assert not Path(refused.xcom("txn.preview")["path"]).exists()  # the abort has deleted it
+
+
+def test_it_is_neither_an_asset_nor_waited_for():
+    path = "/lake/orders/staged/2d052b73-525b-4e31-92cb-2e783eadb3b1/_preview"
+    with pytest.raises(DeltaIllegalArgumentException, match="is the preview of a transaction, which is no asset"):
+        delta_asset(path)
+    sensor = DeltaTableVersionSensor(task_id="wait", table=f"{path}/")
+    with pytest.raises(DeltaIllegalArgumentException, match="is the preview of a transaction, not a table to wait for"):
+        sensor._check_arguments({})
+
+
+def test_the_group_has_it_only_if_asked():
+    with delta_transaction("txn", table="/lake/t", dag=None) as txn:
+        DeltaStageFilesOperator(task_id="stage", path="rows")
+        with pytest.raises(DeltaIllegalArgumentException, match="has no preview"):
+            _ = txn.preview
+    with delta_transaction("other", table="/lake/t", preview="changes", keep_preview=2) as txn:
+        stage = DeltaStageFilesOperator(task_id="stage", path="rows")
+    preview = txn.preview.operator
+    assert (preview.only, txn.commit.keep_preview) == ("changes", 2)
+    assert preview.upstream_task_ids == {"other.start", stage.task_id}
+    assert preview.task_id in txn.commit.upstream_task_ids & txn.abort.upstream_task_ids
+    assert preview.outlets == []
+
+
+def test_words_are_checked_with_the_dag():
+    with pytest.raises(DeltaIllegalArgumentException, match=r"only must be one of table, changes, got 'change'\. Did you mean"):
+        DeltaPreviewOperator(task_id="preview", only="change")

@@ -1,0 +1,152 @@
+"""Who waits for a publication, asks for versions that belong together, or settles one: sensor, trigger, hook, command line."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pyarrow as pa
+import pytest
+from airflow.sdk.exceptions import TaskDeferred
+from deltalake import write_deltalake
+
+from airflow_delta import exceptions
+from airflow_delta.cli.definition import get_delta_cli_commands
+from airflow_delta.sensors.publication import STATE_KEY, DeltaPublicationSensor
+from airflow_delta.triggers.publication import DeltaPublicationTrigger
+from support.publications import AFTER, BEFORE, NAMES, Killed, World, kill_at_an_entry, world_of_three_tables  # noqa: F401
+from support.running_tasks import context, kept
+from support.state_store import StateStore
+
+pytestmark = pytest.mark.usefixtures("outside_of_the_task_runner")
+
+
+def tables_of(world: World) -> list[str]:
+    return [world.table(name) for name in NAMES]
+
+
+@pytest.fixture
+def half(world, killed_at):
+    """A publication that is decided, and that the last table lacks."""
+    handles = world.begin()
+    killed_at(5)
+    with pytest.raises(Killed):
+        world.commit(handles, world.stage(handles))
+    killed_at(None)
+    return world
+
+
+class TestSensor:
+    def sensor(self, world, **kwargs) -> DeltaPublicationSensor:
+        return DeltaPublicationSensor(task_id="wait", tables=tables_of(world), **kwargs)
+
+    def test_waits_for_all_tables(self, half):
+        sensor = self.sensor(half, after_version=0)
+        running = context(sensor)
+        assert not sensor.poke(running)
+        half.tries = 1
+        half.abort([half.run(f"{name}.start") for name in NAMES], states={"p.commit": "failed"})
+        found = sensor.poke(running)
+        assert found
+        assert set(found.xcom_value) == {"publication", "versions", "table_uris"}
+        assert list(found.xcom_value["versions"]) == tables_of(half)
+        assert all(half.rows()[name] == AFTER[name] for name in NAMES)
+
+    def test_what_was_there_before_is_not_new(self, world):
+        world.publish()
+        sensor = self.sensor(world)
+        assert not sensor.poke(context(sensor))
+        assert kept()[STATE_KEY]["version"] > 0
+        assert self.sensor(world, after_version=-1).poke(context(sensor))
+
+    def test_a_retry_keeps_what_it_has_seen(self, world):
+        first = self.sensor(world)
+        assert not first.poke(context(first))
+        world.publish()
+        again = self.sensor(world)
+        assert again.poke(context(again, try_number=2))
+
+    def test_single_commits_are_no_publication(self, world):
+        sensor = self.sensor(world)
+        running = context(sensor)
+        assert not sensor.poke(running)
+        for table in tables_of(world):
+            write_deltalake(table, pa.table({"id": pa.array([5], pa.int64())}), mode="append")
+        assert not sensor.poke(running)
+
+    def test_deferred(self, world):
+        sensor = self.sensor(world, deferrable=True)
+        with pytest.raises(TaskDeferred) as deferred:
+            sensor.execute(context(sensor))
+        path, arguments = deferred.value.trigger.serialize()
+        assert (path, arguments["tables"]) == ("airflow_delta.triggers.publication.DeltaPublicationTrigger", tables_of(world))
+        result = world.publish()
+        event = asyncio.run(first_event(DeltaPublicationTrigger(**{**arguments, "poll_interval": 0.1})))
+        assert sensor.execute_complete({}, event)["publication"] == result["publication"]
+
+    @pytest.mark.parametrize("tables", [[], ["a", "a"], [""]])
+    def test_tables_that_make_no_sense(self, tables):
+        sensor = DeltaPublicationSensor(task_id="wait", tables=tables)
+        with pytest.raises(exceptions.DeltaIllegalArgumentException, match="each once"):
+            sensor.poke(context(sensor))
+
+
+async def first_event(trigger) -> dict:
+    async for event in trigger.run():
+        return event.payload
+    raise AssertionError("no event")
+
+
+class TestTrigger:
+    def test_a_watcher_reports_each_and_goes_on_after_a_restart(self, world):
+        store = StateStore()
+
+        def trigger():
+            made = DeltaPublicationTrigger(tables_of(world), after_version=0, poll_interval=0.1)
+            made.asset_state_store = store
+            return made
+
+        published = [world.publish()["publication"]]
+        assert asyncio.run(first_event(trigger()))["publication"] == published[0]
+
+    def test_an_error_is_the_tasks(self, world):
+        trigger = DeltaPublicationTrigger(["a name"], delta_conn_id="delta_default", poll_interval=0.1, single_event=True)
+        event = asyncio.run(first_event(trigger))
+        assert (event["status"], event["error"]) == ("error", "DeltaIllegalArgumentException")
+
+
+def run_cli(capsys, *arguments: str) -> dict | list:
+    """Run a command in this process, and return its JSON."""
+    from airflow.cli.cli_parser import get_parser
+
+    args = get_parser().parse_args(["delta", *arguments, "-o", "json"])
+    args.func(args)
+    return json.loads(capsys.readouterr().out)
+
+
+class TestCommandLine:
+    def test_versions_and_settle(self, half, capsys):
+        tables = tables_of(half)
+        before = run_cli(capsys, "versions", *tables)
+        assert list(before["versions"]) == tables
+        ((publication, names),) = before["held_back"].items()
+        assert len(names) == 2
+        (settled,) = run_cli(capsys, "settle", *tables)
+        assert (settled["publication"], settled["outcome"]) == (publication, "published")
+        assert half.rows() == AFTER
+        assert run_cli(capsys, "versions", *tables)["held_back"] == {}
+        assert run_cli(capsys, "settle", *tables) == []
+
+    def test_an_undecided_one_is_refused(self, world, killed_at, capsys):
+        handles = world.begin()
+        killed_at(3)
+        with pytest.raises(Killed):
+            world.commit(handles, world.stage(handles))
+        killed_at(None)
+        (settled,) = run_cli(capsys, "settle", *tables_of(world), "--patience", "0")
+        assert settled["outcome"] == "refused"
+        assert world.rows() == BEFORE
+
+    def test_the_commands_are_there(self):
+        (group,) = get_delta_cli_commands()
+        assert {"versions", "settle"} <= {command.name for command in group.subcommands}

@@ -1,0 +1,127 @@
+"""Intents: commits of one table let a publication end first; publications settle each other."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from airflow_delta.contract.files import new_attempt
+from airflow_delta.exceptions import (
+    ConcurrentAppendException,
+    ConcurrentTransactionException,
+    PublicationPendingException,
+)
+from airflow_delta.log import DeltaLog
+from airflow_delta.publication import open_publications, publication_states, settle
+from airflow_delta.table.commit.publish import publish
+from airflow_delta.transaction import CommitPolicy
+from airflow_delta.transaction.intents import IntentRule
+from publication.lake import Table, publish_all
+from publication.points import at, killed, visited
+
+PART = "part = 'a'"
+HASTY = CommitPolicy(intents=IntentRule(patience=0.3))
+
+
+def test_a_commit_waits_for_the_publication_and_then_goes_on(orders: Table, lines: Table) -> None:
+    members = [orders.member("k", [7], replaces=PART), lines.member("k", [40], replaces=PART)]
+    single = lines.member("single", [50])
+    result = []
+    worker = threading.Thread(
+        target=lambda: result.append(publish(lines.log(), single.handle, single.staged, attempt=new_attempt()))
+    )
+
+    def start() -> None:
+        worker.start()
+        time.sleep(0.3)
+        assert worker.is_alive()
+
+    with visited(at("intent lines", "after", start)):
+        publish_all(members, anchor=orders.uri)
+    worker.join()
+    assert result[0].version == 3
+    assert lines.states() == ["intent", "published"]
+    assert lines.ids() == [40, 50]
+
+
+def test_after_its_patience_a_commit_goes_on_as_a_foreign_one(orders: Table, lines: Table) -> None:
+    members = [orders.member("k", [7], replaces=PART), lines.member("k", [40], replaces=PART)]
+    killed(lambda: publish_all(members, anchor=orders.uri), "published orders", "before")
+    single = lines.member("single", [50])
+    began = time.monotonic()
+    publish(lines.log(), single.handle, single.staged, attempt=new_attempt(), policy=HASTY)
+    assert time.monotonic() - began < 5
+    assert lines.ids() == [10, 20, 30, 50]
+    with pytest.raises(ConcurrentAppendException):
+        publish_all(members, anchor=orders.uri)
+
+
+def test_a_commit_that_meets_no_open_intent_does_not_wait(orders: Table, lines: Table) -> None:
+    publish_all([orders.member("k", [7]), lines.member("k", [40])])
+    began = time.monotonic()
+    lines.publish("single", [50])
+    orders.publish("single", [50])
+    assert time.monotonic() - began < 3
+
+
+def test_publications_that_meet_crosswise_are_not_both_decided(orders: Table, lines: Table) -> None:
+    one = [orders.member("k1", [7], replaces=PART), lines.member("k1", [40], replaces=PART)]
+    two = [orders.member("k2", [8], replaces=PART), lines.member("k2", [41], replaces=PART)]
+    with (
+        visited(at("intent lines", "after", lambda: publish_all(two, anchor=lines.uri))),
+        pytest.raises((ConcurrentAppendException, ConcurrentTransactionException)),
+    ):
+        publish_all(one, anchor=orders.uri)
+    assert orders.ids() == [8]
+    assert lines.ids() == [41]
+
+
+def test_a_publication_rolls_a_decided_one_forward(orders: Table, lines: Table) -> None:
+    members = [orders.member("k", [7]), lines.member("k", [40])]
+    killed(lambda: publish_all(members, anchor=orders.uri), "published lines", "before")
+    publish_all([orders.member("k2", [8]), lines.member("k2", [41])], anchor=lines.uri)
+    assert orders.ids() == [1, 2, 3, 7, 8]
+    assert lines.ids() == [10, 20, 30, 40, 41]
+
+
+def test_a_publication_whose_tables_are_not_named_is_passed_over(orders: Table, lines: Table) -> None:
+    members = [orders.member("k", [7]), lines.member("k", [40])]
+    killed(lambda: publish_all(members, anchor=orders.uri), "published lines", "before")
+    other = Table(lines.path.with_name("other"))
+    other.create([1])
+    later = [lines.member("k2", [41]), other.member("k2", [2])]
+    publish_all(later, anchor=other.uri, open_table=lambda _uri: None)
+    assert lines.ids() == [10, 20, 30, 41]
+    publish_all(members, anchor=orders.uri)
+    assert lines.ids() == [10, 20, 30, 40, 41]
+
+
+def test_settle_ends_what_is_found_and_opens_only_what_is_named(orders: Table, lines: Table) -> None:
+    members = [orders.member("k", [7]), lines.member("k", [40])]
+    killed(lambda: publish_all(members, anchor=orders.uri), "published lines", "before")
+    (found,) = open_publications(lines.log())
+    assert found.anchor == orders.uri
+    assert found.tables == (orders.uri, lines.uri)
+    assert publication_states(lines.log()) == {found.publication: 0}
+    assert publication_states(orders.log()) == {found.publication: 1}
+    with pytest.raises(PublicationPendingException) as error:
+        settle(lines.log(), found.publication, lambda _uri: None, patience=0.0)
+    assert error.value.tables == (orders.uri, lines.uri)
+    result = settle(lines.log(), found.publication, DeltaLog.for_table, patience=0.0)
+    assert result.outcome == "published"
+    assert lines.ids() == [10, 20, 30, 40]
+    assert open_publications(lines.log()) == []
+
+
+def test_a_plan_that_was_altered_is_not_followed(orders: Table, lines: Table) -> None:
+    from airflow_delta.exceptions import ManifestException
+
+    members = [orders.member("k", [7]), lines.member("k", [40])]
+    killed(lambda: publish_all(members, anchor=orders.uri), "published lines", "before")
+    (plan,) = orders.path.glob("staged/*/publication-????????????????.json")
+    plan.write_text(plan.read_text().replace(str(lines.path), str(lines.path.with_name("other"))))
+    (found,) = open_publications(lines.log())
+    with pytest.raises(ManifestException):
+        settle(orders.log(), found.publication, DeltaLog.for_table, patience=0.0)

@@ -1,0 +1,193 @@
+"""Each line of the table "killed where", at each table: whoever comes next brings the publication to the same end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+from airflow_delta.exceptions import DeltaError, PublicationUndoneException
+from airflow_delta.log import DeltaLog
+from airflow_delta.publication import Member, PublicationAbort, abort_tables, get_versions, open_publications, settle
+from publication.lake import Table, again, publish_all
+from publication.points import at, kill, killed, seen, visited
+
+PART = "part = 'a'"
+NAMES = ("first", "second", "third")
+PUTS = [
+    *(f"plan {name}" for name in NAMES),
+    "intent second",
+    "intent third",
+    "published first",
+    "published second",
+    "published third",
+]
+DECISION = PUTS.index("published first")
+
+
+@dataclass
+class World:
+    """Three tables, a publication that replaces rows of the first two and appends to the third, and who may come next."""
+
+    tables: list[Table]
+    members: list[Member]
+
+    def publish(self) -> object:
+        return publish_all(self.members, anchor=self.tables[0].uri)
+
+    def abort(self) -> PublicationAbort:
+        return abort_tables([again(member) for member in self.members], open_table=DeltaLog.for_table)
+
+    def clean_up(self) -> None:
+        """Settle whatever is found on any table."""
+        for table in self.tables:
+            for found in open_publications(table.log()):
+                settle(table.log(), found.publication, DeltaLog.for_table, patience=0.0)
+
+    def publish_another(self) -> None:
+        """Another publication that appends to the tables in another order; its Dag file names them all."""
+        members = [table.member("other", [900], part="z") for table in self.tables]
+        publish_all(members, anchor=self.tables[2].uri)
+
+    def shown(self) -> int:
+        """Return on how many tables the publication is, as delta-rs reads them."""
+        return sum(77 in table.ids() for table in self.tables)
+
+    def check(self) -> None:
+        """Check that it is everywhere once, or nowhere and nothing is missing."""
+        for number, table in enumerate(self.tables):
+            ids = [n for n in table.ids() if n != 900]
+            kept = [1, 2, 3] if number == 2 else []
+            assert ids == ([*kept, 77] if self.shown() else [1, 2, 3])
+            assert table.states().count("published") <= 2  # and the other's
+        assert self.shown() in (0, 3)
+        vector = get_versions({name: table.log() for name, table in zip(NAMES, self.tables, strict=True)})
+        assert vector.versions == {name: table.log().update().version for name, table in zip(NAMES, self.tables, strict=True)}
+
+
+@pytest.fixture
+def world(table: Callable[[str], Table]) -> World:
+    tables = [table(name) for name in NAMES]
+    for one in tables:
+        one.create([1, 2, 3])
+    members = [one.member("k", [77], replaces=None if one is tables[2] else PART) for one in tables]
+    return World(tables, members)
+
+
+def test_these_are_all_puts(world: World) -> None:
+    assert seen(world.publish) == PUTS
+    world.check()
+    assert world.shown() == 3
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("point", PUTS)
+class TestKilled:
+    def is_decided(self, point: str, when: str) -> bool:
+        return PUTS.index(point) + (when == "after") > DECISION
+
+    def test_the_retry_publishes(self, world: World, point: str, when: str) -> None:
+        killed(world.publish, point, when)
+        world.publish()
+        assert world.shown() == 3
+        world.check()
+
+    def test_abort_refuses_or_rolls_forward(self, world: World, point: str, when: str) -> None:
+        killed(world.publish, point, when)
+        result = world.abort()
+        decided = self.is_decided(point, when)
+        assert result.outcome == ("published" if decided else "refused")
+        assert world.shown() == (3 if decided else 0)
+        world.check()
+        if decided:
+            world.publish()
+        else:
+            with pytest.raises(DeltaError):
+                world.publish()
+        world.check()
+
+    def test_another_publication_settles_it_first(self, world: World, point: str, when: str) -> None:
+        killed(world.publish, point, when)
+        world.publish_another()
+        if self.is_decided(point, when):
+            assert world.shown() == 3
+        else:
+            assert world.shown() == 0
+        world.check()
+        with visited(lambda _when, _name: None):
+            try:
+                world.publish()
+            except DeltaError:
+                assert world.shown() == 0
+        world.check()
+
+    def test_cleanup_settles_it(self, world: World, point: str, when: str) -> None:
+        killed(world.publish, point, when)
+        world.clean_up()
+        assert world.shown() in (0, 3)
+        world.check()
+
+    def test_a_zombie_changes_nothing(self, world: World, point: str, when: str) -> None:
+        """The worker is only halted: another one comes, and then it goes on."""
+        with visited(at(point, when, world.abort)):
+            try:
+                world.publish()
+            except DeltaError:
+                assert world.shown() == 0
+        world.check()
+
+    def test_two_workers_at_once(self, world: World, point: str, when: str) -> None:
+        with visited(at(point, when, world.publish)):
+            world.publish()
+        assert world.shown() == 3
+        world.check()
+
+
+UNDO = ["refused third", "undone first", "undone second"]
+
+
+class TestKilledInUndo:
+    """A foreign commit changes the metadata of the third table right after the decision."""
+
+    def late(self, world: World, point: str, when: str) -> None:
+        foreign = at("published second", "after", world.tables[2].add_property)
+        stop = at(point, when, kill)
+
+        def visit(now: str, name: str) -> None:
+            foreign(now, name)
+            stop(now, name)
+
+        with visited(visit):
+            world.publish()
+
+    def test_these_are_its_puts(self, world: World) -> None:
+        def run() -> None:
+            with pytest.raises(PublicationUndoneException) as error:
+                self.late(world, "", "")
+            assert error.value.table == world.tables[2].uri
+            assert error.value.winning_version == 2
+
+        assert seen(run)[len(PUTS) - 1 :] == UNDO
+        world.check()
+        assert world.shown() == 0
+
+    @pytest.mark.parametrize("when", ["before", "after"])
+    @pytest.mark.parametrize("point", UNDO)
+    @pytest.mark.parametrize("who", ["publish", "abort", "clean_up", "publish_another"])
+    def test_whoever_comes_takes_it_back(self, world: World, point: str, when: str, who: str) -> None:
+        with pytest.raises(BaseException):  # noqa: B017, PT011 - killed
+            self.late(world, point, when)
+        if who == "publish":
+            with pytest.raises(PublicationUndoneException):
+                world.publish()
+        elif who == "abort":
+            result = world.abort()
+            assert result.outcome == "undone"
+            assert {found.outcome for found in result.tables.values()} <= {"undone", "deleted", "marked"}
+        else:
+            getattr(world, who)()
+            with pytest.raises(PublicationUndoneException):
+                world.publish()
+        assert world.shown() == 0
+        world.check()

@@ -1,0 +1,236 @@
+"""Previews of open transactions, read by engines without Spark; tests/delta_spark has Delta Spark and every operation."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, QueryBuilder, write_deltalake
+
+from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
+from airflow_delta.exceptions import DeltaUnsupportedTableFeatureException, MissingStageException, StagedFileException
+from airflow_delta.log import DeltaLog
+from airflow_delta.log.checkpoint_write.writer import write_checkpoint
+from airflow_delta.table.operations.clone import clone_table
+from airflow_delta.table.operations.vacuum.run import vacuum
+from airflow_delta.table.preview.changed_rows import preview_changes
+from airflow_delta.table.preview.table_preview import Preview, preview_table
+from airflow_delta.table.read.read_table import read_table
+from airflow_delta.table.state.previews import end_previews
+from support import readers
+from table.flow import Table
+
+Rows = list[tuple[Any, ...]]
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    return Table(tmp_path / "table")
+
+
+def stage(table: Table, handle: TransactionHandle, values: list[int], name: str = "rows", **options: Any) -> StagedWrite:
+    directory = Path(handle.staging_path) / name
+    directory.mkdir(parents=True)
+    pq.write_table(pa.table({"id": pa.array(values, pa.int64())}), directory / "0.parquet")
+    return table.stage_files(handle, task_id=name, path=name, **options)
+
+
+def write(table: Table, values: list[int], **options: Any) -> None:
+    handle = table.begin(**options)
+    table.publish(handle, stage(table, handle, values))
+
+
+def preview(table: Table, handle: TransactionHandle, *staged: StagedWrite) -> Preview:
+    return preview_table(table.log(), handle, staged)
+
+
+def delta_rs(path: str) -> pa.Table:
+    return pa.table(QueryBuilder().register("t", DeltaTable(path)).execute("SELECT * FROM t").read_all())
+
+
+ENGINES: dict[str, Callable[[str], pa.Table]] = {
+    "delta-rs": delta_rs,
+    "Polars": lambda path: readers.READERS["Polars"](path, None),
+    "this provider": lambda path: read_table(DeltaLog.for_table(path)).to_table(),
+    **({"DuckDB": lambda path: readers.READERS["DuckDB"](path, None)} if readers.HAS_DUCKDB else {}),
+}
+
+
+def rows(path: str) -> Rows:
+    """Return the rows, after all engines have agreed on them."""
+    found = {name: sorted((tuple(row.values()) for row in read(path).to_pylist()), key=repr) for name, read in ENGINES.items()}
+    first = next(iter(found.values()))
+    assert all(other == first for other in found.values()), found
+    return first
+
+
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_what_is_staged_is_seen_before_it_is_published(table: Table, checkpointed: bool) -> None:
+    for number in range(3):
+        write(table, [number])
+    if checkpointed:
+        write_checkpoint(table.log().update())
+        write(table, [3])
+    handle = table.begin()
+    staged = stage(table, handle, [10, 11])
+    found = preview(table, handle, staged)
+    before = [(number,) for number in range(4 if checkpointed else 3)]
+    assert rows(found.path) == sorted([*before, (10,), (11,)], key=repr)
+    assert table.rows() == before
+    assert (found.version, found.num_added_files, found.num_removed_files) == (handle.read_version + 1, 1, 0)
+    assert (found.num_files, found.num_added_records, found.num_removed_records) == (len(before) + 1, 2, 0)
+    assert table.publish(handle, staged).version == found.version
+
+
+def test_an_overwrite_and_another_stage(table: Table) -> None:
+    write(table, [1, 2])
+    handle = table.begin()
+    first = stage(table, handle, [3], "first", mode="overwrite")
+    assert rows(preview(table, handle, first).path) == [(3,)]
+    second = stage(table, handle, [4], "second", after=[first])
+    found = preview(table, handle, first, second)
+    assert rows(found.path) == [(3,), (4,)]
+    assert (found.num_files, found.num_removed_files, found.num_removed_records) == (2, 1, 2)
+
+
+def test_a_new_table(table: Table) -> None:
+    handle = table.begin(configuration={"delta.appendOnly": "true"})
+    found = preview(table, handle, stage(table, handle, [1, 2]))
+    assert rows(found.path) == [(1,), (2,)]
+    assert not (table.path / "_delta_log").exists()
+    assert DeltaLog.for_table(found.path).update().metadata.configuration["delta.appendOnly"] == "true"
+
+
+def test_a_table_in_a_directory_with_any_name(tmp_path: Path) -> None:
+    table = Table(tmp_path / "a b+ü (1)")
+    write(table, [1])
+    handle = table.begin()
+    assert rows(preview(table, handle, stage(table, handle, [2])).path) == [(1,), (2,)]
+
+
+def test_of_a_shallow_clone(tmp_path: Path, table: Table) -> None:
+    write(table, [1, 2])
+    clone = Table(tmp_path / "clone")
+    clone_table(clone.log(), table.log(), transaction_key="clone", attempt="1-test", source_uri=str(table.path))
+    handle = clone.begin()
+    found = preview(clone, handle, stage(clone, handle, [3]))
+    log = DeltaLog.for_table(found.path)
+    assert sorted(row["id"] for row in read_table(log).to_table().to_pylist()) == [1, 2, 3]
+
+
+def test_staged_files_that_are_gone(table: Table) -> None:
+    write(table, [1])
+    handle = table.begin()
+    staged = stage(table, handle, [2])
+    found = preview(table, handle, staged)
+    (Path(handle.staging_path) / "rows" / "0.parquet").unlink()
+    with pytest.raises(StagedFileException, match=r"The staged file staged/.*/0\.parquet of table .* is gone"):
+        preview(table, handle, staged)
+    with pytest.raises(Exception, match=r"0\.parquet"):
+        read_table(DeltaLog.for_table(found.path)).to_table()
+
+
+def test_nothing_was_staged(table: Table) -> None:
+    write(table, [1])
+    with pytest.raises(MissingStageException):
+        preview(table, table.begin())
+
+
+def test_no_writer_takes_it_for_a_table(table: Table) -> None:
+    write(table, [1])
+    handle = table.begin()
+    staged = stage(table, handle, [2])
+    for found in (preview(table, handle, staged), preview_changes(table.log(), handle, [staged])):
+        with pytest.raises(Exception, match="airflowPreview"):
+            write_deltalake(found.path, pa.table({"id": pa.array([3], pa.int64())}), mode="append", schema_mode="merge")
+        with pytest.raises(DeltaUnsupportedTableFeatureException, match="airflowPreview"):
+            Table(Path(found.path)).begin()
+
+
+def test_changes_of_an_overwrite(table: Table) -> None:
+    write(table, [1, 2])
+    handle = table.begin()
+    found = preview_changes(table.log(), handle, [stage(table, handle, [2, 3], mode="overwrite")])
+    assert rows(found.path) == [(1, "delete"), (2, "delete"), (2, "insert"), (3, "insert")]
+    assert found.changes == {"delete": 2, "insert": 2}
+    # Its files are its own: engines that cannot read absolute paths read it, too.
+    assert set(Path(found.path).rglob("*.parquet")) == {
+        Path(found.path) / add.path for add in DeltaLog.for_table(found.path).update().add_files()
+    }
+    by_paths = readers.READERS[readers.PATHS](found.path, None).to_pylist()
+    assert sorted((tuple(row.values()) for row in by_paths), key=repr) == rows(found.path)
+
+
+def test_changes_with_new_columns(table: Table) -> None:
+    write(table, [1])
+    handle = table.begin()
+    directory = Path(handle.staging_path) / "more"
+    directory.mkdir(parents=True)
+    pq.write_table(pa.table({"id": pa.array([2], pa.int64()), "name": ["b"]}), directory / "0.parquet")
+    staged = table.stage_files(handle, path="more", mode="overwrite", overwrite_schema=True)
+    assert rows(preview_changes(table.log(), handle, [staged]).path) == [(1, None, "delete"), (2, "b", "insert")]
+
+
+def test_nothing_changes(table: Table) -> None:
+    write(table, [1])
+    handle = table.begin()
+    found = preview_changes(table.log(), handle, [stage(table, handle, [])])
+    assert (rows(found.path), found.changes) == ([], {})
+
+
+def test_an_abort_removes_it(table: Table) -> None:
+    write(table, [1])
+    handle = table.begin()
+    staged = stage(table, handle, [2])
+    paths = [preview(table, handle, staged).path, preview_changes(table.log(), handle, [staged]).path]
+    assert table.abort(handle).outcome == "deleted"
+    assert not any(Path(path).exists() for path in paths)
+
+
+# -- how it ends --------------------------------------------------------------------------------------------------------------
+
+
+def old(path: str) -> None:
+    """Make everything in a directory look two weeks old."""
+    then = time.time() - 14 * 24 * 3600
+    for file in [Path(path), *Path(path).rglob("*")]:
+        os.utime(file, (then, then))
+
+
+def test_vacuum_deletes_what_a_commit_left(table: Table) -> None:
+    write(table, [1])
+    handle = table.begin()
+    staged = stage(table, handle, [2])
+    paths = [preview(table, handle, staged).path, preview_changes(table.log(), handle, [staged]).path]
+    for path in paths:
+        old(path)
+    vacuum(table.log())
+    assert all(rows(path) for path in paths)  # still open
+    table.publish(handle, staged)
+    end_previews(table.log(), handle.transaction_id, keep=30)
+    vacuum(table.log())
+    assert rows(paths[0]) == [(1,), (2,)]
+    for path in paths:
+        for kept in Path(path).glob("_kept-*"):
+            kept.rename(kept.with_name("_kept-1"))
+        old(path)
+    vacuum(table.log())
+    assert not any(file.is_file() for path in paths for file in Path(path).rglob("*"))
+    assert table.rows() == [(1,), (2,)]
+
+
+def test_a_commit_deletes_it(table: Table) -> None:
+    write(table, [1])
+    handle = table.begin()
+    staged = stage(table, handle, [2])
+    path = preview(table, handle, staged).path
+    table.publish(handle, staged)
+    end_previews(table.log(), handle.transaction_id)
+    assert not Path(path).exists()
+    assert table.rows() == [(1,), (2,)]
