@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import functools
 import logging
 import os
+import re
 import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -32,7 +34,20 @@ DEPENDS = {
     "pyarrow": ("log", "transaction", "table", "publication"),
     "python": ("log", "transaction", "contract", "table", "publication", "conformance", "streaming"),
     "spark": ("spark",),
-    "sqlglot": ("log/expressions", "log/features", "table", "airflow/test_dag_checks.py"),
+    "sqlglot": (
+        "contract/test_drift.py",
+        "log/expressions",
+        "log/features/test_column_mapping.py",
+        "log/features/test_generated_columns.py",
+        "table/arrow/test_same_as_spark.py",
+        "table/arrow/test_stage_rows.py",
+        "table/definition/test_create.py",
+        "table/diff/test_merge_keys.py",
+        "table/operations/merge",
+        "table/operations/rewrite",
+        "table/stage/test_data_change.py",
+        "table/stage/test_key_reads.py",
+    ),
 }
 """What other packages' versions can change, by folder or file; beside it, the markers ``depends`` and ``spark``."""
 
@@ -52,8 +67,9 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
         or wanted & _by_place(collection_path)
     ):
         return None
-    marks = ("mark.depends", *(["mark.spark"] if "spark" in wanted else []))
-    return True if not any(mark in collection_path.read_text() for mark in marks) else None
+    text = collection_path.read_text()
+    marked = {name for names in re.findall(r"mark\.depends\((.*?)\)", text) for name in re.findall(r'"(\w+)"', names)}
+    return None if wanted & marked or ("spark" in wanted and "mark.spark" in text) else True
 
 
 def _depends(item: pytest.Item) -> set[str]:
@@ -63,6 +79,39 @@ def _depends(item: pytest.Item) -> set[str]:
     if item.get_closest_marker("spark"):
         found.add("spark")
     return found
+
+
+@functools.cache
+def _read_sql() -> list[str]:
+    """Return a list that has, from now on, the SQL that sqlglot reads."""
+    from sqlglot.tokens import Tokenizer
+
+    read: list[str] = []
+    tokenize = Tokenizer.tokenize
+
+    def noted(self: Tokenizer, sql: str) -> object:
+        read.append(sql)
+        return tokenize(self, sql)
+
+    Tokenizer.tokenize = noted
+    return read
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Refuse a test of the engine that reads SQL with sqlglot, and is not among those that run with other versions of it.
+
+    Those of Spark and Airflow and slow ones are left out: others read the same SQL.
+    """
+    left_out = {"spark", "sqlglot"} & _depends(item) or any(item.get_closest_marker(name) for name in ("airflow", "slow"))
+    if left_out or item.path.relative_to(HERE).parts[0] not in DEPENDS["python"]:
+        return (yield)
+    read = _read_sql()
+    read.clear()
+    result = yield
+    if read:
+        pytest.fail('it reads SQL with sqlglot: it belongs into DEPENDS, or has the marker depends("sqlglot")', pytrace=False)
+    return result
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

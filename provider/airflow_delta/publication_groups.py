@@ -133,7 +133,7 @@ class DeltaPublicationGroup(TaskGroup):
         staged = [[XComArg(stage) for stage in group.stages] for group in self.transactions]
         audits = [task for task in self.iter_tasks() if role_of(task) == "audit_publication"]
         for audit in audits:
-            self._give(audit, handles, staged)
+            self._give(audit, handles)
         roots = [task for task in self.get_roots() if task.task_id not in start_ids]
         for root in roots:
             if not start_ids & set(root.get_flat_relative_ids(upstream=False)):
@@ -179,7 +179,7 @@ class DeltaPublicationGroup(TaskGroup):
                     f"{self.group_id!r}. Move it into one, or use DeltaAuditPublicationOperator for checks over all tables."
                 )
 
-    def _give(self, audit: Any, handles: Sequence[XComArg], staged: Sequence[Sequence[XComArg]]) -> None:
+    def _give(self, audit: Any, handles: Sequence[XComArg]) -> None:
         """Give an audit over all tables their handles, and the stages that do not come after it."""
         if audit.is_mapped:
             raise DeltaIllegalArgumentException(
@@ -188,7 +188,7 @@ class DeltaPublicationGroup(TaskGroup):
             )
         later = audit.get_flat_relative_ids(upstream=False)
         audit.transactions = list(handles)
-        audit.staged = [[report for report in reports if later.isdisjoint(_task_ids(report))] for reports in staged]
+        audit.staged = [[XComArg(stage) for stage in group.stages if stage.task_id not in later] for group in self.transactions]
         audit.names = [str(group.label) for group in self.transactions]
 
     def _anchor_index(self) -> int | None:
@@ -303,7 +303,3 @@ def delta_publication(
         default_args=dict(default_args or {}),  # type: ignore[arg-type]
         **group_kwargs,
     )
-
-
-def _task_ids(report: XComArg) -> set[str]:
-    return {task.task_id for task, _ in XComArg.iter_xcom_references(report)}

@@ -39,6 +39,7 @@ _REFUSED: tuple[type[BaseException], ...] = (
     exceptions.FeatureDropConflictException,
     exceptions.VersionNotFoundException,
     exceptions.PathOutsideTableException,
+    exceptions.PublicationSplitException,
 )
 _FAIL, _RETRY = "fail", "retry"
 

@@ -21,6 +21,7 @@ from airflow_delta.operators.delete_update import DeltaDeleteOperator, DeltaUpda
 from airflow_delta.operators.diff import DeltaDiffOperator
 from airflow_delta.operators.merge import DeltaMergeOperator, DeltaMergePySparkOperator
 from airflow_delta.operators.optimize import DeltaOptimizeOperator
+from airflow_delta.operators.preview import DeltaPreviewOperator
 from airflow_delta.operators.pyspark import DeltaStagePySparkOperator
 from airflow_delta.operators.sql import DeltaStageSqlOperator
 from airflow_delta.operators.stage import DeltaStageFilesOperator, DeltaStageSparkSubmitOperator
@@ -53,6 +54,7 @@ KINDS = {
     "alter": lambda: DeltaAlterTableOperator(task_id="stage", changes=[{"change": "SetProperties", "properties": {"a": "b"}}]),
     "audit": lambda: DeltaAuditOperator(task_id="audit", checks={"some": "SELECT true"}),
     "diff": lambda: DeltaDiffOperator(task_id="audit"),
+    "preview": lambda: DeltaPreviewOperator(task_id="audit"),
 }
 
 
@@ -88,7 +90,7 @@ class World:
         self.params = {"again": "restart"}
         self.dag = DAG("a_dag", schedule=None, start_date=datetime(2026, 1, 1, tzinfo=UTC))
         with self.dag, delta_transaction("t", table=str(path), outlets=[], **transaction):
-            if kind in ("audit", "diff"):
+            if kind in ("audit", "diff", "preview"):
                 DeltaStageFilesOperator(task_id="stage", path="rows")
             self.task = KINDS[kind]()
         self.states = {**dict.fromkeys(self.dag.task_dict, "success"), "t.commit": "upstream_failed"}
@@ -161,7 +163,7 @@ class TestEveryKind:
         handle = world.begin()
         world.publish(handle, world.stage(handle))
         assert world.clear(handle)["alreadyCommitted"]
-        if kind not in ("audit", "diff"):  # it stages nothing
+        if kind not in ("audit", "diff", "preview"):  # it stages nothing
             assert "rows of this stage would not be published" in capsys.readouterr().out
 
 

@@ -207,6 +207,7 @@ ACCEPTED = [
 ]
 
 
+@pytest.mark.depends("sqlglot")
 @pytest.mark.parametrize("body", ACCEPTED)
 def test_what_is_known_only_later_is_not_refused(tmp_path, body):
     bag = bag_of(tmp_path, body)
@@ -252,6 +253,7 @@ PREDICATES = [
 ]
 
 
+@pytest.mark.depends("sqlglot")
 @pytest.mark.parametrize(("body", "said"), PREDICATES)
 def test_predicates_are_checked_where_parsing_may_take_longer(tmp_path, body, said):
     bag = bag_of(tmp_path, body)

@@ -20,6 +20,7 @@ from airflow_delta.operators.delete_update import DeltaDeleteOperator, DeltaTrun
 from airflow_delta.operators.diff import DeltaDiffOperator
 from airflow_delta.operators.merge import DeltaMergeOperator
 from airflow_delta.operators.optimize import DeltaOptimizeOperator
+from airflow_delta.operators.preview import DeltaPreviewOperator
 from airflow_delta.operators.sql import DeltaStageSqlOperator
 from airflow_delta.operators.stage import DeltaStageFilesOperator, DeltaStageSparkSubmitOperator
 from airflow_delta.operators.transaction import DeltaAbortOperator, DeltaCommitOperator, DeltaStartTransactionOperator
@@ -77,6 +78,7 @@ class Tasks(World):
                 "alter": DeltaAlterTableOperator(task_id="alter", changes=[], **given),
                 "audit": DeltaAuditOperator(task_id="audit_all", min_rows=0, **reports, **given),
                 "diff": DeltaDiffOperator(task_id="diff", **reports, **given),
+                "preview": DeltaPreviewOperator(task_id="preview", **reports, **given),
                 "commit": DeltaCommitOperator(task_id="commit_all", **reports, **given),
                 "abort": self.abort,
             }
@@ -89,7 +91,7 @@ class Tasks(World):
         return self.run(self.kinds[kind], transaction=handle, **({"staged": reports} if kind in REPORTED else {}))
 
 
-REPORTED = ("audit", "diff", "commit")
+REPORTED = ("audit", "diff", "preview", "commit")
 
 
 KINDS = [
@@ -106,6 +108,7 @@ KINDS = [
     "alter",
     "audit",
     "diff",
+    "preview",
     "commit",
 ]
 FIELDS = {

@@ -8,11 +8,13 @@ from pathlib import Path
 import deltalake
 import pyarrow as pa
 import pytest
+from airflow.sdk import DAG
 
 from airflow_delta import delta_transaction
 from airflow_delta.assets.delta import delta_asset
 from airflow_delta.contract.files import kept_until
 from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.log import DeltaLog
 from airflow_delta.operators.preview import DeltaPreviewOperator
 from airflow_delta.operators.stage import DeltaStageFilesOperator
 from airflow_delta.sensors.delta import DeltaTableVersionSensor
@@ -48,6 +50,25 @@ def test_a_check_reads_the_rows_before_they_are_published(run_dag, tables):
     assert not Path(refused.xcom("txn.preview")["path"]).exists()  # the abort has deleted it
 
 
+@pytest.mark.slow
+def test_the_page(run_dag, tables):
+    """The Dags of docs/previews.md, and what their checks say of rows that they refuse."""
+    for dag_id, group, table in (
+        ("orders_checked_by_duckdb", "orders", "previewed_orders"),
+        ("prices_checked_by_polars", "prices", "previewed_prices"),
+    ):
+        if dag_id.endswith("duckdb") and not readers.HAS_DUCKDB:
+            continue
+        run = run_dag(dag_id, datetime(2026, 1, 1, tzinfo=UTC))
+        assert run.state == "success"
+        assert run.xcom(f"{group}.preview")["numAddedRecords"] == len(readers.rows(f"{tables}/{table}"))
+        # The same rows again: each order twice; each price replaced by itself.
+        again = run_dag(dag_id, datetime(2026, 1, 2, tzinfo=UTC))
+        assert again.state == ("failed" if group == "orders" else "success")
+        assert DeltaLog.for_table(f"{tables}/{table}").update().version == (0 if group == "orders" else 1)
+    assert again.xcom("prices.preview")["changes"] == {"delete": 2, "insert": 2}
+
+
 def test_it_is_neither_an_asset_nor_waited_for():
     path = "/lake/orders/staged/2d052b73-525b-4e31-92cb-2e783eadb3b1/_preview"
     with pytest.raises(DeltaIllegalArgumentException, match="is the preview of a transaction, which is no asset"):
@@ -58,11 +79,11 @@ def test_it_is_neither_an_asset_nor_waited_for():
 
 
 def test_the_group_has_it_only_if_asked():
-    with delta_transaction("txn", table="/lake/t", dag=None) as txn:
+    with DAG("one", schedule=None), delta_transaction("txn", table="/lake/t") as txn:
         DeltaStageFilesOperator(task_id="stage", path="rows")
         with pytest.raises(DeltaIllegalArgumentException, match="has no preview"):
             _ = txn.preview
-    with delta_transaction("other", table="/lake/t", preview="changes", keep_preview=2) as txn:
+    with DAG("other", schedule=None), delta_transaction("other", table="/lake/t", preview="changes", keep_preview=2) as txn:
         stage = DeltaStageFilesOperator(task_id="stage", path="rows")
     preview = txn.preview.operator
     assert (preview.only, txn.commit.keep_preview) == ("changes", 2)

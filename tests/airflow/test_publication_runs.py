@@ -9,12 +9,15 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from airflow.sdk.exceptions import ErrorType
+from airflow.sdk.execution_time.comms import ErrorResponse, OKResponse, TriggerDagRun
 from deltalake import DeltaTable, write_deltalake
 
 from airflow_delta import exceptions
 from airflow_delta import publication as engine
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.log import DeltaLog
+from airflow_delta.tasks import restart
 from airflow_delta.tasks.publication import STATE_KEY
 from support.publications import (  # noqa: F401
     AFTER,
@@ -28,7 +31,7 @@ from support.publications import (  # noqa: F401
     kill_at_an_entry,
     world_of_three_tables,
 )
-from support.running_tasks import kept, pushed
+from support.running_tasks import context, kept, pushed
 
 pytestmark = pytest.mark.usefixtures("outside_of_the_task_runner")
 
@@ -279,3 +282,43 @@ class TestAltered:
         forged = {**reports[0][0], "taskId": "p.lines.stage", "stage": reports[1][0]["stage"]}
         self.refused(world, handles, [[forged], *reports[1:]])
         self.refused(world, handles, [reports[1], *reports[1:]], exceptions.StagingException)
+
+
+class TestRestart:
+    @pytest.fixture
+    def cleared(self, monkeypatch, outside_of_the_task_runner):
+        """The runs that tasks asked their supervisor to clear."""
+        asked = []
+
+        def send(message):
+            if not isinstance(message, TriggerDagRun):
+                return ErrorResponse(error=ErrorType.CONNECTION_NOT_FOUND)
+            asked.append(message.run_id)
+            return OKResponse(ok=True)
+
+        monkeypatch.setattr(restart, "WAIT_FOR_END", 0.0)
+        outside_of_the_task_runner.others = send
+        return asked
+
+    def test_a_conflict_clears_all_start_tasks(self, tmp_path, cleared):
+        for name in NAMES:
+            write_deltalake(str(tmp_path / name), pa.table({"id": pa.array([0], pa.int64())}))
+        world = World(tmp_path, modes={"totals": "overwrite"}, on_conflict="restart")
+        handles = world.begin()
+        reports = world.stage(handles)
+        write_deltalake(world.table("totals"), pa.table({"id": pa.array([7], pa.int64())}), mode="append")
+        with pytest.raises(exceptions.DeltaConcurrentModificationException):
+            world.commit(handles, reports)
+        assert cleared == ["a_run"]
+        assert world.publish()["outcome"] == "published"
+        assert world.rows() == {**AFTER, "totals": [1, 2]}
+
+    def test_what_is_cleared(self, world):
+        commit = world.dag.get_task("p.commit")
+        stage = world.dag.get_task("p.lines.stage")
+        of_commit = restart.restart_scope(context(commit, dag=world.dag), commit, publication=commit)
+        assert of_commit.markers == [f"p.{name}.start" for name in NAMES]
+        of_stage = restart.restart_scope(context(stage, dag=world.dag), stage, publication=commit)
+        assert (of_stage.start_task_id, set(of_stage.markers)) == ("p.lines.start", set(of_commit.markers))
+        assert of_commit.is_whole_run
+        assert of_stage.is_whole_run

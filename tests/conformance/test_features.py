@@ -159,6 +159,7 @@ def test_facts(row: FeatureRow) -> None:
     assert ours.fail_concurrent_transactions_at_upgrade is row.fails_concurrent
 
 
+@pytest.mark.depends("sqlglot")
 @pytest.mark.parametrize("row", [row for row in TABLE if row.brought_by is not None], ids=feature_id)
 def test_a_new_table_gets_the_feature_that_its_metadata_use(row: FeatureRow, tmp_path: Path) -> None:
     table = Table(tmp_path)
@@ -172,6 +173,7 @@ def test_a_new_table_gets_the_feature_that_its_metadata_use(row: FeatureRow, tmp
     assert (protocol.writer_features is not None) is (protocol.min_writer_version == 7)
 
 
+@pytest.mark.depends("sqlglot")
 @pytest.mark.parametrize("row", [row for row in TABLE if row.brought_by is not None], ids=feature_id)
 def test_an_existing_table_is_upgraded(row: FeatureRow, tmp_path: Path) -> None:
     """A constraint or an expression comes as an action, as ALTER TABLE commits it."""

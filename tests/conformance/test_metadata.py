@@ -599,6 +599,7 @@ ENTRY_POINTS = [
 ]
 
 
+@pytest.mark.depends("sqlglot")
 @pytest.mark.parametrize("row", [*ASSERT_METADATA, *GENERATED, *OTHER_CHECKS, *STEPS, *ENTRY_POINTS], ids=row_id)
 def test_rule(row: Row, tmp_path: Path) -> None:
     if row.expected is ...:  # whatever comes out, it is let through

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from airflow_delta.exceptions import DeltaUnsupportedTableFeatureException
 from airflow_delta.log import DeltaLog
 from airflow_delta.table.operations.merge.plan import plan_merge
 from airflow_delta.table.operations.rewrite.update import plan_delete, plan_update
+from airflow_delta.table.preview.changed_rows import preview_changes
 from airflow_delta.table.preview.table_preview import Preview, preview_table
 from airflow_delta.table.read.read_table import read_table
 from delta_spark.support import sql_name
@@ -127,6 +129,45 @@ def test_rows_are_those_of_the_commit(delta: SparkSession, table: Table, name: s
         assert shown.metadata.id != committed.metadata.id
         assert shown.protocol.min_reader_version == committed.protocol.min_reader_version
         assert (shown.num_files, found.num_files) == (committed.num_files, committed.num_files)
+
+
+CHANGES = ("append", "delete", "update", "merge", "delete of a partition", "overwrite")
+
+
+@pytest.mark.parametrize("vectors", ["false", "true"])
+def test_changed_rows_are_those_of_the_feed(delta: SparkSession, table: Table, vectors: str) -> None:
+    properties = f"'delta.enableChangeDataFeed'='true', 'delta.enableDeletionVectors'='{vectors}'"
+    delta.sql(f"CREATE TABLE {sql_name(table.path)} ({COLUMNS}) USING DELTA PARTITIONED BY (p, d) TBLPROPERTIES ({properties})")
+    delta.sql(f"INSERT INTO {sql_name(table.path)} {ROWS.format(0, 30)}")
+    for what in CHANGES:
+        handle = table.begin()
+        staged = STAGES[what](table, handle)
+        found = preview_changes(table.log(), handle, [staged])
+        previewed = seen(delta, found.path)
+        version = table.publish(handle, staged).version
+        feed = delta.read.format("delta").option("readChangeFeed", "true").option("startingVersion", version)
+        rows = feed.load(table.uri).drop("_commit_version", "_commit_timestamp").toArrow()
+        assert previewed == dict.fromkeys(engines(delta), readers._comparable(rows.to_pylist())), what
+        assert sum((found.changes or {}).values()) == rows.num_rows, what
+
+
+def test_changed_rows_without_a_feed(delta: SparkSession, table: Table) -> None:
+    """Copies of rows in rewritten files cancel out."""
+    delta.sql(f"CREATE TABLE {sql_name(table.path)} ({COLUMNS}) USING DELTA")
+    delta.sql(f"INSERT INTO {sql_name(table.path)} {ROWS.format(0, 30)}")
+    for what in CHANGES:
+        before = Counter(readers._comparable(ours(table.uri).to_pylist()))
+        handle = table.begin()
+        staged = STAGES[what](table, handle)
+        found = preview_changes(table.log(), handle, [staged])
+        table.publish(handle, staged)
+        after = Counter(readers._comparable(ours(table.uri).to_pylist()))
+        kinds: dict[str, Counter[str]] = {"insert": Counter(), "delete": Counter()}
+        for row in ours(found.path).to_pylist():
+            kinds[row.pop("_change_type")].update(readers._comparable([row]))
+        assert before - kinds["delete"] + kinds["insert"] == after, what
+        if what in ("append", "delete", "delete of a partition"):
+            assert (kinds["insert"], kinds["delete"]) == (after - before, before - after), what
 
 
 def test_a_table_that_the_commit_creates(delta: SparkSession, table: Table) -> None:

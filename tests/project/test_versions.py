@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib.util
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import sqlglot
 
 ROOT = Path(__file__).parents[2]
 
@@ -50,6 +52,30 @@ def test_every_cell_says_what_it_depends_on(versions):
     assert versions.known()["rooms"].keys() == versions.NAMED.keys() | {versions.INSTALL}
     missing = [room for rooms in versions.known()["rooms"].values() for room in rooms if not (ROOT / room).exists()]
     assert not missing
+
+
+def test_files_with_a_marker_are_read_for_its_cells_only(monkeypatch):
+    from conftest import pytest_ignore_collect
+
+    marked = ROOT / "tests" / "transaction" / "conflicts" / "test_by_rows.py"
+    monkeypatch.setenv("TEST_DEPENDS", "sqlglot")
+    assert pytest_ignore_collect(marked) is None
+    monkeypatch.setenv("TEST_DEPENDS", "frames")
+    assert pytest_ignore_collect(marked) is True
+
+
+@pytest.mark.parametrize(
+    ("file", "refused"),
+    [("table/test_new.py", True), ("log/expressions/test_new.py", False), ("airflow/test_new.py", False)],
+)
+def test_a_test_of_the_engine_that_reads_sql_is_among_those_of_the_parser(file, refused, request):
+    guard = request.config.pluginmanager.get_plugin(str(ROOT / "tests" / "conftest.py"))
+    item = SimpleNamespace(path=ROOT / "tests" / file, iter_markers=lambda _: iter(()), get_closest_marker=lambda _: None)
+    call = guard.pytest_runtest_call(item)
+    next(call)
+    sqlglot.parse_one("a > 1", dialect="spark")
+    with pytest.raises(pytest.fail.Exception if refused else StopIteration):
+        next(call)
 
 
 def test_the_table_of_versions_has_every_cell(versions):

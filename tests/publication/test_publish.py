@@ -6,7 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from airflow_delta.exceptions import ConcurrentAppendException, TransactionAbortedException
+from airflow_delta.exceptions import (
+    ConcurrentAppendException,
+    DeltaIllegalArgumentException,
+    NonEmptyLocationException,
+    TransactionAbortedException,
+)
 from airflow_delta.log import DeltaLog
 from airflow_delta.publication import abort_tables, get_versions
 from publication.lake import Table, again, publish_all
@@ -122,3 +127,21 @@ def test_three_publications_one_after_the_other(orders: Table, lines: Table) -> 
         assert publish_all(members).outcome == "published"
     assert orders.ids() == [2]
     assert lines.ids() == [10, 20, 30, 100, 101, 102]
+
+
+def test_a_place_with_other_files_refuses_all(orders: Table, table: Callable[[str], Table]) -> None:
+    new = table("new")
+    member = new.member("k", [1])
+    (new.path / "other.parquet").write_bytes(b"PAR1")
+    members = [member, orders.member("k", [7])]
+    with pytest.raises(NonEmptyLocationException):
+        publish_all(members, anchor=new.uri)
+    assert orders.ids() == [1, 2, 3]
+    assert orders.states() == []
+    assert abort_tables([again(member) for member in members]).outcome == "refused"
+    assert not (new.path / "_delta_log").exists()
+
+
+def test_a_table_and_its_twin_are_one(orders: Table) -> None:
+    with pytest.raises(DeltaIllegalArgumentException, match="twice"):
+        publish_all([orders.member("k", [7]), orders.member("k2", [8])])

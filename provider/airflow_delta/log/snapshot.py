@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
@@ -259,14 +259,13 @@ class Snapshot:
                 everything = state.transactions() or {}
         return {txn.app_id: txn for txn in self._unexpired(everything.values())}
 
-    @property
-    def known_transactions(self) -> Iterator[SetTransaction]:
-        """Yield the transactions that are known without opening a checkpoint, of each application the last one at the end."""
-        if self._segment is not None:
-            state = self._small_state()
-            if state.base_transactions is not None:
-                yield from state.base_transactions.values()
-            yield from state.overlay.transactions.values()
+    def known_transactions(self, prefix: str) -> list[SetTransaction]:
+        """Return the transactions of applications with a prefix that are known without opening a checkpoint, the latest last."""
+        if self._segment is None:
+            return []
+        state = self._small_state()
+        base, overlay = state.base_transactions or {}, state.overlay.transactions
+        return [known[app_id] for known in (base, overlay) for app_id in known if app_id.startswith(prefix)]
 
     @property
     def transactions(self) -> Mapping[str, int]:

@@ -23,6 +23,8 @@ from airflow_delta.exceptions import (
 )
 from airflow_delta.links.delta import DeltaTableLink
 from airflow_delta.retry_policies import AUDIT_ERRORS, FINAL_ERRORS
+from airflow_delta.table.audit.audit import AuditedTable, judge_answers, parse_sql_checks, plan_checks_of_tables
+from airflow_delta.table.commit.publish import committed_before
 from airflow_delta.tasks.base import DeltaOperator, Parts, templated, warn_if_tested
 from airflow_delta.tasks.committing import CommitPart, check_upstream
 from airflow_delta.tasks.ended import check_not_aborted, is_aborted
@@ -48,7 +50,6 @@ if TYPE_CHECKING:
 
     from airflow_delta.contract.audit import AuditCheck, SqlCheck
     from airflow_delta.publication import Member, PublicationAbort, PublicationOptions, PublicationResult
-    from airflow_delta.table.audit.audit import AuditedTable
 
 ON_LATE_CONFLICT = ("undo", "keep")
 
@@ -397,9 +398,6 @@ class DeltaAuditPublicationOperator(DeltaOperator):
         :raises MissingStageException: if no stage of a table has reported.
         :raises TransactionAbortedException: if a transaction was aborted.
         """
-        from airflow_delta.table.audit.audit import AuditedTable, parse_sql_checks
-        from airflow_delta.table.commit.publish import committed_before
-
         queries = parse_sql_checks(self.checks, on_failure=self.on_failure)
         if not queries:
             raise DeltaIllegalArgumentException(f"The audit {self.task_id!r} has no checks. Pass checks=.")
@@ -433,8 +431,6 @@ class DeltaAuditPublicationOperator(DeltaOperator):
         )
 
     def _ask(self, audited: Mapping[str, AuditedTable], queries: Sequence[SqlCheck], context: Context) -> list[AuditCheck]:
-        from airflow_delta.table.audit.audit import judge_answers, plan_checks_of_tables
-
         runner = self.hold(SparkRunner)
         request = plan_checks_of_tables(audited, queries, **stage_identity(context), spark_table_uri=runner.spark_table_uri)
         log = next(iter(audited.values())).log

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_delta import exceptions
 from airflow_delta.contract.files import new_attempt
+from airflow_delta.contract.location import Location
 from airflow_delta.exceptions import (
     ConcurrentTransactionException,
     DeltaConcurrentModificationException,
@@ -115,6 +116,8 @@ class Settlement:
                 return "refused"
             if state == REFUSED:  # the anchor is gone, and with it what it said
                 return self._undo()
+            if give_up and self.anchor.log.snapshot.version < 0:  # the anchor is created before anything else is put
+                return "refused"
             if give_up:
                 self._refuse(why)
             else:
@@ -162,28 +165,15 @@ class Settlement:
     def _refuse_for(self, error: DeltaError, table: Participant) -> None:
         """Refuse the publication at the anchor for an error of a table, unless its state explains the error."""
         if self.anchor.look() is None and (table is self.anchor or table.look() in (None, REFUSED)):
+            if self.anchor.log.snapshot.version < 0:  # it could not be created, so there is nothing to refuse
+                raise error
             self.error = error
             self._refuse(reason_of(error, table.uri))
 
     def _refuse(self, reason: dict[str, Any]) -> None:
         """Put a refusal at the anchor: it takes a place in the log, so a put of the decision that is under way loses to it."""
         while self.anchor.look() is None:
-            if self.anchor.log.snapshot.version < 0:
-                self._create_anchor()
             self.anchor.put_state(REFUSED, reason=reason)
-
-    def _create_anchor(self) -> None:
-        """Create the anchor, since a refusal needs a log."""
-        try:
-            self.anchor.create_if_missing()
-        except FINAL as error:
-            raise PublicationPendingException(
-                f"Publication {self.plan.publication} cannot be refused, since its anchor {self.anchor.uri} was never created "
-                f"and cannot be now: {error.message}",
-                table=self.anchor.uri,
-                publication=self.plan.publication,
-                tables=self.plan.uris,
-            ) from error
 
     # -- after it --------------------------------------------------------------------------------------------------------------
 
@@ -374,11 +364,9 @@ def refused_error(result: PublicationResult) -> DeltaError:
 
 def own_tables(logs: Sequence[DeltaLog]) -> OpenTable:
     """Return what opens only these tables."""
-    by_key = {same_place_key(log): log for log in logs}
-    by_uri = {log.uri: log for log in logs}
 
     def opened(uri: str) -> DeltaLog | None:
-        return by_uri.get(uri) or by_key.get(uri)
+        return next((log for log in logs if Location.parse(uri, log.store.options).key == same_place_key(log)), None)
 
     return opened
 

@@ -13,15 +13,14 @@ from airflow_delta import exceptions
 from airflow_delta.exceptions import DeltaError
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.retry_policies import REFUSALS
+from airflow_delta.table.observe.watch import Watermark, watermark_now
 from airflow_delta.tasks.identity import whole_number
-from airflow_delta.triggers.publication import DeltaPublicationTrigger, next_publication, table_names
+from airflow_delta.triggers.publication import DeltaPublicationTrigger, names_of_tables, next_publication
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_delta.log.delta_log import DeltaLog
-    from airflow_delta.table.observe.watch import Watermark
-
 STATE_KEY = "delta_publication"
 """Key of the watermark in the task state store."""
 
@@ -78,7 +77,7 @@ class DeltaPublicationSensor(BaseSensorOperator):
     def _defer(self) -> NoReturn:
         self.defer(
             trigger=DeltaPublicationTrigger(
-                table_names(self.tables),
+                names_of_tables(self.tables),
                 delta_conn_id=self.delta_conn_id,
                 after_version=None if self._seen is None else self._seen.version,
                 table_id=None if self._seen is None else self._seen.table_id,
@@ -102,7 +101,7 @@ class DeltaPublicationSensor(BaseSensorOperator):
         """Look once."""
         if not self._logs:
             hook = DeltaHook(self.delta_conn_id)
-            self._logs = {name: hook.get_log(name) for name in table_names(self.tables)}
+            self._logs = {name: hook.get_log(name) for name in names_of_tables(self.tables)}
         before = self._seen if self._seen is not None else self._begin(context)
         found, self._seen = next_publication(self._logs, before)
         if found is None:
@@ -112,8 +111,6 @@ class DeltaPublicationSensor(BaseSensorOperator):
         return PokeReturnValue(is_done=found is not None, xcom_value=found)
 
     def _begin(self, context: Context) -> Watermark:
-        from airflow_delta.table.observe.watch import Watermark, watermark_now
-
         store = context.get("task_state_store")
         stored = None if store is None else store.get(STATE_KEY)
         if isinstance(stored, dict) and stored.get("waits_for") == self._waits_for():
@@ -133,7 +130,7 @@ class DeltaPublicationSensor(BaseSensorOperator):
     def _waits_for(self) -> dict[str, Any]:
         """Return what a stored version belongs to."""
         return {
-            "tables": table_names(self.tables),
+            "tables": names_of_tables(self.tables),
             "delta_conn_id": self.delta_conn_id,
             "after_version": whole_number("after_version", self.after_version),
         }

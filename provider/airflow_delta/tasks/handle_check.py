@@ -27,6 +27,7 @@ from airflow_delta.contract.files import is_owned_by, owned_transaction_id, tran
 from airflow_delta.contract.payloads import read_version_name
 from airflow_delta.exceptions import HandleMismatchException
 from airflow_delta.hooks.delta import DeltaHook
+from airflow_delta.table.state.find_commit import UNDONE_SUFFIX
 from airflow_delta.task_loops import check_no_loop
 from airflow_delta.tasks.identity import column_names, default_key_prefix, parse_handle, schema_text
 
@@ -100,8 +101,6 @@ def _is_not_first(log: DeltaLog, handle: TransactionHandle) -> bool:
     """Return whether a handle says that its key was committed before, though its policy allows one commit that stands."""
     if handle.monotonic or not handle.txn_version or handle.committed is not None or handle.rerun_policy not in ("skip", "fail"):
         return False
-    from airflow_delta.table.state.find_commit import UNDONE_SUFFIX
-
     undone = log.update().set_transaction(f"{handle.app_id}{UNDONE_SUFFIX}", expired=True)
     return undone is None or undone.version < handle.txn_version - 1  # those before it were taken back
 

@@ -25,6 +25,9 @@ STATE_APP = "airflow.publication/"
 PATIENCE = 60.0
 """Seconds for which an open intent holds up a commit that cannot settle its publication."""
 
+PREFIX = "airflow."
+"""What both begin with."""
+
 _FIRST_PAUSE = 0.02
 _LONGEST_PAUSE = 0.5
 

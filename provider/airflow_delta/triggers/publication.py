@@ -13,16 +13,15 @@ from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 from airflow_delta import publication as engine
 from airflow_delta.exceptions import DeltaError, DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
+from airflow_delta.table.observe.watch import CommitConditions, Watermark, matches_after, watermark_now
 
 if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog
-    from airflow_delta.table.observe.watch import Watermark
-
 _FAILURES = 5
 """Consecutive failures after which the trigger ends with the error."""
 
 
-def table_names(tables: Any) -> list[str]:
+def names_of_tables(tables: Any) -> list[str]:
     """Return the tables in an argument, the first of which is watched.
 
     :raises DeltaIllegalArgumentException: if there is none, or one is there twice.
@@ -42,8 +41,6 @@ def next_publication(logs: Mapping[str, DeltaLog], seen: Watermark) -> tuple[dic
     :return: ``publication`` (its id), ``versions`` of the tables that show it and belong together, and ``table_uris``.
     :raises VersionNotFoundException: if commits since the watermark were cleaned up unseen.
     """
-    from airflow_delta.table.observe.watch import CommitConditions, matches_after
-
     first = next(iter(logs.values()))
     uris = {log.uri for log in logs.values()}
     for match, now_seen in matches_after(first, seen, CommitConditions(data_change_only=False)):
@@ -106,7 +103,7 @@ class DeltaPublicationTrigger(BaseEventTrigger):
         super().__init__()  # type: ignore[no-untyped-call]
         self.queue = queue
         self.trigger_queue_inherited_from_task = single_event
-        self.tables = table_names(tables)
+        self.tables = names_of_tables(tables)
         self.delta_conn_id = delta_conn_id
         self.after_version = after_version
         self.table_id = table_id
@@ -175,8 +172,6 @@ class DeltaPublicationTrigger(BaseEventTrigger):
         return {name: hook.get_log(name) for name in self.tables}
 
     async def _begin(self, logs: Mapping[str, DeltaLog]) -> Watermark:
-        from airflow_delta.table.observe.watch import Watermark, watermark_now
-
         if self.asset_state_store is not None:
             stored = Watermark.from_dict(await self._state_store("get", self.state_key))
             if stored is not None:

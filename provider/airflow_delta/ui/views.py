@@ -12,6 +12,7 @@ from airflow_delta.ui.charts import operation_group
 from airflow_delta.ui.key_warnings import MetKeys, earlier_of_key, met_keys, warned
 from airflow_delta.ui.known import KnownTable, commit_url, diff_command, known_tables, rows_url, table_url
 from airflow_delta.ui.problems import cannot_be_shown
+from airflow_delta.ui.publications import PUBLICATION_KEYS, publication_rows
 from airflow_delta.ui.runs import facts_by_version, intervals, recent_events, run_of, task_run
 from airflow_delta.ui.selection import Selection
 from airflow_delta.ui.transaction_rows import FAILED, OPEN, TRANSACTIONS, transaction_row, transactions_of, transactions_of_tables
@@ -182,6 +183,7 @@ def history_page(
         "latest": commits[0] if commits and history["newer"] is None else None,
         "commits": selected.of(commits),
         "selected": selected.to_dict(),
+        "publications": publication_rows(viewer, table, commits, prefix),
         "searched": {"newest": commits[0]["version"], "oldest": commits[-1]["version"]} if commits else None,
         **_summary(viewer, table, found, root, prefix),
         "transactions": rows,
@@ -285,11 +287,13 @@ def _commit(
     prefix: str,
 ) -> dict[str, Any]:
     shown = viewer.without_hidden_dags(commit)
+    keys = {key: value for key, value in shown["app_transactions"].items() if not key.startswith(PUBLICATION_KEYS)}
     read_version = shown["read_version"]
     # Also without an event: others committed every version between the one that was read and its own.
     winners = max(shown["version"] - read_version - 1, 0) if read_version is not None else None
     return {
         **shown,
+        "app_transactions": keys,
         "kind": operation_group(shown["operation"]),
         "url": commit_url(prefix, table.uri, shown["version"]),
         "run": run_of(shown["tags"], root),

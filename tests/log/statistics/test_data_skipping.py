@@ -42,6 +42,7 @@ def stats(name="i", low=None, high=None, nulls=0, rows=10, **more):
     return {"numRecords": rows, "nullCount": {name: nulls}, **bounds, **more}
 
 
+@pytest.mark.depends("sqlglot")
 @pytest.mark.parametrize(
     ("text", "file", "keep"),
     [

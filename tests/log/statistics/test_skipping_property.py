@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyroaring import BitMap64
@@ -189,6 +190,7 @@ PREDICATES = st.recursive(
 )
 
 
+@pytest.mark.depends("sqlglot")
 @settings(max_examples=150, deadline=None)
 @given(files=FILES, predicates=st.lists(PREDICATES, min_size=1, max_size=4), mapped=st.booleans(), checkpoint=st.booleans())
 def test_a_file_with_a_row_that_matches_is_kept(files, predicates, mapped, checkpoint):

@@ -482,6 +482,7 @@ def test_what_is_no_check(values, asked, says):
         statistics_checks(**asked).run(values)
 
 
+@pytest.mark.depends("sqlglot")
 @pytest.mark.parametrize(
     "asked",
     [

@@ -212,6 +212,7 @@ def test_wider_columns_of_old_and_new_files(table: Table) -> None:
     assert table.read(table.begin()) == [(1, "x"), (2, None), (5000000000, "big")]
 
 
+@pytest.mark.depends("sqlglot")
 @pytest.mark.parametrize(
     ("change", "error", "text"),
     [

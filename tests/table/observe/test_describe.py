@@ -77,6 +77,7 @@ def test_a_table_without_files(tmp_path):
     assert (found["num_files"], found["size_in_bytes"], found["num_records"]) == (0, 0, 0)
 
 
+@pytest.mark.depends("sqlglot")
 def test_clustering_columns_and_comments_under_the_names_of_the_schema(tmp_path):
     table = Table(tmp_path / "table")
     columns = "id BIGINT COMMENT 'of the flight', place STRUCT<`a.b`: STRING>"

@@ -335,6 +335,7 @@ class TestConditions:
         with pytest.raises(DeltaIllegalArgumentException, match="partition columns: part"):
             first_match(log, Watermark(-1), CommitConditions(partitions=predicate))
 
+    @pytest.mark.depends("sqlglot")
     def test_an_unknown_column(self, partitioned, log):
         with pytest.raises(PredicateException, match="nope"):
             first_match(log, Watermark(-1), CommitConditions(partitions="nope = 1"))

@@ -40,6 +40,7 @@ def test_the_files_of_a_version(log, version, predicate, files):
     assert (plan.read_version, plan.predicate is None) == (version, predicate is None)
 
 
+@pytest.mark.depends("sqlglot")
 def test_what_cannot_be_read(log):
     with pytest.raises(VersionNotFoundException):
         plan_version_scan(log, 4)

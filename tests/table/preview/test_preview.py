@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Callable
@@ -14,14 +15,21 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
 from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
-from airflow_delta.exceptions import DeltaUnsupportedTableFeatureException, MissingStageException, StagedFileException
+from airflow_delta.exceptions import (
+    DeltaConcurrentModificationException,
+    DeltaUnsupportedTableFeatureException,
+    MissingStageException,
+    StagedFileException,
+)
 from airflow_delta.log import DeltaLog
 from airflow_delta.log.checkpoint_write.writer import write_checkpoint
 from airflow_delta.table.operations.clone import clone_table
 from airflow_delta.table.operations.vacuum.run import vacuum
 from airflow_delta.table.preview.changed_rows import preview_changes
+from airflow_delta.table.preview.conflict import note_conflict
 from airflow_delta.table.preview.table_preview import Preview, preview_table
 from airflow_delta.table.read.read_table import read_table
+from airflow_delta.table.state.open_transactions import list_transactions
 from airflow_delta.table.state.previews import end_previews
 from support import readers
 from table.flow import Table
@@ -234,3 +242,32 @@ def test_a_commit_deletes_it(table: Table) -> None:
     end_previews(table.log(), handle.transaction_id)
     assert not Path(path).exists()
     assert table.rows() == [(1,), (2,)]
+
+
+def test_after_a_conflict_the_files_are_named(table: Table) -> None:
+    write(table, [1, 2])
+    mine, other = table.begin(), table.begin()
+    staged = stage(table, mine, [3], mode="overwrite")
+    path = preview(table, mine, staged).path
+    removed = table.log().update().add_files()[0].path
+    table.publish(other, stage(table, other, [4], mode="overwrite"))
+    with pytest.raises(DeltaConcurrentModificationException) as conflict:
+        table.publish(mine, staged)
+    files = note_conflict(table.log(), mine, [staged], conflict.value)
+    (added,) = table.log().update().add_files()
+    assert {(file["path"], file["change"]) for file in files} == {(removed, "removed"), (added.path, "added")}
+    note = json.loads((Path(path) / "_conflict.json").read_text())
+    assert (note["winningVersion"], note["files"], note["readVersion"]) == (1, files, 0)
+    assert rows(path) == [(3,)]
+    assert table.abort(mine).outcome == "deleted"
+    assert not Path(path).exists()
+
+
+def test_it_does_not_count_as_staged(table: Table) -> None:
+    write(table, [1])
+    handle = table.begin()
+    staged = stage(table, handle, [2])
+    preview(table, handle, staged)
+    preview_changes(table.log(), handle, [staged])
+    (found,) = (each for each in list_transactions(table.log()) if each.transaction_id == handle.transaction_id)
+    assert (found.stages, found.num_files) == (("rows",), 1)

@@ -387,6 +387,7 @@ def test_a_predicate_selects_what_spark_would(mixed, where, wanted):
     assert comparable(read(mixed, where=where)) == comparable([row for row in everything if wanted(row)])
 
 
+@pytest.mark.depends("sqlglot")
 @pytest.mark.parametrize(
     ("where", "message"),
     [

@@ -15,7 +15,7 @@ from airflow_delta.contract.operations import ComparedColumns, when_matched_dele
 from airflow_delta.contract.payloads import DeclaredReads, KeyRead, StagedWrite
 from airflow_delta.contract.request import StageReport, StageRequest
 from airflow_delta.exceptions import ManifestException, StagingException
-from airflow_delta.table.commit.publish import _clean_up
+from airflow_delta.table.commit.publish import clean_up
 from airflow_delta.table.operations.merge.plan import plan_merge
 from airflow_delta.table.stage.load import load_key_rows
 from airflow_delta.table.stage.scan import plan_scan
@@ -104,7 +104,7 @@ def test_only_the_file_of_the_attempt_is_deleted(table: Table) -> None:
     table.log().start_transaction().commit([winner], Operation.write())
     with pytest.raises(ManifestException, match="not that of its attempt"):
         table.publish(handle, tampered)
-    _clean_up(table.log(), handle, [tampered], table.log().snapshot)
+    clean_up(table.log(), handle, [tampered], table.log().snapshot)
     assert entry.exists()
     assert not (table.path / key.file.path).exists()
 

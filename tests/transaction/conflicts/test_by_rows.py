@@ -206,6 +206,7 @@ def test_nulls_do_not_match_a_comparison(table: RowTable) -> None:
         ours.commit()
 
 
+@pytest.mark.depends("sqlglot")
 @pytest.mark.parametrize("predicate", ["length(kind) = 7", "NOT (kind LIKE 'x%y')", "abs(n) > 3 AND id > 0"])
 def test_what_cannot_be_evaluated_may_match(table: RowTable, predicate: str) -> None:
     ours = table.begin().delete(predicate, with_id(1))
@@ -684,6 +685,7 @@ def test_files_that_a_winner_added_were_not_seen(table: RowTable) -> None:
 # -- what the errors say --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.depends("sqlglot")
 @pytest.mark.parametrize(("predicate", "said"), [("id = 1", "is one that"), ("id + 1 = 2", "may, as far as")])
 def test_only_a_condition_that_was_evaluated_is_said_to_hold(table: RowTable, predicate: str, said: str) -> None:
     ours = table.begin().delete(predicate, with_id(1))

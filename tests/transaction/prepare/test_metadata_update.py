@@ -171,6 +171,7 @@ IDENTITY = column(
 )
 
 
+@pytest.mark.depends("sqlglot")
 def test_an_existing_table_is_not_upgraded_for_expressions_that_come_with_data():
     new = on(metadata(), metadata(A, B, GENERATED, IDENTITY))
     assert new.protocol is None

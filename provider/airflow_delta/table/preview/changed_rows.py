@@ -24,6 +24,7 @@ from airflow_delta.exceptions import DeltaAnalysisException
 from airflow_delta.log.actions.actions import Action, AddCDCFile, AddFile, CommitInfo, Metadata, RemoveFile, encode_actions
 from airflow_delta.log.actions.decode import DecodedCommit
 from airflow_delta.log.arrow.arrays import array, repeated, rows_of
+from airflow_delta.log.features import column_mapping
 from airflow_delta.log.features.protocol import required_protocol
 from airflow_delta.log.statistics.statistics import live_records, total
 from airflow_delta.log.storage.file_names import commit_file
@@ -132,6 +133,7 @@ class _ChangedRows:
         columns = worker_rows(log, [], metadata=self._after, version=files.version).schema
         self._schema: pa.Schema = pa.schema([*columns, pa.field(CHANGE_TYPE, pa.string())])
         self._names = list(columns.names)
+        self._renamed = _renamed(self._before, self._after)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows; what others read first comes last: nothing of it is kept."""
@@ -142,12 +144,13 @@ class _ChangedRows:
                 yield self._typed(batch, None)
             return
         copied = [file for file in files.inserts if self._is_copied(file)]
-        new = [file for file in files.inserts if file not in copied] if copied else files.inserts
+        new = [file for file in files.inserts if not self._is_copied(file)] if copied else files.inserts
         stay: Counter[bytes] = Counter()
         for batch in self._rows(copied, self._after):
             stay.update(row_digest(row, self._names) for row in rows_of(batch))
         for batch in self._rows(files.deletes, self._before):
-            yield self._typed(self._without(batch, stay), DELETE)
+            named = batch.rename_columns([self._renamed.get(name, name) for name in batch.schema.names])
+            yield self._typed(self._without(named, stay), DELETE)
         for batch in self._rows(files.deleted_rows, self._after, deleted=True):
             yield self._typed(batch, DELETE)
         for batch in self._rows(new, self._after):
@@ -205,6 +208,14 @@ class _ChangedRows:
                 table=self._handle.table,
                 version=self._handle.read_version,
             ) from error
+
+
+def _renamed(before: Metadata, after: Metadata) -> dict[str, str]:
+    """Return the names of columns after the commit that it renames, by their names before."""
+    if column_mapping.mode(after.configuration) == "none" or before.schema_string == after.schema_string:
+        return {}
+    names = {field.physical_name: field.name for field in TableDefinition.of(after).schema}
+    return {field.name: names[field.physical_name] for field in TableDefinition.of(before).schema if field.physical_name in names}
 
 
 def _take(rows: Counter[bytes], digest: bytes) -> bool:

@@ -10,8 +10,8 @@ from airflow_delta.contract.files import PREVIEW_DIRECTORY, transaction_director
 from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
 from airflow_delta.exceptions import DeltaConcurrentModificationException
 from airflow_delta.log.actions.decode import decode_commits
-from airflow_delta.log.actions.reconciliation import canonical_path
-from airflow_delta.table.stage.load import load_actions
+from airflow_delta.log.actions.reconciliation import canonical_path, file_key
+from airflow_delta.table.stage.view import view_of
 
 if TYPE_CHECKING:
     from airflow_delta.log.actions.actions import AddFile
@@ -54,9 +54,14 @@ def _files(
     version = error.winning_version
     if version is None or version < 0:
         return []
-    own = {canonical_path(path) for write in staged for path in write.reads.files}
-    own |= {canonical_path(remove.path) for stage in load_actions(log, handle, staged) for remove in stage.removes}
     (winner,) = decode_commits(log.read_commit_range(range(version, version + 1)), table=log.uri)
+    own = {canonical_path(path) for write in staged for path in write.reads.files}
+    view = view_of(log, handle, staged)
+    whole = [remove.as_add() for remove in winner.removes if remove.extended_file_metadata]
+    for stage in view.stages:
+        own |= {canonical_path(remove.path) for remove in stage.removes}
+        gone = set(view.gone(whole, stage))
+        own |= {canonical_path(file.path) for file in whole if file_key(file) in gone}
     found = [{"path": remove.path, "change": "removed"} for remove in winner.removes if canonical_path(remove.path) in own]
     if any(_has_read(write) for write in staged):
         found += [{"path": add.path, "change": "added"} for add in winner.adds if add.data_change and _is_within(add, error)]

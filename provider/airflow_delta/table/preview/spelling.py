@@ -69,12 +69,11 @@ class Spelling:
 
         :param table_uri: URI of the table for readers of the preview, if it differs from that of this process. Not URL-encoded.
         """
-        if table_uri is None and store.local_root is None:
-            table_uri = store.root
-        if table_uri is not None:
-            root = url_encoded(table_uri.rstrip("/"))
+        uri = (table_uri or store.local_root or store.root).rstrip("/")
+        root = url_encoded(uri)
+        if not uri.startswith("/"):
             return cls(store, root, root)
-        root = url_encoded(f"file:{store.local_root}").removeprefix("file:")
+        root = root.removeprefix("file:")
         return cls(store, root, f"file://{root}")
 
     def vector(self, vector: DeletionVectorDescriptor | None) -> DeletionVectorDescriptor | None:

@@ -97,7 +97,7 @@ def preview_table(
 ) -> Preview:
     """Write the table as the commit of some stages would leave it, replacing an earlier preview of the transaction.
 
-    Time grows with the number of files of the table, memory does not.
+    Time grows with the number of files of the table; memory hardly does, since they are streamed.
 
     :param staged: results of the stages, in any order.
     :param table_uri: URI of the table for readers of the preview, if it differs from that of this process (``s3a://`` for Spark).

@@ -13,7 +13,14 @@ from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.contract.files import ABORT_MARKER, REQUEST_NAME, STAGING_DIRECTORY, is_marker, transaction_directory
+from airflow_delta.contract.files import (
+    ABORT_MARKER,
+    REQUEST_NAME,
+    STAGING_DIRECTORY,
+    is_marker,
+    is_preview,
+    transaction_directory,
+)
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.log.storage.progress import tracked
 from airflow_delta.table.state.find_commit import CLOCKS_DIFFER_BY, newest_first
@@ -53,7 +60,7 @@ class TransactionState:
     :param version: version that holds it; ``None`` also if the commit has left the log.
     :param stages: directories below the transaction's: stages, or what other jobs wrote.
     :param attempts: attempts of stages that left something.
-    :param num_files: files, without the markers of commit and abort.
+    :param num_files: files, without the markers of commit and abort, and without previews.
     :param num_bytes: their bytes.
     :param first_modified: milliseconds since the epoch: when its oldest file was written.
     :param last_modified: the same of its newest file, or marker.
@@ -103,6 +110,8 @@ class _Staged:
             return
         if is_marker(name):
             self.commit_markers += 1
+            return
+        if is_preview(status.path):  # nothing of it is published
             return
         self.num_files += 1
         self.num_bytes += max(status.size, 0)

@@ -22,7 +22,7 @@ from airflow_delta.transaction.conflicts.current_transaction import CurrentTrans
 from airflow_delta.transaction.conflicts.metadata import IDENTITY_TAG, identity_only
 from airflow_delta.transaction.conflicts.resolution import Resolution
 from airflow_delta.transaction.events import record_event
-from airflow_delta.transaction.intents import OpenIntents
+from airflow_delta.transaction.intents import PREFIX, OpenIntents
 from airflow_delta.transaction.policy import CommitOutcome, CommitPolicy, resolved_by
 from airflow_delta.transaction.prepare import commit_info as in_commit_timestamps
 from airflow_delta.transaction.prepare.checks import (
@@ -243,7 +243,7 @@ class Committer:
         current = self._current(prepared, info, level)
         entry = Entry(self.txn_id, self._read_version, current.encode(), len(prepared.actions) + 1, level.value, may_retry)
         checker = ConflictChecker(current, self._commit_time, self._resolution(current))
-        intents = OpenIntents(self.reads.snapshot.known_transactions, self.policy.intents)
+        intents = OpenIntents(self.reads.snapshot.known_transactions(PREFIX), self.policy.intents)
         loop = CommitLoop(self.log, entry, checker, self.policy, self.observer, intents)
         landed = None
         while landed is None:

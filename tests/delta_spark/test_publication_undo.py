@@ -16,8 +16,6 @@ from publication.lake import Table, publish_all
 from publication.points import at, visited
 from table.flow import Table as SparkTable
 
-pytestmark = pytest.mark.spark
-
 PROPERTIES = {
     "delta.enableDeletionVectors": "true",
     "delta.enableRowTracking": "true",
@@ -41,6 +39,14 @@ def featured(tmp_path: Path, spark: Any) -> SparkTable:
             f"INSERT INTO delta.`{path}` (number, `a name`) SELECT id, concat('row ', id) FROM range({start}, {start + 5}, 1, 1)"
         )
     return SparkTable(path, spark)
+
+
+@pytest.fixture
+def lines(tmp_path: Path) -> Table:
+    """A table with three rows of partition ``a``."""
+    found = Table(tmp_path / "lines")
+    found.create([10, 20, 30])
+    return found
 
 
 def rows(table: SparkTable) -> list[tuple[Any, ...]]:

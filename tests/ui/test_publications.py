@@ -1,0 +1,84 @@
+"""The publications on a table's page: one row each, with its state, its versions and the tables that the user may see."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from support.tables import add, create_table, info, txn, write_commit
+
+pytestmark = pytest.mark.airflow
+
+DONE = "5e1f.41d0a7c2b3d4e5f6.1c22aa01.88f0e3b2"
+OPEN = "77aa.00d0a7c2b3d4e5f6.1c22aa01.88f0e3b2"
+
+
+def entry(publication: str, state: int, name: str, tables: list[str]) -> dict:
+    tags = {
+        "airflow.publication": publication,
+        "airflow.publicationState": name,
+        "airflow.publicationAnchor": tables[0],
+        "airflow.publicationTables": json.dumps(tables),
+    }
+    app = "airflow.intent" if name == "intent" else "airflow.publication"
+    return info("WRITE" if name == "published" else f"PUBLICATION {name.upper()}", tags=tags), txn(f"{app}/{publication}", state)
+
+
+@pytest.fixture
+def tables(tmp_path, airflow) -> list[Path]:
+    paths = [tmp_path / name for name in ("orders", "lines")]
+    uris = [str(path) for path in paths]
+    for path in paths:
+        create_table(path)
+        airflow.asset(str(path))
+    orders, lines = paths
+    write_commit(lines, 1, *entry(DONE, 0, "intent", uris))
+    write_commit(orders, 1, *entry(DONE, 1, "published", uris), add("a"))
+    write_commit(lines, 2, *entry(DONE, 1, "published", uris), add("a"))
+    write_commit(lines, 3, *entry(OPEN, 0, "intent", [*uris, "/elsewhere/secret"]))
+    return paths
+
+
+def page(kind: str, table: Path) -> str:
+    return f"/delta-tables/{kind}?table={quote(str(table), safe='')}"
+
+
+def test_one_row_for_each(client, tables):
+    orders, lines = tables
+    found = client("viewer").get(page("api/table", lines)).json()["publications"]
+    assert [(one["publication"], one["state"]) for one in found] == [(OPEN, "intent"), (DONE, "published")]
+    assert [(entry["version"], entry["state"]) for entry in found[1]["entries"]] == [(1, "intent"), (2, "published")]
+    assert [table["name"] for table in found[1]["tables"]] == ["orders", "lines"]
+    assert (len(found[0]["tables"]), found[0]["num_hidden"], found[0]["settle"]) == (2, 1, None)
+    assert "/elsewhere/secret" not in json.dumps(found)
+    (only,) = client("viewer").get(page("api/table", orders)).json()["publications"]
+    assert (only["publication"], only["state"]) == (DONE, "published")
+
+
+def test_the_page_says_who_may_settle_an_open_one(client, tables):
+    text = client("viewer").get(page("table", tables[1])).text
+    assert "Publications of several tables" in text
+    assert f'data-publication="{OPEN}"' in text
+    assert "airflow delta settle" in text
+    assert "and 1 that you may not see" in text
+
+
+def test_tags_that_are_no_publication(client, tmp_path, airflow):
+    path = tmp_path / "odd"
+    create_table(path)
+    airflow.asset(str(path))
+    for version, tags in enumerate(
+        [
+            {"airflow.publication": "x", "airflow.publicationState": "<script>"},
+            {"airflow.publication": "y", "airflow.publicationState": "intent", "airflow.publicationTables": "{"},
+            {"airflow.publication": "z", "airflow.publicationState": "intent", "airflow.publicationTables": "7"},
+        ],
+        1,
+    ):
+        write_commit(path, version, info("WRITE", tags=tags))
+    answer = client("viewer").get(page("table", path))
+    assert answer.status_code == 200
+    assert "<script>" not in answer.text.replace("<script src", "").replace("<script defer", "")
