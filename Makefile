@@ -42,7 +42,7 @@ help:
 	@echo "make test-lowest  what other versions can change, on the lowest that the metadata allow (a few minutes)"
 	@echo "make test-versions  other versions of Airflow, Python, Spark and the rest, with Airflow's constraints (CELLS: some of tests/versions/cells.toml)"
 	@echo "make coverage   branches of log/ and transaction/ that their tests reach, and the lines that are missing"
-	@echo "make lint       ruff, mypy, import-linter, and how the package is cut into modules"
+	@echo "make lint       ruff, mypy, import-linter, how the package is cut into modules, and which stay light"
 	@echo "make format     what ruff can repair"
 	@echo "make docs       the documentation as a site in build/docs, warnings as errors"
 	@echo "make bench      the benchmarks (about an hour and three quarters)"
@@ -167,6 +167,7 @@ lint: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python tests/project/house.py
+	$(BIN)/python tests/project/light.py
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_delta import engine
 from airflow_delta.contract.choices import Given, choice_problem, choices_of, is_literal, literal_problems
 from airflow_delta.contract.queries import with_escaped_quotes
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaIllegalArgumentException
@@ -193,9 +194,7 @@ def _loop_problems(task: Any) -> Iterator[str]:
 
 
 def _scheme_problem(table: str) -> str | None:
-    from airflow_delta.log.storage.factory import scheme_problem
-
-    return scheme_problem(table)
+    return engine.scheme_problem(table)
 
 
 def _text_problems(task: Any) -> Iterator[str]:
@@ -225,12 +224,10 @@ def _expression_problems(name: str, values: Any) -> Iterator[str]:
 
 def _schema_problem(columns: Any) -> str | None:
     """Return what is wrong with a literal schema: columns as in SQL, or Spark's JSON form, as text or not."""
-    from airflow_delta.table.definition.columns_sql import schema_of_columns
-
     try:
         text = json.dumps(columns) if isinstance(columns, Mapping) else columns
         if is_literal(text):
-            schema_of_columns(text)
+            engine.schema_of_columns(text)
     except (DeltaAnalysisException, TypeError, ValueError) as error:
         return getattr(error, "message", str(error))
     return None
@@ -248,21 +245,17 @@ def syntax_of(text: str, *, condition: bool = False) -> str | None:
 
     :param condition: whether it has to be a condition.
     """
-    from airflow_delta.log.expressions.functions import oversized
-    from airflow_delta.log.expressions.nodes import is_statement, may_be_condition
-    from airflow_delta.log.expressions.text import SqlSyntaxError, tree_of
-
-    if (problem := oversized(text)) is not None:
+    if (problem := engine.oversized(text)) is not None:
         return problem
     try:
-        tree = tree_of(with_escaped_quotes(text))
-    except SqlSyntaxError as error:
+        tree = engine.tree_of(with_escaped_quotes(text))
+    except engine.SqlSyntaxError as error:
         return f"is not valid Spark SQL: {error}"
     except RecursionError:
         return "is nested too deeply"
-    if is_statement(tree):
+    if engine.is_statement(tree):
         return "is a statement, not a condition" if condition else "is a statement, not an expression"
-    if condition and not may_be_condition(tree):
+    if condition and not engine.may_be_condition(tree):
         return "is not a condition"
     return None
 

@@ -11,6 +11,9 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from functools import lru_cache
 from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from jinja2 import Environment, TemplateSyntaxError, nodes
 
 from airflow_delta.contract.choices import is_literal
 
@@ -47,8 +50,6 @@ def day_key_problem(key: Any, timetable: Any) -> str | None:
 
 def _formats(key: str) -> list[str]:
     """Return what a template prints, as formats of a run's time; empty if it prints anything else, or more than days."""
-    from jinja2 import Environment, TemplateSyntaxError, nodes
-
     try:
         tree = Environment().parse(key)  # noqa: S701 - nothing is rendered
     except TemplateSyntaxError:
@@ -62,8 +63,6 @@ def _formats(key: str) -> list[str]:
 
 
 def _format(node: Any) -> str | None:
-    from jinja2 import nodes
-
     match node:
         case nodes.Name(name=name) if name in _DAYS:
             return _DAY
@@ -78,8 +77,6 @@ def _format(node: Any) -> str | None:
 
 def _is_time(node: Any) -> bool:
     """Return whether an expression is a time of the run; in a zone of its own, its days may be told apart."""
-    from jinja2 import nodes
-
     while isinstance(node, nodes.Getattr):
         node = node.node
     return isinstance(node, nodes.Name) and node.name in _DATES
@@ -131,8 +128,6 @@ def _fires(expression: str, zone: tzinfo, first: datetime) -> tuple[datetime, ..
 
 def _zone(given: Any) -> tzinfo | None:
     """Return a time zone that can be a key: Airflow's own is none with every release of pendulum."""
-    from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
-
     name = given if isinstance(given, str) else getattr(given, "key", None) or getattr(given, "name", None)
     try:
         return ZoneInfo(str(name)) if name else None

@@ -15,6 +15,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Mapping
 from typing import Any
+from urllib.parse import unquote
 
 MASK = "***"
 
@@ -220,8 +221,6 @@ def has_secret(text: str) -> bool:
 
 def user_info_of(url: str) -> tuple[str, ...]:
     """Return the secret parts of a URL: its user info, and the password in it as written and decoded."""
-    from urllib.parse import unquote
-
     found: list[str] = []
     slashed = [match for rule in (_BUCKET_USER, _SLASHED_USER) for match in rule.finditer(url)]
     for match in slashed or _USER_INFO.finditer(url):

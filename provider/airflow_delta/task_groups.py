@@ -11,6 +11,7 @@ import attrs
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import TaskGroup, TriggerRule, XComArg
 
+from airflow_delta.dag_checks import check_dag_overwrites
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.operators.preview import DeltaPreviewOperator
@@ -115,8 +116,6 @@ class DeltaTransactionGroup(TaskGroup):
                 "function, or create a task that stages, such as DeltaMergeOperator or DeltaStageSparkSubmitOperator."
             )
         if not self.commit_kwargs.get("allow_skipped"):  # otherwise, of two branches one may run
-            from airflow_delta.dag_checks import check_dag_overwrites
-
             check_dag_overwrites(stages)
         audits = self.audits = [task for task in self.iter_tasks() if self._takes_part(task, "audit")]
         for audit in audits:

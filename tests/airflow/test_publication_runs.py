@@ -14,7 +14,7 @@ from airflow.sdk.execution_time.comms import ErrorResponse, OKResponse, TriggerD
 from deltalake import DeltaTable, write_deltalake
 
 from airflow_delta import exceptions
-from airflow_delta import publication as engine
+from airflow_delta import publication as publications
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.log import DeltaLog
 from airflow_delta.tasks import restart
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.usefixtures("outside_of_the_task_runner")
 
 
 def state_of(world: World, name: str) -> dict[str, int]:
-    return engine.publication_states(DeltaLog.for_table(world.table(name)))
+    return publications.publication_states(DeltaLog.for_table(world.table(name)))
 
 
 class TestPublished:
@@ -234,7 +234,7 @@ class TestLateConflict:
 
     def test_undone_then_a_clear_publishes(self, world, killed_at):
         handles, reports = self.foreign(world, killed_at, 5, "totals")
-        last = engine.publication_tables(DeltaLog.for_table(world.table(ANCHOR)), next(iter(state_of(world, ANCHOR))))[-1]
+        last = publications.publication_tables(DeltaLog.for_table(world.table(ANCHOR)), next(iter(state_of(world, ANCHOR))))[-1]
         if Path(last).name != "totals":
             pytest.fail(f"the last table is {last}")
         with pytest.raises(exceptions.PublicationUndoneException, match="totals"):

@@ -247,7 +247,7 @@ def test_a_new_column_has_no_collation():
 def test_what_travels_to_a_cluster_imports_the_standard_library_only():
     code = (
         "import sys; before = set(sys.modules); import airflow_delta.contract.payloads, airflow_delta.contract.request, "
-        "airflow_delta.contract.schema, airflow_delta.contract.files, airflow_delta.spark.stage, airflow_delta.spark.job, "
+        "airflow_delta.contract.schema, airflow_delta.contract.files, airflow_delta.spark.errors, "
         "airflow_delta.spark.package; "
         "new = {m.partition('.')[0] for m in set(sys.modules) - before} - sys.stdlib_module_names; print(new)"
     )

@@ -7,15 +7,16 @@ from importlib import import_module
 
 import pytest
 
-from project import house
+from project import house, light
 
 FACES = sorted(house.PACKAGE.rglob("*.pyi"))
 
 
-@pytest.mark.parametrize("types", FACES, ids=lambda path: path.parent.name)
+@pytest.mark.parametrize("types", FACES, ids=lambda path: "/".join(path.parts[-2:]))
 def test_a_lazy_face_and_its_types_have_the_same_names(types):
     """The types of a face are in a file of their own, which nothing else compares with what it loads."""
-    module = import_module(".".join(types.parent.relative_to(house.PACKAGE.parent).parts))
+    path = types.parent if types.stem == "__init__" else types.with_suffix("")
+    module = import_module(".".join(path.relative_to(house.PACKAGE.parent).parts))
     typed = {}
     for node in ast.parse(types.read_text()).body:
         if isinstance(node, ast.ImportFrom):
@@ -36,3 +37,27 @@ def test_what_may_not_grow_is_counted(tmp_path):
     assert found["imports_in_functions_own"] == ["one.py"]
     assert found["imports_in_functions_others"] == ["one.py: json", "two.py: json"]
     assert found["modules_over_600_lines"] == ["three.py: 603 lines"]
+
+
+def test_what_must_stay_light_is_found_with_its_way(tmp_path):
+    package = tmp_path / "package"
+    for name, text in {
+        "operators/write.py": "from package import engine\nif TYPE_CHECKING:\n    import pyarrow\n",
+        "operators/read.py": "from package.table import read\n",
+        "engine.py": '_HOMES = {"read": "package.table.read"}\n',
+        "log/delta_log.py": "try:\n    from package.log.files import rows\nexcept ImportError:\n    pass\n",
+        "log/files.py": "import pyarrow.parquet as pq\n",
+        "table/__init__.py": "",
+        "table/read.py": "def rows():\n    import pyarrow\n",
+    }.items():
+        path = package / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    assert light.faults(package) == [
+        "must stay light: package.log.delta_log -> package.log.files -> pyarrow",
+        "is imported with every Dag file: package.operators.read -> package.table.read",
+    ]
+
+
+def test_what_must_stay_light_does():
+    assert light.faults() == []

@@ -16,8 +16,8 @@ import pyspark
 import pytest
 
 from airflow_delta import private_directory
+from airflow_delta.contract.options import REQUEST_PROPERTY
 from airflow_delta.contract.request import StageReport, StageRequest
-from airflow_delta.spark.job import REQUEST_PROPERTY
 from airflow_delta.spark.package import build_package, package_bytes
 
 JOB = """

@@ -10,6 +10,19 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from airflow.dag_processing.bundles.manager import DagBundlesManager
+from airflow.dag_processing.dagbag import BundleDagBag, sync_bag_to_db
+from airflow.models.dagrun import get_or_create_dagrun
+from airflow.models.taskinstance import clear_task_instances
+from airflow.models.trigger import handle_event_submit
+from airflow.sdk.definitions.dag import _run_task
+from airflow.sdk.timezone import coerce_datetime, utcnow
+from airflow.serialization.encoders import coerce_to_core_timetable
+from airflow.serialization.serialized_objects import DagSerialization
+from airflow.triggers.base import TriggerEvent
+from airflow.utils.types import DagRunTriggeredByType
+from sqlalchemy import select
+
 from airflow_delta.airflow_internals.database import DagRun, HITLDetail, XComModel, create_session, of_latest_tries
 
 __all__ = [
@@ -29,9 +42,6 @@ __all__ = [
 
 def load_dags(file: str) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the Dags of a file, and its import errors; without errors, Airflow's database has the Dags then."""
-    from airflow.dag_processing.bundles.manager import DagBundlesManager
-    from airflow.dag_processing.dagbag import BundleDagBag, sync_bag_to_db
-
     manager: Any = DagBundlesManager()  # type: ignore[no-untyped-call]
     with create_session() as session:
         manager.sync_bundles_to_db(session=session)
@@ -45,18 +55,11 @@ def load_dags(file: str) -> tuple[dict[str, Any], dict[str, str]]:
 
 def scheduler_dag(dag: Any) -> Any:
     """Return a Dag as the scheduler has it."""
-    from airflow.serialization.serialized_objects import DagSerialization
-
     return DagSerialization.deserialize_dag(DagSerialization.serialize_dag(dag))
 
 
 def new_run(dag: Any, logical_date: datetime, conf: dict[str, Any], session: Any) -> Any:
     """Make a manual run of a date, with the data interval that its timetable gives it."""
-    from airflow.models.dagrun import get_or_create_dagrun
-    from airflow.sdk.timezone import coerce_datetime
-    from airflow.serialization.encoders import coerce_to_core_timetable
-    from airflow.utils.types import DagRunTriggeredByType
-
     moment = coerce_datetime(logical_date)  # timetables need pendulum's methods
     interval = coerce_to_core_timetable(dag.timetable).infer_manual_data_interval(run_after=moment)
     return get_or_create_dagrun(
@@ -75,8 +78,6 @@ def new_run(dag: Any, logical_date: datetime, conf: dict[str, Any], session: Any
 
 def clear(instances: list[Any], session: Any) -> None:
     """Clear task instances, as the button in the UI does."""
-    from airflow.models.taskinstance import clear_task_instances
-
     clear_task_instances(instances, session)
 
 
@@ -96,8 +97,6 @@ def next_try(instance: Any, session: Any) -> Any:
 
 def run_task(instance: Any, task: Any) -> None:
     """Run a scheduled task instance in this process; a deferred one with its trigger."""
-    from airflow.sdk.definitions.dag import _run_task
-
     _run_task(ti=instance, task=task, run_triggerer=True)
 
 
@@ -106,11 +105,6 @@ def answer_task(instance: Any, choice: str, session: Any) -> list[str] | None:
 
     :return: what it offers, if that is not among it; nothing is answered then.
     """
-    from airflow.models.trigger import handle_event_submit
-    from airflow.sdk.timezone import utcnow
-    from airflow.triggers.base import TriggerEvent
-    from sqlalchemy import select
-
     detail: Any = session.scalar(select(HITLDetail).where(HITLDetail.ti_id == instance.id))
     if choice not in detail.options:
         return list(detail.options)
@@ -124,8 +118,6 @@ def answer_task(instance: Any, choice: str, session: Any) -> list[str] | None:
 
 def returned(dag_run: Any, session: Any) -> dict[tuple[str, int], Any]:
     """Return what the tasks of a run returned, by task id and map index."""
-    from sqlalchemy import select
-
     found = session.scalars(
         of_latest_tries(select(XComModel)).where(
             XComModel.dag_id == dag_run.dag_id, XComModel.run_id == dag_run.run_id, XComModel.key == "return_value"

@@ -14,6 +14,7 @@ from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from airflow.sdk import Asset
 from airflow.sdk.definitions.asset import BaseAsset
+from airflow.sdk.exceptions import AirflowException
 
 from airflow_delta.contract.files import is_preview
 from airflow_delta.contract.location import AZURE, SCHEMES, STORES, Location, check_no_secret, dataset_name, store_of
@@ -177,8 +178,6 @@ def convert_asset_to_openlineage(asset: Asset, lineage_context: LineageContext) 
 
     table, conn_id = table_of_asset_uri(asset.uri)
     if conn_id is not None:
-        from airflow.sdk.exceptions import AirflowException
-
         from airflow_delta.hooks.delta import DeltaHook
 
         try:

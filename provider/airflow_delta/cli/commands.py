@@ -12,10 +12,20 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.airflow_internals.command_line import AirflowConsole, cli_utils, providers_configuration_loaded
+from airflow.sdk import conf
+
+from airflow_delta import engine
+from airflow_delta.airflow_internals.command_line import (
+    AirflowConsole,
+    cli_utils,
+    dag_bag,
+    providers_configuration_loaded,
+    set_pool,
+)
 from airflow_delta.assets.delta import delta_asset_uri, table_of_asset_uri
 from airflow_delta.cli.output import print_data, print_line, print_rows, printable, size, span, utc, with_runs
 from airflow_delta.cli.progress import progress_shown
+from airflow_delta.dag_checks import dag_problems
 from airflow_delta.exceptions import DeltaError, DeltaTableNotFoundException, VacuumRetentionPeriodTooShortException
 from airflow_delta.links.delta import masked_by_airflow
 from airflow_delta.masking import message_of
@@ -81,9 +91,7 @@ def _readable(error: Exception) -> str:
 @command()
 def delta_history(args: Namespace) -> None:
     """Show the versions of a table, newest first."""
-    from airflow_delta.table.observe.observe import recent_commits
-
-    commits = recent_commits(existing_table(args), args.limit, before=args.before)
+    commits = engine.recent_commits(existing_table(args), args.limit, before=args.before)
     if not print_data([commit.to_dict() for commit in commits], args.output):
         print_rows(map(_commit_row, commits), args.output, fold=("operation", "by"), only_wide=("rows", "size", "read"))
 
@@ -106,9 +114,7 @@ def _commit_row(commit: CommitSummary) -> dict[str, Any]:
 @command()
 def delta_describe(args: Namespace) -> None:
     """Show schema, partitioning, features, properties and size of a table."""
-    from airflow_delta.table.observe.describe import describe
-
-    detail = describe(_log(args))
+    detail = engine.describe(_log(args))
     if print_data(detail, args.output):
         return
     schema = detail.pop("schema")
@@ -132,10 +138,8 @@ def delta_describe(args: Namespace) -> None:
 @command()
 def delta_transactions(args: Namespace) -> None:
     """Show the transactions that have staged files."""
-    from airflow_delta.table.state.open_transactions import STATES, list_transactions
-
     log = _log(args)
-    found = with_runs(list_transactions(log, states=args.state or STATES))
+    found = with_runs(engine.list_transactions(log, states=args.state or engine.STATES))
     if not found:
         _refuse_missing(log)
     if not print_data([transaction.to_dict() for transaction in found], args.output):
@@ -169,18 +173,15 @@ def _transaction_row(transaction: TransactionState, now: int) -> dict[str, Any]:
 @command(audited=True)
 def delta_abort(args: Namespace) -> None:
     """Abort a transaction and delete its staged files."""
-    from airflow_delta.table.abort import abort_transaction
-    from airflow_delta.table.state.open_transactions import transaction_state
-
     log = _log(args)
-    found = transaction_state(log, args.transaction_id)
+    found = engine.transaction_state(log, args.transaction_id)
     goes = found is not None and found.state != "committed" and (args.force or found.state != "open")
     if found is not None and goes and not args.yes:
         _confirm(
             f"Transaction {found.transaction_id} of {log.uri} is {found.state}: {found.reason} Delete its staged files "
             f"({found.num_files} files, {size(found.num_bytes)})?"
         )
-    result = abort_transaction(log, args.transaction_id, force=args.force)
+    result = engine.abort_transaction(log, args.transaction_id, force=args.force)
     data = asdict(result)
     del data["contract"]
     if print_data(data, args.output):
@@ -193,9 +194,7 @@ def delta_abort(args: Namespace) -> None:
 @command(audited=True)
 def delta_vacuum(args: Namespace) -> None:
     """Delete files that no version within the retention needs, or list them."""
-    from airflow_delta.table.operations.vacuum.run import vacuum
-
-    result = vacuum(
+    result = engine.vacuum(
         _log(args),
         retention_hours=args.retention_hours,
         retention_check=args.retention_check,
@@ -284,17 +283,15 @@ def _confirm(question: str) -> None:
 def delta_diff(args: Namespace) -> None:
     """Show the rows that a version added, removed and changed."""
     from airflow_delta.table.diff.report import diff_to_dict, summary
-    from airflow_delta.table.diff.sides import schema_lines
-    from airflow_delta.table.diff.table_diff import given_keys, published_diff
 
     log = existing_table(args)
-    keys = given_keys(log, args.version, args.keys)
-    found = published_diff(log, args.version, keys=keys, sample=args.rows, limit=args.max_compared)
+    keys = engine.given_keys(log, args.version, args.keys)
+    found = engine.published_diff(log, args.version, keys=keys, sample=args.rows, limit=args.max_compared)
     data = diff_to_dict(found)
     if print_data(data, args.output):
         return
     print_line(f"Version {found.version}. {summary(found)}")
-    for line in schema_lines(found.schema_changes):
+    for line in engine.schema_lines(found.schema_changes):
         print_line(line)
     shown = [("+", row) for row in data["sample"]["added"]] + [("-", row) for row in data["sample"]["removed"]]
     for change in data["sample"]["changed"]:
@@ -311,8 +308,6 @@ def _row(kind: str, row: Mapping[str, Any], names: list[str]) -> dict[str, Any]:
 @command(audited=True)
 def delta_pool(args: Namespace) -> None:
     """Make the pool of a table, or give it another number of slots."""
-    from airflow_delta.airflow_internals.command_line import set_pool
-
     name = table_pool(args.table, args.conn_id)
     uri = delta_asset_uri(args.table, args.conn_id)
     # A task that is deferred is in the middle of its transaction.
@@ -328,11 +323,6 @@ def delta_pool(args: Namespace) -> None:
 @command()
 def delta_check_dags(args: Namespace) -> None:
     """Show what is wrong with the Delta tasks of Dag files; a file that cannot be read counts as wrong."""
-    from airflow.sdk import conf
-
-    from airflow_delta.airflow_internals.command_line import dag_bag
-    from airflow_delta.dag_checks import dag_problems
-
     dags_folder = Path(conf.get("core", "dags_folder"))
     wanted = Path(args.dag_folder) if args.dag_folder else dags_folder
     # As in Airflow, where a Dag file can import modules of its bundle.

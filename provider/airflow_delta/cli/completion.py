@@ -12,6 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
+from sqlalchemy import select
+
+from airflow_delta.airflow_internals.database import AssetModel, Connection, create_session
 from airflow_delta.assets.delta import delta_asset_uri, table_of_asset_uri
 from airflow_delta.hooks.delta import DeltaHook
 
@@ -78,10 +81,6 @@ def _in_directory(prefix: str, conn_id: str | None) -> Iterator[str]:
 
 def _assets(prefix: str, conn_id: str | None) -> Iterable[str]:
     """Return the assets of tables, those of the connection also by their name below it."""
-    from sqlalchemy import select
-
-    from airflow_delta.airflow_internals.database import AssetModel, create_session
-
     own = delta_asset_uri("x", conn_id).removesuffix("x")
     as_uri = prefix.startswith("delta:")
     with create_session(scoped=False) as session:
@@ -108,10 +107,6 @@ def _is_delta(connection: str) -> bool:
 
 
 def _of_database(prefix: str) -> Iterable[str]:
-    from sqlalchemy import select
-
-    from airflow_delta.airflow_internals.database import Connection, create_session
-
     wanted = select(Connection.conn_id).where(
         Connection.conn_type == DeltaHook.conn_type, Connection.conn_id.startswith(prefix, autoescape=True)
     )

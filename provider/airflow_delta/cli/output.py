@@ -12,7 +12,10 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from unicodedata import category
 
+from sqlalchemy import select
+
 from airflow_delta.airflow_internals.command_line import AirflowConsole, SimpleTable
+from airflow_delta.airflow_internals.database import TaskInstance, create_session
 from airflow_delta.contract.files import OWNER_LENGTH, owner_prefix
 
 if TYPE_CHECKING:
@@ -151,10 +154,6 @@ def _starts(until: int) -> dict[str, tuple[str, str]]:
 
     :param until: when the transactions were last touched, in milliseconds; a start task began before.
     """
-    from sqlalchemy import select
-
-    from airflow_delta.airflow_internals.database import TaskInstance, create_session
-
     wanted = (
         select(TaskInstance.dag_id, TaskInstance.task_id, TaskInstance.run_id)
         .where(TaskInstance.operator == _START, TaskInstance.start_date <= datetime.fromtimestamp(until / 1000 + 600, UTC))

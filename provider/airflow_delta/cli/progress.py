@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from rich.console import Console
+
 from airflow_delta.cli.output import printable
 from airflow_delta.log.storage import progress as engine
 
@@ -75,7 +77,6 @@ class _Bars:
 
 
 def _display() -> Any:
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (

@@ -6,7 +6,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta import publication as engine
+from airflow_delta import publication as publications
 from airflow_delta.cli.commands import command, table_log
 from airflow_delta.cli.output import print_data, print_line, print_rows
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def delta_versions(args: Namespace) -> None:
     """Show versions of several tables that belong together."""
     logs = _logs(args)
-    vector = engine.get_versions(logs)
+    vector = publications.get_versions(logs)
     data: dict[str, Any] = {
         "versions": dict(vector.versions),
         "held_back": {publication: list(names) for publication, names in vector.held_back.items()},
@@ -76,12 +76,12 @@ def _open(logs: Sequence[DeltaLog]) -> list[str]:
     found: dict[str, None] = {}
     for log in logs:
         log.update()
-        found |= dict.fromkeys(each.publication for each in engine.open_publications(log))
-    found |= dict.fromkeys(engine.get_versions({log.uri: log for log in logs}).held_back)
+        found |= dict.fromkeys(each.publication for each in publications.open_publications(log))
+    found |= dict.fromkeys(publications.get_versions({log.uri: log for log in logs}).held_back)
     return list(found)
 
 
 def _settle(publication: str, logs: Sequence[DeltaLog], by_uri: dict[str, DeltaLog], patience: float) -> Any:
     """Settle a publication from a table that knows it."""
-    on = next((log for log in logs if engine.publication_tables(log, publication)), logs[0])
-    return engine.settle(on, publication, by_uri.get, patience=patience)
+    on = next((log for log in logs if publications.publication_tables(log, publication)), logs[0])
+    return publications.settle(on, publication, by_uri.get, patience=patience)

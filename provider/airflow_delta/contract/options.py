@@ -13,6 +13,9 @@ from airflow_delta.contract.queries import check_query
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.masking import has_secret, has_user_info, refused_options
 
+REQUEST_PROPERTY = "spark.airflow_delta.request"
+"""Spark property with the path of the request of a submitted stage."""
+
 SECRET_PROPERTY = "spark.airflow_delta.source.secret"  # noqa: S105 - a name
 """Spark property with secret options of a source, as Base64 of JSON; Spark redacts properties of such names."""
 

@@ -12,7 +12,7 @@ from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.sdk.log import mask_secret
 
-from airflow_delta import publication
+from airflow_delta import engine, publication
 from airflow_delta.contract.location import AZURE, FILE, Location, check_no_secret, store_of
 from airflow_delta.exceptions import DeltaIllegalArgumentException, PublicationPendingException
 from airflow_delta.hooks.cloud import assumed_role
@@ -137,10 +137,8 @@ class DeltaHook(BaseHook):
 
         :param table: URI, absolute path, or name below the connection's base path.
         """
-        from airflow_delta.log import DeltaLog
-
         uri = self.table_uri(table)
-        return DeltaLog.for_table(uri, storage_options=self.storage_options(uri) or None, connection=self._conn_name)
+        return engine.DeltaLog.for_table(uri, storage_options=self.storage_options(uri) or None, connection=self._conn_name)
 
     def get_df(
         self,
@@ -182,9 +180,7 @@ class DeltaHook(BaseHook):
         options: dict[str, Any] = {"version": version, "timestamp": timestamp, "where": where, "columns": columns}
         if df_type == "spark":
             return read_with_spark(log, spark, **options)
-        from airflow_delta.table.read.read_table import read_table
-
-        return as_frame(read_table(log, **options, limit=limit), df_type)
+        return as_frame(engine.read_table(log, **options, limit=limit), df_type)
 
     def read_changes(
         self,
@@ -228,9 +224,7 @@ class DeltaHook(BaseHook):
         }
         if df_type == "spark":
             return read_changes_with_spark(log, spark, **options)
-        from airflow_delta.table.changes.read import read_changes
-
-        return as_frame(read_changes(log, **options, limit=limit), df_type)
+        return as_frame(engine.read_changes(log, **options, limit=limit), df_type)
 
     def get_versions(self, tables: Sequence[str], *, settle: bool = False) -> dict[str, int]:
         """Return versions of several tables that belong together, by the names given.
@@ -264,15 +258,13 @@ class DeltaHook(BaseHook):
 
         :raises DeltaIllegalArgumentException: if the connection has no base path.
         """
-        from airflow_delta.log.storage.factory import store_for
-
         if self.base_path is None:
             raise DeltaIllegalArgumentException(
                 f"The connection {self.delta_conn_id!r} has no base path to connect to. Set its host, or use get_log(table) with "
                 "a full URI."
             )
         uri = self._spelled(self.base_path)
-        return store_for(uri, self.storage_options(uri) or None, connection=self._conn_name)
+        return engine.store_for(uri, self.storage_options(uri) or None, connection=self._conn_name)
 
     def test_connection(self) -> tuple[bool, str]:
         """List and read below the base path, and prove that the store refuses to overwrite, with an object that is deleted.
@@ -292,13 +284,11 @@ class DeltaHook(BaseHook):
             return False, masked(f"{type(error).__name__}: {error}", self._secrets())
 
     def _probe(self, options: Mapping[str, str]) -> str:
-        from airflow_delta.log.storage.puts import check_conditional_put
-
         store = self.get_conn()
         files, directories = store.list_children("")
         if files:
             store.read_range(files[0], 0, 1)
-        check_conditional_put(store, again=True)
+        engine.check_conditional_put(store, again=True)
         who = "these credentials" if any(name in IDENTITY for name in options) else "the credentials of this machine"
         return (
             f"{self.base_path} can be listed ({len(directories)} folders, {len(files)} objects), read and written with {who}; "

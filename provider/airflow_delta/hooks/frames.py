@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
 
 from airflow.sdk.exceptions import AirflowOptionalProviderFeatureException
 
+from airflow_delta import engine
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 
 if TYPE_CHECKING:
@@ -34,8 +36,6 @@ def check_df_type(df_type: str, table: str) -> None:
         raise DeltaIllegalArgumentException(
             f"df_type must be one of {', '.join(DF_TYPES)}, got {df_type!r}. (table {table})", table=table
         )
-    from importlib.util import find_spec
-
     package = {"pandas": "pandas", "polars": "polars", "spark": "pyspark"}.get(df_type)
     if package is not None and find_spec(package) is None:
         raise AirflowOptionalProviderFeatureException(
@@ -69,13 +69,10 @@ def read_with_spark(
     timestamp: datetime | int | None,
 ) -> DataFrame:
     """Return the rows of a version as a lazy DataFrame; parameters as for ``get_df``."""
-    from airflow_delta.spark.read import read_scan_plan
-    from airflow_delta.table.read.read_table import plan_version_scan, snapshot_of, wanted_fields
-
     session = _active_session(spark, log.uri)
-    snapshot = snapshot_of(log, version, timestamp)
-    wanted = wanted_fields(log, snapshot.version, snapshot.schema, columns)
-    df = read_scan_plan(session, plan_version_scan(log, snapshot.version, where))
+    snapshot = engine.snapshot_of(log, version, timestamp)
+    wanted = engine.wanted_fields(log, snapshot.version, snapshot.schema, columns)
+    df = engine.read_scan_plan(session, engine.plan_version_scan(log, snapshot.version, where))
     return df if columns is None else _selected(df, [field.name for field in wanted])
 
 
@@ -83,19 +80,13 @@ def read_changes_with_spark(
     log: DeltaLog, spark: SparkSession | None, *, where: str | None, columns: Sequence[str] | None, **versions: Any
 ) -> DataFrame:
     """Return changed rows as a lazy DataFrame; parameters as for ``read_changes``."""
-    from airflow_delta.log.expressions.predicate import Predicate
-    from airflow_delta.log.table_definition import TableDefinition
-    from airflow_delta.spark.changes import read_change_plan
-    from airflow_delta.table.changes.read import change_schema, plan_changes
-    from airflow_delta.table.read.read_table import wanted_fields
-
     session = _active_session(spark, log.uri)
-    plan = plan_changes(log, **versions)
-    schema = TableDefinition.of_rows(change_schema(TableDefinition.of_rows(plan.schema_string))).schema
-    wanted = wanted_fields(log, plan.ending_version, schema, columns)
-    df = read_change_plan(session, plan)
+    plan = engine.plan_changes(log, **versions)
+    schema = engine.TableDefinition.of_rows(engine.change_schema(engine.TableDefinition.of_rows(plan.schema_string))).schema
+    wanted = engine.wanted_fields(log, plan.ending_version, schema, columns)
+    df = engine.read_change_plan(session, plan)
     if where is not None:
-        df = df.where(Predicate.parse(where, schema, table=log.uri, version=plan.ending_version).text)
+        df = df.where(engine.Predicate.parse(where, schema, table=log.uri, version=plan.ending_version).text)
     return df if columns is None else _selected(df, [field.name for field in wanted])
 
 
@@ -104,9 +95,7 @@ def _selected(df: DataFrame, columns: Sequence[str]) -> DataFrame:
 
 
 def _active_session(spark: SparkSession | None, table: str) -> SparkSession:
-    from pyspark.sql import SparkSession
-
-    session = spark if spark is not None else SparkSession.getActiveSession()
+    session = spark if spark is not None else engine.SparkSession.getActiveSession()
     if session is None:
         raise DeltaIllegalArgumentException(
             f'There is no Spark session to read table {table} with. Pass spark=, or use df_type="arrow".', table=table

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode, urlsplit
 
-from airflow.sdk import BaseOperatorLink
+from airflow.sdk import BaseOperatorLink, conf
 
 from airflow_delta import masking
 
@@ -93,8 +93,6 @@ class DeltaCommitLink(BaseOperatorLink):
 
 def page_url(page: str, **parameters: str) -> str:
     """Return the URL of a page inside Airflow's UI: with the host if ``[api] base_url`` is set, otherwise from the root."""
-    from airflow.sdk import conf
-
     base = (conf.get("api", "base_url", fallback="") or "").rstrip("/")
     # The UI shows in its frame what follows its own route: the path of the page as the browser requests it.
     return f"{base}/plugin/{URL_ROUTE}{urlsplit(base).path}{URL_PREFIX}/{page}?{urlencode(parameters)}"

@@ -12,6 +12,7 @@ import msgspec
 
 from airflow_delta.exceptions import DeltaChecksumMismatchException, DeltaIllegalArgumentException
 from airflow_delta.log.actions.decode import CommitHead, read_commit_info
+from airflow_delta.log.actions.reconciliation import file_key
 from airflow_delta.log.checksum.checksum import VersionChecksum, can_have_deletion_vectors, decode_checksum
 from airflow_delta.log.checksum.totals import FILE_SIZE_BINS
 from airflow_delta.log.storage.file_names import checksum_file, commit_file
@@ -169,8 +170,6 @@ def _compare_files(checksum: VersionChecksum, computed: Version, found: Mismatch
             _compare(found, "numDeletionVectorsOpt", checksum.num_deletion_vectors_opt, totals.deletions.vectors)
     listed = _part(found, "allFiles", checksum.files)
     if listed is not None:
-        from airflow_delta.log.actions.reconciliation import file_key
-
         files = totals.files if totals.files is not None else {file_key(add): add for add in computed.add_files()}
         said = {file_key(add): _comparable(add) for add in listed}
         _compare_actions(found, "allFiles", said, {key: _comparable(add) for key, add in files.items()})

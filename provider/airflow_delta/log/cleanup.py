@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 from airflow_delta.exceptions import DeltaLogCorruptedException
 from airflow_delta.log.actions.decode import required_timestamp
+from airflow_delta.log.checkpoint.reader import CheckpointReader
+from airflow_delta.log.checkpoint_write.v2 import write_compatibility_checkpoint
 from airflow_delta.log.features.protocol import check_can_write, features
 from airflow_delta.log.segment.segment import CheckpointFiles, LogListing
 from airflow_delta.log.storage.file_names import (
@@ -150,8 +152,6 @@ class _RestartPoints:
         return all(path in present and present[path].size == size for path, size in needed.items())
 
     def _sidecars_of(self, checkpoint: CheckpointFiles) -> dict[str, int]:
-        from airflow_delta.log.checkpoint.reader import CheckpointReader
-
         reader = CheckpointReader(self._store, checkpoint.parts, version=checkpoint.version, table=self._snapshot.log.uri)
         return {sidecar.status.path: sidecar.size_in_bytes for sidecar in reader.sidecars}
 
@@ -172,8 +172,6 @@ class _RestartPoints:
             return
         if version in listing.single or version in listing.multi:
             return
-        from airflow_delta.log.checkpoint_write.v2 import write_compatibility_checkpoint
-
         write_compatibility_checkpoint(self._store, checkpoint, table=self._snapshot.log.uri)
 
     def delete_unreferenced_sidecars(self, cutoff: int) -> list[str]:

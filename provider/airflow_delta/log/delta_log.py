@@ -17,6 +17,7 @@ from airflow_delta.exceptions import (
     VersionNotFoundException,
     VersionsNotContiguousException,
 )
+from airflow_delta.log import heavy
 from airflow_delta.log.actions.decode import CommitFile
 from airflow_delta.log.segment.commit_files import CommitFiles, now
 from airflow_delta.log.segment.segment import LogSegment, load_segment
@@ -158,9 +159,7 @@ class DeltaLog(CommitFiles):
         validation = self._checksum_validation
         if validation is None and snapshot.version < _FORCED_VALIDATION_INTERVAL:
             return
-        from airflow_delta.log.checksum_validation import ChecksumValidation
-
-        validation = validation if validation is not None else ChecksumValidation()
+        validation = validation if validation is not None else heavy.ChecksumValidation()
         verified = self._validated_at
         recently = verified is not None and 0 <= snapshot.version - verified < validation.interval
         if (validation.mode == "when_due" and recently) or not validation.is_due(snapshot):
@@ -245,9 +244,7 @@ class DeltaLog(CommitFiles):
         :param timestamp: a datetime (naive: UTC), or milliseconds since the epoch.
         :raises VersionNotFoundException: if the time is before the earliest version.
         """
-        from airflow_delta.log.time_travel import version_at_timestamp
-
-        return self.snapshot_at(version_at_timestamp(self.update(), timestamp))
+        return self.snapshot_at(heavy.version_at_timestamp(self.update(), timestamp))
 
     def _load(self) -> Snapshot:
         begun = now()
@@ -283,9 +280,7 @@ class DeltaLog(CommitFiles):
         :param limit: maximum number of commits.
         :raises DeltaTableNotFoundException: if there is no table.
         """
-        from airflow_delta.log.history import read_history
-
-        return read_history(self.update(), limit)
+        return heavy.read_history(self.update(), limit)
 
     # -- after a commit -------------------------------------------------------------------------------------------------------
 
@@ -294,11 +289,9 @@ class DeltaLog(CommitFiles):
 
         :param snapshot: by default the latest.
         """
-        from airflow_delta.log.checkpoint_write.writer import write_checkpoint
-
         snapshot = snapshot if snapshot is not None else self.update()
         believed = snapshot.derived_totals()
-        write_checkpoint(snapshot)
+        heavy.write_checkpoint(snapshot)
         counted = snapshot.derived_totals()
         if believed is not None and counted is not None and counted.num_files != believed.num_files:
             # A commit added or removed a file twice, so the sums are wrong. Nobody may build on that checksum.
@@ -317,12 +310,8 @@ class DeltaLog(CommitFiles):
 
         Nothing is written if the totals cannot be derived from an earlier checksum, or if the file exists.
         """
-        from airflow_delta.log.checksum_writer import write_snapshot_checksum
-
-        return write_snapshot_checksum(snapshot)
+        return heavy.write_snapshot_checksum(snapshot)
 
     def clean_up_expired_logs(self, snapshot: Snapshot | None = None) -> None:
         """Delete commits and checkpoints older than ``delta.logRetentionDuration`` that no version needs any more."""
-        from airflow_delta.log.cleanup import clean_up_expired_logs
-
-        clean_up_expired_logs(snapshot if snapshot is not None else self.update())
+        heavy.clean_up_expired_logs(snapshot if snapshot is not None else self.update())

@@ -13,10 +13,13 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from airflow_delta.exceptions import DeltaLogCorruptedException, DeltaTableNotFoundException
+from airflow_delta.log import heavy
 from airflow_delta.log.actions.actions import AddFile, DomainMetadata, Metadata, Protocol, SetTransaction
 from airflow_delta.log.actions.decode import CommitFile, CommitHead, read_small_state, required_timestamp
 from airflow_delta.log.checksum.totals import MAX_FILES, Totals
-from airflow_delta.log.segment.segment import LogSegment, load_segment
+from airflow_delta.log.features.protocol import check_can_read
+from airflow_delta.log.schema.types import StructType
+from airflow_delta.log.segment.segment import LogSegment, load_segment, read_tail
 from airflow_delta.log.snapshot_state import ReadCommits, ReadOnce, SnapshotState, TailCache, missing_actions, resolve_state
 from airflow_delta.log.storage.file_names import commit_file
 from airflow_delta.log.table_definition import TableDefinition
@@ -29,7 +32,6 @@ if TYPE_CHECKING:
     from airflow_delta.log.expressions.predicate import Predicate
     from airflow_delta.log.features.properties import TableProperties
     from airflow_delta.log.replay.filter import FileFilter
-    from airflow_delta.log.schema.types import StructType
     from airflow_delta.log.segment.commit_files import CommitFiles
 
 logger = logging.getLogger(__name__)
@@ -188,8 +190,6 @@ class Snapshot:
     @cached_property
     def partition_schema(self) -> StructType:
         """Return the partition columns, in partition order."""
-        from airflow_delta.log.schema.types import StructType
-
         # By their exact names, as Delta does: Delta Spark finds no other, and other readers would read nulls.
         fields = {column.name: column for column in self.schema.fields}
         try:
@@ -213,8 +213,6 @@ class Snapshot:
         :raises InvalidProtocolVersionException: if it needs a newer reader version.
         :raises DeltaUnsupportedTableFeatureException: if it lists a reader feature that is not supported.
         """
-        from airflow_delta.log.features.protocol import check_can_read
-
         _ = self.metadata
         check_can_read(self.protocol, self.log.uri, self.version)
         if self.metadata.partition_columns:
@@ -377,55 +375,41 @@ class Snapshot:
 
         Also raises as :meth:`check_readable` does.
         """
-        from airflow_delta.log.replay.live_files import live_files
-
         file_filter = self._file_filter(predicate) if predicate is not None else None
-        return self.read_with_checkpoint(lambda reader, tail: live_files(reader, tail, file_filter=file_filter, columns=columns))
+        return self.read_with_checkpoint(
+            lambda reader, tail: heavy.live_files(reader, tail, file_filter=file_filter, columns=columns)
+        )
 
     def add_files(self, predicate: str | Predicate | None = None) -> list[AddFile]:
         """Return the table's files as actions, for results known to be small."""
-        from airflow_delta.log.checkpoint.columns import FILE_COLUMNS, to_add_files
-
-        return to_add_files(self.files(predicate, FILE_COLUMNS))
+        return heavy.to_add_files(self.files(predicate, heavy.FILE_COLUMNS))
 
     def files_at(self, paths: Collection[str]) -> dict[str, AddFile]:
         """Return the live files with these paths, as spelled in the log; looks up only these."""
         found = {add.path: add for add in self.tail_files().adds.values() if add.path in paths}
         missing = {path for path in paths if path not in found}
         if missing and self.segment.checkpoint is not None:
-            from airflow_delta.log.checkpoint.columns import FILE_COLUMNS, to_add_files
-            from airflow_delta.log.replay.filter import PathFilter
-            from airflow_delta.log.replay.live_files import live_files
-
-            wanted = PathFilter(missing)
+            wanted = heavy.PathFilter(missing)
             files = self.read_with_checkpoint(
-                lambda reader, tail: live_files(reader, tail, file_filter=wanted, columns=FILE_COLUMNS)
+                lambda reader, tail: heavy.live_files(reader, tail, file_filter=wanted, columns=heavy.FILE_COLUMNS)
             )
-            found.update((file.path, file) for file in to_add_files(files))
+            found.update((file.path, file) for file in heavy.to_add_files(files))
         return found
 
     def tombstones(self) -> pa.Table:
         """Return the removes that have not expired (``delta.deletedFileRetentionDuration``) as an Arrow table."""
-        from airflow_delta.log.replay.live_files import tombstones
-
         cutoff = int(time.time() * 1000) - self.properties.deleted_file_retention
-        return self.read_with_checkpoint(lambda reader, tail: tombstones(reader, tail, retained_after=cutoff))
+        return self.read_with_checkpoint(lambda reader, tail: heavy.tombstones(reader, tail, retained_after=cutoff))
 
     def _file_filter(self, predicate: str | Predicate) -> FileFilter:
-        from airflow_delta.log.replay.filter import FileFilter
-
         if isinstance(predicate, str):
-            from airflow_delta.log.expressions.predicate import Predicate
-
-            predicate = Predicate.parse(
+            predicate = heavy.Predicate.parse(
                 predicate, self.schema, self.metadata.partition_columns, table=self.log.uri, version=self.version
             )
-        return FileFilter(predicate)
+        return heavy.FileFilter(predicate)
 
     def tail_files(self) -> TailFiles:
         """Return the file actions of the commits after the checkpoint, reconciled; raises as :meth:`check_readable` does."""
-        from airflow_delta.log.segment.segment import read_tail
-
         with self._lock:
             read_commits = ReadOnce(self.log.read_commit_range)
             self._small_state(read_commits)
@@ -471,9 +455,7 @@ class Snapshot:
         checkpoint = self.segment.checkpoint
         if checkpoint is None:
             return None
-        from airflow_delta.log.checkpoint.reader import CheckpointReader
-
-        return CheckpointReader(self.log.store, checkpoint.parts, version=checkpoint.version, table=self.log.uri)
+        return heavy.CheckpointReader(self.log.store, checkpoint.parts, version=checkpoint.version, table=self.log.uri)
 
     def _no_text(self, error: UnicodeDecodeError) -> DeltaLogCorruptedException:
         checkpoint = self.segment.checkpoint
@@ -532,9 +514,7 @@ class Snapshot:
             self.check_readable()
         totals = self.derived_totals()
         if totals is None:
-            from airflow_delta.log.replay.live_files import count_files
-
-            count, size = self.read_with_checkpoint(count_files)
+            count, size = self.read_with_checkpoint(heavy.count_files)
             # Histograms of many files cost more than counting them, and only a complete checksum needs them.
             totals = self.count_totals() if count <= MAX_FILES else Totals(count, size)
             self.set_totals(totals)
@@ -542,9 +522,7 @@ class Snapshot:
 
     def count_totals(self) -> Totals:
         """Count the files regardless of the checksum: reads their paths and sizes, and if they are few, everything."""
-        from airflow_delta.log.replay.live_files import count_totals
-
-        return self.read_with_checkpoint(count_totals)
+        return self.read_with_checkpoint(heavy.count_totals)
 
     def set_totals(self, totals: Totals) -> None:
         """Remember totals that were counted, for the checksum of this version and for later versions."""
@@ -573,13 +551,11 @@ class Snapshot:
         :param fatal: raise if they differ; otherwise warn, use the state in the log, and return ``False``.
         :raises DeltaChecksumMismatchException: if they differ and ``fatal`` is set.
         """
-        from airflow_delta.log.checksum_validation import find_mismatches, mismatch_error
-
         computed = self.without_checksum()
-        mismatches = find_mismatches(computed)
+        mismatches = heavy.find_mismatches(computed)
         if not mismatches:
             return True
-        error = mismatch_error(self, mismatches)
+        error = heavy.mismatch_error(self, mismatches)
         if fatal:
             raise error
         logger.warning("%s", error.message)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow_delta import engine
 from airflow_delta.contract.changes import Change, kind_problem
 from airflow_delta.contract.choices import Given, is_literal
 from airflow_delta.contract.payloads import StagedWrite
@@ -47,9 +48,7 @@ class DeltaAlterTableOperator(DeltaTableOperator):
 
     def plan_stage(self, stage: StageView) -> SparkWork | StagedWrite:
         """Return the staged write, or what Spark has to check first."""
-        from airflow_delta.table.stage.plan_table import plan_alter
-
-        return plan_alter(stage, changes=self.changes)
+        return engine.plan_alter(stage, changes=self.changes)
 
 
 def _as_json(changes: Any) -> Any:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.standard.operators.python import PythonOperator
 
+from airflow_delta import engine
 from airflow_delta.contract.choices import Given, check_literals, is_literal
 from airflow_delta.contract.options import COMPARES, REPLACEMENTS, check_writer_options, writer_option_problem
 from airflow_delta.exceptions import DeltaIllegalArgumentException
@@ -47,9 +48,7 @@ class ArrowTableReader(StageReadRecorder):
         :raises ReadLimitException: if there are more rows than ``limit``.
         :raises PredicateException: if ``where`` does not parse, or only Spark can evaluate it.
         """
-        from airflow_delta.table.arrow.table_rows import table_rows
-
-        rows = table_rows(self._stage, where, columns=columns, limit=limit)
+        rows = engine.table_rows(self._stage, where, columns=columns, limit=limit)
         self.note(where)
         return rows.to_table()
 
@@ -61,9 +60,9 @@ class ArrowTableReader(StageReadRecorder):
         :param limit: number of rows that may be returned; ``None`` for any.
         :raises DeltaIllegalStateException: if the table did not record changes throughout the range.
         """
-        from airflow_delta.table.changes.read import read_changes
-
-        return read_changes(self._stage.log, **change_bounds(start, end), limit=limit, snapshot=self._stage.snapshot).to_table()
+        return engine.read_changes(
+            self._stage.log, **change_bounds(start, end), limit=limit, snapshot=self._stage.snapshot
+        ).to_table()
 
 
 class DeltaStageArrowOperator(StageOperator, PythonOperator):
@@ -122,16 +121,12 @@ class DeltaStageArrowOperator(StageOperator, PythonOperator):
 
     def plan_stage(self, stage: StageView) -> SparkWork:
         """Plan the write, and refuse one that needs Spark."""
-        from airflow_delta.table.arrow.stage_rows import check_possible
-
         planned = WriteOptions.of(self).plan(stage, options=self.write_options)
-        check_possible(planned.request)
+        engine.check_possible(planned.request)
         return planned
 
     def work(self, stage: StageView, request: StageRequest) -> tuple[StageRequest, StageReport]:
         """Call the function and write its rows; raises as :func:`airflow_delta.table.arrow.stage_rows.stage_arrow` does."""
-        from airflow_delta.table.arrow.stage_rows import stage_arrow
-
         self._reads = table = ArrowTableReader(stage)
         rows = call_function(self, {"table": table, "transaction": stage.handle})
-        return request, stage_arrow(stage.log, rows, request)
+        return request, engine.stage_arrow(stage.log, rows, request)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseXCom
 
+from airflow_delta import engine
 from airflow_delta.contract.audit import BOUNDS, RATIOS, WARN, limits_problem
 from airflow_delta.contract.choices import FAIL_OR_WARN, Choices, Given, check_choices, check_literals, is_literal
 from airflow_delta.contract.payloads import read_version_name, what_was_read
@@ -163,13 +164,8 @@ class DeltaAuditOperator(DeltaOperator):
         )
 
     def _audit(self, log: DeltaLog, handle: TransactionHandle, context: Context) -> AuditReport:
-        from airflow_delta.table.audit.audit import AuditedTable, audit_report, parse_sql_checks
-        from airflow_delta.table.audit.statistics import statistics_checks
-        from airflow_delta.table.commit.publish import committed_before
-        from airflow_delta.table.state.find_commit import committed_earlier
-
-        queries = parse_sql_checks(self.checks, on_failure=self.on_failure)
-        statistics = statistics_checks(
+        queries = engine.parse_sql_checks(self.checks, on_failure=self.on_failure)
+        statistics = engine.statistics_checks(
             min_rows=self.min_rows,
             max_rows=self.max_rows,
             rows_change=self.rows_change,
@@ -186,7 +182,7 @@ class DeltaAuditOperator(DeltaOperator):
                 "max_null_fraction, value_range, freshness and partitions."
             )
         # As the commit asks: there is nothing to hold back if the rows are public already, or never will be.
-        committed = committed_before(log, handle) if handle.committed is None else committed_earlier(log, handle)
+        committed = engine.committed_before(log, handle) if handle.committed is None else engine.committed_earlier(log, handle)
         if committed is not None:
             self.log.info(
                 "Transaction %s: its key %s is already in version %s of %s: nothing will be published, so nothing is checked.",
@@ -195,9 +191,9 @@ class DeltaAuditOperator(DeltaOperator):
                 committed.version,
                 handle.table,
             )
-            return audit_report(handle, (), already_committed=True)
+            return engine.audit_report(handle, (), already_committed=True)
         check_not_aborted(self, context, log, handle)
-        table = AuditedTable(log, handle, valid_reports(context, handle, flatten_reports(self.staged)))
+        table = engine.AuditedTable(log, handle, valid_reports(context, handle, flatten_reports(self.staged)))
         self.log.info(
             "Transaction %s: auditing %s rows of %s stages for %s; %s.",
             handle.transaction_id,
@@ -209,15 +205,13 @@ class DeltaAuditOperator(DeltaOperator):
         outcomes = statistics.run(table)
         if queries:
             outcomes += self._ask(log, table, queries, context)
-        return audit_report(handle, outcomes)
+        return engine.audit_report(handle, outcomes)
 
     def _ask(self, log: DeltaLog, table: AuditedTable, queries: Sequence[SqlCheck], context: Context) -> list[AuditCheck]:
-        from airflow_delta.table.audit.audit import judge_answers, plan_sql_checks
-
         runner = self.hold(SparkRunner)
-        request = plan_sql_checks(table, queries, **stage_identity(context), spark_table_uri=runner.spark_table_uri)
+        request = engine.plan_sql_checks(table, queries, **stage_identity(context), spark_table_uri=runner.spark_table_uri)
         try:
-            return judge_answers(queries, runner.run(log, request))
+            return engine.judge_answers(queries, runner.run(log, request))
         finally:
             if runner.submits:
                 self._clean_up(log, request.directory)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from airflow_delta import engine
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.tasks.identity import whole_number
@@ -70,9 +71,7 @@ class DeltaCloneOperator(DeltaMaintenanceBase):
 
         :raises DeltaIllegalStateException: if the table exists, or with ``replace`` is not empty.
         """
-        from airflow_delta.table.operations.clone import clone_table
-
-        result = clone_table(
+        result = engine.clone_table(
             log,
             DeltaHook(self.source_conn_id or self.delta_conn_id).get_log(self.source),
             version=whole_number("version", self.version),

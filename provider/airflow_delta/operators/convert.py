@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from airflow_delta import engine
 from airflow_delta.tasks.operation import DeltaMaintenanceBase
 
 if TYPE_CHECKING:
@@ -51,9 +52,7 @@ class DeltaConvertOperator(DeltaMaintenanceBase):
         :raises DeltaAnalysisException: if a file is not Parquet, or the directories do not match the partition schema.
         :raises SchemaMismatchException: if files disagree on the type of a column.
         """
-        from airflow_delta.table.operations.convert import convert_to_delta
-
-        result = convert_to_delta(
+        result = engine.convert_to_delta(
             log,
             partition_schema=self.partition_schema,
             collect_stats=self.collect_stats,

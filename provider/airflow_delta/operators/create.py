@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow_delta import engine
 from airflow_delta.contract.choices import CREATE_MODES, Choices, check_choices
 from airflow_delta.tasks.identity import column_names
 from airflow_delta.tasks.lineage import withdraw_default_outlets
@@ -71,9 +72,7 @@ class DeltaCreateTableOperator(DeltaTableOperator):
 
     def plan_stage(self, stage: StageView) -> StagedWrite:
         """Stage the new table."""
-        from airflow_delta.table.stage.plan_table import plan_create
-
-        return plan_create(
+        return engine.plan_create(
             stage,
             schema=self.schema,
             partition_by=column_names(self.partition_by),
@@ -96,11 +95,9 @@ class DeltaCreateTableOperator(DeltaTableOperator):
 
     def _existing(self, work: StageWork) -> dict[str, Any] | None:
         """Return the existing table in the form of a commit result; ``None`` if there is none."""
-        from airflow_delta.table.state.commit_result import result_of_existing
-
         log = OwnTransaction.of(self).log(work.delta_conn_id)
         snapshot = log.update()
         if snapshot.version < 0:
             return None
         self.log.info("Table %s exists (version %s) and is left unchanged.", log.uri, snapshot.version)
-        return result_of_existing(snapshot).to_dict()
+        return engine.result_of_existing(snapshot).to_dict()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow_delta import engine
 from airflow_delta.contract.options import check_writer_options
 from airflow_delta.contract.payloads import StagedWrite
 from airflow_delta.tasks.base import Parts, templated
@@ -40,9 +41,7 @@ class DeltaDeleteOperator(DeltaTableOperator):
 
     def plan_stage(self, stage: StageView) -> SparkWork | StagedWrite:
         """Plan the DELETE."""
-        from airflow_delta.table.operations.rewrite.update import plan_delete
-
-        return plan_delete(
+        return engine.plan_delete(
             stage,
             predicate=self.predicate,
             options=self.write_options,
@@ -87,9 +86,7 @@ class DeltaUpdateOperator(DeltaTableOperator):
 
     def plan_stage(self, stage: StageView) -> SparkWork | StagedWrite:
         """Plan the UPDATE."""
-        from airflow_delta.table.operations.rewrite.update import plan_update
-
-        return plan_update(
+        return engine.plan_update(
             stage,
             set=self.set,
             predicate=self.predicate,
@@ -105,6 +102,4 @@ class DeltaTruncateOperator(DeltaTableOperator):
 
     def plan_stage(self, stage: StageView) -> SparkWork | StagedWrite:
         """Plan the TRUNCATE."""
-        from airflow_delta.table.operations.rewrite.update import plan_truncate
-
-        return plan_truncate(stage)
+        return engine.plan_truncate(stage)

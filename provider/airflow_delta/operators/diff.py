@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow_delta import engine
 from airflow_delta.retry_policies import AUDIT_ERRORS
 from airflow_delta.tasks.base import DeltaOperator, Parts, templated
 from airflow_delta.tasks.ended import check_not_aborted
@@ -75,11 +76,8 @@ class DeltaDiffOperator(DeltaOperator):
         :raises DeltaIllegalArgumentException: if a key is no column, or a number is not valid.
         :raises TransactionAbortedException: if the transaction was aborted.
         """
-        from airflow_delta.table.commit.publish import committed_before
-        from airflow_delta.table.state.find_commit import committed_earlier
-
         log, handle = open_transaction(self, context)
-        committed = committed_before(log, handle) if handle.committed is None else committed_earlier(log, handle)
+        committed = engine.committed_before(log, handle) if handle.committed is None else engine.committed_earlier(log, handle)
         if committed is None:
             check_not_aborted(self, context, log, handle)
             return self._diff(log, handle, context)
@@ -95,19 +93,15 @@ class DeltaDiffOperator(DeltaOperator):
         )
 
     def _diff(self, log: DeltaLog, handle: TransactionHandle, context: Context) -> dict[str, Any]:
-        from airflow_delta.table.audit.audit import AuditedTable
-        from airflow_delta.table.diff.report import diff_to_dict, diff_to_text, summary
-        from airflow_delta.table.diff.table_diff import ROWS_COMPARED, SAMPLE, staged_diff
-
         sample, limit = whole_number("sample", self.sample), whole_number("limit", self.limit)
-        found = staged_diff(
-            AuditedTable(log, handle, valid_reports(context, handle, flatten_reports(self.staged))),
+        found = engine.staged_diff(
+            engine.AuditedTable(log, handle, valid_reports(context, handle, flatten_reports(self.staged))),
             keys=column_names(self.keys),
-            sample=SAMPLE if sample is None else sample,
-            limit=ROWS_COMPARED if limit is None else limit,
+            sample=engine.SAMPLE if sample is None else sample,
+            limit=engine.ROWS_COMPARED if limit is None else limit,
         )
-        self.log.info("Transaction %s: %s", handle.transaction_id, summary(found))
-        return self._result(handle, diff_to_dict(found), diff_to_text(found), committed=False)
+        self.log.info("Transaction %s: %s", handle.transaction_id, engine.summary(found))
+        return self._result(handle, engine.diff_to_dict(found), engine.diff_to_text(found), committed=False)
 
     def _result(self, handle: TransactionHandle, diff: dict[str, Any], body: str, *, committed: bool) -> dict[str, Any]:
         known = {name: value for name, value in diff.items() if name not in ("table", "version", "readVersion")}

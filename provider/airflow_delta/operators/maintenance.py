@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseXCom
 
+from airflow_delta import engine
 from airflow_delta.contract.choices import Choices, check_choices
 from airflow_delta.exceptions import CommitCancelledException, DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
@@ -207,13 +208,10 @@ class DeltaMaintenanceOperator(DeltaOperator):
     def _optimize(
         self, log: DeltaLog, session: TaskSession, stack: ExitStack, committer: CommitPart, context: Context
     ) -> OptimizeResult:
-        from airflow_delta.table.operations.optimize.plan import select_for_optimize
-        from airflow_delta.table.operations.optimize.run import run_rewrite
-
         clock = Stopwatch()
-        result = run_rewrite(
+        result = engine.run_rewrite(
             log,
-            lambda view: select_for_optimize(
+            lambda view: engine.select_for_optimize(
                 view,
                 where=self.where,
                 z_order_by=list(column_names(self.z_order_by)),

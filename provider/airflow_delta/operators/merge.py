@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.standard.operators.python import PythonOperator
 
+from airflow_delta import engine
 from airflow_delta.contract.choices import Given, is_literal
 from airflow_delta.contract.operations import (
     clauses_problem,
@@ -23,6 +24,7 @@ from airflow_delta.operators.pyspark import TableReader, call_function, without_
 from airflow_delta.tasks.base import TABLE_VIEW, Part, Parts, not_a_dataframe, templated
 from airflow_delta.tasks.operation import SPARK_OPERATION, DeltaTableOperator
 from airflow_delta.tasks.spark.runner import SparkRunner
+from airflow_delta.tasks.spark.source_options import secret_property, source_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -81,9 +83,7 @@ class MergeStatement(Part):
 
         :param source: the source if the request names it.
         """
-        from airflow_delta.table.operations.merge.plan import plan_merge
-
-        return plan_merge(
+        return engine.plan_merge(
             stage,
             condition=self.condition,
             clauses=self.clauses or (),
@@ -155,20 +155,14 @@ class DeltaMergeOperator(DeltaTableOperator):
             reader.as_view(TABLE_VIEW)
         if named is None or not named.get(CONNECTION):
             return None
-        from airflow_delta.spark.job import read_source
-
-        return read_source(spark, named, self._secret_options(named))
+        return engine.read_source(spark, named, self._secret_options(named))
 
     def secret_properties(self) -> dict[str, str]:
         """Return the options of the source's connection, for a submitted application."""
-        from airflow_delta.tasks.spark.source_options import secret_property
-
         named = self._named_source()
         return secret_property(self._secret_options(named)) if named is not None and named.get(CONNECTION) else {}
 
     def _secret_options(self, named: Mapping[str, Any]) -> dict[str, str]:
-        from airflow_delta.tasks.spark.source_options import source_options
-
         return source_options(str(named[CONNECTION]), str(named.get("format", "parquet")))
 
     def _named_source(self) -> dict[str, Any] | None:
@@ -230,10 +224,8 @@ class DeltaMergePySparkOperator(DeltaTableOperator, PythonOperator):
 
         :raises DeltaIllegalArgumentException: if it is not a DataFrame.
         """
-        from pyspark.sql import DataFrame
-
         self._reads = reader = TableReader(spark, stage)
         result = call_function(self, {"spark": spark, "table": reader, "transaction": stage.handle})
-        if not isinstance(result, DataFrame):
+        if not isinstance(result, engine.DataFrame):
             raise not_a_dataframe(self.task_id, result, "to merge")
         return result

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_delta import exceptions
+from airflow_delta import engine, exceptions
 from airflow_delta.contract.payloads import CommitResult, StagedWrite
 from airflow_delta.retry_policies import REFUSALS
 from airflow_delta.tasks.base import DeltaOperator, Part, Parts, templated
@@ -75,14 +75,12 @@ class RewriteWork(Part):
         :param select: returns what to rewrite at the version that was read.
         :return: JSON form of :class:`~airflow_delta.table.state.commit_result.OptimizeResult`.
         """
-        from airflow_delta.table.operations.optimize.run import run_rewrite
-
         own, committer, runner = self.task.hold(OwnTransaction), self.task.hold(CommitPart), self.task.hold(SparkRunner)
         delta_conn_id = StageWork.of(self.task).delta_conn_id
         log = own.log(delta_conn_id)
         clock = Stopwatch()
         with committer.watched(context, log, (own.table, delta_conn_id)), ExitStack() as stack:
-            result = run_rewrite(
+            result = engine.run_rewrite(
                 log,
                 select,
                 runner.worker(log, stack),
@@ -138,15 +136,11 @@ class DeltaOptimizeOperator(DeltaTableOperator):
 
     def plan_stage(self, stage: StageView) -> SparkWork | StagedWrite:
         """Plan the OPTIMIZE as a stage."""
-        from airflow_delta.table.operations.optimize.plan import plan_optimize
-
-        return plan_optimize(stage, **RewriteWork.of(self).plan_options(), **self._limits())
+        return engine.plan_optimize(stage, **RewriteWork.of(self).plan_options(), **self._limits())
 
     def select(self, view: TransactionView) -> RewriteSelection:
         """Return the files to compact, or to order."""
-        from airflow_delta.table.operations.optimize.plan import select_for_optimize
-
-        return select_for_optimize(view, **RewriteWork.of(self).selection(), **self._limits())
+        return engine.select_for_optimize(view, **RewriteWork.of(self).selection(), **self._limits())
 
     def _limits(self) -> dict[str, Any]:
         columns = self.z_order_by
@@ -180,15 +174,11 @@ class DeltaReorgOperator(DeltaTableOperator):
 
     def plan_stage(self, stage: StageView) -> SparkWork | StagedWrite:
         """Plan the REORG as a stage."""
-        from airflow_delta.table.operations.optimize.plan import plan_reorg
-
-        return plan_reorg(stage, **RewriteWork.of(self).plan_options())
+        return engine.plan_reorg(stage, **RewriteWork.of(self).plan_options())
 
     def select(self, view: TransactionView) -> RewriteSelection:
         """Return the files to purge."""
-        from airflow_delta.table.operations.optimize.plan import select_for_purge
-
-        return select_for_purge(view, **RewriteWork.of(self).selection())
+        return engine.select_for_purge(view, **RewriteWork.of(self).selection())
 
 
 class DeltaAutoCompactOperator(DeltaMaintenanceBase):
@@ -238,8 +228,6 @@ class DeltaAutoCompactOperator(DeltaMaintenanceBase):
 
         :raises DeltaIllegalArgumentException: if the commit went to another table.
         """
-        from airflow_delta.table.operations.optimize.auto_compaction import find_request, run_auto_compaction
-
         committed = None if self.committed is None else CommitResult.from_dict(self.committed)
         if committed is not None and committed.table != log.uri:
             raise exceptions.DeltaIllegalArgumentException(
@@ -247,14 +235,14 @@ class DeltaAutoCompactOperator(DeltaMaintenanceBase):
                 "out.",
                 table=log.uri,
             )
-        request = find_request(log, committed, min_files=int(self.min_files), max_file_size=int(self.max_file_size))
+        request = engine.find_request(log, committed, min_files=int(self.min_files), max_file_size=int(self.max_file_size))
         if request is None:
             self.log.info("Nothing to compact in %s.", log.uri)
             return {}
         session = self.hold(TaskSession)
         clock = Stopwatch()
         with ExitStack() as stack:
-            result = run_auto_compaction(
+            result = engine.run_auto_compaction(
                 log,
                 request,
                 session.worker(log, stack),

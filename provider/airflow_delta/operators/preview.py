@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow_delta import engine
 from airflow_delta.contract.choices import PREVIEWS, Choices, check_choices
 from airflow_delta.retry_policies import AUDIT_ERRORS
 from airflow_delta.tasks.base import DeltaOperator, Parts, templated
@@ -79,18 +80,14 @@ class DeltaPreviewOperator(DeltaOperator):
         :raises StagedFileException: if a staged file is gone.
         :raises TransactionAbortedException: if the transaction was aborted.
         """
-        from airflow_delta.table.commit.publish import committed_before
-        from airflow_delta.table.preview.preview import published, write_preview
-        from airflow_delta.table.state.find_commit import committed_earlier
-
         log, handle = open_transaction(self, context)
-        committed = committed_before(log, handle) if handle.committed is None else committed_earlier(log, handle)
+        committed = engine.committed_before(log, handle) if handle.committed is None else engine.committed_earlier(log, handle)
         if committed is not None:
             self.log.info("Transaction %s: already in version %s of %s.", handle.transaction_id, committed.version, handle.table)
-            return published(handle, committed, only=self.only)
+            return engine.published(handle, committed, only=self.only)
         check_not_aborted(self, context, log, handle)
         staged = valid_reports(context, handle, flatten_reports(self.staged))
-        value = write_preview(log, handle, staged, only=self.only, table_uri=self.table_uri)
+        value = engine.write_preview(log, handle, staged, only=self.only, table_uri=self.table_uri)
         self.log.info(
             "Transaction %s: %s files added and %s removed can be read as a Delta table at %s, version %s. Nothing is published.",
             handle.transaction_id,

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperator, BaseXCom, RetryPolicy
 
-from airflow_delta import publication as engine
+from airflow_delta import engine
+from airflow_delta import publication as publications
 from airflow_delta.contract.audit import PublicationAuditReport
 from airflow_delta.contract.choices import FAIL_OR_WARN, Choices, check_choices
 from airflow_delta.contract.files import new_attempt
@@ -23,8 +24,6 @@ from airflow_delta.exceptions import (
 )
 from airflow_delta.links.delta import DeltaTableLink
 from airflow_delta.retry_policies import AUDIT_ERRORS, FINAL_ERRORS
-from airflow_delta.table.audit.audit import AuditedTable, judge_answers, parse_sql_checks, plan_checks_of_tables
-from airflow_delta.table.commit.publish import committed_before
 from airflow_delta.tasks.base import DeltaOperator, Parts, templated, warn_if_tested
 from airflow_delta.tasks.committing import CommitPart, check_upstream
 from airflow_delta.tasks.ended import check_not_aborted, is_aborted
@@ -50,6 +49,7 @@ if TYPE_CHECKING:
 
     from airflow_delta.contract.audit import AuditCheck, SqlCheck
     from airflow_delta.publication import Member, PublicationAbort, PublicationOptions, PublicationResult
+    from airflow_delta.table.audit.audit import AuditedTable
 
 ON_LATE_CONFLICT = ("undo", "keep")
 
@@ -186,7 +186,7 @@ class DeltaCommitPublicationOperator(DeltaOperator):
                 )
 
     def _member(self, committer: CommitPart, context: Context, table: PublishedTable) -> Member:
-        return engine.Member(
+        return publications.Member(
             log=table.log,
             handle=table.handle,
             staged=table.writes,
@@ -199,7 +199,7 @@ class DeltaCommitPublicationOperator(DeltaOperator):
         )
 
     def _options(self, tables: Sequence[PublishedTable]) -> PublicationOptions:
-        return engine.PublicationOptions(
+        return publications.PublicationOptions(
             on_late_conflict=self.on_late_conflict,  # type: ignore[arg-type]
             anchor=None if self.anchor is None else tables[self.anchor].handle.table,
             intents=self.intents,
@@ -213,7 +213,7 @@ class DeltaCommitPublicationOperator(DeltaOperator):
         metrics = TaskMetrics(context["ti"])
         try:
             with committer.watched(context, first.log, first.name):
-                return engine.publish_tables(
+                return publications.publish_tables(
                     members,
                     attempt=new_attempt(context["ti"].try_number),
                     options=self._options(tables),
@@ -278,7 +278,7 @@ class DeltaCommitPublicationOperator(DeltaOperator):
 
 
 def _abort(members: Sequence[Member]) -> PublicationAbort:
-    return engine.abort_tables(members)
+    return publications.abort_tables(members)
 
 
 class DeltaAbortPublicationOperator(BaseOperator):
@@ -317,7 +317,7 @@ class DeltaAbortPublicationOperator(BaseOperator):
             return None
         for table in tables:
             warn_if_tested(self, table.handle.table, f"abort transaction {table.handle.transaction_id} of")
-        result = _abort([engine.Member(log=table.log, handle=table.handle) for table in tables])
+        result = _abort([publications.Member(log=table.log, handle=table.handle) for table in tables])
         self.log.info("Publication %s: abort: %s. %s", result.publication, result.outcome, result.reason)
         metrics = TaskMetrics(context["ti"])
         for each in result.tables.values():
@@ -398,19 +398,20 @@ class DeltaAuditPublicationOperator(DeltaOperator):
         :raises MissingStageException: if no stage of a table has reported.
         :raises TransactionAbortedException: if a transaction was aborted.
         """
-        queries = parse_sql_checks(self.checks, on_failure=self.on_failure)
+        queries = engine.parse_sql_checks(self.checks, on_failure=self.on_failure)
         if not queries:
             raise DeltaIllegalArgumentException(f"The audit {self.task_id!r} has no checks. Pass checks=.")
         tables = with_reports(self, context, open_tables(self, context))
         read = {table.handle.table: table.handle.read_version for table in tables}
         # There is nothing to hold back of what is public already; whether that is all of it, or an error, says the commit.
-        if any(table.handle.committed is not None or committed_before(table.log, table.handle) for table in tables):
+        if any(table.handle.committed is not None or engine.committed_before(table.log, table.handle) for table in tables):
             self.log.info("A key of the publication is committed already: nothing is checked.")
             return PublicationAuditReport(tables=read, passed=True, already_committed=True).to_dict()
         for table in tables:
             check_not_aborted(self, context, table.log, table.handle)
         audited = {
-            name: AuditedTable(table.log, table.handle, table.writes) for name, table in zip(self.names, tables, strict=True)
+            name: engine.AuditedTable(table.log, table.handle, table.writes)
+            for name, table in zip(self.names, tables, strict=True)
         }
         outcomes = self._ask(audited, queries, context)
         for check in outcomes:
@@ -432,10 +433,12 @@ class DeltaAuditPublicationOperator(DeltaOperator):
 
     def _ask(self, audited: Mapping[str, AuditedTable], queries: Sequence[SqlCheck], context: Context) -> list[AuditCheck]:
         runner = self.hold(SparkRunner)
-        request = plan_checks_of_tables(audited, queries, **stage_identity(context), spark_table_uri=runner.spark_table_uri)
+        request = engine.plan_checks_of_tables(
+            audited, queries, **stage_identity(context), spark_table_uri=runner.spark_table_uri
+        )
         log = next(iter(audited.values())).log
         try:
-            return judge_answers(queries, runner.run(log, request))
+            return engine.judge_answers(queries, runner.run(log, request))
         finally:
             if runner.submits:
                 try:

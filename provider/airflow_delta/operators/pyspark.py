@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.standard.operators.python import PythonOperator
 
+from airflow_delta import engine
 from airflow_delta.contract.options import check_writer_options
 from airflow_delta.tasks.base import Parts, not_a_dataframe, templated
 from airflow_delta.tasks.spark.progress import spark_work
@@ -48,12 +49,9 @@ class TableReader(StageReadRecorder):
         :param predicate: Spark SQL predicate.
         :raises DeltaTableNotFoundException: if the table does not exist yet.
         """
-        from airflow_delta.spark.read import read_scan_plan
-        from airflow_delta.table.stage.scan import plan_scan
-
-        plan = plan_scan(self._stage, predicate)
+        plan = engine.plan_scan(self._stage, predicate)
         self.note(predicate)
-        return read_scan_plan(self._spark, plan)
+        return engine.read_scan_plan(self._spark, plan)
 
     def changes(self, start: int | datetime, end: int | datetime | None = None) -> DataFrame:
         """Return the rows that changed between two commits, both inclusive (``airflow_delta.spark.changes.read_change_plan``).
@@ -64,17 +62,14 @@ class TableReader(StageReadRecorder):
         :param end: a version, or a time: the last commit at or before it. Default: the version that the transaction reads.
         :raises DeltaIllegalStateException: if the table did not record changes throughout the range.
         """
-        from airflow_delta.spark.changes import read_change_plan
-        from airflow_delta.table.changes.read import plan_changes
-
-        plan = plan_changes(
+        plan = engine.plan_changes(
             self._stage.log,
             **change_bounds(start, end),
             spark_table_uri=self._stage.spark_table_uri,
             snapshot=self._stage.snapshot,
             transaction_id=self._stage.handle.transaction_id,
         )
-        return read_change_plan(self._spark, plan)
+        return engine.read_change_plan(self._spark, plan)
 
     def as_view(self, name: str, predicate: str | None = None) -> None:
         """Give these rows a name in SQL; a table that does not exist yet has none, if its schema is known.
@@ -87,10 +82,8 @@ class TableReader(StageReadRecorder):
         if self._stage.exists or not target.is_known:
             rows = self(predicate)
         else:
-            from pyspark.sql.types import StructType
-
             self.note(None)
-            rows = self._spark.createDataFrame([], StructType.fromJson(target.struct))
+            rows = self._spark.createDataFrame([], engine.StructType.fromJson(target.struct))
         rows.createOrReplaceTempView(name)
 
 
@@ -116,13 +109,11 @@ class DataFrameStage(StageOperator):
 
         :raises SchemaMismatchException: if they do not fit the table.
         """
-        from airflow_delta.spark.stage import stage_dataframe
-
         with self.hold(TaskSession).session(stage.log) as spark:
             self._reads = table = TableReader(spark, stage)
             found = self.rows(spark, table)
             with spark_work(self.log, stage.log, request, session=spark):
-                return request, stage_dataframe(spark, found, request)
+                return request, engine.stage_dataframe(spark, found, request)
 
 
 class DeltaStagePySparkOperator(DataFrameStage, PythonOperator):
@@ -160,10 +151,8 @@ class DeltaStagePySparkOperator(DataFrameStage, PythonOperator):
 
         :raises DeltaIllegalArgumentException: if it is not a DataFrame.
         """
-        from pyspark.sql import DataFrame
-
         result = call_function(self, {"spark": spark, "table": table, "transaction": self.opened.handle})
-        if not isinstance(result, DataFrame):
+        if not isinstance(result, engine.DataFrame):
             raise not_a_dataframe(self.task_id, result, "to write")
         return result
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from airflow_delta import engine
 from airflow_delta.tasks.identity import whole_number
 from airflow_delta.tasks.operation import DeltaMaintenanceBase
 
@@ -52,9 +53,7 @@ class DeltaRestoreOperator(DeltaMaintenanceBase):
 
     def run(self, log: DeltaLog, committer: CommitPart, context: Context) -> dict[str, Any]:
         """Restore the table."""
-        from airflow_delta.table.operations.restore import restore
-
-        result = restore(
+        result = engine.restore(
             log,
             version=whole_number("version", self.version),
             timestamp=self.timestamp or None,

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow_delta import engine
 from airflow_delta.contract.options import CONNECTION, check_is_query, check_source, check_writer_options
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.operators.merge import reads_table
@@ -65,9 +66,7 @@ class HistoryOptions(Part):
 
     def columns(self, stage: StageView) -> HistoryColumns:
         """Return the columns of the table, checked."""
-        from airflow_delta.table.operations.merge.history import history_columns
-
-        return history_columns(
+        return engine.history_columns(
             stage,
             keys=column_names(self.keys),
             tracked=column_names(self.tracked),
@@ -136,30 +135,22 @@ class DeltaScd2MergeOperator(DeltaTableOperator):
 
     def plan_stage(self, stage: StageView) -> SparkWork | StagedWrite:
         """Plan the MERGE."""
-        from airflow_delta.table.operations.merge.history import plan_history
-
         self._columns = HistoryOptions.of(self).columns(stage)
-        return plan_history(stage, self._columns, self.write_options)
+        return engine.plan_history(stage, self._columns, self.write_options)
 
     def source(self, spark: SparkSession, stage: StageView) -> DataFrame:
         """Return the versions that begin, change and go."""
-        from airflow_delta.spark.history import History
-        from airflow_delta.spark.read import read_scan_plan
-        from airflow_delta.table.stage.scan import plan_scan
-
         options, reader = HistoryOptions.of(self), TableReader(spark, stage)
         self._reads = reader
         rows = self._rows(spark, reader)
         # The MERGE has read the rows with the keys of its source, and without a full snapshot these are of the same keys.
-        table = reader() if options.full_snapshot else read_scan_plan(spark, plan_scan(stage))
-        history = History(self._columns, stage.target.struct, table=stage.log.uri, version=stage.handle.read_version)
+        table = reader() if options.full_snapshot else engine.read_scan_plan(spark, engine.plan_scan(stage))
+        history = engine.History(self._columns, stage.target.struct, table=stage.log.uri, version=stage.handle.read_version)
         return history.source(
             table, rows, effective_at=options.effective_at, deleted=options.deleted, full_snapshot=options.full_snapshot
         )
 
     def _rows(self, spark: SparkSession, reader: TableReader) -> DataFrame:
-        from airflow_delta.spark.job import read_source
-
         if self._source_function is not None:
             return self._source_function(spark)
         check_source(self.merge_source, whose=f"the task {self.task_id!r}")  # rendered
@@ -169,7 +160,7 @@ class DeltaScd2MergeOperator(DeltaTableOperator):
             reader.as_view(TABLE_VIEW)
         conn_id = named.get(CONNECTION)
         secrets = source_options(str(conn_id), str(named.get("format", "parquet"))) if conn_id else {}
-        rows = read_source(spark, named, secrets)
+        rows = engine.read_source(spark, named, secrets)
         if rows is None:
             raise DeltaIllegalArgumentException(f"The source of the task {self.task_id!r} is empty. Give it as SQL or as a path.")
         return rows

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow_delta import engine
 from airflow_delta.contract.options import check_source, check_writer_options
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.operators.pyspark import DataFrameStage, TableReader
@@ -67,9 +68,7 @@ class DeltaStageSqlOperator(DataFrameStage):
 
         :raises DeltaAnalysisException: if the SQL is not one query after statements that prepare it.
         """
-        from airflow_delta.table.stage.write.sql_query import SqlQuery
-
-        self._query = query = SqlQuery.parse(self.sql, whose=self._whose)
+        self._query = query = engine.SqlQuery.parse(self.sql, whose=self._whose)
         if self.where is not None and not query.mentions(TABLE_VIEW):
             raise DeltaIllegalArgumentException(
                 f"where={self.where!r} of {self._whose} says which rows {{{{ table }}}} has, and its SQL does not name it. Write "
@@ -82,22 +81,17 @@ class DeltaStageSqlOperator(DataFrameStage):
 
         :raises DeltaTableNotFoundException: if it names ``{{ table }}``, and there is neither a table nor a schema.
         """
-        from pyspark.errors import ParseException
-
-        from airflow_delta.spark.queries import run_query
-        from airflow_delta.table.stage.write.sql_query import not_a_query
-
         query = self._query
         if query.mentions(TABLE_VIEW):
             table.as_view(TABLE_VIEW, self.where)
         try:
             for statement in query.preparation:
-                run_query(spark, statement, whose=self._whose)
+                engine.run_query(spark, statement, whose=self._whose)
             # As a subquery, where Spark's grammar allows nothing but a query: `WITH ... INSERT` would run at once.
             text = f"SELECT * FROM ({query.query}\n)"  # noqa: S608
-            return run_query(spark, text, whose=self._whose, parameters=self.parameters)
-        except ParseException as error:
-            raise not_a_query(self._whose, error) from error
+            return engine.run_query(spark, text, whose=self._whose, parameters=self.parameters)
+        except engine.ParseException as error:
+            raise engine.not_a_query(self._whose, error) from error
 
     @property
     def _whose(self) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 
+from airflow_delta import engine
 from airflow_delta.contract.options import check_writer_options
 from airflow_delta.tasks.base import Parts, templated
 from airflow_delta.tasks.spark.properties import check_submission
@@ -208,10 +209,8 @@ class DeltaStageFilesOperator(StageOperator):
         :raises StagingException: if the path is not below the transaction's staging path.
         :raises StagedFileException: if there is no file, or one that is not Parquet.
         """
-        from airflow_delta.table.stage.write.collect import collect_files
-
         return self.opened.collected(
-            lambda: collect_files(
+            lambda: engine.collect_files(
                 stage,
                 **WriteOptions.of(self).options(),
                 path=self.path,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow_delta import engine
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.links.delta import DeltaCommitLink, DeltaTableLink
 from airflow_delta.retry_policies import FINAL_ERRORS
@@ -59,12 +60,10 @@ class DeltaComputeStatisticsOperator(DeltaOperator):
         :raises PredicateException: if the predicate names columns other than partition columns.
         :raises DeltaConcurrentModificationException: if another commit conflicts and no restart is left.
         """
-        from airflow_delta.table.operations.statistics import compute_statistics
-
         committer = self.hold(CommitPart)
         log = DeltaHook(self.delta_conn_id).get_log(self.table)
         with committer.watched(context, log, (self.table, self.delta_conn_id)):
-            result = compute_statistics(
+            result = engine.compute_statistics(
                 log,
                 predicate=self.predicate,
                 only_missing=self.only_missing,

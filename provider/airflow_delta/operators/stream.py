@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.providers.standard.operators.python import PythonOperator
-from airflow.sdk import Asset, AssetAlias
+from airflow.sdk import Asset, AssetAlias, get_current_context
 
 from airflow_delta.assets.delta import delta_asset, events_extra
 from airflow_delta.contract.choices import ISOLATION_LEVELS, STREAM_MODES, Choices, check_choices
@@ -145,8 +145,6 @@ class DeltaStreamOperator(DeltaOperator, PythonOperator):
         :raises DeltaIllegalArgumentException: if the function does not return a streaming DataFrame.
         :raises DeltaError: if a batch could not be committed; earlier batches stay committed.
         """
-        from airflow.sdk import get_current_context
-
         from airflow_delta.streaming.sink import committed_batches
 
         context = get_current_context()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk import BaseXCom
 from airflow.sdk.exceptions import AirflowSkipException
 
+from airflow_delta import engine
 from airflow_delta.contract.choices import Choices, check_choices
 from airflow_delta.contract.files import new_attempt
 from airflow_delta.contract.payloads import version_of, what_was_read
@@ -23,7 +24,6 @@ from airflow_delta.exceptions import (
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.links.delta import DeltaCommitLink, DeltaTableLink
 from airflow_delta.retry_policies import FINAL_ERRORS
-from airflow_delta.table.state.previews import end_previews
 from airflow_delta.tasks.base import DeltaOperator, Parts, templated, warn_if_tested
 from airflow_delta.tasks.committing import CommitPart, check_upstream
 from airflow_delta.tasks.ended import is_aborted
@@ -112,12 +112,10 @@ class DeltaStartTransactionOperator(DeltaOperator):
             another writer has changed what it added; or if the run has published to the table under another key.
         :raises TransactionExpiredException: if the run may be older than the keys and commits that are left in the log.
         """
-        from airflow_delta.table.start.begin import begin
-
         own = self.hold(OwnTransaction)
         log, identity = own.log(self.delta_conn_id), own.identity(context)
         settle_earlier(self, context, log, str(identity["transaction_key"] or identity["app_id"]))
-        handle = begin(
+        handle = engine.begin(
             log,
             partition_by=column_names(self.partition_by),
             schema=schema_text(self.schema),
@@ -285,10 +283,8 @@ class DeltaCommitOperator(DeltaOperator):
         """Say over which files the transaction conflicts, to who has its preview."""
         if not has_previews(self, context):
             return
-        from airflow_delta.table.preview.conflict import note_conflict
-
         try:
-            files = note_conflict(log, handle, staged, conflict)
+            files = engine.note_conflict(log, handle, staged, conflict)
         except Exception as error:  # noqa: BLE001 - the conflict is what the task fails with
             self.log.warning("Transaction %s: the files that conflict are not known: %s", handle.transaction_id, error)
             return
@@ -305,7 +301,7 @@ class DeltaCommitOperator(DeltaOperator):
 
     def _end_previews(self, context: Context, log: DeltaLog, handle: TransactionHandle) -> None:
         if has_previews(self, context):
-            end_previews(log, handle.transaction_id, keep=self.keep_preview)
+            engine.end_previews(log, handle.transaction_id, keep=self.keep_preview)
 
     def _check(self, context: Context, handle: TransactionHandle, restart: Restart | None, *, all_skipped: bool) -> None:
         check_upstream(self, context, handle)
@@ -327,10 +323,8 @@ class DeltaCommitOperator(DeltaOperator):
         expected: Mapping[tuple[str, int], str | None] | None,
         check: Callable[[], None],
     ) -> CommitResult:
-        from airflow_delta.table.commit.publish import publish
-
         with committer.watched(context, log, (handle.given_table, handle.delta_conn_id)):
-            return publish(
+            return engine.publish(
                 log,
                 handle,
                 staged,
@@ -403,14 +397,12 @@ class DeltaAbortOperator(DeltaOperator):
         :raises HandleMismatchException: if the transaction is not the one in the Dag file. Nothing is deleted.
         :raises TransactionAbortedException: if no failed task would show that nothing was published.
         """
-        from airflow_delta.table.abort import abort
-
         if self.transaction is None:
             self.log.info("The start task returned no transaction: nothing to abort.")
             return None
         log, handle = open_transaction(self, context)
         warn_if_tested(self, handle.table, f"abort transaction {handle.transaction_id} of")
-        result = abort(log, handle)
+        result = engine.abort(log, handle)
         self.log.info("Transaction %s: abort: %s. %s", handle.transaction_id, result.outcome, result.reason)
         TaskMetrics(context["ti"]).aborted(result)
         value = result.to_dict()

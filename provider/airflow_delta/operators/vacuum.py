@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from airflow_delta import engine
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.tasks.observability import Stopwatch, TaskMetrics
 from airflow_delta.tasks.operation import DeltaMaintenanceBase
@@ -64,11 +65,9 @@ class DeltaVacuumOperator(DeltaMaintenanceBase):
 
     def run(self, log: DeltaLog, committer: CommitPart, context: Context) -> dict[str, Any]:
         """Delete the files."""
-        from airflow_delta.table.operations.vacuum.run import vacuum
-
         timeout = hours(self.transaction_timeout_hours, "transaction_timeout_hours")
         clock = Stopwatch()
-        result = vacuum(
+        result = engine.vacuum(
             log,
             retention_hours=hours(self.retention_hours),
             retention_check=self.retention_check,

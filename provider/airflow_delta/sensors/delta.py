@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from airflow.sdk import BaseSensorOperator, PokeReturnValue, RetryPolicy, conf
 from airflow.sdk.exceptions import AirflowSkipException
 
-from airflow_delta import exceptions
+from airflow_delta import engine, exceptions
 from airflow_delta.contract.files import is_preview
 from airflow_delta.exceptions import DeltaError, DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
@@ -154,20 +154,18 @@ class DeltaTableVersionSensor(BaseSensorOperator):
             return PokeReturnValue(is_done=False)
 
     def _look(self, context: Context) -> Match | None:
-        from airflow_delta.table.observe.watch import check_table_exists, first_match, version_reached
-
         if self._table_log is None:
             opened = DeltaHook(self.delta_conn_id).get_log(self.table)
             if self.fail_if_missing:
-                check_table_exists(opened)
+                engine.check_table_exists(opened)
             self._table_log = opened
         log = self._table_log
         if (version := whole_number("version", self.version)) is not None:
-            match = version_reached(log, version)
+            match = engine.version_reached(log, version)
             awaited = f"version {version}"
         else:
             before = self._seen = self._seen if self._seen is not None else self._baseline(context, log)
-            match, self._seen = first_match(log, before, self._conditions())
+            match, self._seen = engine.first_match(log, before, self._conditions())
             if self._seen != before and match is None:
                 self._remember(context, self._seen)
             awaited = f"a commit after version {self._seen.version}"
@@ -181,30 +179,24 @@ class DeltaTableVersionSensor(BaseSensorOperator):
 
     def _baseline(self, context: Context, log: DeltaLog) -> Watermark:
         """Return the version after which commits count: the last one looked at, the given one, or the current one."""
-        from airflow_delta.table.observe.watch import watermark_now
-
         if (known := self._known(context)) is not None:
             return known
-        seen = watermark_now(log)
+        seen = engine.watermark_now(log)
         self._remember(context, seen)
         return seen
 
     def _known(self, context: Context) -> Watermark | None:
-        from airflow_delta.table.observe.watch import Watermark
-
         if (stored := self._stored(context)) is not None:
             return stored
         given = whole_number("after_version", self.after_version)
-        return None if given is None else Watermark(given)
+        return None if given is None else engine.Watermark(given)
 
     def _stored(self, context: Context) -> Watermark | None:
-        from airflow_delta.table.observe.watch import Watermark
-
         store = context.get("task_state_store")
         stored = None if store is None else store.get(STATE_KEY)
         if not isinstance(stored, dict) or stored.get("waits_for") != self._waits_for():
             return None
-        return Watermark.from_dict(stored)
+        return engine.Watermark.from_dict(stored)
 
     def _remember(self, context: Context, seen: Watermark) -> None:
         """Store how far the table was searched without a match."""

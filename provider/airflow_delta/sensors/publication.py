@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from airflow.sdk import BaseSensorOperator, PokeReturnValue, RetryPolicy, conf
 from airflow.sdk.exceptions import AirflowSkipException
 
-from airflow_delta import exceptions
+from airflow_delta import engine, exceptions
 from airflow_delta.exceptions import DeltaError
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.retry_policies import REFUSALS
-from airflow_delta.table.observe.watch import Watermark, watermark_now
 from airflow_delta.tasks.identity import whole_number
-from airflow_delta.triggers.publication import DeltaPublicationTrigger, names_of_tables, next_publication
+from airflow_delta.triggers.publication import DeltaPublicationTrigger, next_publication, watched_tables
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_delta.log.delta_log import DeltaLog
+    from airflow_delta.table.observe.watch import Watermark
 STATE_KEY = "delta_publication"
 """Key of the watermark in the task state store."""
 
@@ -77,7 +77,7 @@ class DeltaPublicationSensor(BaseSensorOperator):
     def _defer(self) -> NoReturn:
         self.defer(
             trigger=DeltaPublicationTrigger(
-                names_of_tables(self.tables),
+                watched_tables(self.tables),
                 delta_conn_id=self.delta_conn_id,
                 after_version=None if self._seen is None else self._seen.version,
                 table_id=None if self._seen is None else self._seen.table_id,
@@ -101,7 +101,7 @@ class DeltaPublicationSensor(BaseSensorOperator):
         """Look once."""
         if not self._logs:
             hook = DeltaHook(self.delta_conn_id)
-            self._logs = {name: hook.get_log(name) for name in names_of_tables(self.tables)}
+            self._logs = {name: hook.get_log(name) for name in watched_tables(self.tables)}
         before = self._seen if self._seen is not None else self._begin(context)
         found, self._seen = next_publication(self._logs, before)
         if found is None:
@@ -114,11 +114,11 @@ class DeltaPublicationSensor(BaseSensorOperator):
         store = context.get("task_state_store")
         stored = None if store is None else store.get(STATE_KEY)
         if isinstance(stored, dict) and stored.get("waits_for") == self._waits_for():
-            known = Watermark.from_dict(stored)
+            known = engine.Watermark.from_dict(stored)
             if known is not None:
                 return known
         given = whole_number("after_version", self.after_version)
-        seen = Watermark(given) if given is not None else watermark_now(next(iter(self._logs.values())))
+        seen = engine.Watermark(given) if given is not None else engine.watermark_now(next(iter(self._logs.values())))
         self._remember(context, seen)
         return seen
 
@@ -130,7 +130,7 @@ class DeltaPublicationSensor(BaseSensorOperator):
     def _waits_for(self) -> dict[str, Any]:
         """Return what a stored version belongs to."""
         return {
-            "tables": names_of_tables(self.tables),
+            "tables": watched_tables(self.tables),
             "delta_conn_id": self.delta_conn_id,
             "after_version": whole_number("after_version", self.after_version),
         }

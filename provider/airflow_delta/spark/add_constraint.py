@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from pyspark.errors import AnalysisException
+from pyspark.sql import functions as sf
+from pyspark.sql.types import BooleanType
+
 from airflow_delta.contract.operations import ConstraintArguments
 from airflow_delta.contract.request import StageReport, StageRequest
 from airflow_delta.exceptions import (
@@ -55,10 +59,6 @@ def run(spark: SparkSession, request: StageRequest) -> StageReport:
 
 
 def _breaks(rows: DataFrame, name: str, text: str, request: StageRequest) -> Column:
-    from pyspark.errors import AnalysisException
-    from pyspark.sql import functions as sf
-    from pyspark.sql.types import BooleanType
-
     try:
         found = rows.select(spark_value(text)).schema[0].dataType
     except AnalysisException as error:
@@ -77,13 +77,9 @@ def _breaks(rows: DataFrame, name: str, text: str, request: StageRequest) -> Col
 
 
 def _is_null(path: Sequence[str]) -> Column:
-    from pyspark.sql import functions as sf
-
     return sf.col(".".join(map(spark_name, path))).isNull()
 
 
 def _counts(rows: DataFrame, broken: list[Column]) -> list[int]:
-    from pyspark.sql import functions as sf
-
     (found,) = rows.agg(*(sf.count_if(column) for column in broken)).collect()
     return [int(count) for count in found]

@@ -5,13 +5,13 @@ Submitted by the provider's operators with ``spark.airflow_delta.request`` set, 
 
 from __future__ import annotations
 
+from pyspark.sql import SparkSession
+
+from airflow_delta.spark.job import delta_stage
+
 
 def main() -> None:
     """Run the operation and write the report beside the staged files."""
-    from pyspark.sql import SparkSession
-
-    from airflow_delta.spark.job import delta_stage
-
     spark = SparkSession.builder.getOrCreate()
     try:
         delta_stage(spark).run()

@@ -6,6 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from pyspark import errors
+from pyspark.sql import functions as sf
+from pyspark.sql.types import BooleanType, DateType, NullType, TimestampNTZType, TimestampType
+
 from airflow_delta.contract.audit import AuditArguments, SqlAnswer, SqlCheck
 from airflow_delta.contract.payloads import ScanPlan
 from airflow_delta.contract.request import StageReport, StageRequest
@@ -55,8 +59,6 @@ def query_answer(spark: SparkSession, check: SqlCheck) -> SqlAnswer:
 
     An invalid query, or one that fails on the rows, is an answer too (``problem``); errors that a retry may fix are raised.
     """
-    from pyspark import errors
-
     wrong = (
         errors.AnalysisException,  # also ParseException
         errors.ArithmeticException,
@@ -73,8 +75,6 @@ def query_answer(spark: SparkSession, check: SqlCheck) -> SqlAnswer:
 
 
 def _answer(check: SqlCheck, df: DataFrame) -> SqlAnswer:
-    from pyspark.sql.types import BooleanType, NullType
-
     def no_answer(problem: str) -> SqlAnswer:
         return SqlAnswer(name=check.name, problem=f"{problem}; a check returns one row whose first column is a boolean")
 
@@ -93,9 +93,6 @@ def _answer(check: SqlCheck, df: DataFrame) -> SqlAnswer:
 
 def _in_python(df: DataFrame) -> DataFrame:
     """Return rows with dates and times as text: Python cannot hold those before year 1 and after year 9999."""
-    from pyspark.sql import functions as sf
-    from pyspark.sql.types import DateType, TimestampNTZType, TimestampType
-
     fields = df.schema.fields
     numbered = df.toDF(*(str(position) for position in range(len(fields))))  # names may be there twice
     times = (DateType, TimestampType, TimestampNTZType)

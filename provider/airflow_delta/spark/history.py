@@ -9,6 +9,9 @@ from __future__ import annotations
 from functools import reduce
 from typing import TYPE_CHECKING
 
+from pyspark.sql import Window
+from pyspark.sql import functions as sf
+
 from airflow_delta.contract.operations import (
     ACTION,
     HISTORY_DELETE,
@@ -87,8 +90,6 @@ class History:
 
     def _new_events(self, source: DataFrame, effective_at: str, deleted: str | None) -> DataFrame:
         """Return the source rows as events in the types of the table, computed once: another evaluation could differ."""
-        from pyspark.sql import functions as sf
-
         given, known = fields_by_name(source.schema.jsonValue()), fields_by_name(self._schema)
         if lacking := [name for name in self.columns.given if name.lower() not in given]:
             raise SchemaMismatchException(
@@ -117,8 +118,6 @@ class History:
 
     def _check(self, new: DataFrame, *, full_snapshot: bool) -> None:
         """Refuse source rows that do not say what to do."""
-        from pyspark.sql import functions as sf
-
         different = new.distinct().groupBy(*self._names([*self.columns.keys, _AT])).agg(sf.count("*").alias("n"))
         measures = (sf.count("*"), sf.count_if(sf.col("n") > 1), sf.count_if(sf.col(_AT).isNull()), sf.min(_AT), sf.max(_AT))
         rows, ambiguous, timeless, first, last = different.agg(*measures).collect()[0]
@@ -140,8 +139,6 @@ class History:
 
     def _missing(self, table: DataFrame, new: DataFrame) -> DataFrame:
         """Return an event for every key of the table that a snapshot does not have."""
-        from pyspark.sql import functions as sf
-
         keys = self._joined(table.select(*self._names(self.columns.keys)).distinct(), new, "left_anti")
         values = sf.lit(None).cast(new.schema[_VALUES].dataType)
         ended = [sf.lit(True).alias(_GONE), values.alias(_VALUES), sf.lit(3).alias(_RANK)]
@@ -149,8 +146,6 @@ class History:
 
     def _known_events(self, table: DataFrame) -> DataFrame:
         """Return the versions of the table as events: when each began, was seen again, and ended without another one."""
-        from pyspark.sql import functions as sf
-
         names = self.columns
         start, end = self._column(names.valid_from), self._column(names.valid_to)
         parts = [self._events(table, start, sf.lit(False), rank=2)]
@@ -163,8 +158,6 @@ class History:
 
     def _events(self, rows: DataFrame, at: Column, gone: Column, *, rank: int) -> DataFrame:
         """Return rows as events. Of several of one key and time, the one of the highest rank counts."""
-        from pyspark.sql import functions as sf
-
         values = sf.struct(*self._names([*self.columns.tracked, *self.columns.others]))
         shown = {_AT: at, _GONE: gone, _VALUES: sf.when(~gone, values), _RANK: sf.lit(rank)}
         return rows.select(*self._names(self.columns.keys), *(column.alias(name) for name, column in shown.items()))
@@ -173,9 +166,6 @@ class History:
 
     def _versions(self, events: DataFrame) -> DataFrame:
         """Return the versions that events make, in the columns of the table."""
-        from pyspark.sql import Window
-        from pyspark.sql import functions as sf
-
         names = self.columns
         keys = self._names(names.keys)
         gone, values = sf.col(_GONE), sf.col(_VALUES)
@@ -203,8 +193,6 @@ class History:
 
     def _merged(self, table: DataFrame, versions: DataFrame) -> DataFrame:
         """Return what is to do with the versions of the table, and with those that it does not have."""
-        from pyspark.sql import functions as sf
-
         names = self.columns
         ours, theirs = table.select(*self._names(names.written)).alias("t"), versions.alias("v")
         start = spark_name(names.valid_from)
@@ -225,9 +213,6 @@ class History:
 
     def _checked(self, table: DataFrame) -> DataFrame:
         """Return the versions of the table; those that overlap raise."""
-        from pyspark.sql import Window
-        from pyspark.sql import functions as sf
-
         start, end = self._column(self.columns.valid_from), self._column(self.columns.valid_to)
         following = sf.lead(start).over(Window.partitionBy(*self._names(self.columns.keys)).orderBy(start))
         overlaps = start.isNull() | (end <= start) | (following <= start)
@@ -244,8 +229,6 @@ class History:
 
     def _to_leave(self, keys: DataFrame) -> DataFrame:
         """Return a row to do nothing with for each key: its versions have been read."""
-        from pyspark.sql import functions as sf
-
         names = (name for name in self.columns.written if name not in self.columns.keys)
         empty = [sf.lit(None).cast(self._type(name)).alias(name) for name in names]
         return keys.select(*self._names(self.columns.keys), *empty, sf.lit(HISTORY_NOTHING).alias(ACTION))
@@ -265,6 +248,4 @@ class History:
 
     @staticmethod
     def _column(name: str) -> Column:
-        from pyspark.sql import functions as sf
-
         return sf.col(spark_name(name))

@@ -27,8 +27,11 @@ from importlib import import_module
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from pyspark.errors import ParseException
+from pyspark.sql import functions as sf
+
 from airflow_delta.contract.files import REPORT_DIRECTORY, sealed, unsealed
-from airflow_delta.contract.options import CONNECTION, SECRET_PROPERTY
+from airflow_delta.contract.options import CONNECTION, REQUEST_PROPERTY, SECRET_PROPERTY
 from airflow_delta.contract.request import SourceArguments, StageReport, StageRequest
 from airflow_delta.contract.spark_paths import escape_glob
 from airflow_delta.exceptions import (
@@ -96,8 +99,6 @@ def read_source(spark: SparkSession, named: Mapping[str, Any], secrets: Mapping[
     :raises DeltaAnalysisException: if Spark cannot parse the SQL.
     """
     if sql := named.get("sql"):
-        from pyspark.errors import ParseException
-
         try:
             return run_query(spark, sql, whose="the source")
         except ParseException as error:
@@ -139,7 +140,6 @@ def _named_source(spark: SparkSession, request: StageRequest) -> DataFrame:
     )
 
 
-REQUEST_PROPERTY = "spark.airflow_delta.request"
 REQUEST_VARIABLE = "AIRFLOW_DELTA_REQUEST"
 REQUEST_ARGUMENT = "--delta-request"
 
@@ -233,8 +233,6 @@ class DeltaStage:
         sys.excepthook = report
 
     def _leave(self, report: StageReport) -> None:
-        from pyspark.sql import functions as sf
-
         line = self.spark.range(1).select(sf.lit(sealed(report)).alias("value")).coalesce(1)
         line.write.mode("overwrite").option("compression", "none").text(f"{self.request.path}/{REPORT_DIRECTORY}")
 

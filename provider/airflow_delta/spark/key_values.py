@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql import functions as sf
+
 from airflow_delta.contract.key_values import KeyValues, is_key_type
 from airflow_delta.contract.operations import ComparedColumns
 from airflow_delta.contract.request import StageRequest
@@ -62,8 +64,6 @@ class KeyBounds:
 
 def measures(column: Column, data_type: str) -> list[Column]:
     """Return the aggregates that :func:`bounds_of` takes: least and greatest value, nulls, bytes of the longest text."""
-    from pyspark.sql import functions as sf
-
     # Instants as numbers: datetimes would go through the driver's time zone.
     value = sf.unix_micros(column) if data_type == "timestamp" else column
     low, high = (bound.cast(_FORMS[data_type]) if data_type in _FORMS else bound for bound in (sf.min(value), sf.max(value)))
@@ -126,8 +126,6 @@ def key_values(rows: DataFrame, bounds: Sequence[KeyBounds], count: int, request
 
 def _values(rows: DataFrame, bounds: Sequence[KeyBounds], count: int, request: StageRequest, path: str) -> list[list[Any] | None]:
     """Return the values of each column, in the order of the rows; ``None`` for a column with text that is not UTF-8."""
-    from pyspark.sql import functions as sf
-
     columns = [sf.col(b.key.source).cast(_FORMS.get(b.data_type, b.data_type)).alias(str(i)) for i, b in enumerate(bounds)]
     collected = rows.select(*columns).collect() if count else []
     check_read_back(count, len(collected), path, request)

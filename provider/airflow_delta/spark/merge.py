@@ -12,6 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from pyspark.sql import functions as sf
+
 from airflow_delta.contract.operations import DELETE, MATCHED, NOT_MATCHED, NOT_MATCHED_BY_SOURCE, UPDATE, MergeArguments
 from airflow_delta.contract.payloads import ScanFile
 from airflow_delta.contract.request import StageReport, StageRequest
@@ -109,8 +111,6 @@ class _Merge:
         :param small: broadcast the needed columns of the source: no row of the table is shuffled.
         :param how: join; default: ``left`` if rows without a match matter, else ``inner`` among rows that may match.
         """
-        from pyspark.sql import functions as sf
-
         if how is None and not self.by_source:
             rows = self.source.possible(rows)
         source = sf.broadcast(self.source.rows) if small else self.source.rows
@@ -118,15 +118,11 @@ class _Merge:
         return joined.select("*", self._decided().alias(CLAUSE))
 
     def _decided(self) -> Column:
-        from pyspark.sql import functions as sf
-
         matched = sf.when(sf.col(SOURCE_ROW).isNotNull(), self.clauses.deciding(MATCHED))
         return matched.otherwise(self.clauses.deciding(NOT_MATCHED_BY_SOURCE)) if self.by_source else matched
 
     def _find_touched(self) -> list[TouchedFile]:
         """Pair the rows, record what the clauses decide, and return the files that change."""
-        from pyspark.sql import functions as sf
-
         work = self.work
         if not self.files or not (self.source.count or self.by_source):
             return []
@@ -162,8 +158,6 @@ class _Merge:
 
     def _words_of(self, pairs: DataFrame) -> DataFrame:
         """Return pairs as words of 64 rows: decided by a clause, updated, matching."""
-        from pyspark.sql import functions as sf
-
         one = sf.lit(1).cast("long")
         bit = sf.call_function("shiftleft", one, sf.col(ROW_COLUMN).bitwiseAND(63).cast("int"))
         clause, paired = sf.col(CLAUSE), sf.col(SOURCE_ROW).isNotNull()
@@ -211,8 +205,6 @@ class _Merge:
 
     def _rewrite(self, touched: Sequence[TouchedFile]) -> str | None:
         """Write changed rows and unchanged rows of their files; return the directory that holds only changed rows."""
-        from pyspark.sql import functions as sf
-
         work, request = self.work, self.work.request
         if request.deletion_vectors:
             work.write_vectors(self._words.select(FILE, NUMBER, WORD).where(sf.col(WORD) != 0))
@@ -252,14 +244,10 @@ class _Merge:
 
     def _inserted(self) -> DataFrame:
         """Return source rows without a match as rows of the table, if a clause inserts them."""
-        from pyspark.sql import functions as sf
-
         rows = self._unmatched().select("*", self.clauses.deciding(NOT_MATCHED).alias(CLAUSE)).where(sf.col(CLAUSE).isNotNull())
         return self.work.aligned(self.clauses.inserted(rows))
 
     def _unmatched(self) -> DataFrame:
-        from pyspark.sql import functions as sf
-
         rows = self.source.rows
         if self._paired is not None:
             paired = self._paired
@@ -278,8 +266,6 @@ class _Merge:
     # -- change data ----------------------------------------------------------------------------------------------------------
 
     def _write_changes(self, touched: Sequence[TouchedFile], updated: str | None, inserted: str | None) -> None:
-        from pyspark.sql import functions as sf
-
         work = self.work
         deleted_word = sf.col(WORD).bitwiseAND(sf.bitwise_not(sf.col(_UPDATED)))
         for items, word, change in (
@@ -298,8 +284,6 @@ class _Merge:
 
     def _marked(self, rows: DataFrame, touched: Sequence[TouchedFile], word: Column, how: str = "left_semi") -> DataFrame:
         """Return the rows whose bit is set in the words of their file, or those whose bit is not (``left_anti``)."""
-        from pyspark.sql import functions as sf
-
         file, number, bits = (f"__airflow_delta_{name}_of_word" for name in ("file", "number", "bits"))
         words = self._words.select(sf.col(FILE).alias(file), sf.col(NUMBER).alias(number), word.alias(bits))
         words = words.where(sf.col(bits) != 0)

@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from pyspark.errors import AnalysisException
+from pyspark.sql import functions as sf
+
 from airflow_delta.contract.mapping import mapped_schema
 from airflow_delta.contract.operations import DELETE, INSERT, UPDATE, MergeArguments, MergeClause
 from airflow_delta.contract.payloads import Json
@@ -50,8 +53,6 @@ def merge_struct(column: Column, given: Type, wanted: Type, old: Column, known: 
     :param old: the table's value; if it and the source's are null, the result is.
     :param known: type of ``old``.
     """
-    from pyspark.sql import functions as sf
-
     columns, news, olds = [], fields_by_name(given), fields_by_name(known)
     for field in wanted["fields"]:
         name, here = field["name"].lower(), f"{path}.{field['name']}"
@@ -109,8 +110,6 @@ class MergeClauses:
 
     def deciding(self, *kinds: str) -> Column:
         """Return the number of the first clause of some kinds whose condition is true for the row."""
-        from pyspark.sql import functions as sf
-
         chain: Column | None = None
         for i in self.of(*kinds):
             text = self.all[i].condition
@@ -142,8 +141,6 @@ class MergeClauses:
 
         :param rows: rows of table and source, with :data:`CLAUSE`.
         """
-        from pyspark.sql import functions as sf
-
         columns = []
         for field in self._work.target["fields"]:
             column = self._old(field)
@@ -158,8 +155,6 @@ class MergeClauses:
 
         :param rows: rows of the source, with :data:`CLAUSE`.
         """
-        from pyspark.sql import functions as sf
-
         inserts = {i: values for i, values in self._values.items() if self.all[i].action == INSERT}
         rules = self._work.request.rules
         defaults = default_values(self._work.target, rules)
@@ -214,8 +209,6 @@ class MergeClauses:
         return mapped_schema({**merge_struct, "fields": fields}, request.rules, request.transaction_id)
 
     def _star(self, clause: MergeClause) -> dict[str, tuple[Column, Type]]:
-        from pyspark.sql import functions as sf
-
         request = self._work.request
         computed = {name.lower() for name in (*request.rules.generated, *(rule.column for rule in request.rules.identities))}
         values, absent = {}, []
@@ -290,22 +283,16 @@ class MergeClauses:
 
     def _old(self, field: Json) -> Column:
         """Return a column's value in the table; null for a new column."""
-        from pyspark.sql import functions as sf
-
         known = self._known.get(field["name"].lower())
         if known is None:
             return sf.lit(None).cast(spark_type(field["type"]))
         return converted(self._table_column(known), known["type"], field["type"], field["name"], self._work.checks)
 
     def _table_column(self, field: Json) -> Column:
-        from pyspark.sql import functions as sf
-
         return sf.col(f"{spark_name(self._alias)}.{spark_name(field['name'])}")
 
     def _generated(self, rows: DataFrame, action: str) -> DataFrame:
         """Return rows with generated columns computed unless the row's clause sets them."""
-        from pyspark.sql import functions as sf
-
         expressions = {name.lower(): text for name, text in self._work.request.rules.generated.items()}
         columns = []
         for field in self._work.target["fields"]:
@@ -319,8 +306,6 @@ class MergeClauses:
         return rows.select(*columns)
 
     def _types(self, rows: DataFrame, columns: Sequence[Column], where: str) -> list[Type]:
-        from pyspark.errors import AnalysisException
-
         try:
             schema = rows.select(*(column.alias(str(i)) for i, column in enumerate(columns))).schema
         except AnalysisException as error:

@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql import functions as sf
+from pyspark.sql.types import StringType, StructField, StructType
+
 from airflow_delta.contract.files import partition_text
 from airflow_delta.contract.key_values import KeyValues, is_stored_plainly
 from airflow_delta.contract.operations import INSERTED, SCRATCH, ComparedColumns
@@ -104,9 +107,6 @@ class MergeSource:
 
     def _written(self, source: DataFrame) -> DataFrame:
         """Write the rows and return them. Columns in the files are numbered, since files do not support all names and types."""
-        from pyspark.sql import functions as sf
-        from pyspark.sql.types import StructType
-
         fields = self.schema["fields"]
         stored = [(i, field) for i, field in enumerate(fields) if field["type"] != "void"]
         numbered = [sf.col(spark_name(field["name"])).alias(f"c{i}", metadata={}) for i, field in stored]
@@ -138,8 +138,6 @@ class MergeSource:
         return None if field is None or not is_stored_plainly(field) else field["type"]
 
     def _measure(self) -> tuple[int, list[KeyBounds]]:
-        from pyspark.sql import functions as sf
-
         keys = [(key, str(self._type(key))) for key in self._keys]
         wanted = [measure for key, data_type in keys for measure in measures(sf.col(key.source), data_type)]
         columns = {key.source: sf.col(key.source) for key in self._keys}
@@ -148,8 +146,6 @@ class MergeSource:
         return int(count), bounds_of(keys, measured)
 
     def _within(self, bounds: KeyBounds) -> Column:
-        from pyspark.sql import functions as sf
-
         column = sf.col(spark_name(bounds.key.column))
         if bounds.low is None:
             inside = sf.lit(False)
@@ -166,9 +162,6 @@ class MergeSource:
         """Return the source's values of a partition column."""
         if len(texts) < 2:
             return texts
-        from pyspark.sql import functions as sf
-        from pyspark.sql.types import StringType, StructField, StructType
-
         known = self._work.spark.createDataFrame([(text,) for text in texts], StructType([StructField("text", StringType())]))
         value = sf.col("text").cast(spark_type(field["type"]))
         named = self.rows.select(sf.col(key.source).alias("named"))

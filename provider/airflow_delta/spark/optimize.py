@@ -19,6 +19,10 @@ from dataclasses import replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
+from pyspark import inheritable_thread_target
+from pyspark.sql import functions as sf
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
 from airflow_delta.contract.operations import OptimizeArguments, RowIds
 from airflow_delta.contract.payloads import Json, ScanFile, ScanPlan
 from airflow_delta.contract.request import StageReport, StageRequest
@@ -47,8 +51,6 @@ def along_z_curve(rows: DataFrame, columns: Sequence[tuple[str, ...]], num_files
     :param columns: paths, the most important one first.
     :param num_rows: number of rows, if known.
     """
-    from pyspark.sql import functions as sf
-
     bits = min(MAX_RANGE_BITS, 63 // len(columns))
     keys = [f"__airflow_delta_key_{number}" for number in range(len(columns))]
     ids = [f"__airflow_delta_range_{number}" for number in range(len(columns))]
@@ -66,8 +68,6 @@ def along_z_curve(rows: DataFrame, columns: Sequence[tuple[str, ...]], num_files
 
 def _comparable(rows: DataFrame, path: tuple[str, ...]) -> Column:
     """Return a column as a long, double or string of the same order."""
-    from pyspark.sql import functions as sf
-
     column = sf.col(".".join(map(spark_name, path)))
     kind = rows.select(column.alias("c")).dtypes[0][1]
     if kind in ("tinyint", "smallint", "int", "bigint"):
@@ -90,8 +90,6 @@ def _comparable(rows: DataFrame, path: tuple[str, ...]) -> Column:
 
 def _boundaries(keys: DataFrame, names: Sequence[str], ranges: int, num_rows: int | None) -> dict[str, list[Any]]:
     """Return, by column, distinct values in order that split it into ranges of about equally many rows."""
-    from pyspark.sql import functions as sf
-
     wanted = ranges * SAMPLES_PER_RANGE
     if num_rows is None:
         num_rows = keys.count()
@@ -104,7 +102,6 @@ def _boundaries(keys: DataFrame, names: Sequence[str], ranges: int, num_rows: in
 
 def _cuts(values: Column, ranges: int) -> Column:
     """Return the values of a sorted list that split it into ranges."""
-    from pyspark.sql import functions as sf
 
     def cut(number: Column) -> Column:
         return sf.get(values, (number * sf.size(values) / ranges).cast("int"))
@@ -115,8 +112,6 @@ def _cuts(values: Column, ranges: int) -> Column:
 
 def _range_of(key: Column, kind: str, boundaries: Sequence[Any], bits: int) -> Column:
     """Return the number of boundaries at or below a value, by binary search; a null is below all."""
-    from pyspark.sql import functions as sf
-
     if not boundaries:
         return sf.lit(0).cast("long")
     finite = [value for value in boundaries if value not in (float("inf"), float("-inf"))]
@@ -132,8 +127,6 @@ def _range_of(key: Column, kind: str, boundaries: Sequence[Any], bits: int) -> C
 
 def _interleaved(ids: Sequence[Column], bits: int) -> Column:
     """Return the numbers with their bits interleaved, the highest bit of the first number highest."""
-    from pyspark.sql import functions as sf
-
     parts = []
     for bit in range(bits):
         for number, column in enumerate(ids):
@@ -149,8 +142,6 @@ def with_job_group(spark: SparkSession, work: Callable[..., Any]) -> Callable[..
 
     :param work: work of the thread. Wrap it for each thread: all calls share one copy of the properties.
     """
-    from pyspark import inheritable_thread_target
-
     wrapped: Callable[..., Any] = inheritable_thread_target(spark)(work)
     return wrapped
 
@@ -244,9 +235,6 @@ def _with_row_ids(
 
     :param first: id of the first row and commit version of the rows, by file.
     """
-    from pyspark.sql import functions as sf
-    from pyspark.sql.types import LongType, StringType, StructField, StructType
-
     schema = json.loads(plan.schema_string)
     schema["fields"] += [_row_id_field(name) for name in ids.columns]
     wider = replace(plan, schema_string=json.dumps(schema))

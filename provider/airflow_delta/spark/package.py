@@ -10,6 +10,7 @@ import zipfile
 from importlib import resources
 
 import airflow_delta
+from airflow_delta.private_directory import private_directory
 from airflow_delta.version import __version__
 
 PARTS = ("__init__.py", "version.py", "exceptions.py", "masking.py", "contract", "spark")
@@ -51,8 +52,6 @@ def build_package(directory: str | None = None) -> str:
     data = package_bytes()
     digest = hashlib.sha256(data).hexdigest()[:12]
     if directory is None:
-        from airflow_delta.private_directory import private_directory
-
         directory = private_directory()  # its content runs on the cluster
     os.makedirs(directory, mode=0o700, exist_ok=True)
     path = os.path.join(directory, f"airflow_delta-{__version__}-{digest}.zip")

@@ -17,6 +17,9 @@ from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING
 
+from pyspark.sql import functions as sf
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
 from airflow_delta.contract.files import partition_text
 from airflow_delta.contract.mapping import PHYSICAL_NAME, field_metadata
 from airflow_delta.contract.payloads import WORD_BITS, Json, ScanFile, ScanPlan
@@ -58,8 +61,6 @@ class Layout:
         return [self._logical(field) for field in self._in_files]
 
     def _logical(self, field: Json) -> Column:
-        from pyspark.sql import functions as sf
-
         column = sf.col(spark_name(self._name(field)))
         if self._renames(field["type"]):
             column = column.cast(spark_type(_clean(field["type"])))  # by position, at every depth
@@ -138,8 +139,6 @@ def read_scan_plan(spark: SparkSession, plan: ScanPlan) -> DataFrame:
 
     Partition values come from the plan, never from directory names; columns missing in a file are null.
     """
-    from pyspark.sql import functions as sf
-
     df = read_plan_files(spark, plan, plan.files)
     return df if plan.predicate is None else df.where(sf.expr(plan.predicate))
 
@@ -159,8 +158,6 @@ def read_plan_files(
     :param row_column: add :data:`ROW_COLUMN`.
     :param marked_rows: of files with a deletion vector, return the marked rows instead of the others.
     """
-    from pyspark.sql.types import LongType, StringType, StructField, StructType
-
     layout = Layout(plan)
     if not files:
         empty = StructType.fromJson({"type": "struct", "fields": layout.fields})
@@ -201,8 +198,6 @@ def _read(spark: SparkSession, plan: ScanPlan, layout: Layout, files: Sequence[S
     :param out: the columns: the table's, :data:`FILE_COLUMN`, the number of the vector, the position of the row in the file. Only
         those needed: Spark reads metadata columns even if they are unused.
     """
-    from pyspark.sql import functions as sf
-
     groups: dict[tuple[str | int | None, ...], list[ScanFile]] = defaultdict(list)
     for file in files:
         groups[_constants(layout, file)].append(file)
@@ -228,8 +223,6 @@ def _constants(layout: Layout, file: ScanFile) -> tuple[str | int | None, ...]:
 def _read_parquet(
     spark: SparkSession, plan: ScanPlan, layout: Layout, files: Sequence[ScanFile], out: Sequence[str]
 ) -> DataFrame:
-    from pyspark.sql.types import StructType
-
     if layout.by_id:
         # Not an option of the reader, and looked up when the rows are read. Schemas without ids are read as before.
         spark.conf.set("spark.sql.parquet.fieldId.read.enabled", "true")
@@ -253,8 +246,6 @@ def _read_parquet(
 
 def _typed(text: Column, field: Json) -> Column:
     if (length := char_length(field)) is not None:  # as Spark reads a char(n) from files
-        from pyspark.sql import functions as sf
-
         return sf.when(sf.char_length(text) < length, sf.rpad(text, length, " ")).otherwise(text)
     return text if field["type"] == "string" else text.cast(spark_type(field["type"]))
 
@@ -262,9 +253,6 @@ def _typed(text: Column, field: Json) -> Column:
 def _join_by_path(
     spark: SparkSession, plan: ScanPlan, layout: Layout, files: Sequence[ScanFile], out: Sequence[str]
 ) -> DataFrame:
-    from pyspark.sql import functions as sf
-    from pyspark.sql.types import LongType, StringType, StructField, StructType
-
     key, known = "__airflow_delta_key", "__airflow_delta_known"
     columns = [f"__airflow_delta_partition_{i}" for i in range(len(layout.partition_columns))]
     rows = [(normal_form(data_file_uri(plan.table, f.path)), *_constants(layout, f)) for f in files]
@@ -294,8 +282,6 @@ def _join_by_path(
 
 def _live_rows(spark: SparkSession, plan: ScanPlan, files: Sequence[ScanFile], rows: DataFrame, *, how: str) -> DataFrame:
     """Return the rows whose bit is not set (``left_anti``) or is set (``left_semi``) in the words of their file's vector."""
-    from pyspark.sql import functions as sf
-
     key, word = "__airflow_delta_word_key", "__airflow_delta_word"
     words = _words(spark, plan, files).toDF(key, word)
     many = sum(f.deletion_vector.num_words for f in files if f.deletion_vector is not None) > MAX_BROADCAST_WORDS
@@ -305,8 +291,6 @@ def _live_rows(spark: SparkSession, plan: ScanPlan, files: Sequence[ScanFile], r
 
 
 def _words(spark: SparkSession, plan: ScanPlan, files: Sequence[ScanFile]) -> DataFrame:
-    from pyspark.sql.types import LongType, StructField, StructType
-
     schema = StructType([StructField("key", LongType(), False), StructField("word", LongType(), False)])
     if plan.deleted_rows is not None:
         return spark.read.schema(schema).parquet(escape_glob(f"{plan.table.rstrip('/')}/{plan.deleted_rows}"))

@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from pyspark.sql import functions as sf
+
 from airflow_delta.contract.mapping import zone_of_directories
 from airflow_delta.contract.payloads import Json, ScanFile, ScanPlan
 from airflow_delta.contract.request import StageReport, StageRequest
@@ -47,8 +49,6 @@ def words_of(rows: DataFrame) -> DataFrame:
 
     :param rows: rows with :data:`FILE_COLUMN` and :data:`ROW_COLUMN`; duplicates are allowed.
     """
-    from pyspark.sql import functions as sf
-
     bit = sf.call_function("shiftleft", sf.lit(1).cast("long"), sf.col(ROW_COLUMN).bitwiseAND(63).cast("int"))
     keys = [sf.col(FILE_COLUMN).alias(FILE), sf.shiftright(sf.col(ROW_COLUMN), 6).alias(NUMBER)]
     return rows.groupBy(*keys).agg(sf.bit_or(bit).alias(WORD))
@@ -78,14 +78,10 @@ class RewriteAttempt:
     @cached_property
     def condition(self) -> Column:
         """Condition of the operation; null selects nothing."""
-        from pyspark.sql import functions as sf
-
         return sf.coalesce(spark_value(self.request.predicate or "true"), sf.lit(False))
 
     def touched(self) -> list[ScanFile]:
         """Return the files with rows that the condition selects, and record their number."""
-        from pyspark.sql import functions as sf
-
         if self.request.predicate is None:
             known_rows = {file.path: file.num_records for file in self.plan.files}
             if all(count is not None for count in known_rows.values()):
@@ -98,8 +94,6 @@ class RewriteAttempt:
 
     def marked(self) -> list[ScanFile]:
         """Write the positions of the rows that the condition selects, record their number, and return their files."""
-        from pyspark.sql import functions as sf
-
         name = self.write_vectors(words_of(self.selected(self.plan.files, file_column=True, row_column=True)))
         path = f"{self.request.path}/{name}"
         words = self.spark.read.parquet(escape_glob(path))

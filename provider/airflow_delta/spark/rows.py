@@ -13,6 +13,9 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
+from pyspark.sql import functions as sf
+from pyspark.sql.types import StructType
+
 from airflow_delta.contract import schema as schemas
 from airflow_delta.contract.payloads import Json
 from airflow_delta.contract.queries import with_escaped_quotes
@@ -40,8 +43,6 @@ class RowChecks:
 
         :param values: the row's values as text, for the message.
         """
-        from pyspark.sql import functions as sf
-
         tail = refused_rows(self.table, self.version)
         if values is None:
             self._errors[re.escape(message + tail)] = error
@@ -60,8 +61,6 @@ class RowChecks:
 
 def spark_value(text: str) -> Column:
     """Return a column of an expression that a user or the table has written: with the value that it has here, in any Spark."""
-    from pyspark.sql import functions as sf
-
     return sf.expr(with_escaped_quotes(text))
 
 
@@ -84,8 +83,6 @@ def align(
     :param defaults: values for missing columns, by name in lower case.
     :param without: columns to leave out, in lower case.
     """
-    from pyspark.sql import functions as sf
-
     given = df.schema.jsonValue()
     if _is_aligned(given, target):
         return df  # no projection for Spark to analyse and plan
@@ -119,8 +116,6 @@ def _is_aligned(given: Json, target: Json) -> bool:
 
 def spark_type(data_type: schemas.Type) -> DataType:
     """Return PySpark's form of a type in JSON form."""
-    from pyspark.sql.types import StructType
-
     struct = StructType.fromJson(
         {"type": "struct", "fields": [{"name": "x", "type": data_type, "nullable": True, "metadata": {}}]}
     )
@@ -131,8 +126,6 @@ def not_null(column: Column, field: Json, path: str, checks: RowChecks) -> Colum
     """Return the column; if the field is NOT NULL, nulls raise."""
     if field.get("nullable", True):
         return column
-    from pyspark.sql import functions as sf
-
     violated = checks.violated(*broken_rule("not_null", path))
     # Even if the source says it is not nullable: sources do not always keep that promise.
     return sf.when(column.isNull(), violated).otherwise(column)
@@ -147,8 +140,6 @@ def converted(column: Column, given: schemas.Type, target: schemas.Type, path: s
         return column
     if isinstance(given, str) or isinstance(target, str):
         return _cast(column, given, target, path, checks)
-    from pyspark.sql import functions as sf
-
     match target["type"]:
         case "struct":
             return sf.when(column.isNotNull(), sf.struct(*_struct_fields(column, given, target, path, checks)))
@@ -167,8 +158,6 @@ def _each(given: schemas.Type, target: schemas.Type, path: str, checks: RowCheck
 
 
 def _struct_fields(column: Column, given: Json, target: Json, path: str, checks: RowChecks) -> list[Column]:
-    from pyspark.sql import functions as sf
-
     columns, there = [], schemas.fields_by_name(given)
     for field in target["fields"]:
         source = there.get(field["name"].lower())
@@ -184,8 +173,6 @@ def _struct_fields(column: Column, given: Json, target: Json, path: str, checks:
 
 
 def _cast(column: Column, given: schemas.Type, target: schemas.Type, path: str, checks: RowChecks) -> Column:
-    from pyspark.sql import functions as sf
-
     how = schemas.store_assignment(given, target) if isinstance(given, str) and isinstance(target, str) else schemas.WIDEN
     wanted = spark_type(target)
     if how == schemas.WIDEN:
@@ -233,8 +220,6 @@ def with_identities(df: DataFrame, identities: Collection[IdentityRule], checks:
     """Return the rows with values of identity columns: unique, and whole steps from the first."""
     if not identities:
         return df
-    from pyspark.sql import functions as sf
-
     # In its own column: the function counts its own calls.
     numbered = df.select("*", sf.monotonically_increasing_id().alias(_UNIQUE))
     return numbered.select("*", *(_counted(identity, checks).alias(identity.column) for identity in identities)).drop(_UNIQUE)
@@ -245,8 +230,6 @@ def with_generated(df: DataFrame, target: Json, rules: TableRules, absent: Colle
 
     :param absent: columns that the data lack, in lower case.
     """
-    from pyspark.sql import functions as sf
-
     if not absent:
         return df
     expressions = {name.lower(): text for name, text in rules.generated.items()}
@@ -265,8 +248,6 @@ def _counted(identity: IdentityRule, checks: RowChecks) -> Column:
 
     Values are dense up to the size of a block for each task, with gaps after that and between tasks.
     """
-    from pyspark.sql import functions as sf
-
     unique = sf.col(_UNIQUE)
     row = unique.bitwiseAND(sf.lit((1 << _ROW) - 1))
     task = sf.shiftright(unique, _ROW)
@@ -295,8 +276,6 @@ def checked(df: DataFrame, request: StageRequest, target: Json, computed: Collec
     :param df: all columns of ``target`` in order.
     :param computed: columns computed by this write, in lower case.
     """
-    from pyspark.sql import functions as sf
-
     violations = [
         *_outside_predicate(request, target, checks),
         *_constraints(request, target, checks),
@@ -324,8 +303,6 @@ def checked(df: DataFrame, request: StageRequest, target: Json, computed: Collec
 
 def _empty_as_null(df: DataFrame, request: StageRequest, target: Json) -> DataFrame:
     """Return the rows with the partition values that the log will have: an empty string is null (Delta's ``Empty2Null``)."""
-    from pyspark.sql import functions as sf
-
     names = [field["name"] for field in partition_fields(target, request) if field["type"] in ("string", "binary")]
     if not names:  # Spark Connect takes no empty set of columns
         return df
@@ -355,8 +332,6 @@ def _constraints(request: StageRequest, target: Json, checks: RowChecks) -> list
 def _wrong_generated(
     request: StageRequest, target: Json, computed: Collection[str], checks: RowChecks
 ) -> list[tuple[Column, Column]]:
-    from pyspark.sql import functions as sf
-
     found, there = [], fields_by_name(target)
     for name, expression in request.rules.generated.items():
         if name.lower() in computed or name.lower() not in there:
@@ -370,8 +345,6 @@ def _too_long(target: Json, checks: RowChecks) -> list[tuple[Column, Column]]:
     found = []
     for field in target["fields"]:
         for path, wrong, limit in length_problems(field):
-            from pyspark.sql import functions as sf
-
             violated = checks.violated(*broken_rule("length", path, limit))
             found.append((sf.coalesce(sf.expr(wrong), sf.lit(False)), violated))
     return found
@@ -379,15 +352,11 @@ def _too_long(target: Json, checks: RowChecks) -> list[tuple[Column, Column]]:
 
 def _is_not_true(expression: Column) -> Column:
     """Return whether a row violates a rule; a null does, as in Delta."""
-    from pyspark.sql import functions as sf
-
     return ~sf.coalesce(expression, sf.lit(False))
 
 
 def _values(expression: str, target: Json) -> Column:
     """Return the values of the columns of an expression, as JSON."""
-    from pyspark.sql import functions as sf
-
     words = {word.lower() for word in re.findall(r"`[^`]+`|\w+", expression)}
     named = [f["name"] for f in target["fields"] if f["name"].lower() in words or spark_name(f["name"]).lower() in words]
     columns = [sf.col(spark_name(name)) for name in named or [f["name"] for f in target["fields"]]]

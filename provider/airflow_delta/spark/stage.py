@@ -12,6 +12,9 @@ import uuid
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from pyspark.sql import functions as sf
+from pyspark.sql.types import StructType
+
 from airflow_delta.contract.drift import check_contract
 from airflow_delta.contract.key_values import KeyValues, same_exact_type
 from airflow_delta.contract.mapping import zone_of_directories, zoneless_values
@@ -101,8 +104,6 @@ class ReplacedRows:
 
         :param compared: columns of the table, and of the new rows as ``source``.
         """
-        from pyspark.sql import functions as sf
-
         before = parse_struct(self._plan.schema_string)
         found = []
         for key in compared:
@@ -122,8 +123,6 @@ class ReplacedRows:
         return written_rows(self._spark, self._request, self._target, self._directory, num_rows=self._num_rows)
 
     def _select(self, rows: DataFrame, *, wanted: bool) -> DataFrame:
-        from pyspark.sql import functions as sf
-
         if self._on is None:
             selects = sf.coalesce(spark_value(self._plan.predicate or "true"), sf.lit(False))
             return rows.where(selects if wanted else ~selects)
@@ -137,8 +136,6 @@ def written_rows(spark: SparkSession, request: StageRequest, target: Json, direc
 
     :param num_rows: how many rows were written there.
     """
-    from pyspark.sql.types import StructType
-
     layout = Layout(
         ScanPlan(
             transaction_id=request.transaction_id,
@@ -165,8 +162,6 @@ def _partition_value(field: Json, name: str, *, zoned: bool) -> Column:
 
     :param zoned: the names have their zone.
     """
-    from pyspark.sql import functions as sf
-
     text = sf.col(spark_name(name))
     if field["type"] == "timestamp" and not zoned:
         epoch = "TIMESTAMP_NTZ'1970-01-01 00:00:00'"

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql import functions as sf
+
 from airflow_delta.contract.operations import Assignment, UpdateArguments
 from airflow_delta.contract.payloads import ScanFile
 from airflow_delta.contract.request import StageReport, StageRequest
@@ -64,8 +66,6 @@ def updated(work: RewriteAttempt, rows: DataFrame, values: Sequence[Assignment],
     :param where: change only rows for which it is true.
     :raises SchemaMismatchException: if a value is of a type that its column cannot hold.
     """
-    from pyspark.sql import functions as sf
-
     assigned = _tree(values)
     given = rows.select(*(spark_value(v.expression).alias(str(i)) for i, v in enumerate(values))).schema.jsonValue()["fields"]
     types = {v.expression: field["type"] for v, field in zip(values, given, strict=True)}
@@ -123,8 +123,6 @@ def _stored(work: RewriteAttempt, expression: str, given: Type, target: Type, pa
 
 def _struct(column: Column, data_type: Type, changes: Mapping[str, Any], path: str, stored: Any) -> Column:
     """Return a struct with some fields changed. A null becomes a struct with the other fields null, as in Delta."""
-    from pyspark.sql import functions as sf
-
     if isinstance(data_type, str):
         return column  # the plan has checked the path
     fields = []

@@ -20,6 +20,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from pyspark.errors import AnalysisException
+from pyspark.sql import Observation
+from pyspark.sql import functions as sf
+from pyspark.sql.types import StructType
+
 from airflow_delta.contract.mapping import field_metadata, physical_field_name, physical_type, zoneless_values
 from airflow_delta.contract.payloads import Json
 from airflow_delta.contract.request import NUM_BYTES, NUM_FILES, NUM_ROWS, StageRequest
@@ -31,7 +36,6 @@ from airflow_delta.spark.rows import RowChecks, spark_name, spark_type
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
 
 WRITE_SETTINGS = {
@@ -71,9 +75,6 @@ def save(df: DataFrame, path: str, *, partitions: Sequence[str] = (), options: M
 
     :raises StagedFileException: if Spark does not report the number.
     """
-    from pyspark.sql import Observation
-    from pyspark.sql import functions as sf
-
     observation = Observation()
     df = df.observe(observation, sf.count(sf.lit(1)).alias(_ROWS))
     writer = df.write.format("parquet").mode("error").options(**(options or {}))
@@ -134,8 +135,6 @@ def written_files(
 
 
 def _listing(spark: SparkSession, request: StageRequest, names: Mapping[str, int]) -> list[tuple[str, int]]:
-    from pyspark.errors import AnalysisException
-
     run = next(iter(names)).split("-")[0]
     reader = spark.read.format("binaryFile").options(
         recursiveFileLookup="true", ignoreMissingFiles="false", ignoreCorruptFiles="false"
@@ -172,8 +171,6 @@ def write_files(
     :param change_type: write change data: the kind of change of all rows.
     :param new_rows: the rows are new; rows of the table stay in their partition, as the log spells it.
     """
-    from pyspark.sql import functions as sf
-
     partitions = partition_fields(target, request)
     names = {field["name"] for field in partitions}
     if partitions or request.rules.column_mapping != "none":
@@ -207,9 +204,6 @@ def write_inserts(
     :param num_rows: how many rows were written there.
     :raises StagedFileException: if they are not all there.
     """
-    from pyspark.sql import functions as sf
-    from pyspark.sql.types import StructType
-
     partitions = physical_names(target, request)
     fields: list[Json] = []
     for field in target["fields"]:
@@ -254,8 +248,6 @@ def _as_in_log(spark: SparkSession, name: str, texts: set[str]) -> Column:
     :param texts: partition values without a zone. If several are the same instant in this session, their rows move to the
         partition in UTC, as in Delta.
     """
-    from pyspark.sql import functions as sf
-
     in_utc = sf.concat(sf.expr(_in_utc(name)).cast("string"), sf.lit("Z"))
     if not texts:
         return in_utc
@@ -274,8 +266,6 @@ def _in_utc(name: str) -> str:
 
 def _stored(field: Json, request: StageRequest, checks: RowChecks, *, in_path: bool) -> Column:
     """Return a column as in files or, for a partition column, in directory names."""
-    from pyspark.sql import functions as sf
-
     column = sf.col(spark_name(field["name"]))
     if in_path and field["type"] == "timestamp":
         column = sf.expr(_in_utc(field["name"]))  # whatever the session's time zone
@@ -301,8 +291,6 @@ def rebalanced(df: DataFrame, size: int | None, partitions: Sequence[str]) -> Da
     """
     if size is None:
         return df
-    from pyspark.sql import functions as sf
-
     return df.hint("rebalance", *[sf.col(spark_name(name)) for name in partitions])
 
 

@@ -15,6 +15,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from airflow_delta import engine
 from airflow_delta.contract.files import new_attempt
 from airflow_delta.contract.options import check_writer_options
 from airflow_delta.contract.payloads import CommitResult, Json, StagedWrite, TransactionHandle
@@ -171,20 +172,16 @@ class DeltaBatchSink:
 
     def commit(self, df: DataFrame, batch_id: int) -> CommitResult:
         """Commit a micro-batch, unless the log holds it, and return its commit. Raises like a call of the sink."""
-        from airflow_delta.log import DeltaLog  # which hooks may start transactions with
-        from airflow_delta.table.run import run_transaction
-        from airflow_delta.transaction import CommitPolicy
-
         query_id = self.query_id or _query_id(df, self.table)
         _check_types(df, self.table)
-        log = DeltaLog.for_table(self.table, self._storage_options or None, connection=self._connection)
+        log = engine.DeltaLog.for_table(self.table, self._storage_options or None, connection=self._connection)
         try:
-            result = run_transaction(
+            result = engine.run_transaction(
                 log,
                 lambda handle: [self._stage(log, handle, df, query_id, batch_id)],
                 attempt=new_attempt(),
                 max_restarts=self._max_restarts,
-                policy=CommitPolicy(conflict_detection=self._conflict_detection),
+                policy=engine.CommitPolicy(conflict_detection=self._conflict_detection),
                 tags=self._tags,
                 user_metadata=self._user_metadata,
                 app_id=query_id,
@@ -210,15 +207,11 @@ class DeltaBatchSink:
         return result
 
     def _stage(self, log: DeltaLog, handle: TransactionHandle, df: DataFrame, query_id: str, batch_id: int) -> StagedWrite:
-        from airflow_delta.spark.stage import stage_dataframe
-        from airflow_delta.table.stage.stage_view import open_stage
-        from airflow_delta.table.stage.write.collect import collect_stage
-        from airflow_delta.table.stage.write.plan import plan_stage
-        from airflow_delta.transaction import Operation
-
-        stage = open_stage(log, handle, task_id=f"batch-{batch_id}", attempt=new_attempt(), spark_table_uri=self._spark_table_uri)
-        request = plan_stage(stage, **self._write)
-        staged = collect_stage(stage, request, stage_dataframe(df.sparkSession, df, request))
+        stage = engine.open_stage(
+            log, handle, task_id=f"batch-{batch_id}", attempt=new_attempt(), spark_table_uri=self._spark_table_uri
+        )
+        request = engine.plan_stage(stage, **self._write)
+        staged = engine.collect_stage(stage, request, engine.stage_dataframe(df.sparkSession, df, request))
         replaced = self.mode == "complete" and handle.read_version >= 0
         metrics = {
             "numAddedFiles": staged.num_files,
@@ -227,7 +220,7 @@ class DeltaBatchSink:
         }
         if staged.num_records is not None:
             metrics["numOutputRows"] = staged.num_records
-        operation = Operation.streaming_update(OUTPUT_MODES[self.mode], query_id, batch_id)
+        operation = engine.Operation.streaming_update(OUTPUT_MODES[self.mode], query_id, batch_id)
         reads = dataclasses.replace(staged.reads, whole_table=True, selected=False) if self._reads_table else staged.reads
         return dataclasses.replace(
             staged, operation=operation.name, parameters=dict(operation.parameters), metrics=metrics, reads=reads

@@ -25,10 +25,12 @@ from airflow_delta.table.start.begin import begin
 from airflow_delta.table.state.commit_result import result_of_nothing, result_of_transaction
 from airflow_delta.table.state.find_commit import own_after_conflict
 from airflow_delta.table.state.read_snapshot import snapshot_of_transaction
+from airflow_delta.transaction import OptimisticTransaction
+from airflow_delta.transaction.commit.hooks import run_hooks
 
 if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog
-    from airflow_delta.transaction import CommitPolicy, Operation, OptimisticTransaction, PostCommitHook
+    from airflow_delta.transaction import CommitPolicy, Operation, PostCommitHook
 
 
 logger = logging.getLogger(__name__)
@@ -132,8 +134,6 @@ def run_large(
     :param start: parameters of :func:`airflow_delta.table.start.begin.begin`: the identity, the rerun policy, ...
     :raises DeltaConcurrentModificationException: if another commit conflicts, and no restart is left.
     """
-    from airflow_delta.transaction import OptimisticTransaction
-
     restarts = 0
     while True:
         handle = begin(log, takes_back=False, **start)
@@ -197,8 +197,6 @@ def commit_operation(
     commit = txn.commit_large if large else txn.commit
     version = commit(everything, operation, tags=all_tags, user_metadata=user_metadata)
     if large and hooks:
-        from airflow_delta.transaction.commit.hooks import run_hooks
-
         run_hooks(hooks, txn, version, everything)
     adds = [action for action in actions if isinstance(action, AddFile)]
     num_removed_files = sum(isinstance(action, RemoveFile) for action in actions)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 from airflow.sdk import BaseOperator, RetryPolicy
 
 from airflow_delta.contract.choices import Choices, Given, check_choices, check_literals
+from airflow_delta.dag_checks import check_tasks
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.tasks.keys import render_key_fields
 from airflow_delta.tasks.lineage import TaskLineage, lineage_on_complete, lineage_on_start
@@ -123,8 +124,6 @@ class DeltaOperator(BaseOperator):
     def resolve_template_files(self) -> None:
         """Check this task, and those of its Dag that cannot do so: Airflow calls this when it has read the whole Dag file."""
         super().resolve_template_files()
-        from airflow_delta.dag_checks import check_tasks
-
         dag = self.get_dag()
         tasks = [self] if dag is None else dag.tasks
         first = next(task for task in tasks if isinstance(task, DeltaOperator))

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import Asset, AssetAlias
 
-from airflow_delta import exceptions
+from airflow_delta import engine, exceptions
 from airflow_delta.assets.delta import delta_asset, event_extra
 from airflow_delta.contract.choices import CHECKPOINT, Choices
 from airflow_delta.contract.payloads import read_version_name
@@ -224,10 +224,8 @@ class CommitPart(Part):
 
         :raises DeltaIllegalArgumentException: if a limit is not valid, or ``conflict_detection`` is not a level.
         """
-        from airflow_delta.transaction import CommitPolicy
-
         limits: dict[str, Any] = {"max_attempts": self.max_commit_attempts, "total_timeout": self.commit_timeout}
-        return CommitPolicy(
+        return engine.CommitPolicy(
             cancelled=lambda: self.task.is_cancelled,
             checkpoint=self.checkpoint,  # type: ignore[arg-type]
             fail_on_hook_error=self.fail_on_hook_error,

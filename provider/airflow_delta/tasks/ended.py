@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
+from airflow_delta import engine
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.tasks.handle_check import argument_of, scope_of, start_tasks
 from airflow_delta.tasks.identity import whole_number
@@ -22,10 +23,8 @@ def find_end(task: Any, context: Context, log: DeltaLog, handle: TransactionHand
 
     :raises TransactionAbortedException: if it was aborted and Airflow does not restart it (``on_clear`` of the commit).
     """
-    from airflow_delta.table.state.evidence import ended
-
     runs_again = int(context["ti"].try_number) > 1
-    found = ended(log, handle, runs_again=runs_again)
+    found = engine.ended(log, handle, runs_again=runs_again)
     if found is None:
         if runs_again:
             with contextlib.suppress(Exception):  # mistakes in on_clear are the commit's to tell, not a live stage's
@@ -42,27 +41,21 @@ def check_not_aborted(task: Any, context: Context, log: DeltaLog, handle: Transa
 
     :raises TransactionAbortedException: if it was aborted and Airflow does not restart it (``on_clear`` of the commit).
     """
-    from airflow_delta.table.state.evidence import is_marked_aborted
-
-    if is_marked_aborted(log, handle.transaction_id):
+    if engine.is_marked_aborted(log, handle.transaction_id):
         raise _aborted(task, context, handle)
 
 
 def is_aborted(log: DeltaLog, handle: TransactionHandle) -> bool:
     """Return whether a transaction was aborted, and the log holds no commit of it."""
-    from airflow_delta.table.state.evidence import ended
-
-    found = ended(log, handle, runs_again=True)
+    found = engine.ended(log, handle, runs_again=True)
     return found is not None and found.committed is None
 
 
 def _aborted(task: Any, context: Context, handle: TransactionHandle) -> Exception:
     """Return the error of a task of an aborted transaction, after asking for a restart if the Dag file wants that."""
-    from airflow_delta.table.state.markers import aborted_error
-
     if (restart := _restart_of(task, context)) is not None:
         restart.of_aborted(handle)
-    return aborted_error(handle)
+    return engine.aborted_error(handle)
 
 
 def _restart_of(task: Any, context: Context) -> Restart | None:

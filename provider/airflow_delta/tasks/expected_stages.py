@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import XComArg
 
 from airflow_delta.airflow_internals.tasks import skip_key
-from airflow_delta.contract.payloads import read_version_name
+from airflow_delta.contract.payloads import StagedWrite, read_version_name
 from airflow_delta.exceptions import HandleMismatchException, StagingException, TransactionAbortedException
 from airflow_delta.tasks.handle_check import argument_of, check_mark
 from airflow_delta.tasks.identity import flatten_reports
@@ -27,7 +27,7 @@ from airflow_delta.tasks.identity import flatten_reports
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator, Context
 
-    from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
+    from airflow_delta.contract.payloads import TransactionHandle
 
 
 logger = logging.getLogger(__name__)
@@ -45,8 +45,6 @@ def valid_reports(context: Context, handle: TransactionHandle, reports: Iterable
     :raises HandleMismatchException: if a stage worked on the table with another version or definition, or its report changes the
         table as its task in the Dag file does not ask for.
     """
-    from airflow_delta.contract.payloads import StagedWrite
-
     writes = [StagedWrite.from_dict(report) for report in reports if report is not None]
     states = _states(context, {write.task_id for write in writes})
     known = {task_id for task_id, _ in states}

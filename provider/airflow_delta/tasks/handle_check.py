@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import XComArg
 
+from airflow_delta import engine
 from airflow_delta.airflow_internals.tasks import params_of_run
-from airflow_delta.contract.files import is_owned_by, owned_transaction_id, transaction_directory
-from airflow_delta.contract.payloads import read_version_name
+from airflow_delta.contract.files import is_owned_by, owned_transaction_id, stage_key, transaction_directory
+from airflow_delta.contract.payloads import Payload, read_version_name
 from airflow_delta.exceptions import HandleMismatchException
 from airflow_delta.hooks.delta import DeltaHook
-from airflow_delta.table.state.find_commit import UNDONE_SUFFIX
 from airflow_delta.task_loops import check_no_loop
 from airflow_delta.tasks.identity import column_names, default_key_prefix, parse_handle, schema_text
 
@@ -101,7 +101,7 @@ def _is_not_first(log: DeltaLog, handle: TransactionHandle) -> bool:
     """Return whether a handle says that its key was committed before, though its policy allows one commit that stands."""
     if handle.monotonic or not handle.txn_version or handle.committed is not None or handle.rerun_policy not in ("skip", "fail"):
         return False
-    undone = log.update().set_transaction(f"{handle.app_id}{UNDONE_SUFFIX}", expired=True)
+    undone = log.update().set_transaction(f"{handle.app_id}{engine.UNDONE_SUFFIX}", expired=True)
     return undone is None or undone.version < handle.txn_version - 1  # those before it were taken back
 
 
@@ -213,8 +213,6 @@ def _is_literal(given: Any) -> bool:
     """Return whether a handle, or a result, is a literal in the Dag file, without templates."""
     if isinstance(given, _Each):
         return False
-    from airflow_delta.contract.payloads import Payload
-
     value = given.to_dict() if isinstance(given, Payload) else given
     return isinstance(value, Mapping) and not any(mark in text for text in _texts(value) for mark in ("{{", "{%"))
 
@@ -343,9 +341,7 @@ class _Declared:
             yield f"{name!r} did not make this id in the run {ti.run_id}"
         if handle.rerun_policy not in self.identity["rerun_policy"]:
             yield f"the rerun_policy of {name!r} is {self.identity['rerun_policy'][0]}, not {handle.rerun_policy}"
-        from airflow_delta.table.start.begin import default_isolation_level
-
-        by_property = default_isolation_level(handle.configuration)  # which are checked, too
+        by_property = engine.default_isolation_level(handle.configuration)  # which are checked, too
         levels = [str(level or by_property) for level in self.identity["isolation_level"]]
         if handle.isolation_level not in levels:
             yield f"the isolation level is {' or '.join(levels[:3])}, not {handle.isolation_level}"
@@ -366,8 +362,6 @@ class _Declared:
 
     def _other_table(self, handle: TransactionHandle) -> Iterator[str]:
         """Yield how the table that the handle would create differs from the one that the start task would."""
-        from airflow_delta.table.start.begin import of_new_table
-
         name = self.start.task_id
         if not any(self.definition["create"]):
             yield f"{name!r} does not create a table (create=False), and the handle says that there is none"
@@ -375,7 +369,7 @@ class _Declared:
         nothing = replace(handle, table_id=None)
         wanted: TransactionHandle | None = None
         for columns, schema, properties in itertools.product(*(self.definition[key] for key in _NEW_TABLE)):
-            wanted = of_new_table(nothing, column_names(columns), schema_text(schema), properties)
+            wanted = engine.of_new_table(nothing, column_names(columns), schema_text(schema), properties)
             if all(_without_names(getattr(wanted, key)) == _without_names(getattr(handle, key)) for key in _RULES):
                 return
         for key in _RULES:
@@ -426,8 +420,6 @@ def staging_path(transaction: Any, ti: RuntimeTaskInstanceProtocol) -> str:
     :raises HandleMismatchException: if no start task before this task began the transaction.
     :raises DeltaIllegalArgumentException: inside a task loop, whose iterations would share the directory.
     """
-    from airflow_delta.contract.files import stage_key
-
     handle = parse_handle(transaction, task_id=ti.task_id)
     if (context := getattr(ti, "get_template_context", None)) is not None:
         job = SimpleNamespace(transaction=handle, task_id=ti.task_id, delta_conn_id=None, changes_table=False)

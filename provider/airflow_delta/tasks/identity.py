@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from airflow_delta import engine
 from airflow_delta.contract.files import new_attempt
+from airflow_delta.contract.payloads import TransactionHandle
 from airflow_delta.exceptions import DeltaIllegalArgumentException, StagingException
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_delta.contract.payloads import TransactionHandle
     from airflow_delta.table.state.find_commit import TryChain
 
 
@@ -81,8 +82,6 @@ def stage_identity(context: Context) -> dict[str, Any]:
 
 def try_chain(context: Context) -> TryChain:
     """Return the running try with the tries that it is a retry of."""
-    from airflow_delta.table.state.find_commit import TryChain
-
     ti = context["ti"]
     tags = commit_tags(context)
     max_tries = int(tags.get("airflow.maxTries", -1))
@@ -93,7 +92,7 @@ def try_chain(context: Context) -> TryChain:
     first = int(ti.try_number) <= 1
     began: Any = getattr(ti if first else context.get("dag_run"), "start_date", None)
     since = None if began is None else int(began.timestamp() * 1000) - (0 if first else _CLOCKS_DIFFER_BY)
-    return TryChain(tags, max(first_try, 1), since)
+    return engine.TryChain(tags, max(first_try, 1), since)
 
 
 def _map_index(ti: Any) -> int:
@@ -105,8 +104,6 @@ def parse_handle(value: Any, *, task_id: str) -> TransactionHandle:
 
     :raises StagingException: if there is none, or the value is not a handle.
     """
-    from airflow_delta.contract.payloads import TransactionHandle
-
     if isinstance(value, TransactionHandle):
         return value
     if value is None:

@@ -15,6 +15,9 @@ from collections.abc import Callable, Iterable, Sized
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from jinja2 import TemplateSyntaxError, Undefined, UndefinedError, nodes
+
+from airflow_delta import engine
 from airflow_delta.airflow_internals.tasks import arguments_given_to
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.links.delta import WARNING_KEY, masked_by_airflow
@@ -24,7 +27,6 @@ from airflow_delta.tasks.identity import commit_tags, default_key_prefix, possib
 if TYPE_CHECKING:
     import jinja2
     from airflow.sdk import Context
-    from jinja2 import nodes
 
     from airflow_delta.table.state.key_users import KeyUser
 
@@ -90,8 +92,6 @@ def render_key_fields(
 
 def _is_given(task: Any, name: str, context: Context) -> bool:
     """Return whether the Dag file gives a parameter to a mapped task, whatever its value is for this instance."""
-    from airflow_delta.tasks.handle_check import argument_of
-
     definition: Any = getattr(context.get("dag"), "task_dict", {}).get(task.task_id)
     if not getattr(definition, "is_mapped", False) or argument_of(definition, name, None) is None:
         return False
@@ -99,8 +99,6 @@ def _is_given(task: Any, name: str, context: Context) -> bool:
 
 
 def _rendered(task: Any, name: str, template: str, context: Context, jinja_env: jinja2.Environment) -> Any:
-    from jinja2 import TemplateSyntaxError, UndefinedError
-
     where = f"{name}={template!r} of the task {task.task_id!r}"
     try:
         checked = _Guard(where).template(template, jinja_env)
@@ -131,8 +129,6 @@ class _Guard:
 
     def template(self, source: str, jinja_env: jinja2.Environment) -> jinja2.Template:
         """Return the template with its checks."""
-        from jinja2 import nodes
-
         environment = jinja_env.overlay()
         tree = environment.parse(source)
         for node in [tree, *tree.find_all(nodes.Node)]:
@@ -143,8 +139,6 @@ class _Guard:
         return environment.template_class.from_code(environment, environment.compile(tree), environment.make_globals(None))
 
     def _around_parts(self, node: nodes.Node) -> None:
-        from jinja2 import nodes
-
         match node:
             case nodes.Output() | nodes.Concat():
                 node.nodes = [self._around(part) for part in node.nodes]
@@ -170,8 +164,6 @@ class _Guard:
                 named.value = self._around(named.value)
 
     def _around(self, node: nodes.Expr, *, each: bool = False) -> nodes.Expr:
-        from jinja2 import nodes
-
         if isinstance(node, nodes.TemplateData) or (isinstance(node, nodes.Const) and node.value is not None):
             return node  # a text of the template's own, such as a blank between two parts
         self.texts.append(_text(node))
@@ -192,8 +184,6 @@ class _Guard:
 
 def _is_nothing(value: Any) -> bool:
     """Return whether a value says nothing: ``None``, also behind a proxy, undefined, or without content."""
-    from jinja2 import Undefined
-
     if value is None or isinstance(value, Undefined):
         return True
     if isinstance(value, str):
@@ -202,15 +192,11 @@ def _is_nothing(value: Any) -> bool:
 
 
 def _shown(value: Any) -> str:
-    from jinja2 import Undefined
-
     return "is undefined" if isinstance(value, Undefined) else f"is {value!r}"
 
 
 def _text(node: nodes.Node) -> str:
     """Return an expression about as the Dag file has it."""
-    from jinja2 import nodes
-
     match node:
         case nodes.Name(name=name):
             return str(name)
@@ -236,8 +222,6 @@ def key_user(task: Any, context: Context, check: str) -> KeyUser:
 
     :param check: ``key_check`` of the task.
     """
-    from airflow_delta.table.state.key_users import KeyUser
-
     ti = context["ti"]
     tasks: Any = getattr(context.get("dag"), "task_dict", {})
     definition = tasks.get(ti.task_id)
@@ -249,7 +233,7 @@ def key_user(task: Any, context: Context, check: str) -> KeyUser:
         except Exception:  # the log says it, too
             task.log.warning("Could not push the warning about the key", exc_info=True)
 
-    return KeyUser(
+    return engine.KeyUser(
         tags=commit_tags(context),
         committers=frozenset({ti.task_id, *(_commits_of(definition, context) if definition is not None else ())}),
         tasks=None if definition is None else frozenset(tasks),

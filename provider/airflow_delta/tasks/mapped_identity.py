@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import attrs
-from airflow.sdk import XComArg
+from airflow.sdk import ObjectStoragePath, XComArg
+from jinja2 import Environment, TemplateSyntaxError, nodes
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 
@@ -126,8 +127,6 @@ def _same_for_all(value: Any) -> bool:
         return False
     if "{" not in value:
         return True
-    from jinja2 import Environment, TemplateSyntaxError, nodes
-
     try:
         template = Environment().parse(value)  # noqa: S701 - nothing is rendered
     except TemplateSyntaxError:
@@ -215,8 +214,6 @@ def _as_json(value: Any) -> Any:
         return dict(value)
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
         return list(value)
-    from airflow.sdk import ObjectStoragePath
-
     if isinstance(value, ObjectStoragePath):
         return str(value)
     raise TypeError(f"{type(value).__name__} cannot be written as JSON")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow_delta import engine
 from airflow_delta.contract.files import new_attempt
 from airflow_delta.contract.payloads import version_of
 from airflow_delta.exceptions import DeltaIllegalArgumentException
@@ -104,8 +105,6 @@ class DeltaTableOperator(StageOperator):
 
         :raises DeltaConcurrentModificationException: if another commit conflicts and no restart is left.
         """
-        from airflow_delta.table.run import run_transaction
-
         own, committer = self.hold(OwnTransaction), self.hold(CommitPart)
         log = own.log(work.delta_conn_id)
         writes: list[StagedWrite] = []
@@ -125,7 +124,7 @@ class DeltaTableOperator(StageOperator):
             return writes
 
         with committer.watched(context, log, (own.table, work.delta_conn_id)):
-            result = run_transaction(
+            result = engine.run_transaction(
                 log,
                 stage,
                 attempt=new_attempt(context["ti"].try_number),

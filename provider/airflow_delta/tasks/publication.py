@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Asset, AssetAlias, XComArg
 
-from airflow_delta import publication as engine
+from airflow_delta import publication as publications
 from airflow_delta.assets.delta import delta_asset, delta_asset_uri, event_extra
 from airflow_delta.contract.request import AbortResult
 from airflow_delta.exceptions import (
@@ -157,13 +157,13 @@ def settle_earlier(start: Any, context: Context, log: DeltaLog, key: str) -> Non
     commit = _publication_of(start, context)
     if commit is None or log.update().version < 0:
         return
-    if commit.intents and not engine.open_publications(log) and log.snapshot.transaction_version(key) is None:
+    if commit.intents and not publications.open_publications(log) and log.snapshot.transaction_version(key) is None:
         return  # nothing was decided: the table would be announced, or have the key
     starts = _referred(commit.transactions)
     others = [other for each in starts if each.task_id != start.task_id for other in logs_of(each, context)]
     logs = {log.uri: log, **{other.uri: other for other in others}}
-    for publication, shown in engine.get_versions(logs).held_back.items():
-        result = engine.settle(logs[shown[0]], publication, logs.get)
+    for publication, shown in publications.get_versions(logs).held_back.items():
+        result = publications.settle(logs[shown[0]], publication, logs.get)
         start.log.info("Publication %s was decided and not on all tables: now it is %s.", publication, result.outcome)
 
 

@@ -14,14 +14,17 @@ The one call that this provider's tasks make to Airflow's REST API: clear a task
 from __future__ import annotations
 
 import os
+import ssl
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
+import httpx
 from airflow.sdk import XComArg
 
+from airflow_delta import engine
 from airflow_delta.airflow_internals.tasks import reset_run
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.fields import named_connection
@@ -199,9 +202,7 @@ class Restart:
         return False
 
     def _give_up(self, log: DeltaLog, handle: TransactionHandle) -> AbortResult:
-        from airflow_delta.table.abort import abort
-
-        return abort(log, handle)
+        return engine.abort(log, handle)
 
     def _ask(self, handle: TransactionHandle) -> None:
         try:
@@ -318,8 +319,6 @@ def clear_with_downstream(conn_id: str, *, dag_id: str, run_id: str, tasks: Sequ
     :raises DeltaIllegalArgumentException: if the connection has no host or no password.
     :raises OSError: if the API did not answer or refused.
     """
-    import httpx
-
     conn = named_connection(conn_id, "restart_conn_id", "http")
     body = {
         "dry_run": False,
@@ -362,8 +361,6 @@ def _verify(conn: Any) -> Any:
         return given
     if given.lower() in ("true", "false"):
         return given.lower() == "true"
-    import ssl
-
     return ssl.create_default_context(capath=given) if os.path.isdir(given) else ssl.create_default_context(cafile=given)
 
 
@@ -380,8 +377,6 @@ def _token(client: Any, conn: Any, conn_id: str) -> str:
 
 def _post(client: Any, path: str, body: dict[str, Any], headers: dict[str, str]) -> dict[str, Any]:
     """Post JSON, and again if the server is busy or away: both requests may be sent twice."""
-    import httpx
-
     for attempt in range(1, _ATTEMPTS + 1):
         try:
             response = client.post(path, json=body, headers=headers)

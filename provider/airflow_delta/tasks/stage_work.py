@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
+from airflow_delta import engine
 from airflow_delta.contract.files import marked
 from airflow_delta.contract.payloads import StagedWrite
 from airflow_delta.exceptions import SchemaDriftException
@@ -98,9 +99,7 @@ class StageWork(Part):
 
     def view(self, spark_table_uri: str | None = None) -> StageView:
         """Return what the plan of this stage works with, and all that follows."""
-        from airflow_delta.table.stage.stage_view import open_stage
-
-        return open_stage(self.log, self.handle, **self._identity, after=self._earlier(), spark_table_uri=spark_table_uri)
+        return engine.open_stage(self.log, self.handle, **self._identity, after=self._earlier(), spark_table_uri=spark_table_uri)
 
     def _earlier(self) -> tuple[StagedWrite, ...]:
         """The staged writes that this stage builds on; a skipped stage left none."""
@@ -116,10 +115,7 @@ class StageWork(Part):
         """
         if self.handle.committed is None and self._end is None:
             return None
-        from airflow_delta.table.stage.stage_view import open_stage, skipped
-        from airflow_delta.table.state.find_commit import committed_earlier
-
-        committed = committed_earlier(self.log, self.handle) if self._end is None else self._end
+        committed = engine.committed_earlier(self.log, self.handle) if self._end is None else self._end
         handle = replace(self.handle, committed=committed)
         if self._end is None:
             self.task.log.info(
@@ -140,7 +136,7 @@ class StageWork(Part):
                 handle.table,
                 handle.rerun_policy,
             )
-        return skipped(open_stage(self.log, handle, **self._identity), mode=mode).to_dict()
+        return engine.skipped(engine.open_stage(self.log, handle, **self._identity), mode=mode).to_dict()
 
     def tell_plan(self, request: StageRequest) -> None:
         """Log what Spark is asked to do."""
@@ -208,12 +204,12 @@ def drift_told(context: Context, handle: TransactionHandle) -> Iterator[None]:
     try:
         yield
     except SchemaDriftException as error:
-        from airflow_delta.transaction.events import record_event
-
         differences = list(error.differences)
         told = {"table": handle.table, "version": handle.read_version, "differences": differences}
         ti = context["ti"]
-        record_event(EVENT, handle.table, {"txnId": handle.transaction_id, "taskId": ti.task_id, **told}, level=logging.INFO)
+        engine.record_event(
+            EVENT, handle.table, {"txnId": handle.transaction_id, "taskId": ti.task_id, **told}, level=logging.INFO
+        )
         metrics = TaskMetrics(ti)
         for difference in differences:
             metrics.count("stage.schema_drift", table=handle.table, kind=difference["kind"])

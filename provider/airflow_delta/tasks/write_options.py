@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow_delta import engine
 from airflow_delta.contract.choices import CREATE_FROM_ROWS, WRITE_MODES, Choices, Given, is_literal
 from airflow_delta.contract.drift import ENFORCE, SCHEMA_POLICIES, STRICT
 from airflow_delta.contract.operations import replace_where_problem
@@ -139,8 +140,4 @@ class WriteOptions(Part):
 
         :param more: further arguments of :func:`airflow_delta.table.stage.write.plan.plan_stage`.
         """
-        from airflow_delta.table.stage.stage_view import SparkWork
-        from airflow_delta.table.stage.write.collect import collect_stage
-        from airflow_delta.table.stage.write.plan import plan_stage
-
-        return SparkWork(plan_stage(stage, **self.options(), **more), partial(collect_stage, stage))
+        return engine.SparkWork(engine.plan_stage(stage, **self.options(), **more), partial(engine.collect_stage, stage))

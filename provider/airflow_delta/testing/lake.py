@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from airflow_delta import engine
+from airflow_delta.contract.files import new_attempt
 from airflow_delta.testing.runs import DagRunner, new_database
 
 if TYPE_CHECKING:
@@ -60,9 +62,7 @@ class LakeTable:
     @property
     def log(self) -> DeltaLog:
         """The table's log, read again."""
-        from airflow_delta.log import DeltaLog
-
-        return DeltaLog.for_table(str(self.path))
+        return engine.DeltaLog.for_table(str(self.path))
 
     @property
     def version(self) -> int:
@@ -75,11 +75,9 @@ class LakeTable:
         :param version: default: the latest.
         :param where: Spark SQL predicate.
         """
-        from airflow_delta.table.read.read_table import read_table
-
         if version is None and self.version < 0:
             return []
-        found: list[dict[str, Any]] = read_table(self.log, version=version, where=where).to_table().to_pylist()
+        found: list[dict[str, Any]] = engine.read_table(self.log, version=version, where=where).to_table().to_pylist()
         return found
 
     def append(self, rows: pa.Table | Iterable[Row], *, partition_by: Sequence[str] = ()) -> int:
@@ -92,22 +90,16 @@ class LakeTable:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        from airflow_delta.contract.files import new_attempt
-        from airflow_delta.table.commit.publish import publish
-        from airflow_delta.table.stage.stage_view import open_stage
-        from airflow_delta.table.stage.write.collect import collect_files
-        from airflow_delta.table.start.begin import begin
-
         data = rows if isinstance(rows, pa.Table) else pa.Table.from_pylist([dict(row) for row in rows])
         if not data.num_columns:
             raise ValueError("append() got no rows, and so no columns. For a table without rows, pass an empty pyarrow.Table.")
         log = self.log
-        handle = begin(log, transaction_key=f"airflow_delta.testing/{uuid.uuid4()}", partition_by=tuple(partition_by))
+        handle = engine.begin(log, transaction_key=f"airflow_delta.testing/{uuid.uuid4()}", partition_by=tuple(partition_by))
         columns = list(partition_by) or list(log.snapshot.metadata.partition_columns if handle.read_version >= 0 else ())
         directory = Path(handle.staging_path.removeprefix("file://")) / "rows"
         pq.write_to_dataset(data, directory, partition_cols=columns or None)
-        stage = open_stage(log, handle, task_id="append", attempt=new_attempt())
-        return publish(log, handle, [collect_files(stage, path="rows")], attempt=new_attempt()).version
+        stage = engine.open_stage(log, handle, task_id="append", attempt=new_attempt())
+        return engine.publish(log, handle, [engine.collect_files(stage, path="rows")], attempt=new_attempt()).version
 
     def assert_version(self, version: int) -> None:
         """Check the latest version; -1: there is no table."""

@@ -16,6 +16,23 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from sqlalchemy import select
+
+from airflow_delta import engine
+from airflow_delta.airflow_internals.dag_runs import (
+    DagRun,
+    answer_task,
+    clear,
+    count_try,
+    create_session,
+    load_dags,
+    new_run,
+    next_try,
+    returned,
+    run_task,
+    scheduler_dag,
+)
+from airflow_delta.airflow_internals.database import make_database
 from airflow_delta.masking import message_of
 from airflow_delta.testing.runs import AFTER_LOG_ENTRY, BEFORE_EXECUTE, BEFORE_LOG_ENTRY, BEFORE_RESULT, Kill
 
@@ -29,8 +46,6 @@ class OrderError(Exception):
 def main(order: Mapping[str, Any]) -> None:
     """Run a Dag as ordered, and write what became of it."""
     if order.get("new_database"):
-        from airflow_delta.airflow_internals.database import make_database
-
         make_database()
         return
     try:
@@ -42,10 +57,6 @@ def main(order: Mapping[str, Any]) -> None:
 
 def run(order: Mapping[str, Any]) -> dict[str, Any]:
     """Run a Dag to its end, and return the states of its tasks and what they returned."""
-    from sqlalchemy import select
-
-    from airflow_delta.airflow_internals.dag_runs import DagRun, create_session, scheduler_dag
-
     dag = _load(order["dag_file"], order["dag_id"])
     if order["kill"] is not None:
         _arm(dag, Kill(**order["kill"]))
@@ -65,8 +76,6 @@ def run(order: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _load(file: str, dag_id: str | None) -> Any:
-    from airflow_delta.airflow_internals.dag_runs import load_dags
-
     dags, errors = load_dags(file)
     if errors:
         (error, *_) = errors.values()
@@ -80,8 +89,6 @@ def _load(file: str, dag_id: str | None) -> Any:
 
 
 def _new_run(dag: Any, logical_date: datetime, conf: dict[str, Any], session: Any, *, again: Any) -> Any:
-    from airflow_delta.airflow_internals.dag_runs import new_run, scheduler_dag
-
     if again is None:
         return new_run(dag, logical_date, conf, session)
     again.dag = scheduler_dag(dag)
@@ -92,8 +99,6 @@ def _new_run(dag: Any, logical_date: datetime, conf: dict[str, Any], session: An
 
 def _clear(dag: Any, dag_run: Any, task_ids: list[str], session: Any) -> None:
     """Clear tasks and everything after them, as the button in the UI does."""
-    from airflow_delta.airflow_internals.dag_runs import clear
-
     if unknown := [task_id for task_id in task_ids if task_id not in dag.task_dict]:
         raise OrderError(f"{dag.dag_id} has no task {', '.join(unknown)}. Its tasks: {', '.join(dag.task_dict)}.")
     wanted = set(task_ids)
@@ -107,8 +112,6 @@ def _clear(dag: Any, dag_run: Any, task_ids: list[str], session: Any) -> None:
 
 def _fail_what_was_killed(dag_run: Any, session: Any) -> None:
     """Do what Airflow does with a task whose process is gone: it counts as failed, and is retried if a retry is left."""
-    from airflow_delta.airflow_internals.dag_runs import next_try
-
     for ti in dag_run.get_task_instances(session=session):
         if ti.state in ("running", "queued", "scheduled", "restarting"):
             if ti.try_number <= ti.max_tries:
@@ -120,8 +123,6 @@ def _fail_what_was_killed(dag_run: Any, session: Any) -> None:
 
 def _run_to_end(dag: Any, dag_run: Any, answers: Mapping[str, str], session: Any) -> None:
     """Run what can run, one task after the other, until the run has ended."""
-    from airflow_delta.airflow_internals.dag_runs import answer_task, count_try, run_task
-
     while dag_run.state == "running":
         session.expire_all()
         for ti in dag_run.get_task_instances(session=session):
@@ -147,8 +148,6 @@ def _run_to_end(dag: Any, dag_run: Any, answers: Mapping[str, str], session: Any
 
 
 def _result(dag_run: Any, session: Any) -> dict[str, Any]:
-    from airflow_delta.airflow_internals.dag_runs import returned
-
     session.expire_all()
     xcoms = returned(dag_run, session)
     return {
@@ -223,11 +222,9 @@ def _hook(task: Any, name: str, step: Callable[..., None]) -> None:
 
 def _watch_log(at: Callable[[str], None]) -> None:
     """Call ``at`` right before and after an entry is put into a table's log."""
-    from airflow_delta.log.storage.local import LocalStore
+    put = engine.LocalStore.put_if_absent
 
-    put = LocalStore.put_if_absent
-
-    def watched(store: LocalStore, path: str, data: bytes, *, durable: bool = True) -> None:
+    def watched(store: engine.LocalStore, path: str, data: bytes, *, durable: bool = True) -> None:
         if not _LOG_ENTRY.search(path):
             return put(store, path, data, durable=durable)
         at(BEFORE_LOG_ENTRY)
@@ -235,7 +232,7 @@ def _watch_log(at: Callable[[str], None]) -> None:
         at(AFTER_LOG_ENTRY)
         return None
 
-    LocalStore.put_if_absent = watched  # type: ignore[method-assign,assignment]
+    engine.LocalStore.put_if_absent = watched  # type: ignore[method-assign,assignment]
 
 
 if __name__ == "__main__":

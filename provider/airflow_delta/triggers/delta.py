@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
+from airflow_delta import engine
 from airflow_delta.assets.delta import dedupe_key, watched_extras
 from airflow_delta.exceptions import (
     DeltaError,
@@ -46,10 +47,8 @@ def operation_names(value: str | Sequence[str] | None) -> tuple[str, ...]:
 
 def commit_conditions(operation: str | Sequence[str] | None, partitions: str | None, data_change_only: bool) -> CommitConditions:
     """Return the conditions for the arguments of the sensor or the trigger."""
-    from airflow_delta.table.observe.watch import CommitConditions
-
     names = operation_names(operation)
-    return CommitConditions(operations=names, partitions=partitions or None, data_change_only=data_change_only)
+    return engine.CommitConditions(operations=names, partitions=partitions or None, data_change_only=data_change_only)
 
 
 def commit_report(match: Match) -> dict[str, Any]:
@@ -162,9 +161,7 @@ class DeltaTableVersionTrigger(BaseEventTrigger):
     # -- for a deferred sensor ------------------------------------------------------------------------------------------------
 
     async def _wait(self) -> AsyncIterator[TriggerEvent]:
-        from airflow_delta.table.observe.watch import Watermark
-
-        seen = None if self.after_version is None else Watermark(self.after_version, self.table_id)
+        seen = None if self.after_version is None else engine.Watermark(self.after_version, self.table_id)
         failures = 0
         while True:
             try:
@@ -187,15 +184,13 @@ class DeltaTableVersionTrigger(BaseEventTrigger):
             await asyncio.sleep(self.poll_interval)
 
     def _look(self, seen: Watermark | None) -> tuple[Match | None, Watermark | None]:
-        from airflow_delta.table.observe.watch import check_not_gone, first_match, version_reached, watermark_now, watermark_read
-
         log = self._open()
         if self.version is not None:
-            match, now_seen = version_reached(log, self.version), watermark_read(log)
+            match, now_seen = engine.version_reached(log, self.version), engine.watermark_read(log)
         else:
-            match, now_seen = first_match(log, seen if seen is not None else watermark_now(log), self._conditions())
+            match, now_seen = engine.first_match(log, seen if seen is not None else engine.watermark_now(log), self._conditions())
         if seen is not None:
-            check_not_gone(log, seen)
+            engine.check_not_gone(log, seen)
         return match, now_seen
 
     # -- for a watcher --------------------------------------------------------------------------------------------------------
@@ -237,12 +232,10 @@ class DeltaTableVersionTrigger(BaseEventTrigger):
                 await asyncio.sleep(self.poll_interval)
 
     async def _begin(self) -> Watermark:
-        from airflow_delta.table.observe.watch import Watermark
-
         if (stored := await self._stored()) is not None:
             return stored
         if self.after_version is not None:
-            seen = Watermark(self.after_version, self.table_id)
+            seen = engine.Watermark(self.after_version, self.table_id)
         else:
             seen = await asyncio.to_thread(self._present)
         # At once: after a restart, commits before the first event must not count as old.
@@ -250,12 +243,10 @@ class DeltaTableVersionTrigger(BaseEventTrigger):
         return seen
 
     async def _stored(self) -> Watermark | None:
-        from airflow_delta.table.observe.watch import Watermark
-
         if self.asset_state_store is None:
             return None
         try:
-            return Watermark.from_dict(await self._state("get", self.state_key))
+            return engine.Watermark.from_dict(await self._state("get", self.state_key))
         except ValueError as error:  # with several assets the store asks which one, and a trigger does not know them
             raise DeltaIllegalArgumentException(
                 f"Several assets share one trigger for table {self.table}, but each has its own state. Give the trigger of each "
@@ -283,17 +274,13 @@ class DeltaTableVersionTrigger(BaseEventTrigger):
         return await asyncio.to_thread(getattr(self.asset_state_store, name), *arguments)
 
     def _present(self) -> Watermark:
-        from airflow_delta.table.observe.watch import watermark_now
-
-        return watermark_now(self._open())
+        return engine.watermark_now(self._open())
 
     def _look_further(self, seen: Watermark) -> tuple[list[Match], Watermark]:
-        from airflow_delta.table.observe.watch import Watermark, check_not_gone, matches_after
-
         log = self._open()
         found: list[Match] = []
         try:
-            for match, now_seen in matches_after(log, seen, self._conditions()):
+            for match, now_seen in engine.matches_after(log, seen, self._conditions()):
                 seen = now_seen
                 if match is not None:
                     found.append(match)
@@ -305,8 +292,8 @@ class DeltaTableVersionTrigger(BaseEventTrigger):
             following = error.earliest if error.earliest is not None and error.earliest > gone else snapshot.version + 1
             self.log.error("%s Continuing with version %s; earlier ones get no event.", error, following)
             # Of the current table, which may not be the one that was seen.
-            seen = Watermark(following - 1, snapshot.metadata.id)
-        check_not_gone(log, seen)
+            seen = engine.Watermark(following - 1, snapshot.metadata.id)
+        engine.check_not_gone(log, seen)
         return found, seen
 
     # -- the table ------------------------------------------------------------------------------------------------------------

@@ -10,18 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
-from airflow_delta import publication as engine
+from airflow_delta import engine
+from airflow_delta import publication as publications
 from airflow_delta.exceptions import DeltaError, DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
-from airflow_delta.table.observe.watch import CommitConditions, Watermark, matches_after, watermark_now
 
 if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog
+    from airflow_delta.table.observe.watch import Watermark
 _FAILURES = 5
 """Consecutive failures after which the trigger ends with the error."""
 
 
-def names_of_tables(tables: Any) -> list[str]:
+def watched_tables(tables: Any) -> list[str]:
     """Return the tables in an argument, the first of which is watched.
 
     :raises DeltaIllegalArgumentException: if there is none, or one is there twice.
@@ -43,7 +44,7 @@ def next_publication(logs: Mapping[str, DeltaLog], seen: Watermark) -> tuple[dic
     """
     first = next(iter(logs.values()))
     uris = {log.uri for log in logs.values()}
-    for match, now_seen in matches_after(first, seen, CommitConditions(data_change_only=False)):
+    for match, now_seen in engine.matches_after(first, seen, engine.CommitConditions(data_change_only=False)):
         tags = match.summary.tags if match is not None else {}
         publication = tags.get("airflow.publication")
         if publication is not None and tags.get("airflow.publicationState") == "published":
@@ -60,11 +61,11 @@ def next_publication(logs: Mapping[str, DeltaLog], seen: Watermark) -> tuple[dic
 
 def _state(log: DeltaLog, publication: str) -> int | None:
     log.update()
-    return engine.publication_states(log).get(publication)
+    return publications.publication_states(log).get(publication)
 
 
 def _found(logs: Mapping[str, DeltaLog], publication: str) -> dict[str, Any]:
-    vector = engine.get_versions(logs)
+    vector = publications.get_versions(logs)
     return {
         "publication": publication,
         "versions": dict(vector.versions),
@@ -103,7 +104,7 @@ class DeltaPublicationTrigger(BaseEventTrigger):
         super().__init__()  # type: ignore[no-untyped-call]
         self.queue = queue
         self.trigger_queue_inherited_from_task = single_event
-        self.tables = names_of_tables(tables)
+        self.tables = watched_tables(tables)
         self.delta_conn_id = delta_conn_id
         self.after_version = after_version
         self.table_id = table_id
@@ -173,13 +174,13 @@ class DeltaPublicationTrigger(BaseEventTrigger):
 
     async def _begin(self, logs: Mapping[str, DeltaLog]) -> Watermark:
         if self.asset_state_store is not None:
-            stored = Watermark.from_dict(await self._state_store("get", self.state_key))
+            stored = engine.Watermark.from_dict(await self._state_store("get", self.state_key))
             if stored is not None:
                 return stored
         if self.after_version is not None:
-            seen = Watermark(self.after_version, self.table_id)
+            seen = engine.Watermark(self.after_version, self.table_id)
         else:
-            seen = await asyncio.to_thread(watermark_now, logs[self.tables[0]])
+            seen = await asyncio.to_thread(engine.watermark_now, logs[self.tables[0]])
         await self._remember(seen)
         return seen
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
+from airflow_delta.contract.files import STAGING_DIRECTORY
 from airflow_delta.exceptions import (
     DeltaLogCorruptedException,
     DeltaTableNotFoundException,
@@ -22,6 +23,8 @@ from airflow_delta.log.statistics.statistics import num_records
 from airflow_delta.log.storage.base import UNKNOWN
 from airflow_delta.log.storage.file_names import commit_file
 from airflow_delta.masking import masked_settings
+from airflow_delta.table.observe.observe import commit_statuses, commit_summary, observe_files
+from airflow_delta.table.state.open_transactions import list_transactions
 
 if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog
@@ -102,9 +105,6 @@ def open_transactions(log: DeltaLog) -> list[dict[str, Any]]:
 
     :raises ReadLimitException: if the table's log is too long for that.
     """
-    from airflow_delta.contract.files import STAGING_DIRECTORY
-    from airflow_delta.table.state.open_transactions import list_transactions
-
     if not log.store.list_directories(STAGING_DIRECTORY):
         return []
     _check_size(log)
@@ -126,8 +126,6 @@ def commit_detail(
     :param stamp: size and time of the caller's copy; only ``latest`` is returned if they have not changed.
     :raises VersionNotFoundException: if the log does not have it.
     """
-    from airflow_delta.table.observe.observe import commit_summary
-
     latest = log.update().version
     status = log.store.head(commit_file(version)) if version >= 0 else None
     if status is None:
@@ -163,8 +161,6 @@ def _summaries(log: DeltaLog, newest: int, limit: int, known: Known) -> tuple[li
 
     :return: the summaries, and whether the limit on bytes has cut them short.
     """
-    from airflow_delta.table.observe.observe import commit_statuses
-
     if newest < 0 or limit < 1:
         return [], False
     lowest = max(newest - limit + 1, 0)
@@ -242,8 +238,6 @@ def _contents(log: DeltaLog, statuses: Sequence[FileStatus]) -> list[bytes]:
 
 def _told(log: DeltaLog, group: Sequence[tuple[FileStatus, bytes]]) -> list[dict[str, Any]]:
     """Return the summaries of commits in the given order, newest first."""
-    from airflow_delta.table.observe.observe import observe_files
-
     files = [
         CommitFile(_version(status), _only_info(raw) if status.size > MAX_COMMIT_BYTES else raw)
         for status, raw in reversed(group)

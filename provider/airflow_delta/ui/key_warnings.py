@@ -11,6 +11,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from sqlalchemy import and_, select
+
+from airflow_delta.airflow_internals.database import AssetEvent, XComModel, of_latest_tries
 from airflow_delta.links.delta import WARNING_KEY
 from airflow_delta.ui.known import commit_of_event, is_about
 from airflow_delta.ui.tries import TaskKey, as_json, results
@@ -78,10 +81,6 @@ def _is_of(text: str | None, key: str) -> bool:
 
 def _told(session: Session, table: KnownTable) -> Iterator[tuple[TaskKey, Any, TaskKey, Mapping[str, Any]]]:
     """Yield warnings with the commits in the events of their runs: warned task, text, committing task, what the event says."""
-    from sqlalchemy import and_, select
-
-    from airflow_delta.airflow_internals.database import AssetEvent, XComModel, of_latest_tries
-
     if not table.asset_ids:
         return
     warned_task = (XComModel.dag_id, XComModel.run_id, XComModel.task_id, XComModel.map_index)

@@ -22,6 +22,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote, urlencode
 
+from sqlalchemy import select
+
+from airflow_delta.airflow_internals.database import AssetEvent, AssetModel, Connection, create_session
+from airflow_delta.assets.delta import table_of_asset_uri
 from airflow_delta.contract.location import Location, check_no_secret
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.allowed import API_SERVER, Allowed
@@ -256,8 +260,6 @@ def known_tables() -> Known:
     global _kept
     with _lock:
         if _kept is None or time.monotonic() - _kept[0] > SECONDS_KEPT:
-            from airflow_delta.airflow_internals.database import create_session
-
             with create_session(scoped=False) as session:
                 _hooks.clear()
                 _kept = (time.monotonic(), _load(session))
@@ -348,10 +350,6 @@ def _has_default() -> bool:
 
 def _assets(session: Session) -> list[tuple[int, str, Any]]:
     """Return id, URI and the extra of the latest event of every asset, with one index lookup for each."""
-    from sqlalchemy import select
-
-    from airflow_delta.airflow_internals.database import AssetEvent, AssetModel
-
     latest = (
         select(AssetEvent.id)
         .where(AssetEvent.asset_id == AssetModel.id)
@@ -369,10 +367,6 @@ def _assets(session: Session) -> list[tuple[int, str, Any]]:
 
 
 def _connections(session: Session) -> tuple[KnownConnection, ...]:
-    from sqlalchemy import select
-
-    from airflow_delta.airflow_internals.database import Connection
-
     found = []
     wanted = select(Connection.conn_id).where(Connection.conn_type == DeltaHook.conn_type).order_by(Connection.conn_id)
     for conn_id in session.scalars(wanted):
@@ -388,8 +382,6 @@ def _connections(session: Session) -> tuple[KnownConnection, ...]:
 
 def _of_asset_uri(asset_uri: str) -> tuple[str | None, str | None]:
     """Return location and connection of a ``delta://`` asset URI; ``(None, None)`` if they cannot be read."""
-    from airflow_delta.assets.delta import table_of_asset_uri
-
     try:
         table, conn_id = table_of_asset_uri(asset_uri)
         return _hook(conn_id or DeltaHook.default_conn_name).table_uri(table), conn_id

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from airflow.sdk import __version__
+
 from airflow_delta.links.delta import masked_by_airflow
 
 _MAX_DETAIL = 1500
@@ -13,8 +15,6 @@ _MOMENT = 5
 
 def cannot_be_shown(what: str) -> str:
     """Return a sentence about what pages lack because this Airflow does not have where it is."""
-    from airflow.sdk import __version__
-
     return f"{what} cannot be shown on this Airflow (Task SDK {__version__})."
 
 

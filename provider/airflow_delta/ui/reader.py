@@ -14,13 +14,15 @@ import resource
 import signal
 import struct
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
+from airflow_delta.contract.files import STAGING_DIRECTORY
 from airflow_delta.exceptions import DeltaTableNotFoundException, PathOutsideTableException, ReadLimitException
+from airflow_delta.log.delta_log import DeltaLog
+from airflow_delta.log.storage.file_names import LOG_DIRECTORY
+from airflow_delta.log.storage.local import LocalStore, local_path
 from airflow_delta.masking import masked, masked_values, secret_values
-
-if TYPE_CHECKING:
-    from airflow_delta.log.delta_log import DeltaLog
+from airflow_delta.ui import commit_rows, data, table_state
 
 HEADER = struct.Struct(">I")
 MAX_ANSWER = 4 << 20
@@ -74,9 +76,6 @@ class OutsideBasePath(DeltaTableNotFoundException):
 
 
 def _read(request: Mapping[str, Any]) -> Any:
-    from airflow_delta.log.delta_log import DeltaLog
-    from airflow_delta.ui import commit_rows, data, table_state
-
     actions: dict[str, Callable[..., Any]] = {
         "history": data.history,
         "state": table_state.table_state,
@@ -95,10 +94,6 @@ def _hold_within(log: DeltaLog, base: str) -> None:
 
     :raises OutsideBasePath: if a symbolic link leads elsewhere.
     """
-    from airflow_delta.contract.files import STAGING_DIRECTORY
-    from airflow_delta.log.storage.file_names import LOG_DIRECTORY
-    from airflow_delta.log.storage.local import LocalStore, local_path
-
     if isinstance(log.store, LocalStore):
         try:
             log.store.hold_within(local_path(base))

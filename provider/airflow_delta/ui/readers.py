@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import airflow_delta
 from airflow_delta.contract.location import HDFS, store_of
 from airflow_delta.exceptions import ReadLimitException
 from airflow_delta.hooks.allowed import API_SERVER, Allowed
@@ -63,8 +64,6 @@ class Reader:
     """A process that answers one request after the other."""
 
     def __init__(self) -> None:
-        import airflow_delta
-
         root = str(Path(airflow_delta.__file__).parents[1])
         self._process = subprocess.Popen(  # noqa: S603 - this interpreter, with nothing of a request
             [sys.executable, "-P", "-W", "ignore", "-c", _START, root],

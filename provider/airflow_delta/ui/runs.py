@@ -7,6 +7,10 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
+from sqlalchemy import and_, or_, select
+
+from airflow_delta.airflow_internals.database import AssetEvent, DagRun
+from airflow_delta.airflow_internals.database import TaskOutletAssetReference as Outlet
 from airflow_delta.ui.known import KnownTable, commit_of_event, is_about
 from airflow_delta.ui.tries import interval
 
@@ -102,10 +106,6 @@ def facts_by_version(
 
 def outlets(session: Session, asset_ids: Sequence[int]) -> dict[int, set[tuple[str, str]]]:
     """Return the tasks that have assets as outlets, by asset."""
-    from sqlalchemy import select
-
-    from airflow_delta.airflow_internals.database import TaskOutletAssetReference as Outlet
-
     found: dict[int, set[tuple[str, str]]] = {}
     wanted = select(Outlet.asset_id, Outlet.dag_id, Outlet.task_id).where(Outlet.asset_id.in_(list(asset_ids)))
     for asset_id, dag_id, task_id in session.execute(wanted) if asset_ids else ():
@@ -118,10 +118,6 @@ def intervals(session: Session, runs: Collection[tuple[str, str]]) -> dict[tuple
 
     :param runs: Dag id and run id.
     """
-    from sqlalchemy import and_, or_, select
-
-    from airflow_delta.airflow_internals.database import DagRun
-
     if not runs:
         return {}
     columns = (DagRun.dag_id, DagRun.run_id, DagRun.data_interval_start, DagRun.data_interval_end)
@@ -152,10 +148,6 @@ def events(
     until: datetime | None = None,
 ) -> Iterable[Event]:
     """Yield the commits in the events of an asset of a table, latest first."""
-    from sqlalchemy import select
-
-    from airflow_delta.airflow_internals.database import AssetEvent
-
     source = (AssetEvent.source_dag_id, AssetEvent.source_run_id, AssetEvent.source_task_id, AssetEvent.source_map_index)
     wanted = select(AssetEvent.extra, *source, AssetEvent.timestamp).where(AssetEvent.asset_id == asset_id)
     if since is not None and until is not None:

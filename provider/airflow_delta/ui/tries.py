@@ -12,6 +12,18 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from sqlalchemy import func, or_, select
+
+from airflow_delta.airflow_internals.database import (
+    DagRun,
+    TaskInstance,
+    XComModel,
+    earlier_tries,
+    latest_tries,
+    of_latest_tries,
+    stored_map_index,
+)
+from airflow_delta.airflow_internals.database import TaskStateStoreModel as Stored
 from airflow_delta.links.delta import NOTE_KEY
 
 if TYPE_CHECKING:
@@ -103,10 +115,6 @@ def recent_runs(session: Session, dag_ids: Collection[str], limit: int) -> dict[
 
     :param limit: runs of each Dag.
     """
-    from sqlalchemy import func, select
-
-    from airflow_delta.airflow_internals.database import DagRun
-
     if not dag_ids:
         return {}
     started = func.coalesce(DagRun.start_date, DagRun.queued_at, DagRun.run_after)
@@ -125,10 +133,6 @@ def tries_of(session: Session, runs: Collection[Run], tasks: Collection[str]) ->
 
     :param tasks: ids of tasks whose successful tries are wanted, besides starts and commits.
     """
-    from sqlalchemy import or_
-
-    from airflow_delta.airflow_internals.database import TaskInstance, earlier_tries, latest_tries
-
     current = or_(
         TaskInstance.state.is_(None),
         TaskInstance.state != "success",
@@ -208,8 +212,6 @@ def _try(row: Sequence[Any]) -> Try:
 
 def answers(session: Session, runs: Collection[Run]) -> list[Answer]:
     """Return what people answered in some runs."""
-    from airflow_delta.airflow_internals.database import earlier_tries, latest_tries
-
     found: list[Answer] = []
     for kept in (latest_tries(), earlier_tries()):
         detail = kept.answers
@@ -229,11 +231,6 @@ def answers(session: Session, runs: Collection[Run]) -> list[Answer]:
 
 def notes(session: Session, runs: Collection[Run]) -> dict[tuple[TaskKey, int], dict[str, Any]]:
     """Return the errors that failed tries left, by task instance and number of the try."""
-    from sqlalchemy import select
-
-    from airflow_delta.airflow_internals.database import TaskStateStoreModel as Stored
-    from airflow_delta.airflow_internals.database import stored_map_index
-
     found: dict[tuple[TaskKey, int], dict[str, Any]] = {}
     for some in _chunks(sorted(run.id for run in runs)):
         columns = (Stored.dag_id, Stored.run_id, Stored.task_id, stored_map_index(), Stored.key, Stored.value)
@@ -247,10 +244,6 @@ def notes(session: Session, runs: Collection[Run]) -> dict[tuple[TaskKey, int], 
 
 def results(session: Session, runs: Collection[Run], tasks: Collection[str], key: str) -> dict[TaskKey, Any]:
     """Return the XComs of some tasks; they are those of the last try."""
-    from sqlalchemy import select
-
-    from airflow_delta.airflow_internals.database import XComModel, of_latest_tries
-
     found: dict[TaskKey, Any] = {}
     for some in _chunks(sorted(run.id for run in runs)) if tasks else ():
         columns = (XComModel.dag_id, XComModel.run_id, XComModel.task_id, XComModel.map_index, XComModel.value)

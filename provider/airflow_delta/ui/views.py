@@ -6,6 +6,8 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from sqlalchemy.exc import SQLAlchemyError
+
 from airflow_delta.airflow_internals.database import create_session
 from airflow_delta.transaction.policy import DETECTION_TAG, resolved_by
 from airflow_delta.ui.charts import operation_group
@@ -100,8 +102,6 @@ class FromAirflow:
 
         :param what: what is missing then, in words.
         """
-        from sqlalchemy.exc import SQLAlchemyError
-
         try:
             return function(self._session, *arguments)
         except (ImportError, AttributeError, TypeError, SQLAlchemyError):

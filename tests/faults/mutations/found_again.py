@@ -140,8 +140,7 @@ def _joined_names() -> Patches:
     def folded(path: Any) -> str:
         return (path if isinstance(path, str) else ".".join(path)).lower()
 
-    module = "log.statistics.statistics"
-    return {f"{module}.leaf_paths": leaf_paths, f"{module}.folded": folded}
+    return {"log.data_files.footers.leaf_paths": leaf_paths, "log.statistics.statistics.folded": folded}
 
 
 def _unasked_protocol() -> Patches:

@@ -16,6 +16,7 @@ from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.log.actions.actions import AddFile, DeletionVectorDescriptor, RemoveFile
 from airflow_delta.log.arrow.arrays import array as to_array
 from airflow_delta.log.arrow.arrays import repeated
+from airflow_delta.log.checkpoint.stats import format_stats
 from airflow_delta.log.schema.types import (
     FLOATING,
     INTEGRAL,
@@ -306,8 +307,6 @@ def to_columns(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         if field.name == "data_change":
             arrays.append(repeated(False, rows.num_rows))
         elif field.name == "stats" and "stats_parsed" in rows.schema.names and _absent(rows, "stats"):
-            from airflow_delta.log.checkpoint.stats import format_stats
-
             arrays.append(format_stats(rows.column("stats_parsed")))
         elif source not in rows.schema.names:
             arrays.append(pa.nulls(rows.num_rows, field.type))

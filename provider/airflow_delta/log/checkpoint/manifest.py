@@ -7,6 +7,7 @@ It is only a hint: if it is stale, corrupt or missing, a longer listing is neede
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 from collections.abc import Callable, Sequence
@@ -214,8 +215,6 @@ def canonical_checksum(content: Any) -> str:
     Every leaf becomes ``key=value``, where the key is the path to it (keys or positions, joined by ``+``) and strings
     are percent-encoded in quotes; these entries are sorted and joined by commas. The document's own ``checksum`` is left out.
     """
-    import hashlib
-
     own, entries = _quoted(CHECKSUM), list[tuple[str, str]]()
     _collect(content, "", entries)
     text = ",".join(sorted(f"{key}={value}" for key, value in entries if key != own))

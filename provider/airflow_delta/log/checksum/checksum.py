@@ -17,6 +17,7 @@ import msgspec
 from airflow_delta.exceptions import DeltaLogCorruptedException
 from airflow_delta.log.actions import decode as lenient
 from airflow_delta.log.actions.actions import AddFile, DomainMetadata, Metadata, Protocol, SetTransaction
+from airflow_delta.log.actions.reconciliation import file_key
 from airflow_delta.log.checksum.totals import (
     FILE_SIZE_BINS,
     MAX_FILES,
@@ -238,8 +239,6 @@ def _part(decoder: msgspec.json.Decoder[T | None], raw: msgspec.Raw) -> T | None
 
 def _keyed(files: list[AddFile]) -> dict[Any, AddFile] | None:
     """Return the files by key, or ``None`` if one is listed twice."""
-    from airflow_delta.log.actions.reconciliation import file_key
-
     keyed = {file_key(add): add for add in files}
     return keyed if len(keyed) == len(files) else None
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from airflow_delta.log.actions.decode import CommitFile, CommitHead, FileChanges, decode_file_changes, has_file_actions
+from airflow_delta.log.actions.reconciliation import file_key
 
 if TYPE_CHECKING:
     from airflow_delta.log.actions.actions import AddFile
@@ -243,8 +244,6 @@ class _Sums:
 
     def replay(self, changes: FileChanges) -> bool:
         """Apply a commit while all files are known: each file counts once."""
-        from airflow_delta.log.actions.reconciliation import file_key
-
         files = self.files if self.files is not None else {}
         for remove in changes.removes:
             gone = files.pop(file_key(remove), None)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from airflow_delta.log.data_files.page_sizes import BATCH_BYTES, SMALLEST_BATCH, Chunk
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
 _JOINED_BYTES = 32 << 20  # up to which small batches are joined
@@ -16,8 +18,6 @@ _JOINED_BYTES = 32 << 20  # up to which small batches are joined
 
 def plain_parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a batch with the values that its columns refer to, in parts of which none makes too much."""
-    import pyarrow as pa
-
     at = [number for number, column in enumerate(batch.columns) if pa.types.is_dictionary(column.type)]
     value = sum(_longest_of(batch.column(number).dictionary) for number in at)
     step = max(batch.num_rows, 1) if value * batch.num_rows <= BATCH_BYTES else max(SMALLEST_BATCH, BATCH_BYTES // value)
@@ -44,8 +44,6 @@ def joined_batches(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[pa.
 
 def longest_value(parquet: pq.ParquetFile, group: int, chunk: Chunk) -> int:
     """Return the bytes of the longest value in the dictionary of a column that has one; the first row brings all of it."""
-    import pyarrow as pa
-
     try:
         batch = next(parquet.iter_batches(1, row_groups=[group], columns=[chunk.path], use_threads=False))
     except pa.ArrowNotImplementedError:
@@ -56,9 +54,6 @@ def longest_value(parquet: pq.ParquetFile, group: int, chunk: Chunk) -> int:
 
 def _longest_of(values: pa.Array) -> int:
     """Return the bytes of the longest text; 0 for values of one length."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     if values.type not in (pa.string(), pa.binary(), pa.large_string(), pa.large_binary()):
         return 0
     longest: int | None = pc.max(pc.binary_length(values)).as_py()
@@ -67,8 +62,6 @@ def _longest_of(values: pa.Array) -> int:
 
 def _dictionaries(array: pa.Array) -> Iterator[pa.DictionaryArray]:
     """Yield the arrays at any depth that refer to a dictionary."""
-    import pyarrow as pa
-
     kinds = pa.types
     if kinds.is_dictionary(array.type):
         yield array
@@ -83,8 +76,6 @@ def _dictionaries(array: pa.Array) -> Iterator[pa.DictionaryArray]:
 
 
 def _concatenated(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    import pyarrow as pa
-
     if len(batches) == 1:
         return batches[0]
     [batch] = pa.Table.from_batches(batches).combine_chunks().to_batches()
@@ -92,8 +83,6 @@ def _concatenated(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def plain_field(field: pa.Field) -> pa.Field:
-    import pyarrow as pa
-
     return field.with_type(field.type.value_type) if pa.types.is_dictionary(field.type) else field
 
 
@@ -102,7 +91,5 @@ def encoded_columns(chunks: Sequence[Chunk], schema: pa.Schema, rows: int) -> li
 
     :param rows: of a batch.
     """
-    import pyarrow as pa
-
     texts = {f.name for f in schema if (pa.types.is_string(f.type) or pa.types.is_binary(f.type)) and "." not in f.name}
     return [chunk.path for chunk in chunks if chunk.path in texts and chunk.refers and 4 * chunk.distinct <= rows]

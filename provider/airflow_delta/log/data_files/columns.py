@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaUnsupportedOperationException
 from airflow_delta.log.features.column_mapping import field_id
@@ -19,14 +21,12 @@ from airflow_delta.log.schema.types import (
     DataType,
     DecimalType,
     MapType,
+    PrimitiveType,
     StructField,
     StructType,
     arrow_type,
     as_nullable,
 )
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 Convert = Callable[["pa.Array"], "pa.Array"]
 
@@ -58,8 +58,6 @@ def arrow_field(field: StructField) -> pa.Field:
 
     :raises DeltaUnsupportedOperationException: if its type has no Arrow equivalent.
     """
-    import pyarrow as pa
-
     try:
         return pa.field(field.name, arrow_type(as_nullable(field.data_type)))
     except DeltaAnalysisException as error:
@@ -129,8 +127,6 @@ def from_file_type(field: StructField, found: pa.Field, kind: FileKind) -> Conve
 
 
 def _convert(data_type: DataType, found: pa.DataType, kind: FileKind) -> Convert:
-    import pyarrow as pa
-
     if isinstance(found, pa.BaseExtensionType):
         inner = _convert(data_type, found.storage_type, kind)
         return lambda values: inner(values.storage)
@@ -148,8 +144,6 @@ def _convert(data_type: DataType, found: pa.DataType, kind: FileKind) -> Convert
 
 
 def _struct(data_type: StructType, found: pa.DataType, kind: FileKind) -> Convert:
-    import pyarrow as pa
-
     if not pa.types.is_struct(found):
         raise _Mismatch(str(found))
     target = arrow_type(as_nullable(data_type))
@@ -174,8 +168,6 @@ def _struct(data_type: StructType, found: pa.DataType, kind: FileKind) -> Conver
 
 
 def _list(data_type: ArrayType, found: pa.DataType, kind: FileKind) -> Convert:
-    import pyarrow as pa
-
     types = pa.types
     if not (types.is_list(found) or types.is_large_list(found) or types.is_fixed_size_list(found)):
         raise _Mismatch(str(found))
@@ -193,8 +185,6 @@ def _list(data_type: ArrayType, found: pa.DataType, kind: FileKind) -> Convert:
 
 
 def _map(data_type: MapType, found: pa.DataType, kind: FileKind) -> Convert:
-    import pyarrow as pa
-
     if not pa.types.is_map(found):
         raise _Mismatch(str(found))
     key = _convert(data_type.key_type, found.key_type, kind)
@@ -210,8 +200,6 @@ def _map(data_type: MapType, found: pa.DataType, kind: FileKind) -> Convert:
 
 
 def _leaf(data_type: DataType, found: pa.DataType) -> Convert:
-    import pyarrow as pa
-
     target, types = arrow_type(data_type), pa.types
     if found == target:
         return lambda values: values
@@ -237,8 +225,6 @@ def _leaf(data_type: DataType, found: pa.DataType) -> Convert:
 
 
 def _is_binary(found: pa.DataType) -> bool:
-    import pyarrow as pa
-
     types = pa.types
     return bool(
         types.is_binary(found) or types.is_large_binary(found) or types.is_fixed_size_binary(found) or types.is_binary_view(found)
@@ -247,10 +233,6 @@ def _is_binary(found: pa.DataType) -> bool:
 
 def _known(found: pa.DataType) -> DataType | None:
     """Return the table's type for a file's type."""
-    import pyarrow as pa
-
-    from airflow_delta.log.schema.types import PrimitiveType
-
     if pa.types.is_decimal(found):
         return DecimalType(found.precision, found.scale)
     names = {
@@ -269,8 +251,6 @@ def _checked(data_type: DataType, convert: Convert, kind: FileKind) -> Convert:
     """Refuse dates and times of another calendar than the table's."""
     if not kind.legacy_calendar or data_type.name not in ("date", "timestamp", "timestamp_ntz"):
         return convert
-    import pyarrow as pa
-    import pyarrow.compute as pc
 
     def checked(values: pa.Array) -> pa.Array:
         result = convert(values)

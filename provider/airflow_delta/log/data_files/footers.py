@@ -9,15 +9,16 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pyarrow.types as kinds
+
 from airflow_delta.exceptions import StagedFileException
 from airflow_delta.log.schema.partition_values import EPOCH
 from airflow_delta.log.storage.base import StoreRefusedError, StoreUnavailableError
 from airflow_delta.log.storage.progress import Progress
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     from airflow_delta.log.storage.base import FileStatus, LogStore
 
 T = TypeVar("T")
@@ -73,8 +74,6 @@ def leaf_paths(footer: pq.FileMetaData) -> list[tuple[str, ...]]:
     Parquet joins the names of a path with dots, but names may contain dots too: the column ``a.b`` and the field ``b`` of a
     struct ``a`` would be the same. Below a list or a map the path continues with ``element``, ``key`` and ``value``.
     """
-    import pyarrow as pa
-
     try:
         paths = [path for field in footer.schema.to_arrow_schema() for path in _leaves(field.type, (field.name,))]
     except pa.ArrowException:  # a type unknown to Arrow
@@ -87,9 +86,6 @@ def leaf_paths(footer: pq.FileMetaData) -> list[tuple[str, ...]]:
 
 
 def _leaves(data_type: pa.DataType, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    import pyarrow as pa
-    import pyarrow.types as kinds
-
     if isinstance(data_type, pa.BaseExtensionType):
         yield from _leaves(data_type.storage_type, path)
     elif kinds.is_struct(data_type):
@@ -139,9 +135,6 @@ class _Broken(StagedFileException):
 
 
 def _read_footer(store: LogStore, status: FileStatus, at_first: int, *, look_at_front: bool = False) -> pq.FileMetaData:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     try:
         length = min(status.size, at_first)
         tail = store.read_range(status.path, status.size - length, length) if length else b""

@@ -15,12 +15,18 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyroaring import BitMap64
+
 from airflow_delta.exceptions import (
     DeltaAnalysisException,
     DeltaFileNotFoundException,
     DeltaLogCorruptedException,
     ReadLimitException,
 )
+from airflow_delta.log.arrow.arrays import array, scalar
 from airflow_delta.log.data_files.batches import encoded_columns, joined_batches, longest_value, plain_field, plain_parts
 from airflow_delta.log.data_files.columns import FileFields, FileKind, from_file_type, has_ids
 from airflow_delta.log.data_files.page_sizes import Chunk, batch_rows, declared, problem_of
@@ -30,10 +36,6 @@ from airflow_delta.log.storage.factory import sibling
 from airflow_delta.log.storage.table_paths import locate
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-    from pyroaring import BitMap64
-
     from airflow_delta.log.actions.actions import AddFile, RemoveFile
     from airflow_delta.log.data_files.columns import Convert
     from airflow_delta.log.schema.types import StructField
@@ -158,8 +160,6 @@ class FileReader:
 
         Also raises as :meth:`groups` does.
         """
-        import pyarrow as pa
-
         marked, start = group.marked, group.start
         with self._explained(group.file):
             most = min(self.most_rows, group.num_rows)
@@ -176,8 +176,6 @@ class FileReader:
 
     @contextmanager
     def _explained(self, file: AddFile | RemoveFile) -> Iterator[None]:
-        import pyarrow as pa
-
         try:
             yield
         except FileNotFoundError as error:
@@ -207,8 +205,6 @@ class FileReader:
 
     def _stored(self, group: DataRowGroup) -> Iterator[tuple[int, dict[str, pa.Array]]]:
         """Yield number of rows and columns of batches of a row group, as the file has them, without dictionaries."""
-        import pyarrow as pa
-
         names = list(dict.fromkeys(source[0] for source in group.sources if isinstance(source, tuple)))
         if not names:
             for first in range(0, group.num_rows, self.most_rows):
@@ -252,8 +248,6 @@ class FileReader:
         return chunks
 
     def _open(self, file: AddFile | RemoveFile) -> _Opened:
-        import pyarrow as pa
-
         path = unquote(file.path)
         directory = path.rpartition("/")[0]
         store = self._stores.get(directory)  # of files elsewhere: not a client for each
@@ -272,10 +266,6 @@ class FileReader:
 
     def _sources(self, file: AddFile | RemoveFile, parquet: pq.ParquetFile) -> list[Any]:
         """Return where each column comes from: a scalar, or its name in the file and the function to convert it."""
-        import pyarrow as pa
-
-        from airflow_delta.log.arrow.arrays import array
-
         there = [plain_field(field) for field in parquet.schema_arrow]
         kind = FileKind(self._by_id, _is_legacy(parquet.metadata.metadata or {}), _int96_columns(parquet.metadata))
         if self._by_id and there and not has_ids(there) and not all(self._in_partition):
@@ -295,14 +285,10 @@ class FileReader:
 
 
 def _repeated(value: pa.Scalar, length: int) -> pa.Array:
-    import pyarrow as pa
-
     return pa.repeat(value, length) if value.is_valid else pa.nulls(length, value.type)
 
 
 def _parquet(content: Any, remote: bool, **options: Any) -> pq.ParquetFile:
-    import pyarrow.parquet as pq
-
     return pq.ParquetFile(content, pre_buffer=remote, coerce_int96_timestamp_unit="us", **options)
 
 
@@ -315,12 +301,6 @@ def _counts(marked: BitMap64 | None, start: int, end: int, deleted: bool) -> boo
 
 
 def _live(batch: pa.RecordBatch, marked: BitMap64, start: int, deleted: bool) -> pa.RecordBatch:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-    from pyroaring import BitMap64
-
-    from airflow_delta.log.arrow.arrays import scalar
-
     here = BitMap64(range(start, start + batch.num_rows))
     found = marked & here
     if len(found) == (batch.num_rows if deleted else 0):
@@ -364,8 +344,6 @@ class DataFile:
     """
 
     def __init__(self, store: LogStore, path: str, size: int | None) -> None:
-        import pyarrow.parquet as pq
-
         plain = unquote(path)
         if plain.startswith(("/", "file:")) or "://" in plain:
             directory, _, plain = plain.rpartition("/")

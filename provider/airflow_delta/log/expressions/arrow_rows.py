@@ -9,13 +9,14 @@ from __future__ import annotations
 import decimal
 from collections.abc import Callable, Mapping
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_delta.log.arrow.arrays import array, repeated, scalar
 from airflow_delta.log.expressions import ast
 from airflow_delta.log.schema.types import INTEGRAL, DataType, DecimalType
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 Values = Callable[[ast.ColumnReference], "pa.Array | None"]
 """Function that gives the values of a column; ``None`` if they are unknown."""
@@ -54,8 +55,6 @@ def comparable(values: pa.Array, data_type: DataType) -> pa.Array | None:
 
     Integers may be narrower than the type, whose column may have been widened.
     """
-    import pyarrow as pa
-
     kind = values.type
     if pa.types.is_dictionary(kind):
         values, kind = values.dictionary_decode(), kind.value_type
@@ -86,8 +85,6 @@ class _Rows:
         self._length = length
 
     def may_select(self, expression: ast.Expression) -> pa.BooleanArray:
-        import pyarrow.compute as pc
-
         match expression:
             case ast.And(parts):
                 return reduce(pc.and_, map(self.may_select, parts))
@@ -99,14 +96,10 @@ class _Rows:
         return self._all(True) if mask is None else _is_true(mask)
 
     def _all(self, value: bool) -> pa.BooleanArray:
-        from airflow_delta.log.arrow.arrays import repeated
-
         return repeated(value, self._length)
 
     def _leaf(self, expression: ast.Expression) -> pa.BooleanArray | None:
         """Return where a condition on one column is true, ``None`` if that is unknown; nulls in the mask are false."""
-        import pyarrow.compute as pc
-
         if isinstance(expression, ast.Opaque) or (isinstance(expression, ast.Not) and isinstance(expression.part, ast.Opaque)):
             return None
         column = next(ast.columns(expression))
@@ -149,16 +142,12 @@ class _Rows:
 
 def is_among(values: pa.Array, wanted: list[Any], data_type: DataType) -> pa.BooleanArray | None:
     """Return where values equal one of some others, which are not null; ``None`` if that is unknown."""
-    import pyarrow.compute as pc
-
     found = literals_of(wanted, data_type, values.type) if is_compared_exactly(data_type) else None
     return None if found is None else _is_true(pc.is_in(values, value_set=found))
 
 
 def literals_of(wanted: list[Any], data_type: DataType, kind: pa.DataType) -> pa.Array | None:
     """Return values of Python in the form of :func:`comparable`; ``None`` if one does not fit, so that nothing is known of it."""
-    from airflow_delta.log.arrow.arrays import array
-
     if data_type.name in INTEGRAL and not all(isinstance(value, int) for value in wanted):
         return None
     if isinstance(data_type, DecimalType) and not all(_fits(value, kind.scale) for value in wanted):
@@ -170,10 +159,6 @@ def literals_of(wanted: list[Any], data_type: DataType, kind: pa.DataType) -> pa
 
 
 def _is_true(mask: pa.BooleanArray) -> pa.BooleanArray:
-    import pyarrow.compute as pc
-
-    from airflow_delta.log.arrow.arrays import scalar
-
     return pc.fill_null(mask, scalar(False))
 
 
@@ -183,8 +168,6 @@ def _fits(value: Any, scale: int) -> bool:
 
 
 def _same(values: pa.Array, literal: ast.Literal, data_type: DataType) -> pa.BooleanArray | None:
-    import pyarrow.compute as pc
-
     if literal.value is None:
         return pc.is_null(values)
     wanted = literals_of([literal.value], data_type, values.type)
@@ -193,8 +176,6 @@ def _same(values: pa.Array, literal: ast.Literal, data_type: DataType) -> pa.Boo
 
 def comparisons() -> Mapping[str, Callable[..., Any]]:
     """Return pyarrow's functions by the operators of :class:`~airflow_delta.log.expressions.ast.Compare`, without ``<=>``."""
-    import pyarrow.compute as pc
-
     return {
         "=": pc.equal,
         "<>": pc.not_equal,

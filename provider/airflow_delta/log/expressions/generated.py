@@ -9,10 +9,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import sqlglot
+from sqlglot import TokenType, exp
+
 from airflow_delta.exceptions import DeltaAnalysisException
-from airflow_delta.log.expressions.functions import NOT_DETERMINISTIC, OF_THE_SESSION
+from airflow_delta.log.expressions.functions import NOT_DETERMINISTIC, OF_THE_SESSION, oversized
 from airflow_delta.log.expressions.text import SqlSyntaxError, tree_of
-from airflow_delta.log.schema.types import ArrayType, DataType, MapType, StructType
+from airflow_delta.log.schema.types import (
+    PRIMITIVES,
+    ArrayType,
+    DataType,
+    MapType,
+    PrimitiveType,
+    StructType,
+    as_nullable,
+    parse_type,
+)
 
 
 def _names(text: str) -> frozenset[str]:
@@ -96,8 +108,6 @@ def _refused(name: str, text: str, why: str, error_class: str) -> DeltaAnalysisE
 
 
 def _parse(name: str, text: str) -> Any:
-    from airflow_delta.log.expressions.functions import oversized
-
     if (problem := oversized(text)) is not None:
         raise _refused(name, text[:100], f"it {problem}", "DELTA_UNSUPPORTED_EXPRESSION_GENERATED_COLUMN")
     try:
@@ -109,8 +119,6 @@ def _parse(name: str, text: str) -> Any:
 
 
 def _check_shape(name: str, text: str, tree: Any) -> None:
-    from sqlglot import exp
-
     for kinds, what in (
         ((exp.Query, exp.Subquery, exp.Exists), "it contains a subquery"),
         ((exp.Window,), "it contains a window function"),
@@ -124,9 +132,6 @@ def _check_shape(name: str, text: str, tree: Any) -> None:
 
 def functions(text: str) -> Iterator[str]:
     """Yield the names of the functions that an expression calls, in lower case."""
-    import sqlglot
-    from sqlglot import TokenType
-
     tokens = sqlglot.tokenize(text, read="spark")
     for before, token, following in zip([None, *tokens], tokens, tokens[1:], strict=False):
         called = following.token_type == TokenType.L_PAREN and token.text[:1].isidentifier()
@@ -157,8 +162,6 @@ def _check_functions(name: str, text: str) -> None:
 
 def references(tree: Any) -> Iterator[tuple[str, ...]]:
     """Yield the column paths that a parsed expression refers to, as written."""
-    from sqlglot import exp
-
     for column in tree.find_all(exp.Column):
         path = [part.name for part in column.parts]
         above = column.parent
@@ -224,8 +227,6 @@ def expression_type(node: Any, schema: StructType) -> DataType | None:
 
     :param node: node of ``sqlglot``.
     """
-    from sqlglot import exp
-
     match node:
         case exp.Paren() | exp.Neg():
             return expression_type(node.this, schema)
@@ -249,8 +250,6 @@ def expression_type(node: Any, schema: StructType) -> DataType | None:
 
 
 def _values(node: Any) -> list[Any]:
-    from sqlglot import exp
-
     if isinstance(node, exp.Coalesce):
         return [node.this, *node.expressions]
     branches = [node] if isinstance(node, exp.If) else node.args.get("ifs") or []
@@ -282,8 +281,6 @@ def _arithmetic(left: DataType | None, right: DataType | None) -> DataType | Non
 
 
 def _function_type(node: Any, schema: StructType) -> DataType | None:
-    from sqlglot import exp
-
     if not isinstance(node, exp.Func) or isinstance(node, exp.TimestampAdd):  # its SQL says DATE_ADD as well
         return None
     called = next(functions(node.sql(dialect="spark")), "")
@@ -303,20 +300,14 @@ _SQL_TYPES = {"tinyint": "byte", "smallint": "short", "int": "integer", "bigint"
 
 
 def _sql_type(sql: str) -> DataType | None:
-    from airflow_delta.log.schema.types import PRIMITIVES, parse_type
-
     text = sql.lower().replace(" ", "")
     name = _SQL_TYPES.get(text, text)
     return parse_type(name) if name in PRIMITIVES or name.startswith("decimal(") else None
 
 
 def _named(name: str) -> DataType:
-    from airflow_delta.log.schema.types import PrimitiveType
-
     return PrimitiveType(name)
 
 
 def _same_type(found: DataType, column: DataType) -> bool:
-    from airflow_delta.log.schema.types import as_nullable
-
     return as_nullable(found) == as_nullable(column)

@@ -9,48 +9,38 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from sqlglot import exp
+
 from airflow_delta.log.expressions.functions import NOT_DETERMINISTIC
 
 
 def has_subquery(tree: Any) -> bool:
     """Return whether a query is part of an expression."""
-    from sqlglot import exp
-
     return tree.find(exp.Query) is not None
 
 
 def needs_other_rows(tree: Any) -> bool:
     """Return whether an expression depends on more than one row: it has a subquery, an aggregate or a window."""
-    from sqlglot import exp
-
     return tree.find(exp.Query, exp.AggFunc, exp.Window) is not None
 
 
 def is_statement(tree: Any) -> bool:
     """Return whether a text is a query or a command, rather than an expression."""
-    from sqlglot import exp
-
     return isinstance(tree, exp.Query | exp.Command | exp.DDL | exp.DML)
 
 
 def may_be_condition(tree: Any) -> bool:
     """Return whether an expression may be a condition, as far as its form shows."""
-    from sqlglot import exp
-
     return not is_statement(tree) and not isinstance(tree, exp.Alias | exp.Tuple | exp.Star)
 
 
 def calls_unknown(tree: Any) -> bool:
     """Return whether an expression calls a function that Spark's dialect does not have."""
-    from sqlglot import exp
-
     return tree.find(exp.Anonymous) is not None
 
 
 def changing_function(tree: Any) -> str | None:
     """Return a function, in lower case, whose value differs with every evaluation; ``None`` if an expression calls none."""
-    from sqlglot import exp
-
     calls = (str(f.name if isinstance(f, exp.Anonymous) else f.sql_name()).lower() for f in tree.find_all(exp.Func))
     return next((name for name in calls if name in NOT_DETERMINISTIC), None)
 
@@ -69,8 +59,6 @@ class ColumnName:
 
 def column_of(node: Any) -> ColumnName | None:
     """Return the column that a node is; ``None`` for any other expression."""
-    from sqlglot import exp
-
     if not isinstance(node, exp.Column):
         return None
     return ColumnName(tuple(part.name for part in node.parts), node.parts[0].meta.get("start"))
@@ -78,8 +66,6 @@ def column_of(node: Any) -> ColumnName | None:
 
 def columns_of(tree: Any) -> Iterator[ColumnName]:
     """Yield the columns that an expression names."""
-    from sqlglot import exp
-
     yield from filter(None, map(column_of, tree.find_all(exp.Column)))
 
 
@@ -94,8 +80,6 @@ class Equality:
 
 def equality_of(tree: Any) -> Equality | None:
     """Return the equality of two columns that an expression is; ``None`` for any other."""
-    from sqlglot import exp
-
     node = unwrapped(tree)
     if not isinstance(node, exp.EQ | exp.NullSafeEQ):
         return None
@@ -105,8 +89,6 @@ def equality_of(tree: Any) -> Equality | None:
 
 def compared_texts(tree: Any) -> Iterator[tuple[str, tuple[Any, ...], bool]]:
     """Yield the texts in quotes that an expression compares: each with what it is compared with, and whether by ``IN``."""
-    from sqlglot import exp
-
     for literal in tree.find_all(exp.Literal):
         if not literal.is_string:
             continue
@@ -122,8 +104,6 @@ def compared_texts(tree: Any) -> Iterator[tuple[str, tuple[Any, ...], bool]]:
 
 def unwrapped(node: Any) -> Any:
     """Return an expression without the parentheses around it."""
-    from sqlglot import exp
-
     while isinstance(node, exp.Paren):
         node = node.this
     return node

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_delta.exceptions import PredicateException
 from airflow_delta.log.expressions import ast
+from airflow_delta.log.expressions.parser import parse
 from airflow_delta.log.schema.partition_values import Instants, parse_partition_value, possible_instants
 from airflow_delta.log.schema.types import StructType
 
@@ -45,8 +46,6 @@ class Predicate:
         :param version: whose schema this is, for messages.
         :raises PredicateException: if it does not parse, names an unknown column, or is not a condition on the columns of a row.
         """
-        from airflow_delta.log.expressions.parser import parse
-
         try:
             return cls(parse(text, schema, partition_columns))
         except PredicateException as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
@@ -265,8 +266,6 @@ def _check(given: str, key: str, value: str, where: str, table: str | None, new_
         return
     known = PROPERTIES.get(key)
     if known is None:
-        import difflib
-
         close = difflib.get_close_matches(key.lower(), _BY_FOLDED_KEY, n=3, cutoff=0.7)
         hint = f"; did you mean {' or '.join(_BY_FOLDED_KEY[c] for c in close)}?" if close else ""
         raise DeltaIllegalArgumentException(

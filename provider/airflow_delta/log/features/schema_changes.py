@@ -8,6 +8,7 @@ from dataclasses import replace
 import msgspec
 
 from airflow_delta.exceptions import DeltaAnalysisException
+from airflow_delta.log import heavy
 from airflow_delta.log.actions.actions import Metadata
 from airflow_delta.log.expressions.text import SqlSyntaxError, tree_of
 from airflow_delta.log.features import column_mapping
@@ -86,13 +87,11 @@ def dependents(metadata: Metadata, column: str, schema: StructType | None = None
     :param schema: instead of the schema of the metadata.
     :raises DeltaAnalysisException: if an expression does not parse, so that it might refer to the column.
     """
-    from airflow_delta.log.expressions.generated import references
-
     generated = generated_columns(parse_schema(metadata.schema_string) if schema is None else schema)
     for expressions, is_generated in ((check_constraints(metadata), False), (generated, True)):
         for name, text in expressions.items():
             try:
-                paths = list(references(tree_of(text)))
+                paths = list(heavy.references(tree_of(text)))
             except SqlSyntaxError as error:
                 raise DeltaAnalysisException(
                     f"Column {column} cannot be changed: {name} may refer to it, since its expression {text} does not parse "
@@ -175,10 +174,8 @@ def _listed(configuration: Mapping[str, str], old: Path, new: Path | None) -> di
     text = configuration.get(_STATS_COLUMNS)
     if text is None:
         return dict(configuration)
-    from airflow_delta.log.features.clustering import parse_column_list
-
     kept: list[Path] = []
-    for path in parse_column_list(text):
+    for path in heavy.parse_column_list(text):
         if folded(path[: len(old)]) != folded(old):
             kept.append(path)
         elif new is not None:

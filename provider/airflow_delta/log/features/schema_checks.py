@@ -10,6 +10,9 @@ from collections.abc import Iterator
 
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaAssertionError, DeltaError, DeltaIllegalStateException
 from airflow_delta.log.actions.actions import Metadata
+from airflow_delta.log.features import column_mapping, identity_columns
+from airflow_delta.log.features import identity_columns as generated_columns
+from airflow_delta.log.features.clustering import parse_column_list
 from airflow_delta.log.features.constraints import has_char_varchar
 from airflow_delta.log.features.properties import TableProperties
 from airflow_delta.log.schema.partition_values import is_partition_type
@@ -55,9 +58,6 @@ def check_table_metadata(
 
 
 def _check(metadata: Metadata, old: Metadata | None) -> None:
-    from airflow_delta.log.features import column_mapping, identity_columns
-    from airflow_delta.log.features import identity_columns as generated_columns
-
     schema = parse_schema(metadata.schema_string)
     properties = TableProperties(metadata.configuration)
     if not schema.fields and (old is None or parse_schema(old.schema_string).fields):
@@ -241,8 +241,6 @@ def _check_row_tracking_names(schema: StructType, metadata: Metadata) -> None:
 
 
 def _check_stats_columns(schema: StructType, partition_columns: list[str], listed: str) -> None:
-    from airflow_delta.log.features.clustering import parse_column_list
-
     key = "delta.dataSkippingStatsColumns"
     partitions = {name.lower() for name in partition_columns}
     for path in parse_column_list(listed):
@@ -308,8 +306,6 @@ def check_column_mapping(new: Metadata, old: Metadata | None, *, has_file_action
     :param old: ``None`` for a new table, which counts as having no column mapping, as in Delta.
     :raises DeltaIllegalStateException: if it does (Delta: DELTA_BLOCK_COLUMN_MAPPING_AND_CDC_OPERATION).
     """
-    from airflow_delta.log.features import column_mapping
-
     if not has_file_actions or not is_feed_enabled(new) or column_mapping.mode(new.configuration) == "none":
         return
     switched_on = old is None or column_mapping.mode(old.configuration) == "none"

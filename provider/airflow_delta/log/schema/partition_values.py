@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_delta.exceptions import DeltaAnalysisException
-from airflow_delta.log.schema.types import FLOATING, INTEGRAL, DataType, DecimalType
+from airflow_delta.log.schema.types import FLOATING, INTEGRAL, DataType, DecimalType, arrow_type
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -337,7 +337,6 @@ def partition_array(texts: pa.Array, data_type: DataType) -> pa.Array:
     import pyarrow as pa
 
     from airflow_delta.log.arrow.arrays import array
-    from airflow_delta.log.schema.types import arrow_type
 
     if isinstance(texts, pa.ChunkedArray):
         texts = texts.combine_chunks()

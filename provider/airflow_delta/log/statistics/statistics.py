@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from airflow_delta.log.data_files.footers import PER_SECOND, leaf_paths, read_footers, timestamps
+from airflow_delta.log import heavy
 from airflow_delta.log.features.clustering import indexed_leaves
 from airflow_delta.log.features.properties import TableProperties
 from airflow_delta.log.schema.types import FLOATING, INTEGRAL, ArrayType, Leaf, MapType, StructType
@@ -119,7 +119,7 @@ def read_nan_note(footer: pq.FileMetaData, path: str | None) -> NanNote | None:
     return note if note.file == path.rpartition("/")[2] else None
 
 
-__all__ = ["indexed_leaves", "read_footers", "stats_from_footer", "truncate_max", "truncate_min"]
+__all__ = ["indexed_leaves", "stats_from_footer", "truncate_max", "truncate_min"]
 
 _MAX_CHARACTER = chr(0x10FFFF)
 
@@ -160,7 +160,7 @@ def stats_from_footer(
     :param file: path of the file, if known.
     """
     note = read_nan_note(footer, file)
-    paths = leaf_paths(footer)
+    paths = heavy.leaf_paths(footer)
     by_path = {path: i for i, path in enumerate(paths)}
     by_folded = {folded(path): i for path, i in by_path.items()}
     minimum: dict[str, Any] = {}
@@ -297,7 +297,7 @@ def _converter(column: Any, leaf: Leaf) -> Callable[[Any], Any] | None:
     if name == "date" and physical == "INT32" and kind == "Date":
         return lambda raw: dt.date(1970, 1, 1) + dt.timedelta(days=raw)
     if name in ("timestamp", "timestamp_ntz") and physical == "INT64" and kind == "Timestamp":
-        return timestamps(PER_SECOND[logical["timeUnit"]], zoned=name == "timestamp")
+        return heavy.timestamps(heavy.PER_SECOND[logical["timeUnit"]], zoned=name == "timestamp")
     return None
 
 

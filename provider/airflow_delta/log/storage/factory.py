@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from airflow_delta.contract.location import FILE, HDFS, Location, check_no_secret
 from airflow_delta.exceptions import DeltaIllegalArgumentException, PathOutsideTableException
+from airflow_delta.log import heavy
 from airflow_delta.log.storage.base import LogStore
 from airflow_delta.log.storage.options import OTHER_LOCATIONS, canonical_options
 from airflow_delta.masking import masked
@@ -32,18 +33,12 @@ def store_for(table_uri: str, storage_options: Mapping[str, str] | None = None, 
             table=table_uri,
         )
     if "://" not in table_uri or table_uri[:5].lower() == "file:":
-        from airflow_delta.log.storage.local import LocalStore
-
-        return LocalStore(table_uri, options)
+        return heavy.LocalStore(table_uri, options)
     location = Location.parse(table_uri)
     location.check_openable(table_uri)
     if location.store == HDFS:
-        from airflow_delta.log.storage.hdfs import HdfsStore
-
-        return HdfsStore(table_uri, options, connection)
-    from airflow_delta.log.storage.object import ObjectStore
-
-    return ObjectStore(table_uri, options, connection)
+        return heavy.HdfsStore(table_uri, options, connection)
+    return heavy.ObjectStore(table_uri, options, connection)
 
 
 def scheme_problem(table_uri: str) -> str | None:
@@ -63,12 +58,10 @@ def sibling(store: LogStore, uri: str) -> LogStore:
         below one of the ``other_locations`` of the options: the credentials are for the table's own, and anybody who writes the
         log names paths; or if the open store must not leave a directory, and the location is not below it.
     """
-    from airflow_delta.log.storage.local import LocalStore
-
     uri = named_by_log(store.root, uri)
     check_other_location(store.root, uri, store.options, store.connection)
     found = store_for(uri, store.options, connection=store.connection)
-    if isinstance(store, LocalStore) and isinstance(found, LocalStore) and store.held_within is not None:
+    if isinstance(store, heavy.LocalStore) and isinstance(found, heavy.LocalStore) and store.held_within is not None:
         found.hold_within(store.held_within)
     return found
 

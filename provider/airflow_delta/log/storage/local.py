@@ -12,6 +12,7 @@ import uuid
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, Self
+from urllib.parse import unquote, urlsplit
 
 from airflow_delta.exceptions import (
     DeltaIllegalArgumentException,
@@ -49,8 +50,6 @@ def local_path(table_uri: str) -> str:
     """Return the absolute path of a local table URI (``file:///x``, ``file:/x``, ``/x`` or a relative path)."""
     if table_uri[:5].lower() != "file:":
         return os.path.abspath(table_uri)
-    from urllib.parse import unquote, urlsplit
-
     parts = urlsplit(table_uri)
     if parts.netloc not in ("", "localhost"):
         raise DeltaIllegalArgumentException(

@@ -14,6 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import Any, BinaryIO, TypeVar
 
+import obstore
+from obstore import exceptions as errors
+from obstore import store as stores
+from obstore.exceptions import BaseError
+
 from airflow_delta.contract.location import AZURE, GCS, S3, Location
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.log.storage.base import (
@@ -87,9 +92,6 @@ class ObjectStore(LogStore):
         return self._writer
 
     def _make(self, retry: Mapping[str, Any] | None) -> Any:
-        from obstore import store as stores
-        from obstore.exceptions import BaseError
-
         given = canonical_options(self.options, self.root, whose=self._whose)
         given.pop(OTHER_LOCATIONS, None)
         check_identity(given, self._location.store, self._whose)
@@ -174,8 +176,6 @@ class ObjectStore(LogStore):
         return kind(f"{operation} {self.root}/{path} was refused: {said}. {refusal.way_out(self._location.store, place)}")
 
     def _call(self, path: str, action: Callable[[], T], operation: str = "Reading") -> T:
-        from obstore import exceptions as errors
-
         try:
             return action()
         except (errors.NotFoundError, FileNotFoundError) as error:
@@ -199,8 +199,6 @@ class ObjectStore(LogStore):
 
     def read(self, path: str) -> bytes:
         """Return an object's content."""
-        import obstore
-
         client = self._client()
         return self._call(path, lambda: bytes(obstore.get(client, path).bytes()))
 
@@ -214,8 +212,6 @@ class ObjectStore(LogStore):
 
     def read_range(self, path: str, start: int, length: int) -> bytes:
         """Return up to ``length`` bytes from ``start``."""
-        import obstore
-
         client = self._client()
         options: Any = {"range": (start, start + length)}
         return self._call(path, lambda: bytes(obstore.get(client, path, options=options).bytes()))
@@ -224,8 +220,6 @@ class ObjectStore(LogStore):
         """Return several ranges of an object, read concurrently."""
         if len(ranges) < 2:
             return [self.read_range(path, *found) for found in ranges]
-        import obstore
-
         client = self._client()
         starts, lengths = [start for start, _ in ranges], [length for _, length in ranges]
         found = self._call(path, lambda: obstore.get_ranges(client, path, starts=starts, lengths=lengths, coalesce=0))
@@ -233,8 +227,6 @@ class ObjectStore(LogStore):
 
     def head(self, path: str) -> FileStatus | None:
         """Return an object's status, or ``None``."""
-        import obstore
-
         client = self._client()
         try:
             return self._status(self._call(path, lambda: obstore.head(client, path)))
@@ -272,8 +264,6 @@ class ObjectStore(LogStore):
 
     def list_directories(self, directory: str) -> list[str]:
         """Return the names between a directory and the next slash."""
-        import obstore
-
         client = self._client()
         try:
             listed = self._call(directory, lambda: obstore.list_with_delimiter(client, f"{directory}/"), "Listing")
@@ -283,8 +273,6 @@ class ObjectStore(LogStore):
 
     def list_children(self, directory: str) -> tuple[list[str], list[str]]:
         """Return the names in a directory that no slash follows (files), and those that a slash follows (directories)."""
-        import obstore
-
         client = self._client()
         try:
             listed = self._call(
@@ -335,8 +323,6 @@ class ObjectStore(LogStore):
             yield empty
 
     def _objects(self, prefix: str | None, offset: str | None, *, children: bool = False) -> Iterator[FileStatus]:
-        import obstore
-
         client, own = self._client(), prefix or ""
         pages = self._call(own, lambda: iter(obstore.list(client, prefix, offset=offset, chunk_size=_PAGE)), "Listing")
         while True:
@@ -364,9 +350,6 @@ class ObjectStore(LogStore):
 
     def put_if_absent(self, path: str, data: bytes, *, durable: bool = True) -> None:  # noqa: ARG002 - always durable here
         """Create an object, unless it exists."""
-        import obstore
-        from obstore import exceptions as errors
-
         client = self._single_shot()
         for attempt in range(_CONFLICT_RETRIES + 1):
             try:
@@ -397,15 +380,11 @@ class ObjectStore(LogStore):
 
     def put(self, path: str, data: bytes) -> None:
         """Create or replace an object."""
-        import obstore
-
         client = self._client()
         self._call(path, lambda: obstore.put(client, path, data, use_multipart=False), "Writing")
 
     def put_file(self, path: str, file: BinaryIO) -> None:
         """Create or replace an object; a large one is sent in parts and never in memory as a whole."""
-        import obstore
-
         start = file.tell()
         size = file.seek(0, 2) - start
         file.seek(start)
@@ -420,8 +399,6 @@ class ObjectStore(LogStore):
 
     def delete(self, paths: Iterable[str]) -> None:
         """Delete objects; missing ones are ignored."""
-        import obstore
-
         client = self._client()
         wanted = list(paths)
         batches = range(0, len(wanted), _DELETE_BATCH)

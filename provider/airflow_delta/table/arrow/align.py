@@ -8,11 +8,14 @@ The schema of Arrow data in Spark's JSON form, as Spark reads the same Parquet.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from airflow_delta.contract.payloads import Json
 from airflow_delta.contract.schema import Type, broken_rule, refused_rows
 from airflow_delta.exceptions import DeltaAnalysisException, SchemaMismatchException
+from airflow_delta.log.arrow.arrays import scalar
 from airflow_delta.log.schema.types import (
     INTEGRAL,
     ArrayType,
@@ -23,10 +26,6 @@ from airflow_delta.log.schema.types import (
     arrow_type,
     as_nullable,
 )
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 Convert = Callable[["pa.Array"], "pa.Array"]
 
@@ -45,9 +44,6 @@ def to_table_type(found: pa.DataType, given: DataType, target: DataType) -> Conv
     :raises Unstorable: if only Spark makes this cast. The function raises a :class:`pyarrow.ArrowException` for a value that does
         not fit.
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     if isinstance(found, pa.BaseExtensionType):
         inner = to_table_type(found.storage_type, given, target)
         return lambda values: inner(values.storage)
@@ -77,15 +73,11 @@ def to_table_type(found: pa.DataType, given: DataType, target: DataType) -> Conv
 
 
 def _viewless(values: pa.Array) -> pa.Array:
-    import pyarrow as pa
-
     views = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
     return values.cast(views[values.type]) if values.type in views else values
 
 
 def _struct(found: pa.StructType, given: StructType, target: StructType) -> Convert:
-    import pyarrow as pa
-
     out = arrow_type(as_nullable(target))
     at = {field.name.lower(): number for number, field in enumerate(given)}
     parts: list[tuple[int, Convert] | None] = []
@@ -108,8 +100,6 @@ def _struct(found: pa.StructType, given: StructType, target: StructType) -> Conv
 
 
 def _list(found: pa.DataType, given: ArrayType, target: ArrayType) -> Convert:
-    import pyarrow as pa
-
     inner = to_table_type(found.value_type, given.element_type, target.element_type)
     out = arrow_type(as_nullable(target))
 
@@ -124,8 +114,6 @@ def _list(found: pa.DataType, given: ArrayType, target: ArrayType) -> Convert:
 
 
 def _map(found: pa.MapType, given: MapType, target: MapType) -> Convert:
-    import pyarrow as pa
-
     key = to_table_type(found.key_type, given.key_type, target.key_type)
     value = to_table_type(found.item_type, given.value_type, target.value_type)
     out = arrow_type(as_nullable(target))
@@ -139,8 +127,6 @@ def _map(found: pa.MapType, given: MapType, target: MapType) -> Convert:
 
 
 def _leaf(found: pa.DataType, given: DataType, target: DataType) -> Convert:
-    import pyarrow as pa
-
     out, types = arrow_type(target), pa.types
     if target.name == "string" and given.name not in _AS_TEXT:
         raise Unstorable(f"{given} to string, which Spark spells in its own way: cast it in the frame")
@@ -163,8 +149,6 @@ def aligned(batch: pa.RecordBatch, name: str, number: int, convert: Convert, *, 
     :param where: table and version, for the message.
     :raises SchemaMismatchException: if a value does not fit.
     """
-    import pyarrow as pa
-
     try:
         return convert(batch.column(number))
     except pa.ArrowException as error:
@@ -176,11 +160,6 @@ def aligned(batch: pa.RecordBatch, name: str, number: int, convert: Convert, *, 
 
 def empty_as_null(values: pa.Array) -> pa.Array:
     """Return the values of a partition column as the log has them: an empty string is null, for the checks as well."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    from airflow_delta.log.arrow.arrays import scalar
-
     if not (pa.types.is_string(values.type) or pa.types.is_binary(values.type)):
         return values
     return pc.if_else(pc.equal(pc.binary_length(values), scalar(0, pa.int32())), pa.nulls(1, values.type)[0], values)
@@ -191,8 +170,6 @@ def check_not_null(field: StructField, values: pa.Array, *, table: str, version:
 
     :raises InvariantViolationException: if there is one.
     """
-    import pyarrow.compute as pc
-
     here = path or field.name
     if not field.nullable and values.null_count:
         error, what = broken_rule("not_null", here)
@@ -247,8 +224,6 @@ def _field(field: pa.Field, path: str, whose: str) -> Json:
 
 
 def _type(data_type: pa.DataType, path: str, whose: str) -> Type:
-    import pyarrow as pa
-
     kinds = pa.types
     if isinstance(data_type, pa.BaseExtensionType) and data_type.extension_name in _PLAIN_EXTENSIONS:
         return _type(data_type.storage_type, path, whose)
@@ -280,8 +255,6 @@ def _entries(data_type: pa.MapType) -> tuple[tuple[pa.DataType, str], ...]:
 
 
 def _plain(data_type: pa.DataType) -> str | None:
-    import pyarrow as pa
-
     kinds = pa.types
     if kinds.is_string(data_type) or kinds.is_large_string(data_type) or kinds.is_string_view(data_type):
         return "string"

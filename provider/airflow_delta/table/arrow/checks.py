@@ -9,6 +9,8 @@ import re
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
+import pyarrow.compute as pc
+
 from airflow_delta.contract.schema import broken_rule, refused_rows
 from airflow_delta.contract.sql_types import length_problems
 from airflow_delta.exceptions import (
@@ -16,6 +18,8 @@ from airflow_delta.exceptions import (
     DeltaUnsupportedOperationException,
     PredicateException,
 )
+from airflow_delta.log.arrow.arrays import readable
+from airflow_delta.log.expressions.predicate import Predicate
 from airflow_delta.log.schema.types import StructType
 from airflow_delta.table.read.row_filter import check_decidable, selected
 
@@ -24,7 +28,6 @@ if TYPE_CHECKING:
 
     from airflow_delta.contract.payloads import Json
     from airflow_delta.contract.request import StageRequest
-    from airflow_delta.log.expressions.predicate import Predicate
 
 Check = Callable[["pa.RecordBatch"], None]
 
@@ -67,8 +70,6 @@ def needs_spark(request: StageRequest, why: str) -> DeltaUnsupportedOperationExc
 
 
 def _predicate(request: StageRequest, text: str, schema: StructType, partitions: Collection[str], why: str) -> Predicate:
-    from airflow_delta.log.expressions.predicate import Predicate
-
     try:
         predicate = Predicate.parse(text, schema, tuple(partitions))
         check_decidable(predicate, request.table, request.read_version)
@@ -79,8 +80,6 @@ def _predicate(request: StageRequest, text: str, schema: StructType, partitions:
 
 def _true(predicate: Predicate, error: Callable[[pa.RecordBatch], DeltaError]) -> Check:
     def check(batch: pa.RecordBatch) -> None:
-        import pyarrow.compute as pc
-
         wrong = pc.indices_nonzero(pc.invert(selected(predicate, batch)))
         if len(wrong):
             raise error(batch.slice(wrong[0].as_py(), 1))
@@ -103,8 +102,6 @@ def _broken(
     columns: Sequence[str] = list(dict.fromkeys(column.path[0] for column in predicate.columns))
 
     def error(row: pa.RecordBatch) -> DeltaError:
-        from airflow_delta.log.arrow.arrays import readable
-
         values = {column: readable(row.column(column))[0] for column in columns}
         return kind(
             f"{what}: {str(values)[:_VALUE_LENGTH]}{refused_rows(request.table, request.read_version)}",
@@ -117,8 +114,6 @@ def _broken(
 
 def _short(request: StageRequest, name: str, most: int, limit: str) -> Check:
     def check(batch: pa.RecordBatch) -> None:
-        import pyarrow.compute as pc
-
         longest = pc.max(pc.utf8_length(batch.column(name))).as_py()
         if longest is not None and longest > most:
             error, what = broken_rule("length", name, limit)

@@ -19,22 +19,23 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
 from airflow_delta.exceptions import DeltaAnalysisException
+from airflow_delta.log.arrow.arrays import scalar, to_pylist
 from airflow_delta.log.features.column_mapping import field_id
 from airflow_delta.log.schema.partition_values import HIVE_NULL, partition_directory, serialize_partition_value
 from airflow_delta.log.schema.types import ArrayType, DataType, MapType, StructField, StructType, arrow_type, as_nullable
 from airflow_delta.log.statistics.statistics import nan_note
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from airflow_delta.log.storage.base import LogStore
 
 
 def columns_with_nan(rows: pa.Table) -> frozenset[str]:
     """Return the paths, as in Parquet, of the columns with a NaN; lists and maps have no bounds."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
 
     def found(values: pa.Array | pa.ChunkedArray, path: str) -> Iterator[str]:
         if pa.types.is_struct(values.type):
@@ -48,8 +49,6 @@ def columns_with_nan(rows: pa.Table) -> frozenset[str]:
 
 def count_nulls(rows: pa.Table, paths: Collection[str]) -> Counter[str]:
     """Return the number of nulls of some columns, by their path in Parquet; a null struct counts in each of its fields."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
 
     def found(values: pa.Array | pa.ChunkedArray, path: str) -> Iterator[tuple[str, int]]:
         if pa.types.is_struct(values.type):
@@ -67,8 +66,6 @@ def count_nulls(rows: pa.Table, paths: Collection[str]) -> Counter[str]:
 
 def leaf_columns(fields: Iterable[pa.Field], prefix: str = "") -> Iterator[str]:
     """Yield the paths, as in Parquet, of all columns."""
-    import pyarrow as pa
-
     for each in fields:
         path, kind = f"{prefix}{each.name}", each.type
         if pa.types.is_struct(kind):
@@ -92,22 +89,16 @@ def stored_schema(schema: StructType, partitions: Sequence[str], *, mapped: bool
 
     Of a NOT NULL column the footer says so even where it has no statistics.
     """
-    import pyarrow as pa
-
     return pa.schema([_stored_field(f, mapped).with_nullable(f.nullable) for f in schema if f.name not in partitions])
 
 
 def _stored_field(field: StructField, mapped: bool) -> pa.Field:
-    import pyarrow as pa
-
     identity = field_id(field) if mapped else None
     metadata = None if identity is None else {"PARQUET:field_id": str(identity)}
     return pa.field(field.physical_name if mapped else field.name, _stored_type(field.data_type, mapped), metadata=metadata)
 
 
 def _stored_type(data_type: DataType, mapped: bool) -> pa.DataType:
-    import pyarrow as pa
-
     match data_type:
         case StructType(fields):
             return pa.struct([_stored_field(f, mapped) for f in fields])
@@ -188,8 +179,6 @@ class RowWriter:
 
     def close(self) -> None:
         """Write what is left: most rows of most partitions, in files of their own that do not wait for each other."""
-        import pyarrow as pa
-
         self._closing = True
 
         def write(partition: _Partition) -> None:
@@ -221,8 +210,6 @@ class RowWriter:
             yield partition_directory(values, self._keys), self._stored_rows(rows)
 
     def _stored_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        import pyarrow as pa
-
         columns = [batch.column(number) for number in self._data]
         # The same bytes under other names: the types differ in nothing else.
         named = [c if c.type == f.type else c.view(f.type) for c, f in zip(columns, self._stored, strict=True)]
@@ -232,8 +219,6 @@ class RowWriter:
 
     def _flush(self, partition: _Partition) -> None:
         """Write the rows of a partition that wait, as a row group."""
-        import pyarrow as pa
-
         if not partition.batches:
             return
         rows = pa.Table.from_batches(partition.batches, self._stored)
@@ -252,8 +237,6 @@ class RowWriter:
                 self._finish(partition)
 
     def _file(self, partition: _Partition, unbounded: frozenset[str]) -> Any:
-        import pyarrow.parquet as pq
-
         if not unbounded <= partition.unbounded:
             self._finish(partition)
         if partition.writer is None:
@@ -301,11 +284,6 @@ class RowWriter:
 
 def _groups(batch: pa.RecordBatch, partitions: Sequence[StructField]) -> Iterator[tuple[list[str | None], pa.RecordBatch]]:
     """Yield the partition values of rows as the log spells them, and these rows."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    from airflow_delta.log.arrow.arrays import scalar, to_pylist
-
     texts: list[list[str | None]] = []  # of each column, by code
     codes = None
     for partition in partitions:
@@ -336,8 +314,6 @@ def _groups(batch: pa.RecordBatch, partitions: Sequence[StructField]) -> Iterato
 
 def _by_code(batch: pa.RecordBatch, codes: pa.Array) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Yield the rows of each code, in order; few of many are copied, or they would keep the memory of all."""
-    import pyarrow.compute as pc
-
     order, runs = None, pc.run_end_encode(codes)
     if len(runs.values) > len(set(runs.values.to_pylist())):
         order = pc.array_sort_indices(codes)
@@ -354,7 +330,5 @@ def _by_code(batch: pa.RecordBatch, codes: pa.Array) -> Iterator[tuple[int, pa.R
 
 def _copied(rows: pa.RecordBatch) -> pa.RecordBatch:
     """Return rows in memory of their own (``pa.concat_batches`` is newer than the lowest PyArrow)."""
-    import pyarrow as pa
-
     columns = [pa.concat_arrays([column, column.slice(0, 0)]) for column in rows.columns]
     return pa.RecordBatch.from_arrays(columns, schema=rows.schema)

@@ -14,6 +14,8 @@ import uuid
 from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from airflow_delta.contract.drift import check_contract
 from airflow_delta.contract.operations import WriteArguments
 from airflow_delta.contract.options import COMPARES, COMPRESSION, writer_option_problem
@@ -27,6 +29,9 @@ from airflow_delta.exceptions import (
     PredicateException,
     SchemaMismatchException,
 )
+from airflow_delta.log.arrow.arrays import array
+from airflow_delta.log.expressions import ast
+from airflow_delta.log.expressions.predicate import Predicate
 from airflow_delta.log.schema.types import StructType, arrow_type, as_nullable, struct_of
 from airflow_delta.log.storage.progress import tracked
 from airflow_delta.table.arrow.align import (
@@ -42,8 +47,6 @@ from airflow_delta.table.arrow.checks import needs_spark, row_checks
 from airflow_delta.table.arrow.files import RowWriter
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from airflow_delta.contract.payloads import Json
     from airflow_delta.contract.request import StageRequest
     from airflow_delta.contract.schema import IdentityRule
@@ -80,8 +83,6 @@ def source_of(rows: Any, *, whose: str) -> Source:
     :raises DeltaIllegalArgumentException: if they are nothing of the kind, a column of a pandas frame mixes types, or a level of
         its index has the name of a column.
     """
-    import pyarrow as pa
-
     kind = type(rows)
     if kind.__module__.partition(".")[0] == "pandas" and kind.__name__ == "DataFrame":
         frame = _with_named_index(rows, whose)
@@ -151,10 +152,6 @@ def default_value(name: str, expression: str, schema: StructType, request: Stage
 
     :raises DeltaUnsupportedOperationException: if it is not a literal of the column's type, or the present time.
     """
-    import pyarrow as pa
-
-    from airflow_delta.log.arrow.arrays import array
-
     field = schema.find(name)
     if field is None:
         raise _refusal(name, expression, request)
@@ -172,9 +169,6 @@ def default_value(name: str, expression: str, schema: StructType, request: Stage
 
 def _literal(name: str, text: str, schema: StructType) -> Any:
     """Return the value of a literal as a value of a column: what the column would be compared with."""
-    from airflow_delta.log.expressions import ast
-    from airflow_delta.log.expressions.predicate import Predicate
-
     expression = Predicate.parse(f"{ast.quote_name(name)} <=> ({text})", schema).expression
     if not isinstance(expression, ast.Compare) or expression.operator != "<=>" or expression.column.path != (name,):
         raise ValueError(f"{text} is not a literal")
@@ -204,10 +198,6 @@ class Counter:
 
         :raises IdentityInsertException: if they exceed 64 bits.
         """
-        import pyarrow as pa
-
-        from airflow_delta.log.arrow.arrays import array
-
         values = [self._next + position * self._rule.step for position in range(rows)]
         self._next += rows * self._rule.step
         try:
@@ -326,8 +316,6 @@ class _Columns:
         counters: Mapping[str, Counter],
         partitions: Collection[str],
     ) -> None:
-        import pyarrow as pa
-
         self._request = request
         self._schema = schema
         self._partitions = partitions
@@ -359,8 +347,6 @@ class _Columns:
 
     def of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows of a batch under the table's names, in its types."""
-        import pyarrow as pa
-
         request, arrays = self._request, []
         for field in self._schema:
             if field.name in self._converts:

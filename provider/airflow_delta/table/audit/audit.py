@@ -14,6 +14,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
+import pyarrow.compute as pc
+
 from airflow_delta.contract.audit import (
     BEFORE,
     FAIL,
@@ -42,6 +44,7 @@ from airflow_delta.table.stage.net_effect import NetEffect, find_replaced
 from airflow_delta.table.stage.scan import scan_of
 from airflow_delta.table.stage.stage_view import open_stage
 from airflow_delta.table.stage.view import view_of
+from airflow_delta.transaction import OptimisticTransaction
 
 if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog
@@ -78,8 +81,6 @@ class AuditedTable:
     @cached_property
     def _replaced(self) -> NetEffect:
         """What the commit would add and remove, found as the commit finds it."""
-        from airflow_delta.transaction import OptimisticTransaction
-
         return find_replaced(self.view, OptimisticTransaction(self.log, self.view.snapshot))
 
     @cached_property
@@ -126,8 +127,6 @@ class AuditedTable:
         """Return how many rows the version that was read has; ``None`` if the statistics of a file lack the number."""
         if self.handle.read_version < 0:
             return 0
-        import pyarrow.compute as pc
-
         files = self.view.snapshot.files(columns=("stats", "deletion_vector"))
         deleted = pc.sum(pc.struct_field(files.column("deletion_vector"), "cardinality")).as_py() or 0
         total = 0

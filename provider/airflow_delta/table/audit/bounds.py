@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaIllegalArgumentException, PredicateException
 from airflow_delta.log.actions.actions import AddFile
+from airflow_delta.log.expressions.simple import Columns, UnsupportedError
+from airflow_delta.log.features.clustering import parse_column_list
 from airflow_delta.log.features.properties import TableProperties
 from airflow_delta.log.schema.partition_values import parse_partition_value, parse_timestamp, possible_instants
 from airflow_delta.log.schema.types import FLOATING, INTEGRAL, DataType, DecimalType
@@ -76,9 +78,6 @@ def named_column(table: AuditedTable, name: str, *, what: str) -> ColumnReferenc
     :param what: parameter that names it, for messages.
     :raises DeltaAnalysisException: if the table will not have the column.
     """
-    from airflow_delta.log.expressions.simple import Columns, UnsupportedError
-    from airflow_delta.log.features.clustering import parse_column_list
-
     try:
         [path] = parse_column_list(name)
     except ValueError:  # of the list, or of its length

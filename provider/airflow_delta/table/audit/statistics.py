@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 from airflow_delta.contract.audit import BOUNDS, FAIL, RATIOS, AuditCheck, limits_problem
 from airflow_delta.contract.files import partition_texts_of
 from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.log.features.clustering import indexed_leaves
+from airflow_delta.log.schema.partition_values import parse_timestamp
 from airflow_delta.log.schema.types import FLOATING
 from airflow_delta.table.audit.audit import AuditedTable, by_name, check_severity
 from airflow_delta.table.audit.bounds import ColumnStatistics, column_statistics, comparable_value, named_column, plain
@@ -214,8 +216,6 @@ _NAN = (
 
 def _why_unknown(table: AuditedTable, column: ColumnReference, otherwise: str) -> str:
     """Return why statistics lack something of a column, and what does not need them."""
-    from airflow_delta.log.features.clustering import indexed_leaves
-
     target = table.target
     leaves = indexed_leaves(target.schema, target.partition_columns, target.properties)
     indexed = column.is_partition or any(leaf.physical_path == column.physical_path for leaf in leaves)
@@ -301,8 +301,6 @@ def _now(value: Any) -> dt.datetime:
         return dt.datetime.now(dt.UTC)
     if isinstance(value, dt.datetime):
         return _utc(value)
-    from airflow_delta.log.schema.partition_values import parse_timestamp
-
     try:
         return parse_timestamp(str(value), zoned=True)
     except ValueError:

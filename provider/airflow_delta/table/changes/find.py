@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from pyroaring import BitMap64
 
 from airflow_delta.exceptions import (
     DeltaIllegalArgumentException,
@@ -23,11 +24,14 @@ from airflow_delta.exceptions import (
     VersionsNotContiguousException,
 )
 from airflow_delta.log.actions.actions import AddFile, Metadata, RemoveFile
-from airflow_delta.log.actions.decode import DecodedCommit, decode_commits
+from airflow_delta.log.actions.decode import DecodedCommit, decode_commits, timestamp_of_info
+from airflow_delta.log.actions.deletion_vectors import inline_deletion_vector, read_deletion_vector
 from airflow_delta.log.actions.reconciliation import canonical_path
 from airflow_delta.log.features.protocol import check_can_read
 from airflow_delta.log.features.schema_checks import is_feed_enabled
 from airflow_delta.log.statistics.statistics import num_records
+from airflow_delta.log.storage.file_names import COMMIT_SUFFIX, LOG_DIRECTORY, commit_version, version_prefix
+from airflow_delta.log.time_travel import first_recorded_version, monotonic_timestamps, to_milliseconds, version_at_timestamp
 from airflow_delta.table.changes.schema import check_readable, check_removed, read_schema
 
 if TYPE_CHECKING:
@@ -66,8 +70,6 @@ def change_range(
         )
     end = snapshot.version if ending_version is None else min(ending_version, snapshot.version)
     if ending_timestamp is not None:
-        from airflow_delta.log.time_travel import version_at_timestamp
-
         end = min(version_at_timestamp(log.update(), ending_timestamp), snapshot.version)
     between = starting_timestamp is not None and ending_timestamp is not None and end == start - 1
     if between and _milliseconds(starting_timestamp) <= _milliseconds(ending_timestamp):
@@ -79,8 +81,6 @@ def change_range(
 
 def _first_since(log: DeltaLog, timestamp: datetime | int | None) -> int:
     """Return the first version committed at a time or later; one more than the latest if there is none."""
-    from airflow_delta.log.time_travel import version_at_timestamp
-
     try:
         return version_at_timestamp(log.update(), _milliseconds(timestamp) - 1) + 1
     except VersionNotFoundException as error:
@@ -90,8 +90,6 @@ def _first_since(log: DeltaLog, timestamp: datetime | int | None) -> int:
 
 
 def _milliseconds(timestamp: Any) -> int:
-    from airflow_delta.log.time_travel import to_milliseconds
-
     return to_milliseconds(timestamp)
 
 
@@ -231,9 +229,6 @@ def _check_recorded(log: DeltaLog, metadata: Metadata, version: int, versions: t
 
 def _times(log: DeltaLog, snapshot: Snapshot, start: int, end: int) -> dict[int, int]:
     """Return the times of commit files; empty if all commits carry their own time."""
-    from airflow_delta.log.storage.file_names import COMMIT_SUFFIX, LOG_DIRECTORY, commit_version, version_prefix
-    from airflow_delta.log.time_travel import first_recorded_version, monotonic_timestamps
-
     recorded = first_recorded_version(snapshot)
     if recorded is not None and start >= recorded:
         return {}
@@ -243,9 +238,6 @@ def _times(log: DeltaLog, snapshot: Snapshot, start: int, end: int) -> dict[int,
 
 
 def _time_of(log: DeltaLog, snapshot: Snapshot, commit: DecodedCommit, times: dict[int, int]) -> int:
-    from airflow_delta.log.actions.decode import timestamp_of_info
-    from airflow_delta.log.time_travel import first_recorded_version
-
     recorded = first_recorded_version(snapshot)
     if recorded is not None and commit.version >= recorded:
         return timestamp_of_info(commit.version, commit.commit_info, table=log.uri)
@@ -304,10 +296,6 @@ def _as_add(log: DeltaLog, commit: DecodedCommit, remove: RemoveFile) -> AddFile
 
 def _add_difference(log: DeltaLog, files: ChangedFiles, before: AddFile, after: AddFile) -> None:
     """Add the rows of a file that only one of its two deletion vectors marks."""
-    from pyroaring import BitMap64
-
-    from airflow_delta.log.actions.deletion_vectors import inline_deletion_vector, read_deletion_vector
-
     marked = [
         BitMap64()
         if file.deletion_vector is None

@@ -21,6 +21,7 @@ from airflow_delta.log.statistics.statistics import live_records
 from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.table.changes.find import Changes, find_changes
 from airflow_delta.table.read.read_table import Rows, check_limit, limited, parse_where, worker_rows
+from airflow_delta.table.stage.scan import scan_files
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -165,8 +166,6 @@ def plan_changes(
 
 def _plan(log: DeltaLog, changes: Changes, spark_table_uri: str | None, transaction_id: str | None) -> ChangePlan:
     """Return the plan; deletion vectors are decoded for Spark, as for a scan."""
-    from airflow_delta.table.stage.scan import scan_files
-
     scan = scan_files(
         log,
         [file for c in changes.commits for files in c.kinds().values() for file in files],

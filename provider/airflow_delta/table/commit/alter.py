@@ -12,10 +12,11 @@ from airflow_delta.exceptions import StageConflictException
 from airflow_delta.table.definition.altered_table import AlteredTable, is_alter, table_as_read
 from airflow_delta.table.definition.apply_changes import after_writes
 from airflow_delta.table.stage.after import stage_id
+from airflow_delta.transaction import Operation
 
 if TYPE_CHECKING:
     from airflow_delta.table.stage.view import TransactionView
-    from airflow_delta.transaction import Operation, OptimisticTransaction
+    from airflow_delta.transaction import OptimisticTransaction
 
 OPERATIONS_TAG = "airflow.operations"
 """Tag of ``commitInfo`` that lists the operations of a commit that has no single name in Delta."""
@@ -94,8 +95,6 @@ def operation_tags(table: AlteredTable, data: Operation | None) -> dict[str, str
 
 
 def _joined(operations: Sequence[Operation]) -> Operation:
-    from airflow_delta.transaction import Operation
-
     first, names = operations[0], {operation.name for operation in operations}
     if len(operations) == 1:
         return first

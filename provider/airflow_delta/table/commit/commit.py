@@ -28,7 +28,9 @@ from airflow_delta.exceptions import (
     VersionNotFoundException,
 )
 from airflow_delta.log.actions.actions import Action, Metadata, SetTransaction
+from airflow_delta.log.features import protocol
 from airflow_delta.log.statistics.statistics import live_records, total
+from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.table.commit.alter import adopt_altered, altered_table, operation_tags, operation_with, with_altered_reads
 from airflow_delta.table.commit.feature_actions import changes_to_commit, feature_tags, identity_marks
 from airflow_delta.table.definition.altered_table import AlteredTable, is_alter
@@ -38,6 +40,7 @@ from airflow_delta.table.stage.load import StageActions
 from airflow_delta.table.stage.net_effect import NetEffect, find_replaced
 from airflow_delta.table.stage.view import ReadVersion, TransactionView
 from airflow_delta.table.state.commit_result import request_as_json, result_of_transaction
+from airflow_delta.transaction import Operation, OptimisticTransaction
 from airflow_delta.transaction.events import CONFLICT, held_back
 
 if TYPE_CHECKING:
@@ -45,7 +48,7 @@ if TYPE_CHECKING:
     from airflow_delta.log.actions.actions import Metadata
     from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.table.stage.view import TransactionView
-    from airflow_delta.transaction import CommitPolicy, Operation, OptimisticTransaction, PostCommitHook
+    from airflow_delta.transaction import CommitPolicy, PostCommitHook
 
 
 _JOINS: dict[str, Callable[[Iterable[int]], int]] = {"minFileSize": min, "maxFileSize": max}
@@ -73,8 +76,6 @@ def _appends_nothing(stage: StageActions) -> bool:
 
 def _other(writes: Sequence[StagedWrite]) -> Operation:
     """Return an operation whose stages counted their metrics: they add up, and lists of parameters are joined."""
-    from airflow_delta.transaction import Operation
-
     parameters: dict[str, Any] = {}
     metrics: dict[str, Any] = {}
     for write in writes:
@@ -92,8 +93,6 @@ def _other(writes: Sequence[StagedWrite]) -> Operation:
 
 def _write(metadata: Metadata, stages: Sequence[StageActions], replaced: NetEffect) -> Operation:
     """Return the ``WRITE`` as ``commitInfo`` records it (Delta's ``DeltaOperations.Write`` and its metrics)."""
-    from airflow_delta.transaction import Operation
-
     writes = [stage.write for stage in stages]
     adds = replaced.adds
     rows = [write.num_records for write in writes]
@@ -134,9 +133,6 @@ def adopt_created_table(view: TransactionView, wanted: Metadata) -> TransactionV
     ``None`` if it is not the table that this transaction would have created (equal schema, partitioning and properties, with the
     features), or its first version is gone from the log.
     """
-    from airflow_delta.log.features import protocol
-    from airflow_delta.log.table_definition import TableDefinition
-
     # As a commit would write it: with the protocol that the properties ask for.
     wanted, asked = protocol.apply_feature_properties(wanted, None)
     log, handle = view.log, view.handle
@@ -354,8 +350,6 @@ def _commit(staged: StagedCommit, options: CommitOptions) -> CommitResult:
 
 
 def _transaction(view: TransactionView, policy: CommitPolicy | None, *, txn_id: str | None = None) -> OptimisticTransaction:
-    from airflow_delta.transaction import OptimisticTransaction
-
     level = view.handle.isolation_level
     return OptimisticTransaction(view.log, view.snapshot, txn_id=txn_id, policy=policy, isolation_level=level)
 

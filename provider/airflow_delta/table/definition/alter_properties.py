@@ -23,11 +23,13 @@ from airflow_delta.contract.changes import (
 )
 from airflow_delta.contract.sql_types import parse_column_path
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaUnsupportedOperationException, ProtocolDowngradeException
+from airflow_delta.log import heavy
 from airflow_delta.log.actions.actions import DomainMetadata, Metadata
-from airflow_delta.log.expressions.nodes import needs_other_rows
+from airflow_delta.log.expressions.functions import oversized, refused_function
 from airflow_delta.log.expressions.text import SqlSyntaxError, tree_of
 from airflow_delta.log.features import clustering
 from airflow_delta.log.features import protocol as table_protocol
+from airflow_delta.log.features.clustering import indexed_leaves
 from airflow_delta.log.features.constraints import check_constraints
 from airflow_delta.log.features.properties import CONSTRAINT_PREFIX, TableProperties, normalise_key
 from airflow_delta.log.features.schema_checks import MATERIALIZED_ROW_COMMIT_VERSION, MATERIALIZED_ROW_ID
@@ -36,6 +38,8 @@ from airflow_delta.log.schema.walk import Path, dotted, folded
 from airflow_delta.table.definition.altered_table import AlteredTable, missing_column, protocol_with
 from airflow_delta.table.definition.create import MAX_CLUSTERING_COLUMNS
 from airflow_delta.transaction import Operation
+from airflow_delta.transaction.prepare import feature_drop
+from airflow_delta.transaction.prepare.prepare import TableState, verify_metadata
 
 
 def cluster_by(table: AlteredTable, change: ClusterBy) -> AlteredTable:
@@ -79,8 +83,6 @@ def _clustering_column(table: AlteredTable, path: Path) -> list[str]:
             raise missing_column(table, path)
         physical.append(found.physical_name)
         at = found.data_type
-    from airflow_delta.log.features.clustering import indexed_leaves
-
     if at.name in ("struct", "array", "map", "boolean", "binary", "void", "variant"):
         raise table.refuse(
             f"A table cannot be clustered by {dotted(path)} of type {at}, which has no bounds "
@@ -147,8 +149,6 @@ def unset_properties(table: AlteredTable, change: UnsetProperties) -> AlteredTab
 
 def add_constraint(table: AlteredTable, change: AddConstraint) -> AlteredTable:
     """Add a CHECK constraint; existing rows are checked separately."""
-    from airflow_delta.transaction.prepare.prepare import TableState, verify_metadata
-
     name, expression = change.name.strip().lower(), change.expression.strip()
     if not name or not expression:
         raise table.refuse("A constraint needs a name and an expression")
@@ -218,8 +218,6 @@ def drop_feature(table: AlteredTable, change: DropFeature) -> AlteredTable:
     As in Delta, a table that loses a reader feature gets checkpointProtection: clients that do not know the feature must not
     write checkpoints of the versions that have it.
     """
-    from airflow_delta.transaction.prepare import feature_drop
-
     present = table_protocol.features(table.protocol)
     name = next((known for known in present if known.lower() == change.feature.lower()), None)
     if name is None:
@@ -288,8 +286,6 @@ def _with_row_tracking_names(table: AlteredTable, metadata: Metadata) -> Metadat
 
 def _check_expression(table: AlteredTable, change: AddConstraint) -> None:
     """Check an expression as far as possible without Spark, which checks it against the rows later."""
-    from airflow_delta.log.expressions.functions import oversized, refused_function
-
     if (problem := oversized(change.expression)) is not None:
         raise table.refuse(f"The constraint {change.name} {problem}")
     try:
@@ -298,7 +294,7 @@ def _check_expression(table: AlteredTable, change: AddConstraint) -> None:
         raise DeltaAnalysisException(
             f"The constraint {change.name} is not valid Spark SQL: {change.expression} ({error})"
         ) from error
-    if needs_other_rows(tree):
+    if heavy.needs_other_rows(tree):
         raise table.refuse(
             f"The constraint {change.name} ({change.expression}) refers to more than one row, which no writer can check"
         )

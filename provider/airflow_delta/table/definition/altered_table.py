@@ -17,13 +17,18 @@ from typing import TYPE_CHECKING, Any
 from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
 from airflow_delta.contract.sql_types import parse_column_path
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaTableNotFoundException
+from airflow_delta.log.actions.actions import Protocol
+from airflow_delta.log.features import clustering
+from airflow_delta.log.features.clustering import clustering_columns
+from airflow_delta.log.features.protocol import upgraded
 from airflow_delta.log.schema.types import ArrayType, DataType, MapType, StructField, StructType, known_names
 from airflow_delta.log.schema.walk import Path, dotted
 from airflow_delta.log.table_definition import TableDefinition
+from airflow_delta.transaction.prepare.prepare import TableState
 
 if TYPE_CHECKING:
     from airflow_delta.log import Snapshot
-    from airflow_delta.log.actions.actions import DomainMetadata, Metadata, Protocol
+    from airflow_delta.log.actions.actions import DomainMetadata, Metadata
     from airflow_delta.log.schema.types import StructType
     from airflow_delta.log.schema.walk import Path
     from airflow_delta.transaction import Operation
@@ -80,8 +85,6 @@ class AlteredTable:
 
     def physical_name(self, path: Path) -> str:
         """Return the physical name of a new column, the same each time this change is applied."""
-        from airflow_delta.log.schema.walk import dotted
-
         return f"col-{uuid.uuid5(uuid.NAMESPACE_OID, f'{self.seed}/{len(self.operations)}/{dotted(path)}')}"
 
     def done(self, operation: Operation, **changed: Any) -> AlteredTable:
@@ -94,9 +97,7 @@ class AlteredTable:
         :param look_at_files: check the files of the table as well.
         :raises DeltaError: if the metadata are not valid, or need a feature that an existing table must get by name.
         """
-        from airflow_delta.log.features import clustering
         from airflow_delta.transaction.prepare.metadata_update import update_metadata
-        from airflow_delta.transaction.prepare.prepare import TableState
 
         state = TableState(
             table=self.table,
@@ -122,8 +123,6 @@ def table_as_read(handle: TransactionHandle, snapshot: Snapshot) -> AlteredTable
             "the right definition, or alter it in a later transaction.",
             table=handle.table,
         )
-    from airflow_delta.log.features.clustering import clustering_columns
-
     return AlteredTable(
         table=handle.table,
         version=snapshot.version,
@@ -142,9 +141,6 @@ def is_alter(write: StagedWrite) -> bool:
 
 def protocol_with(features: Iterable[str]) -> Protocol:
     """Return the weakest protocol with exactly these features."""
-    from airflow_delta.log.actions.actions import Protocol
-    from airflow_delta.log.features.protocol import upgraded
-
     named = Protocol(min_reader_version=3, min_writer_version=7, reader_features=[], writer_features=sorted(features))
     return upgraded(Protocol(min_reader_version=1, min_writer_version=1), named)
 

@@ -13,6 +13,8 @@ from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.table.definition.alter_columns import COLUMN_CHANGES
 from airflow_delta.table.definition.alter_properties import PROPERTY_CHANGES
 from airflow_delta.table.definition.altered_table import AlteredTable, is_alter, protocol_with
+from airflow_delta.table.definition.evolve import evolved
+from airflow_delta.transaction import Operation
 
 
 def apply_changes(table: AlteredTable, changes: Iterable[Change | dict[str, Any]]) -> AlteredTable:
@@ -44,9 +46,6 @@ def after_writes(handle: TransactionHandle, table: AlteredTable, writes: Iterabl
 
     :param writes: each after those that it was planned on top of.
     """
-    from airflow_delta.table.definition.evolve import evolved
-    from airflow_delta.transaction import Operation
-
     for write in writes:
         if is_alter(write):
             table = apply_changes(table, write.changes)
@@ -64,8 +63,6 @@ def altered_definition(table: TableDefinition, write: StagedWrite, changes_befor
     :param changes_before: number of changes by stages before this one.
     :param seed: id of the transaction, which names new columns.
     """
-    from airflow_delta.transaction import Operation
-
     altered = AlteredTable(
         table=table.table,
         version=table.version,

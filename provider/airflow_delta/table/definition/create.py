@@ -12,19 +12,28 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from airflow_delta.contract.payloads import Json, StagedWrite, TransactionHandle
 from airflow_delta.exceptions import (
     DeltaAnalysisException,
     DeltaIllegalArgumentException,
     StageConflictException,
 )
+from airflow_delta.log.actions.actions import DomainMetadata, Metadata
+from airflow_delta.log.features import clustering, protocol
+from airflow_delta.log.features.clustering import DOMAIN, indexed_leaves, parse_column_list
+from airflow_delta.log.features.properties import TableProperties, strip_protocol_properties
+from airflow_delta.log.features.schema_merge import merge_schema, stored_otherwise
+from airflow_delta.log.schema.types import known_names, leaves, to_json
 from airflow_delta.log.table_definition import TableDefinition
+from airflow_delta.transaction import Operation
+from airflow_delta.transaction.prepare.prepare import TableState
 
 if TYPE_CHECKING:
     from airflow_delta.log import Snapshot
-    from airflow_delta.log.actions.actions import AddFile, DomainMetadata, Metadata, RemoveFile
+    from airflow_delta.log.actions.actions import AddFile, RemoveFile
     from airflow_delta.log.schema.types import StructType
-    from airflow_delta.transaction import Operation
 
 MAX_CLUSTERING_COLUMNS = 4
 """Delta: ``clustering.numColumns`` (DELTA_CLUSTER_BY_INVALID_NUM_COLUMNS)."""
@@ -64,14 +73,8 @@ def define_table(
     :raises DeltaIllegalArgumentException: if a property is not valid.
     :raises DeltaUnsupportedTableFeatureException: if a column has a default and the table lacks that feature.
     """
-    import msgspec
-
-    from airflow_delta.log.actions.actions import Metadata
-    from airflow_delta.log.features import clustering, protocol
-    from airflow_delta.log.features.properties import strip_protocol_properties
     from airflow_delta.table.start.begin import DEFAULT_CONFIGURATION
     from airflow_delta.transaction.prepare.metadata_update import update_metadata
-    from airflow_delta.transaction.prepare.prepare import TableState
 
     exists = snapshot.version >= 0
     given = {**DEFAULT_CONFIGURATION, **(properties or {})}
@@ -151,12 +154,6 @@ def definition_of(handle: TransactionHandle, writes: Sequence[StagedWrite]) -> J
 
 def defined_metadata(handle: TransactionHandle, writes: Sequence[StagedWrite], definition: Mapping[str, Any]) -> Metadata:
     """Return the metadata to commit: those of the definition with the columns that later stages add."""
-    import msgspec
-
-    from airflow_delta.log.actions.actions import Metadata
-    from airflow_delta.log.features.schema_merge import merge_schema
-    from airflow_delta.log.schema.types import to_json
-
     metadata = msgspec.convert(definition["metaData"], Metadata)
     table = TableDefinition.of(metadata, table=handle.table, version=handle.read_version)
     schema = table.schema
@@ -178,8 +175,6 @@ def check_stored_types(
     :param widening: the types may be those of type widening.
     :raises StageConflictException: if a column has another type.
     """
-    from airflow_delta.log.features.schema_merge import stored_otherwise
-
     for column, given, wanted in stored_otherwise(known, staged, widening=widening):
         raise StageConflictException(
             f"Stage {write.stage} has written column {column} of table {table.table} as {given}, which the table or another "
@@ -192,12 +187,6 @@ def check_stored_types(
 
 def clustering_domain(definition: Mapping[str, Any], metadata: Metadata) -> DomainMetadata:
     """Return the metadata domain that names the columns a new table is clustered by, by physical name."""
-    import msgspec
-
-    from airflow_delta.log.actions.actions import DomainMetadata
-    from airflow_delta.log.features.clustering import DOMAIN, parse_column_list
-    from airflow_delta.log.schema.types import leaves
-
     table = TableDefinition.of(metadata)
     mapped = table.column_mapping != "none"
     known = {_folded(leaf.path): leaf for leaf in leaves(table.schema)}
@@ -219,8 +208,6 @@ def defined_operation(
     :param writes: of all stages; the first defines the table.
     :param adds: files that the transaction adds in the end; so with ``removes``.
     """
-    from airflow_delta.transaction import Operation
-
     as_select = len(writes) > 1 or writes[0].operation.endswith("AS SELECT")
     mode = str(definition["mode"])
     options: dict[str, Any] = {
@@ -272,10 +259,6 @@ def _check_clustering(
 ) -> None:
     if not cluster_by:
         return
-    from airflow_delta.log.features.clustering import indexed_leaves, parse_column_list
-    from airflow_delta.log.features.properties import TableProperties
-    from airflow_delta.log.schema.types import known_names, leaves
-
     if partition_by:
         raise DeltaAnalysisException(
             f"Table {handle.table} cannot be clustered and partitioned (DELTA_CLUSTER_BY_WITH_PARTITIONED_BY).",

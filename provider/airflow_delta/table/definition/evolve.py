@@ -12,6 +12,11 @@ import msgspec
 from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
 from airflow_delta.exceptions import DeltaIllegalArgumentException, SchemaMismatchException, StageConflictException
 from airflow_delta.log.actions.actions import Metadata
+from airflow_delta.log.features import column_mapping
+from airflow_delta.log.features.column_mapping import field_id
+from airflow_delta.log.features.schema_merge import merge_schema
+from airflow_delta.log.schema.types import to_json
+from airflow_delta.log.schema.walk import dotted, walk_fields
 from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.table.definition.create import check_stored_types, defined_metadata, definition_of, written
 
@@ -42,8 +47,6 @@ def evolved(handle: TransactionHandle, current: Metadata, writes: Sequence[Stage
     """Return the metadata with the columns that the stages add; unchanged if there are none."""
     if not any(w.merge_schema or w.overwrite_schema for w in writes):
         return current
-    from airflow_delta.log.schema.types import to_json
-
     table = TableDefinition.of(current, table=handle.table, version=handle.read_version)
     if any(w.overwrite_schema for w in writes):
         if not all(w.overwrite_schema for w in writes):
@@ -66,8 +69,6 @@ def _mapped(handle: TransactionHandle, metadata: Metadata, current: Metadata | N
 
     :raises StageConflictException: if two stages gave one id to different new columns.
     """
-    from airflow_delta.log.features import column_mapping
-
     if column_mapping.mode(metadata.configuration) == "none":
         return metadata
     _check_column_ids(handle, writes)
@@ -75,9 +76,6 @@ def _mapped(handle: TransactionHandle, metadata: Metadata, current: Metadata | N
 
 
 def _check_column_ids(handle: TransactionHandle, writes: Sequence[StagedWrite]) -> None:
-    from airflow_delta.log.features.column_mapping import field_id
-    from airflow_delta.log.schema.walk import dotted, walk_fields
-
     known: dict[int, tuple[str, str]] = {}
     for write in writes:
         for path, field in walk_fields(written(write).schema):
@@ -96,8 +94,6 @@ def _check_column_ids(handle: TransactionHandle, writes: Sequence[StagedWrite]) 
 
 
 def _of_new_table(handle: TransactionHandle, table: TableDefinition, writes: Sequence[StagedWrite]) -> Metadata:
-    from airflow_delta.log.schema.types import to_json
-
     base = table.schema if table.is_known else None
     if base is None and not writes:
         raise DeltaIllegalArgumentException(
@@ -117,8 +113,6 @@ def _of_new_table(handle: TransactionHandle, table: TableDefinition, writes: Seq
 
 
 def _union(table: TableDefinition, base: StructType | None, writes: Sequence[StagedWrite]) -> StructType:
-    from airflow_delta.log.features.schema_merge import merge_schema
-
     widens = table.widens_types
     schema = base
     for write in writes:
@@ -148,8 +142,6 @@ def _check_spelling(table: TableDefinition, known: StructType, write: StagedWrit
 
     :raises StageConflictException: if a column is spelled differently.
     """
-    from airflow_delta.log.schema.walk import dotted, walk_fields
-
     if table.column_mapping != "none":
         return
     spelled = {tuple(part.lower() for part in path): dotted(path) for path, _ in walk_fields(known)}

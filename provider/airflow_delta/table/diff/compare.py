@@ -19,6 +19,7 @@ from urllib.parse import unquote
 
 from airflow_delta.exceptions import DeltaUnsupportedOperationException, ReadLimitException
 from airflow_delta.log.actions.actions import AddFile, DeletionVectorDescriptor
+from airflow_delta.log.actions.deletion_vectors import INLINE, vector_path
 from airflow_delta.log.arrow.arrays import Row, rows_of
 from airflow_delta.log.storage.table_paths import relative_key
 
@@ -234,8 +235,6 @@ class ReadLimits:
 
 
 def _check_vector(log: DeltaLog, commit: DecodedCommit, vector: DeletionVectorDescriptor) -> None:
-    from airflow_delta.log.actions.deletion_vectors import INLINE, vector_path
-
     if vector.storage_type != INLINE and relative_key(log.store, path := vector_path(log.store, vector)) is None:
         raise _elsewhere(log, commit, path)
 

@@ -11,9 +11,12 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from airflow_delta.contract.drift import MISSING, NEW, SPELLING, TYPE, differences
 from airflow_delta.log.actions.actions import AddFile, Metadata
+from airflow_delta.log.arrow.arrays import array, rows_of
 from airflow_delta.log.schema.types import PHYSICAL_NAME
 from airflow_delta.log.statistics.statistics import live_records, total
 from airflow_delta.log.table_definition import TableDefinition
@@ -21,8 +24,6 @@ from airflow_delta.table.diff.compare import Stream, TooManyRowsError
 from airflow_delta.table.read.read_table import worker_rows
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from airflow_delta.log.actions.actions import Metadata
     from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.table.diff.compare import ReadLimits
@@ -82,8 +83,6 @@ class Side:
         side = self
         if bounds is not None:
             side = replace(self, files=bounds.smallest(self.files), marked=bounds.smallest(self.marked))
-        from airflow_delta.log.arrow.arrays import rows_of
-
         for batch in side() if rows else ():
             found += rows_of(batch.slice(0, rows - len(found)))
             if len(found) >= rows:
@@ -113,11 +112,6 @@ def _with_change_type(metadata: Metadata) -> Metadata:
 
 def _of_kinds(batch: pa.RecordBatch, kinds: Sequence[str]) -> pa.RecordBatch:
     """Return the rows of change data that are of some kinds, without the column that says so."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    from airflow_delta.log.arrow.arrays import array
-
     wanted = pc.is_in(batch.column(_CHANGE_TYPE), value_set=array(list(kinds), pa.string()))
     return batch.filter(wanted).drop_columns([_CHANGE_TYPE])
 

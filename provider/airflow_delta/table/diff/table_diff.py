@@ -12,9 +12,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException, VersionNotFoundException, VersionsNotContiguousException
+from airflow_delta.log import heavy
 from airflow_delta.log.actions.actions import Metadata
+from airflow_delta.log.actions.decode import decode_commits
 from airflow_delta.log.expressions.functions import oversized
-from airflow_delta.log.expressions.nodes import equality_of
 from airflow_delta.log.expressions.text import SqlSyntaxError, tree_of
 from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.table.audit.audit import AuditedTable
@@ -67,7 +68,7 @@ def _compared_keys(condition: str) -> list[str]:
     try:
         if oversized(text) is not None:
             return []
-        found = [equality_of(tree_of(part)) for part in conjunct_texts(text)]
+        found = [heavy.equality_of(tree_of(part)) for part in conjunct_texts(text)]
     except (SqlSyntaxError, RecursionError):
         return []
     names = [(each.left.parts[-1].lower(), each.right.parts[-1].lower()) for each in found if each is not None]
@@ -194,8 +195,6 @@ def _metadata_before(log: DeltaLog, version: int) -> Metadata | None:
 
 
 def _commit(log: DeltaLog, version: int) -> DecodedCommit:
-    from airflow_delta.log.actions.decode import decode_commits
-
     try:
         (commit,) = decode_commits(log.read_commit_range(range(version, version + 1)), table=log.uri)
     except VersionsNotContiguousException as error:

@@ -14,6 +14,8 @@ from airflow_delta.contract.mapping import AS_IN_LOG
 from airflow_delta.contract.request import NUM_BYTES, NUM_FILES, NUM_ROWS, StageReport, StageRequest
 from airflow_delta.exceptions import InvariantViolationException, StagedFileException, StagingException
 from airflow_delta.log.actions.actions import AddFile
+from airflow_delta.log.features.identity_columns import identity_columns
+from airflow_delta.log.statistics.statistics import stats_from_footer
 from airflow_delta.log.storage.progress import tracked
 from airflow_delta.table.files.partitions import partition_values, time_zone_of, url_encode
 
@@ -176,7 +178,7 @@ class Footers:
         statuses = find_data_files(self._log, directory) if statuses is None else statuses
         if not statuses:
             return
-        from airflow_delta.log.statistics.statistics import read_footers, stats_from_footer
+        from airflow_delta.log.data_files.footers import read_footers
 
         schema = self._schema.without(self._partition_columns)
         footers = read_footers(self._log.store, statuses, CONCURRENCY) if footers is None else footers
@@ -218,7 +220,6 @@ class Footers:
     def _note_identities(self, path: str, footer: Any, identities: Sequence[str], into: DataFiles) -> None:
         if not identities:
             return
-        from airflow_delta.log.features.identity_columns import identity_columns
         from airflow_delta.table.files.footers import bounds_of_column
 
         steps = {column.name: column.step for column in identity_columns(self._schema)}

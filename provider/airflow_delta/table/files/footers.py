@@ -21,17 +21,22 @@ from airflow_delta.exceptions import (
     StagedFileException,
 )
 from airflow_delta.log.actions.actions import AddFile
-from airflow_delta.log.data_files.footers import leaf_paths
+from airflow_delta.log.actions.reconciliation import canonical_path
+from airflow_delta.log.data_files.footers import footers_progress, leaf_paths, read_footers
+from airflow_delta.log.features.column_mapping import physical_schema
+from airflow_delta.log.features.schema_merge import merge_schema, write_casts
+from airflow_delta.log.schema.types import StructType, to_json, type_to_json
 from airflow_delta.log.statistics.statistics import num_records
+from airflow_delta.log.storage.base import FileStatus
 from airflow_delta.log.storage.factory import sibling
 from airflow_delta.log.table_definition import TableDefinition
+from airflow_delta.table.files.parquet_schema import schema_of_footer
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
     from airflow_delta.log.delta_log import DeltaLog
-    from airflow_delta.log.schema.types import StructType
-    from airflow_delta.log.storage.base import FileStatus, LogStore
+    from airflow_delta.log.storage.base import LogStore
 
 
 def readable_schema(footer: pq.FileMetaData, path: str, *, table: str) -> StructType:
@@ -39,8 +44,6 @@ def readable_schema(footer: pq.FileMetaData, path: str, *, table: str) -> Struct
 
     :raises DeltaAnalysisException: if a column has a type that Spark cannot read, or Delta not store; names file and column.
     """
-    from airflow_delta.table.files.parquet_schema import schema_of_footer
-
     try:
         return schema_of_footer(footer)
     except DeltaAnalysisException as error:
@@ -60,8 +63,6 @@ def schema_of_files(
     :raises SchemaMismatchException: if two files disagree on the type of a column, or a column is spelled in another way.
     :raises StagedFileException: if there is no file to learn the schema from.
     """
-    from airflow_delta.log.schema.types import type_to_json
-
     known = known if known is not None else TableDefinition()
     table = known.struct
     if not files:
@@ -124,10 +125,6 @@ def mapped_schema_of_files(
             table=log.uri,
             version=table.version,
         )
-    from airflow_delta.log.features.column_mapping import physical_schema
-    from airflow_delta.log.features.schema_merge import merge_schema, write_casts
-    from airflow_delta.log.schema.types import StructType, to_json
-
     logical = known.schema
     physical = physical_schema(logical, rules.column_mapping)
     partitions = [field.physical_name for field in logical.select(partition_columns)]
@@ -255,8 +252,6 @@ def table_footers(store: LogStore, files: Sequence[AddFile], problem: str) -> It
     :param problem: what fails without a footer, for the error.
     :raises StagedFileException: if a file is gone, or is not a Parquet file.
     """
-    from airflow_delta.log.data_files.footers import footers_progress, read_footers
-
     with footers_progress(store, len(files)) as progress:
         for start in range(0, len(files), FILES_AT_ONCE):
             groups: dict[str | None, list[tuple[AddFile, FileStatus]]] = {}
@@ -278,9 +273,6 @@ def table_footers(store: LogStore, files: Sequence[AddFile], problem: str) -> It
 
 def _status(store: LogStore, file: AddFile) -> tuple[str | None, FileStatus]:
     """Return the root below which a file lies, ``None`` for that of the table, and its status there."""
-    from airflow_delta.log.actions.reconciliation import canonical_path
-    from airflow_delta.log.storage.base import FileStatus
-
     path = canonical_path(file.path)
     if match := _AUTHORITY.fullmatch(path):
         root, path = f"{match[1]}://{match[2]}", match[3]

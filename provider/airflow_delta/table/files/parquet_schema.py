@@ -7,7 +7,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from pyarrow import types
+
+from airflow_delta.contract.sql_types import parse_sql_type
 from airflow_delta.exceptions import DeltaAnalysisException, SchemaMismatchException
+from airflow_delta.log.schema.partition_values import is_partition_type
 from airflow_delta.log.schema.types import (
     ArrayType,
     DataType,
@@ -103,8 +107,6 @@ def _described(schema: StructType) -> StructType:
 
 def _type(arrow: pa.DataType, columns: Iterator[Any]) -> DataType:
     """Return a type: Arrow gives the nesting, the file's columns what they hold."""
-    from pyarrow import types
-
     storage = getattr(arrow, "storage_type", arrow)
     if types.is_struct(storage):
         return StructType(tuple(StructField(f.name, _type(f.type, columns)) for f in storage))
@@ -223,9 +225,6 @@ def parse_partition_schema(given: str | Mapping[str, str] | None) -> StructType:
 
     :raises DeltaAnalysisException: if the value is none of these, or a type cannot partition a table.
     """
-    from airflow_delta.contract.sql_types import parse_sql_type
-    from airflow_delta.log.schema.partition_values import is_partition_type
-
     if not given:
         return StructType()
     if isinstance(given, Mapping):

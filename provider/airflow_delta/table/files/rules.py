@@ -14,6 +14,10 @@ from airflow_delta.contract.payloads import TransactionHandle
 from airflow_delta.contract.schema import IdentityRule, TableRules
 from airflow_delta.contract.sql_types import length_problems
 from airflow_delta.exceptions import DeltaIllegalArgumentException, StagedFileException, StagingException
+from airflow_delta.log.expressions.functions import refused_function
+from airflow_delta.log.features import column_mapping, constraints
+from airflow_delta.log.features.identity_columns import generated_columns, identity_columns
+from airflow_delta.log.schema.types import StructType
 from airflow_delta.log.storage.file_names import LOG_DIRECTORY
 from airflow_delta.table.files.adds import CONCURRENCY, is_unfinished, unfinished
 
@@ -32,10 +36,6 @@ def table_rules(table: TableDefinition, *, overwrite_schema: bool = False) -> Ta
 
     :param overwrite_schema: the data decide the columns; rules of the old ones are dropped.
     """
-    from airflow_delta.log.features import column_mapping, constraints
-    from airflow_delta.log.features.identity_columns import generated_columns, identity_columns
-    from airflow_delta.log.schema.types import StructType
-
     schema = StructType() if overwrite_schema else table.schema
     identities = identity_columns(schema) if _has(table, "identityColumns") else []
     checks = {
@@ -63,8 +63,6 @@ def _refuse_unsafe(table: TableDefinition, expressions: dict[str, str]) -> None:
     """Refuse rules with functions that Spark's driver must not run: anybody who can write the log may have put them there."""
     if not expressions:
         return
-    from airflow_delta.log.expressions.functions import refused_function
-
     for name, text in expressions.items():
         if (problem := refused_function(text, assigned=True)) is not None:
             raise table.error(

@@ -9,9 +9,11 @@ from airflow_delta.exceptions import (
     DeltaUnsupportedTableFeatureException,
     InvalidProtocolVersionException,
 )
+from airflow_delta.log.features.clustering import DOMAIN, clustering_columns
+from airflow_delta.log.features.column_mapping import physical_paths
 from airflow_delta.log.features.constraints import check_constraints
 from airflow_delta.log.features.protocol import features
-from airflow_delta.log.schema.walk import dotted
+from airflow_delta.log.schema.walk import dotted, walk_fields
 from airflow_delta.log.statistics.statistics import live_records, num_records
 
 if TYPE_CHECKING:
@@ -91,10 +93,6 @@ def clustered_by(snapshot: Snapshot) -> list[str]:
     """Return the clustering columns by their names in the schema."""
     if "clustering" not in features(snapshot.protocol):
         return []
-    from airflow_delta.log.features.clustering import DOMAIN, clustering_columns
-    from airflow_delta.log.features.column_mapping import physical_paths
-    from airflow_delta.log.schema.walk import walk_fields
-
     domain = snapshot.domain(DOMAIN)
     if domain is None:
         return []

@@ -15,11 +15,11 @@ from airflow_delta.exceptions import (
     DeltaTableNotFoundException,
     VersionNotFoundException,
 )
+from airflow_delta.log.expressions.predicate import Predicate
 from airflow_delta.table.observe.observe import CommitSummary, Observation, observe, observe_after
 
 if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog
-    from airflow_delta.log.expressions.predicate import Predicate
 
 _CHUNK = 100
 
@@ -50,8 +50,6 @@ class CommitConditions:
     def _predicate(self, log: DeltaLog) -> Predicate | None:
         if self.partitions is None or not self.partitions.strip():
             return None
-        from airflow_delta.log.expressions.predicate import Predicate
-
         metadata = log.snapshot.metadata
         predicate = Predicate.parse(self.partitions, log.snapshot.schema, metadata.partition_columns)
         if not predicate.partition_only:

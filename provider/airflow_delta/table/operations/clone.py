@@ -16,8 +16,14 @@ from airflow_delta.exceptions import (
     DeltaTableNotFoundException,
 )
 from airflow_delta.log.actions.actions import Action, AddFile, DomainMetadata, Metadata
+from airflow_delta.log.features import column_mapping, protocol
+from airflow_delta.log.features.clustering import DOMAIN
+from airflow_delta.log.features.properties import FEATURE_PREFIX, check_together, validate
+from airflow_delta.log.features.protocol import features
+from airflow_delta.log.features.registry import FEATURES
 from airflow_delta.table.files.absolute import absolute_file_path, absolute_vector, qualified, url_encoded
 from airflow_delta.table.run import run_large
+from airflow_delta.transaction import Operation
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -25,7 +31,7 @@ if TYPE_CHECKING:
     from airflow_delta.log import Snapshot
     from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.log.storage.base import LogStore
-    from airflow_delta.transaction import Operation, OptimisticTransaction
+    from airflow_delta.transaction import OptimisticTransaction
 
 _OF_THE_SOURCE = (
     # Columns that only files written by the clone have; row ids of the source are not kept.
@@ -70,8 +76,6 @@ def clone_table(
     """
 
     def operate(_handle: TransactionHandle, txn: OptimisticTransaction) -> tuple[Sequence[Action], Operation]:
-        from airflow_delta.transaction import Operation
-
         check_empty(txn, replace=replace)
         metadata = _metadata(txn, snapshot, dict(properties or {}))
         txn.update_metadata_for_clone(metadata, snapshot.protocol)
@@ -101,8 +105,6 @@ def source_snapshot(source: DeltaLog, version: int | None, timestamp: datetime |
     :raises DeltaIllegalArgumentException: if both a version and a timestamp are given.
     :raises DeltaTableNotFoundException: if there is no table.
     """
-    from airflow_delta.log.features import protocol
-
     if version is not None and timestamp is not None:
         raise DeltaIllegalArgumentException("Give a version or a timestamp of the source to clone, not both.", table=source.uri)
     latest = source.update()
@@ -145,9 +147,6 @@ def check_empty(txn: OptimisticTransaction, *, replace: bool) -> None:
 
 
 def _metadata(txn: OptimisticTransaction, source: Snapshot, properties: Mapping[str, str]) -> Metadata:
-    from airflow_delta.log.features import column_mapping
-    from airflow_delta.log.features.properties import check_together, validate
-
     own = txn.snapshot.metadata if txn.read_version >= 0 else None
     overrides = validate(properties, table=txn.log.uri, new_table=False)
     kept = {key: value for key, value in source.metadata.configuration.items() if key not in _OF_THE_SOURCE}
@@ -174,18 +173,12 @@ def _metadata(txn: OptimisticTransaction, source: Snapshot, properties: Mapping[
 
 def _features_to_ask_for(source: Snapshot) -> dict[str, str]:
     """Return the properties for features that the metadata alone do not enable."""
-    from airflow_delta.log.features.properties import FEATURE_PREFIX
-    from airflow_delta.log.features.protocol import features
-    from airflow_delta.log.features.registry import FEATURES
-
     known = (FEATURES[name] for name in features(source.protocol) if name in FEATURES)
     return {f"{FEATURE_PREFIX}{f.name}": "supported" for f in known if f.settable and (f.by_name_only or not f.automatic)}
 
 
 def _domains(txn: OptimisticTransaction, source: Snapshot) -> list[DomainMetadata]:
     """Return the clustering of the source, or the end of that of the table that the clone replaces."""
-    from airflow_delta.log.features.clustering import DOMAIN
-
     cloned = source.domain_metadata.get(DOMAIN)
     if cloned is not None:
         return [cloned]

@@ -22,15 +22,19 @@ from airflow_delta.exceptions import (
     StagedFileException,
 )
 from airflow_delta.log.actions.actions import Action, AddFile, Metadata
-from airflow_delta.log.data_files.footers import footers_progress
+from airflow_delta.log.data_files.footers import footers_progress, read_footers
+from airflow_delta.log.features import column_mapping
 from airflow_delta.log.schema.partition_values import parse_partition_directory
-from airflow_delta.log.schema.types import StructType
+from airflow_delta.log.schema.types import StructType, to_json
 from airflow_delta.log.storage.file_names import LOG_DIRECTORY
 from airflow_delta.log.storage.progress import tracked
-from airflow_delta.table.files.footers import CONCURRENCY, FILES_AT_ONCE
+from airflow_delta.log.table_definition import TableDefinition
+from airflow_delta.table.files.footers import CONCURRENCY, FILES_AT_ONCE, readable_schema
+from airflow_delta.table.files.parquet_schema import MergedSchema, parse_partition_schema, with_partition_columns
 from airflow_delta.table.files.partitions import partition_values, time_zone_of, url_encode
 from airflow_delta.table.operations.statistics import collect_statistics
 from airflow_delta.table.run import run_large
+from airflow_delta.transaction import Operation
 
 if TYPE_CHECKING:
     from datetime import tzinfo
@@ -40,7 +44,7 @@ if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.log.storage.base import FileStatus
     from airflow_delta.log.storage.progress import Progress
-    from airflow_delta.transaction import Operation, OptimisticTransaction
+    from airflow_delta.transaction import OptimisticTransaction
 
 
 _STAGED = re.compile(rf"{STAGING_DIRECTORY}/[0-9a-f]{{8}}(?:-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}}/")
@@ -84,8 +88,6 @@ def footers_of(log: DeltaLog, statuses: Sequence[FileStatus], concurrency: int, 
 
     :raises DeltaAnalysisException: if a file is not Parquet.
     """
-    from airflow_delta.log.data_files.footers import read_footers
-
     try:
         return read_footers(log.store, statuses, concurrency, progress)
     except StagedFileException as error:
@@ -189,15 +191,11 @@ def convert_to_delta(
     :raises DeltaIllegalArgumentException: if column mapping is requested, which existing files cannot have.
     :raises ConcurrentWriteException: if another writer created the table in the meantime.
     """
-    from airflow_delta.table.files.parquet_schema import parse_partition_schema
-
     configuration = dict(properties or {})
     partitions = parse_partition_schema(partition_schema)
     zone = time_zone_of(time_zone)
 
     def operate(handle: TransactionHandle, txn: OptimisticTransaction) -> tuple[Sequence[Action], Operation] | None:
-        from airflow_delta.transaction import Operation
-
         if txn.read_version >= 0:
             return None
         files = _Files(log, partitions, zone)
@@ -222,8 +220,6 @@ def convert_to_delta(
 
 
 def _check_mapping(table: str, configuration: Mapping[str, str]) -> None:
-    from airflow_delta.log.features import column_mapping
-
     wanted = column_mapping.mode(configuration)
     if wanted != "none":
         raise DeltaIllegalArgumentException(
@@ -246,10 +242,6 @@ class _Files:
 
     def schema(self) -> str:
         """Return the schema of all files, including partition columns."""
-        from airflow_delta.log.schema.types import to_json
-        from airflow_delta.table.files.footers import readable_schema
-        from airflow_delta.table.files.parquet_schema import MergedSchema, with_partition_columns
-
         merged = MergedSchema(self._log.uri)
         for status, footer in self._with_footers():
             merged.add(readable_schema(footer, status.path, table=self._log.uri), status.path)
@@ -257,8 +249,6 @@ class _Files:
 
     def adds(self, txn: OptimisticTransaction, *, collect_stats: bool) -> Iterator[AddFile]:
         """Yield the files as actions; with statistics, files without rows are left out, as in Delta."""
-        from airflow_delta.log.table_definition import TableDefinition
-
         if not collect_stats:
             for status, values in zip(self.statuses, self._values, strict=True):
                 yield self._add(status, values, None)

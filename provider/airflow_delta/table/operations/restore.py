@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import pyarrow as pa
 
 from airflow_delta.contract.payloads import CommitResult, TransactionHandle
 from airflow_delta.exceptions import (
@@ -16,16 +17,27 @@ from airflow_delta.exceptions import (
     DeltaIllegalArgumentException,
     DeltaUnsupportedOperationException,
 )
+from airflow_delta.log.actions.actions import DeletionVectorDescriptor
+from airflow_delta.log.actions.deletion_vectors import vector_path
+from airflow_delta.log.actions.reconciliation import canonical_path
+from airflow_delta.log.arrow.arrays import array
+from airflow_delta.log.checkpoint.columns import FILE_COLUMNS, to_add_files
+from airflow_delta.log.features import clustering, protocol
+from airflow_delta.log.features.identity_columns import identity_columns, with_high_water_marks
+from airflow_delta.log.features.protocol import features
+from airflow_delta.log.storage.progress import tracked
+from airflow_delta.log.storage.table_paths import exists
 from airflow_delta.log.table_definition import TableDefinition
+from airflow_delta.log.time_travel import to_milliseconds, version_at_timestamp
 from airflow_delta.table.run import run_large
+from airflow_delta.transaction import Operation
+from airflow_delta.transaction.prepare import commit_info as in_commit_timestamps
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from airflow_delta.log import Snapshot
     from airflow_delta.log.actions.actions import Action, AddFile, DomainMetadata, Metadata
     from airflow_delta.log.delta_log import DeltaLog
-    from airflow_delta.transaction import Operation, OptimisticTransaction
+    from airflow_delta.transaction import OptimisticTransaction
 
 _THREADS = 16
 _NAMED = 10
@@ -72,8 +84,6 @@ def restore(
         )
 
     def nothing() -> Operation:
-        from airflow_delta.transaction import Operation
-
         return Operation.restore(version, None if time_wanted is None else _timestamp_text(time_wanted))
 
     return run_large(log, operate, nothing=nothing, **{"create": False, **options})
@@ -92,11 +102,6 @@ def restore_actions(
 
     :param timestamp: milliseconds since the epoch.
     """
-    from airflow_delta.log.checkpoint.columns import FILE_COLUMNS, to_add_files
-    from airflow_delta.log.features import protocol
-    from airflow_delta.log.time_travel import version_at_timestamp
-    from airflow_delta.transaction import Operation
-
     latest = txn.snapshot
     wanted = version_at_timestamp(log.update(), timestamp) if version is None and timestamp is not None else int(version or 0)
     if wanted == latest.version:
@@ -151,9 +156,6 @@ def _check_within_retention(latest: Snapshot, source: Snapshot) -> None:
 
 def _keys(files: pa.Table) -> list[tuple[str, str | None]]:
     """Return the key of the logical file in each row."""
-    from airflow_delta.log.actions.actions import DeletionVectorDescriptor
-    from airflow_delta.log.actions.reconciliation import canonical_path
-
     paths = [canonical_path(path) for path in files.column("path").to_pylist()]
     vectors = [
         None if vector is None else DeletionVectorDescriptor(**vector).unique_id
@@ -163,18 +165,10 @@ def _keys(files: pa.Table) -> list[tuple[str, str | None]]:
 
 
 def _without(files: pa.Table, keys: list[tuple[str, str | None]], kept: set[tuple[str, str | None]]) -> pa.Table:
-    import pyarrow as pa
-
-    from airflow_delta.log.arrow.arrays import array
-
     return files.filter(array([key not in kept for key in keys], pa.bool_()))
 
 
 def _check_files_exist(log: DeltaLog, adds: Sequence[AddFile], version: int) -> None:
-    from airflow_delta.log.actions.deletion_vectors import vector_path
-    from airflow_delta.log.storage.progress import tracked
-    from airflow_delta.log.storage.table_paths import exists
-
     paths = {add.path: add.path for add in adds}
     for add in adds:
         if add.deletion_vector is not None and add.deletion_vector.storage_type != "i":
@@ -201,8 +195,6 @@ def _check_files_exist(log: DeltaLog, adds: Sequence[AddFile], version: int) -> 
 
 
 def _restored_metadata(restored: Metadata, latest: Metadata) -> Metadata:
-    from airflow_delta.transaction.prepare import commit_info as in_commit_timestamps
-
     metadata = _metadata_with_merged_marks(restored, latest)
     if not (in_commit_timestamps.uses_in_commit_timestamps(metadata) and in_commit_timestamps.uses_in_commit_timestamps(latest)):
         return metadata
@@ -215,8 +207,6 @@ def _restored_metadata(restored: Metadata, latest: Metadata) -> Metadata:
 
 def _metadata_with_merged_marks(restored: Metadata, latest: Metadata) -> Metadata:
     """Return the restored metadata with identity columns that continue after the values assigned since."""
-    from airflow_delta.log.features.identity_columns import identity_columns, with_high_water_marks
-
     before, after = TableDefinition.of(restored).schema, TableDefinition.of(latest).schema
     # By physical name: the column may have been renamed since.
     physical = {field.name: field.physical_name for field in after.fields}
@@ -234,9 +224,6 @@ def _metadata_with_merged_marks(restored: Metadata, latest: Metadata) -> Metadat
 
 def _clustering(source: Snapshot, latest: Snapshot) -> list[DomainMetadata]:
     """Return the clustering of the restored version, if the table has or had one."""
-    from airflow_delta.log.features import clustering
-    from airflow_delta.log.features.protocol import features
-
     domain = source.domain(clustering.DOMAIN) if "clustering" in features(source.protocol) else None
     if domain is not None:
         return [domain]
@@ -244,8 +231,6 @@ def _clustering(source: Snapshot, latest: Snapshot) -> list[DomainMetadata]:
 
 
 def _milliseconds(timestamp: datetime | str | int, table: str) -> int:
-    from airflow_delta.log.time_travel import to_milliseconds
-
     if isinstance(timestamp, str):
         try:
             timestamp = datetime.fromisoformat(timestamp.strip())

@@ -16,9 +16,14 @@ from airflow_delta.exceptions import (
     PredicateException,
 )
 from airflow_delta.log.actions.actions import AddFile
+from airflow_delta.log.checkpoint.columns import FILE_COLUMNS, to_add_files
+from airflow_delta.log.expressions.predicate import Predicate
+from airflow_delta.log.features.clustering import indexed_leaves
 from airflow_delta.log.schema.types import ArrayType, Leaf, MapType, StructType
+from airflow_delta.log.statistics.statistics import stats_from_footer
 from airflow_delta.table.files.footers import table_footers
 from airflow_delta.table.state.commit_result import result_of_nothing, result_of_transaction
+from airflow_delta.transaction import Operation, OptimisticTransaction
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -26,7 +31,7 @@ if TYPE_CHECKING:
     from airflow_delta.log import Snapshot
     from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.log.features.properties import TableProperties
-    from airflow_delta.transaction import CommitPolicy, OptimisticTransaction, PostCommitHook
+    from airflow_delta.transaction import CommitPolicy, PostCommitHook
 
 logger = logging.getLogger(__name__)
 
@@ -46,8 +51,6 @@ def collect_statistics(
     :param tight_bounds: ``None`` for a table without deletion vectors; ``False`` for a file that has one: its statistics are
         those of all rows in it, deleted or not.
     """
-    from airflow_delta.log.statistics.statistics import stats_from_footer
-
     text = stats_from_footer(footer, schema, properties, tight_bounds=bool(tight_bounds), file=file)
     stats = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
     if tight_bounds is False:
@@ -71,8 +74,6 @@ def _absent_columns(footer: pq.FileMetaData, schema: StructType, properties: Tab
 
     Where files know columns by id, names tell nothing.
     """
-    from airflow_delta.log.features.clustering import indexed_leaves
-
     if properties.column_mapping_mode == "id":
         return []
     paths = [f"{footer.schema.column(i).path.lower()}." for i in range(footer.num_columns)]
@@ -165,8 +166,6 @@ def compute_statistics(
     :raises StagedFileException: if a file is gone, or is not a Parquet file.
     :raises DeltaConcurrentModificationException: if another commit conflicts, and no restart is left.
     """
-    from airflow_delta.transaction import Operation, OptimisticTransaction
-
     restarts = 0
     while True:
         snapshot = log.update()
@@ -195,9 +194,6 @@ def recomputed(txn: OptimisticTransaction, predicate: str | None, *, only_missin
 
     :raises PredicateException: if the predicate names columns other than partition columns.
     """
-    from airflow_delta.log.checkpoint.columns import FILE_COLUMNS, to_add_files
-    from airflow_delta.log.features.clustering import indexed_leaves
-
     snapshot = txn.snapshot
     table = snapshot.definition
     files = to_add_files(txn.filter_files(*_partition_predicate(snapshot, predicate), columns=FILE_COLUMNS))
@@ -219,8 +215,6 @@ def recomputed(txn: OptimisticTransaction, predicate: str | None, *, only_missin
 
 
 def _partition_predicate(snapshot: Snapshot, text: str | None) -> tuple[Any, ...]:
-    from airflow_delta.log.expressions.predicate import Predicate
-
     if text is None:
         return ()
     predicate = Predicate.parse(

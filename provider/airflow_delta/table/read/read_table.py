@@ -10,14 +10,19 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Sequence
 from datetime import datetime
+from difflib import get_close_matches
 from itertools import chain
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from airflow_delta.contract.payloads import ScanPlan
 from airflow_delta.exceptions import DeltaIllegalArgumentException, DeltaTableNotFoundException, ReadLimitException
+from airflow_delta.log.actions.deletion_vectors import read_deletion_vectors
 from airflow_delta.log.data_files.columns import arrow_field
 from airflow_delta.log.data_files.page_sizes import MAX_FACTOR
 from airflow_delta.log.data_files.reader import BATCH_ROWS, FileReader
+from airflow_delta.log.expressions.predicate import Predicate
 from airflow_delta.log.schema.types import PHYSICAL_NAME, StructField, StructType
 from airflow_delta.log.schema.walk import transform_fields
 from airflow_delta.log.statistics.statistics import live_records, num_records
@@ -28,14 +33,12 @@ from airflow_delta.table.read.row_filter import check_decidable, selected
 from airflow_delta.table.stage.scan import scan_files
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyroaring import BitMap64
 
     from airflow_delta.log import AddFile, RemoveFile, Snapshot
     from airflow_delta.log.actions.actions import Metadata
     from airflow_delta.log.data_files.reader import DataRowGroup
     from airflow_delta.log.delta_log import DeltaLog
-    from airflow_delta.log.expressions.predicate import Predicate
     from airflow_delta.log.segment.commit_files import CommitFiles
 
 
@@ -64,20 +67,14 @@ class Rows:
 
     def to_table(self) -> pa.Table:
         """Return all rows."""
-        import pyarrow as pa
-
         return pa.Table.from_batches(self._batches, self.schema)
 
     def to_reader(self) -> pa.RecordBatchReader:
         """Return the rows as Arrow's own stream."""
-        import pyarrow as pa
-
         return pa.RecordBatchReader.from_batches(self.schema, self._batches)
 
     def head(self, rows: int) -> pa.Table:
         """Return the first rows; files after them are not read."""
-        import pyarrow as pa
-
         found: list[pa.RecordBatch] = []
         for batch in self._batches if rows > 0 else ():
             found.append(batch.slice(0, rows))
@@ -161,8 +158,6 @@ def parse_where(log: CommitFiles, version: int, metadata: Metadata, where: str) 
 
     :raises PredicateException: if it does not parse, names an unknown column, or only Spark can evaluate it.
     """
-    from airflow_delta.log.expressions.predicate import Predicate
-
     schema = TableDefinition.of(metadata).schema
     predicate = Predicate.parse(where, schema, metadata.partition_columns, table=log.uri, version=version)
     check_decidable(predicate, log.uri, version)
@@ -197,8 +192,6 @@ def worker_rows(
     :raises DeltaLogCorruptedException: if one is damaged.
     :raises ReadLimitException: if one declares much more memory than its size lets expect.
     """
-    import pyarrow as pa
-
     table = TableDefinition.of(metadata)
     schema, mode = table.schema, table.column_mapping
     wanted = wanted_fields(log, version, schema, columns)
@@ -227,8 +220,6 @@ def wanted_fields(log: CommitFiles, version: int, schema: StructType, columns: S
     for name in columns:
         field = schema.find(name)
         if field is None:
-            from difflib import get_close_matches
-
             near = get_close_matches(name, schema.names, 1)
             hint = f"Did you mean {near[0]}? " if near else ""
             raise DeltaIllegalArgumentException(
@@ -274,8 +265,6 @@ def _batches(
 
     if reader.most_rows < BATCH_ROWS:  # of which nobody takes many
         return chain.from_iterable(map(rows, chain.from_iterable(groups())))
-    import pyarrow as pa
-
     workers = max(2, min(pa.cpu_count(), _MOST_WORKERS))
     opened = in_turn(groups(), workers=workers, size=lambda _group: 1, most=_GROUPS_WAITING)
     return in_turn(map(rows, opened), workers=workers, size=lambda batch: batch.nbytes, most=_BYTES_WAITING)
@@ -310,8 +299,6 @@ def _vectors(log: CommitFiles, files: Sequence[AddFile | RemoveFile]) -> dict[in
     marked = [(position, file, file.deletion_vector) for position, file in enumerate(files) if file.deletion_vector is not None]
     if not marked:
         return {}
-    from airflow_delta.log.actions.deletion_vectors import read_deletion_vectors
-
     bitmaps = read_deletion_vectors(
         log.store, [descriptor for _, _, descriptor in marked], [num_records(file.stats) for _, file, _ in marked]
     )
@@ -368,8 +355,6 @@ def plan_version_scan(
     :raises VersionNotFoundException: if the log does not hold the version yet, or no longer does.
     :raises PredicateException: if the predicate does not parse or names an unknown column.
     """
-    from airflow_delta.log.expressions.predicate import Predicate
-
     snapshot = log.snapshot_at(version)
     metadata = snapshot.metadata
     parsed = (

@@ -11,14 +11,16 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from airflow_delta.exceptions import PredicateException
+from airflow_delta.log.arrow.arrays import array, readable, repeated, scalar
 from airflow_delta.log.expressions import ast
 from airflow_delta.log.expressions.arrow_rows import comparisons
 from airflow_delta.log.schema.types import FLOATING
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from airflow_delta.log.expressions.predicate import Predicate
 
 _DIRECT = frozenset({"byte", "short", "integer", "long", "string", "date", "boolean", "timestamp", "timestamp_ntz", "binary"})
@@ -54,10 +56,6 @@ def selected(predicate: Predicate, batch: pa.RecordBatch) -> pa.BooleanArray:
 
     :param batch: has the columns of the predicate, under the table's names and in its types.
     """
-    import pyarrow.compute as pc
-
-    from airflow_delta.log.arrow.arrays import scalar
-
     return pc.fill_null(_Rows(batch).truth(predicate.expression), scalar(False))
 
 
@@ -68,11 +66,6 @@ class _Rows:
 
     def truth(self, expression: ast.Expression) -> pa.BooleanArray:
         """Return where an expression is true and where it is unknown."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
-        from airflow_delta.log.arrow.arrays import repeated
-
         match expression:
             case ast.And(parts):
                 return reduce(pc.and_kleene, map(self.truth, parts))
@@ -98,8 +91,6 @@ class _Rows:
         return self._by_value(expression, expression.column)
 
     def _values(self, column: ast.ColumnReference) -> pa.Array:
-        import pyarrow.compute as pc
-
         if column not in self._known:
             values = self._batch.column(column.path[0])
             for name in column.path[1:]:
@@ -109,9 +100,6 @@ class _Rows:
 
     def _compared(self, operator: str, column: ast.ColumnReference, value: Any) -> pa.BooleanArray | None:
         """Return the comparison of a column with a literal; ``None`` if Arrow does not compare them as Spark does."""
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
         values = self._values(column)
         if column.data_type.name in FLOATING:
             if math.isnan(value):
@@ -128,8 +116,6 @@ class _Rows:
         return result
 
     def _among(self, column: ast.ColumnReference, wanted: Sequence[Any]) -> pa.BooleanArray | None:
-        import pyarrow.compute as pc
-
         values = self._values(column)
         found = _literals(wanted, values.type)
         if found is None:
@@ -142,11 +128,6 @@ class _Rows:
         Only comparisons that ask whether values are the same come here with dates and times. Those that Python cannot hold are
         texts then, which no literal equals.
         """
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
-        from airflow_delta.log.arrow.arrays import array, readable, scalar
-
         evaluate, path = ast.compile_expression(expression), column.physical_path
         encoded = self._values(column).dictionary_encode()
         truths = [evaluate({path: value}) for value in readable(encoded.dictionary)]
@@ -157,8 +138,6 @@ class _Rows:
 
 def _literals(wanted: Sequence[Any], kind: pa.DataType) -> pa.Array | None:
     """Return literals in a column's type; ``None`` if one does not fit exactly."""
-    from airflow_delta.log.arrow.arrays import array
-
     try:
         return array(wanted, kind)
     except (OverflowError, TypeError, ValueError):
@@ -166,6 +145,4 @@ def _literals(wanted: Sequence[Any], kind: pa.DataType) -> pa.Array | None:
 
 
 def _unknown() -> pa.Scalar:
-    import pyarrow as pa
-
     return pa.nulls(1, pa.bool_())[0]

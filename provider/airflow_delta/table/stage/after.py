@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
 from airflow_delta.exceptions import PredicateException, StageConflictException
+from airflow_delta.log.features.schema_merge import merge_schema
+from airflow_delta.table.definition.apply_changes import altered_definition
 from airflow_delta.table.definition.create import as_defined, written
 from airflow_delta.table.stage.load import StageActions
 
@@ -60,14 +62,10 @@ def definition_after(table: TableDefinition, after: Sequence[StageActions], *, s
     :param table: what it is at the version that the transaction reads.
     :param seed: id of the transaction, which names new columns.
     """
-    from airflow_delta.log.features.schema_merge import merge_schema
-
     changes_before = 0
     for stage in after:
         write = stage.write
         if write.changes:
-            from airflow_delta.table.definition.apply_changes import altered_definition
-
             table = altered_definition(table, write, changes_before, seed=seed)
             changes_before += len(write.changes)
             continue

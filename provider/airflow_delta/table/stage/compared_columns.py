@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_delta.contract.operations import ComparedColumns
+from airflow_delta.log import heavy
 from airflow_delta.log.expressions.ast import quote_name
-from airflow_delta.log.expressions.nodes import ColumnName, columns_of, equality_of
 from airflow_delta.log.expressions.text import split, tokens_of, tree_of
 
 if TYPE_CHECKING:
+    from airflow_delta.log.expressions.nodes import ColumnName
     from airflow_delta.log.schema.types import StructType
 
 
@@ -43,7 +44,7 @@ class Sides:
     def unknown(self, conjunct_texts: Iterable[str]) -> str | None:
         """Return a column that some conditions say is the table's, and that it does not have; ``None`` if there is none."""
         for text in conjunct_texts:
-            for column in columns_of(tree_of(text)):
+            for column in heavy.columns_of(tree_of(text)):
                 names = column.parts
                 aliased = len(names) > 1 and names[0].lower() == self.target and self.schema.find(names[0]) is None
                 if aliased and self.schema.find(names[1]) is None:
@@ -54,7 +55,7 @@ class Sides:
         """Return the columns that are equal in rows for which all of some conditions are true."""
         found = []
         for text in conjunct_texts:
-            equality = equality_of(tree_of(text))
+            equality = heavy.equality_of(tree_of(text))
             if equality is None:
                 continue
             by_side = dict(map(self.of, (equality.left, equality.right)))
@@ -116,7 +117,7 @@ def of_table(text: str, schema: StructType, alias: str) -> str:
 
     :param alias: of the table.
     """
-    heads = [(column.parts[0], column.start) for column in columns_of(tree_of(text)) if column.start is not None]
+    heads = [(column.parts[0], column.start) for column in heavy.columns_of(tree_of(text)) if column.start is not None]
     found = {start for name, start in heads if name.lower() != alias.lower() and schema.find(name) is not None}
     prefix = "`" + alias.replace("`", "``") + "`."
     for start in sorted(found, reverse=True):

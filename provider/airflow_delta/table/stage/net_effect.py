@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
 from airflow_delta.exceptions import StageConflictException
+from airflow_delta.log import heavy
 from airflow_delta.log.actions.actions import AddFile, RemoveFile
 from airflow_delta.log.actions.reconciliation import FileKey, file_key
-from airflow_delta.log.expressions.arrow_rows import is_compared_exactly
+from airflow_delta.log.expressions.ast import quote_name
 from airflow_delta.log.schema.types import INTEGRAL, DataType, DecimalType
 from airflow_delta.table.stage.after import stage_id
 from airflow_delta.table.stage.data_change import check_dropped
@@ -45,12 +46,11 @@ def _load(view: TransactionView, stage: StageActions, key: KeyRead) -> KeySet:
     :raises ManifestException: if the file of the values is missing, truncated or altered.
     :raises StagingException: if the values are not those of the columns.
     """
-    from airflow_delta.log.expressions.ast import quote_name
     from airflow_delta.transaction.reads.row_condition import KeySet
 
     rows = load_key_rows(view.log, view.handle, stage.write, key)
     columns = [view.predicate_of(stage, f"{quote_name(name)} IS NULL").columns[0] for name in key.columns]
-    if not all(is_compared_exactly(column.data_type) for column in columns):
+    if not all(heavy.is_compared_exactly(column.data_type) for column in columns):
         raise not_staged(view.handle, stage.write, f"{', '.join(key.columns)} are not columns that can be compared exactly")
     readers = [_reader(column.data_type) for column in columns]
 

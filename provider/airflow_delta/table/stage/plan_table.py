@@ -25,12 +25,16 @@ from airflow_delta.exceptions import (
     InvariantViolationException,
     StageConflictException,
 )
+from airflow_delta.log.expressions.ast import ColumnReference
+from airflow_delta.log.features import column_mapping
+from airflow_delta.log.features.properties import validate
 from airflow_delta.table.definition.altered_table import MODE, AlteredTable, is_not_null, table_as_read
 from airflow_delta.table.definition.apply_changes import after_writes, apply_changes
 from airflow_delta.table.definition.columns_sql import schema_of_columns
 from airflow_delta.table.definition.create import OPERATIONS, define_table
 from airflow_delta.table.stage.scan import candidate_files, scan_of
 from airflow_delta.table.stage.stage_view import SparkWork, StageView
+from airflow_delta.table.start.begin import DEFAULT_CONFIGURATION
 
 if TYPE_CHECKING:
     from airflow_delta.log import AddFile
@@ -139,10 +143,6 @@ def definition_from_rows(table: TableDefinition, create: CreateArguments) -> Tab
 
     :param table: what there is before.
     """
-    from airflow_delta.log.features import column_mapping
-    from airflow_delta.log.features.properties import validate
-    from airflow_delta.table.start.begin import DEFAULT_CONFIGURATION
-
     configuration = validate({**DEFAULT_CONFIGURATION, **create.properties}, table=table.table)
     highest = table.configuration.get(column_mapping.MAX_COLUMN_ID)
     if highest is not None and column_mapping.mode(configuration) != "none":
@@ -243,7 +243,6 @@ def _nulls(table: AlteredTable, files: Sequence[AddFile], path: Path) -> list[in
     import pyarrow as pa
 
     from airflow_delta.log.arrow.arrays import array
-    from airflow_delta.log.expressions.ast import ColumnReference
     from airflow_delta.log.statistics.credible import null_counts
     from airflow_delta.log.statistics.data_skipping import column_has_bounds
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import struct
 import uuid
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,7 +14,10 @@ from typing import TYPE_CHECKING
 from airflow_delta.contract.files import SCAN_DIRECTORY, partition_text, transaction_directory
 from airflow_delta.contract.payloads import WORD_BITS, ScanFile, ScanPlan, ScanVector
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaTableNotFoundException
+from airflow_delta.log.actions.deletion_vectors import read_deletion_vectors
+from airflow_delta.log.schema.partition_values import parse_partition_value
 from airflow_delta.log.statistics.statistics import live_records, num_records
+from airflow_delta.table.stage.spark_uri import spark_uri
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -159,8 +163,6 @@ def check_partition_values(files: Sequence[AddFile], table: TableDefinition, *, 
     """
     if not files or not table.partition_columns:
         return
-    from airflow_delta.log.schema.partition_values import parse_partition_value
-
     for field in table.schema.select(table.partition_columns).fields:
         known: set[str | None] = set()
         for file in files:
@@ -185,8 +187,6 @@ def spark_table(log: DeltaLog, given: str | None = None) -> str:
         return given.rstrip("/")
     if log.store.local_root is not None:
         return f"file://{log.store.local_root}"
-    from airflow_delta.table.stage.spark_uri import spark_uri
-
     return spark_uri(log.uri, log.store.options)
 
 
@@ -195,8 +195,6 @@ def _deleted_rows(log: DeltaLog, files: Sequence[AddFile], transaction_id: str) 
     marked = [(position, f, f.deletion_vector) for position, f in enumerate(files) if f.deletion_vector is not None]
     if not marked:
         return {}, None
-    from airflow_delta.log.actions.deletion_vectors import read_deletion_vectors
-
     bitmaps = read_deletion_vectors(
         log.store, [descriptor for _, _, descriptor in marked], [num_records(file.stats) for _, file, _ in marked]
     )
@@ -265,8 +263,6 @@ def _words(bitmap: BitMap64) -> pa.Table:
 
 
 def _as_text(chunks: Sequence[pa.Table]) -> str:
-    import struct
-
     pairs = chain.from_iterable(
         zip(words.column("number").to_pylist(), words.column("word").to_pylist(), strict=True) for words in chunks
     )

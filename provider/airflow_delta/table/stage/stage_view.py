@@ -22,12 +22,15 @@ from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
 from airflow_delta.contract.request import Arguments, StageReport, StageRequest
 from airflow_delta.exceptions import DeltaIllegalStateException, MetadataChangedException, StagingException
 from airflow_delta.log.actions.actions import Action, AddCDCFile, RemoveFile, encode_action
+from airflow_delta.table.definition.evolve import new_metadata
 from airflow_delta.table.files.adds import DataFiles
 from airflow_delta.table.stage.after import stage_id
 from airflow_delta.table.stage.load import parse_staged
 from airflow_delta.table.stage.scan import spark_table
 from airflow_delta.table.stage.staged_paths import check_paths
 from airflow_delta.table.stage.view import TransactionView, load_stages, opened
+from airflow_delta.transaction import OptimisticTransaction
+from airflow_delta.transaction.conflicts.metadata import adds_columns_of, only_adds_columns
 
 if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog
@@ -42,10 +45,6 @@ def check_new_columns(view: TransactionView, write: StagedWrite) -> None:
     log, handle = view.log, view.handle
     if not write.merge_schema or write.overwrite_schema or write.after or write.definition or handle.read_version < 0:
         return
-    from airflow_delta.table.definition.evolve import new_metadata
-    from airflow_delta.transaction import OptimisticTransaction
-    from airflow_delta.transaction.conflicts.metadata import adds_columns_of, only_adds_columns
-
     read = view.snapshot
     metadata = new_metadata(handle, view.definition, read.metadata, [write])
     latest = log.update()

@@ -15,6 +15,7 @@ from airflow_delta.table.stage.after import definition_after, in_order, predicat
 from airflow_delta.table.stage.load import StageActions, load_actions
 from airflow_delta.table.stage.staged_paths import check_paths
 from airflow_delta.table.state.read_snapshot import check_handle, definition_read, snapshot_of_transaction
+from airflow_delta.transaction.reads.read_set import PartitionSet
 
 if TYPE_CHECKING:
     from airflow_delta.log import Snapshot
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from airflow_delta.log.expressions.predicate import Predicate
     from airflow_delta.log.schema.types import StructType
     from airflow_delta.log.table_definition import TableDefinition
-    from airflow_delta.transaction.reads.read_set import PartitionSet
 
 
 class ReadVersion:
@@ -160,8 +160,6 @@ class TransactionView:
 
     def partitions_of(self, stage: StageActions) -> PartitionSet:
         """Return the partitions that a stage adds files to, which a dynamic overwrite replaces."""
-        from airflow_delta.transaction.reads.read_set import PartitionSet
-
         target = self.target
         if target.is_known:
             schema = target.schema

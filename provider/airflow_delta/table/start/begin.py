@@ -27,6 +27,9 @@ from airflow_delta.exceptions import (
     TransactionAlreadyCommittedException,
     TransactionExpiredException,
 )
+from airflow_delta.log.actions.actions import Metadata
+from airflow_delta.log.features import protocol
+from airflow_delta.log.features.properties import TableProperties, validate
 from airflow_delta.table.state.commit_result import result_without_commit
 from airflow_delta.table.state.find_commit import (
     PossibleSince,
@@ -37,7 +40,7 @@ from airflow_delta.table.state.find_commit import (
     standing_version,
 )
 from airflow_delta.table.state.key_users import KeyUser, check_key_of_run, check_key_of_table, described, is_forgotten
-from airflow_delta.table.state.read_snapshot import table_fields
+from airflow_delta.table.state.read_snapshot import check_new_schema, table_fields, with_column_mapping
 
 if TYPE_CHECKING:
     from airflow_delta.log import Snapshot
@@ -126,8 +129,6 @@ def begin(
     snapshot = log.update()
     last = last_of_all = None
     if snapshot.version >= 0:
-        from airflow_delta.log.features import protocol
-
         protocol.check_can_read(snapshot.protocol, log.uri, snapshot.version)
         protocol.check_can_write(snapshot.protocol, snapshot.metadata, log.uri, snapshot.version)
         _warn_of_other_formats(log.uri, snapshot)
@@ -327,13 +328,9 @@ def of_new_table(
     :raises DeltaAnalysisException: if the schema is not valid.
     :raises DeltaIllegalArgumentException: if a property is not valid.
     """
-    from airflow_delta.log.features.properties import validate
-
     wanted = {**DEFAULT_CONFIGURATION, **(configuration or {})}
     given = validate({key: value for key, value in wanted.items() if value is not None}, table=handle.table)
     if schema is not None:
-        from airflow_delta.table.state.read_snapshot import check_new_schema, with_column_mapping
-
         schema = check_new_schema(schema, partition_by, given, table=handle.table)
         # Every stage writes files under the names that the commit gives the table.
         schema, given = with_column_mapping(schema, given)
@@ -354,9 +351,6 @@ def _features_of_new_table(table: str, schema: str | None, configuration: Mappin
 
     What the commit would refuse of them is refused here, before anything is staged.
     """
-    from airflow_delta.log.actions.actions import Metadata
-    from airflow_delta.log.features import protocol
-    from airflow_delta.log.features.properties import TableProperties
     from airflow_delta.log.features.schema_checks import check_formats
 
     check_formats(TableProperties(configuration))

@@ -14,6 +14,7 @@ from urllib.parse import unquote
 
 from airflow_delta.contract.files import ABORT_MARKER, COMMIT_MARKER_PREFIX, transaction_directory
 from airflow_delta.exceptions import DeltaError
+from airflow_delta.log.features import protocol
 from airflow_delta.table.state.commit_result import result_without_commit
 from airflow_delta.table.state.find_commit import commit_of_transaction, find_commit
 from airflow_delta.table.state.markers import read_marker, read_markers
@@ -91,8 +92,6 @@ def is_referenced(snapshot: Snapshot, transaction_id: str) -> bool:
     """
     if snapshot.version < 0:
         return False
-    from airflow_delta.log.features import protocol
-
     protocol.check_can_read(snapshot.protocol, snapshot.log.uri, snapshot.version)
     return any(
         _names(snapshot, paths, transaction_id)

@@ -25,12 +25,12 @@ from airflow_delta.contract.payloads import read_version_name
 from airflow_delta.exceptions import CommitStateUnknownException, DeltaError, StagingException, TransactionAbortedException
 from airflow_delta.log.storage.puts import creates
 from airflow_delta.table.state.find_commit import commit_of_transaction
+from airflow_delta.transaction import CommitPolicy
 
 if TYPE_CHECKING:
     from airflow_delta.contract.payloads import TransactionHandle
     from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.log.storage.base import LogStore
-    from airflow_delta.transaction import CommitPolicy
 
 logger = logging.getLogger(__name__)
 
@@ -195,8 +195,6 @@ class Fence:
 
         A marker counts as dead after a while, so an attempt that was halted for days must not simply continue.
         """
-        from airflow_delta.transaction import CommitPolicy
-
         policy = policy if policy is not None else CommitPolicy()
         asked = policy.cancelled
 

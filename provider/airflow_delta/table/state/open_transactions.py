@@ -22,6 +22,7 @@ from airflow_delta.contract.files import (
     transaction_directory,
 )
 from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.log.actions.decode import read_commit_info
 from airflow_delta.log.storage.progress import tracked
 from airflow_delta.table.state.find_commit import CLOCKS_DIFFER_BY, newest_first
 from airflow_delta.table.state.markers import read_markers
@@ -299,8 +300,6 @@ def find_commits(log: DeltaLog, list_transactions: Mapping[str, int]) -> dict[st
 
 def search_commits(log: DeltaLog, list_transactions: Mapping[str, int]) -> tuple[dict[str, TransactionCommit], bool]:
     """Return what :func:`find_commits` does, and whether the log reaches back far enough: if not, missing commits may be gone."""
-    from airflow_delta.log.actions.decode import read_commit_info
-
     remaining = dict(list_transactions)
     found: dict[str, TransactionCommit] = {}
     if not remaining:

@@ -15,6 +15,8 @@ from airflow_delta.exceptions import (
     MetadataChangedException,
     VersionNotFoundException,
 )
+from airflow_delta.log.actions.actions import Metadata
+from airflow_delta.log.schema.types import to_json
 from airflow_delta.log.table_definition import TableDefinition
 
 if TYPE_CHECKING:
@@ -137,9 +139,7 @@ def check_new_schema(schema: str, partition_by: Sequence[str], configuration: Ma
 
     :raises DeltaAnalysisException: if the text is not a schema, or does not fit the partitioning.
     """
-    from airflow_delta.log.actions.actions import Metadata
     from airflow_delta.log.features.schema_checks import check_table_metadata
-    from airflow_delta.log.schema.types import to_json
 
     schema = to_json(TableDefinition.of_rows(schema).schema)
     mapped, properties = with_column_mapping(schema, configuration)
@@ -149,7 +149,6 @@ def check_new_schema(schema: str, partition_by: Sequence[str], configuration: Ma
 
 def with_column_mapping(schema: str, configuration: Mapping[str, str]) -> tuple[str, dict[str, str]]:
     """Return schema and properties of a new table with the ids and physical names that its column mapping mode asks for."""
-    from airflow_delta.log.actions.actions import Metadata
     from airflow_delta.log.features import column_mapping
 
     given = Metadata(id="", schema_string=schema, configuration=dict(configuration))

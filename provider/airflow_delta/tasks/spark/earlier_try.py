@@ -23,6 +23,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import psutil  # type: ignore[import-untyped]
+
+from airflow_delta import engine
 from airflow_delta.exceptions import DeltaError, DeltaIllegalStateException
 
 if TYPE_CHECKING:
@@ -73,8 +76,6 @@ class EarlierTry:
 
     def kill(self) -> None:
         """End the application that :meth:`report` waits for."""
-        import psutil  # type: ignore[import-untyped]
-
         self._killed = True
         for process in self._applications():
             with contextlib.suppress(psutil.Error):  # it may have ended meanwhile, with its parent
@@ -114,10 +115,8 @@ class EarlierTry:
         return report
 
     def _finished(self) -> StageReport | None:
-        from airflow_delta.table.stage.write.plan import read_report
-
         try:
-            report = read_report(self._log, self.request)
+            report = engine.read_report(self._log, self.request)
         except DeltaError:  # missing, incomplete, or the report of a failure
             return None
         same = (report.transaction_id, report.attempt) == (self.request.transaction_id, self.request.attempt)
@@ -125,8 +124,6 @@ class EarlierTry:
 
     def _applications(self) -> list[Any]:
         """Return this user's processes on this machine that were started with the request as an argument."""
-        import psutil
-
         wanted = f"{self.request.path}/"
         found = []
         for process in psutil.process_iter(["cmdline", "uids"]):
@@ -142,10 +139,8 @@ def earlier_try(log: DeltaLog, directory: str, request: StageRequest, logger: Lo
 
     :param request: the request of this try; only the name of the attempt may differ.
     """
-    from airflow_delta.table.stage.write.plan import read_request
-
     try:
-        asked = read_request(log, directory)
+        asked = engine.read_request(log, directory)
     except DeltaError:  # the worker was lost before it put the request, or an abort deleted it
         return None
     return EarlierTry(log, asked, logger) if _work(asked) == _work(request) else None

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
+from packaging.version import Version
 
 from airflow_delta.exceptions import (
     DeltaError,
@@ -33,6 +34,7 @@ from airflow_delta.exceptions import (
     SparkVersionException,
 )
 from airflow_delta.hooks.fields import named_connection
+from airflow_delta.spark.errors import coordinate, hadoop_version, has_connector, typed_error
 from airflow_delta.tasks.spark.source_options import mask_settings
 from airflow_delta.tasks.spark.storage import has_own_s3a
 
@@ -64,8 +66,6 @@ def check_pyspark() -> None:
         return
     if full == client:
         return
-    from packaging.version import Version
-
     parsed = {Version(full): full, Version(client): client}
     wanted = parsed[min(parsed)]
     message = (
@@ -168,8 +168,6 @@ def _connector(uri: str) -> str | None:
 
     :raises DeltaIllegalArgumentException: if the installed PySpark does not say its version of Hadoop.
     """
-    from airflow_delta.spark.errors import coordinate, hadoop_version, has_connector
-
     scheme = uri.partition("://")[0]
     if coordinate(scheme, None) is None or has_connector(scheme):
         return None
@@ -323,8 +321,6 @@ def submit_defaults(spark_conn_id: str, storage: SparkStorage) -> Defaults:
 
 def submit_error(failure: Exception, uri: str, spark_conn_id: str) -> DeltaError | None:
     """Return the typed error if an application failed because Spark cannot work, or reach the table's store, as it is set up."""
-    from airflow_delta.spark.errors import typed_error
-
     return no_spark_submit(failure) or typed_error(failure, uri) or registration_error_of(failure, spark_conn_id)
 
 

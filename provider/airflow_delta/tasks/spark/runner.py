@@ -6,6 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from airflow.sdk import get_current_context
+
+from airflow_delta import engine
 from airflow_delta.tasks.spark.progress import spark_work
 from airflow_delta.tasks.spark.properties import check_no_packages, check_submission
 from airflow_delta.tasks.spark.session import TaskSession
@@ -92,10 +95,8 @@ class SparkRunner(TaskSession):
         if self.submits:
             self._check()
             return self._submit(self._prepared(log, request), secrets)[1]
-        from airflow_delta.spark.job import run_operation
-
         with self.session(log, request) as spark, spark_work(self.task.log, log, request, session=spark):
-            return run_operation(spark, request, source(spark) if source is not None else None)
+            return engine.run_operation(spark, request, source(spark) if source is not None else None)
 
     def worker(self, log: DeltaLog, stack: ExitStack) -> Callable[[StageRequest], StageReport]:
         """Return a function that runs requests on Spark, in one session or as applications."""
@@ -104,23 +105,19 @@ class SparkRunner(TaskSession):
     def _check(self) -> None:
         """Refuse what cannot be submitted, before anything is written."""
         if self.submits:
-            from airflow_delta.spark.package import application_path
-
             given = self.spark_submit or {}
             check_no_packages(self.spark_packages)
             check_submission(
-                self.spark_conn_id, self.application or application_path(), given.get("deploy_mode"), given.get("conf")
+                self.spark_conn_id, self.application or engine.application_path(), given.get("deploy_mode"), given.get("conf")
             )
 
     def _prepared(self, log: DeltaLog, request: StageRequest, store: Any = None) -> SparkSubmission:
-        from airflow_delta.spark.package import application_path
-
         given = {"application": self.application, "spark_submit": self.spark_submit, "config_kwargs": self.config_kwargs}
         self._submission = SparkSubmission(
             task=self.task,
             log=log,
             request=request,
-            application=self.application or application_path(),
+            application=self.application or engine.application_path(),
             spark_conn_id=self.spark_conn_id,
             spark_table_uri=self.spark_table_uri,
             spark_credentials=self.spark_credentials,
@@ -148,8 +145,6 @@ class SparkRunner(TaskSession):
 
 def _state_store() -> Any:
     """Return the running task's state store; ``None`` outside a task, or if Airflow has none."""
-    from airflow.sdk import get_current_context
-
     try:
         return get_current_context().get("task_state_store")
     except RuntimeError:

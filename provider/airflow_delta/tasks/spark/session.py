@@ -24,9 +24,11 @@ from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
 from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
+from airflow_delta import engine
 from airflow_delta.contract.choices import Choices
 from airflow_delta.exceptions import DeltaError, DeltaIllegalStateException, SparkJobException
 from airflow_delta.hooks.fields import OWN, named_connection
+from airflow_delta.spark.errors import memory_advice, spaced, told_once, typed_error, without_java
 from airflow_delta.tasks.base import Part
 from airflow_delta.tasks.spark.application_output import ended_by
 from airflow_delta.tasks.spark.earlier_try import SessionKiller, has_ended
@@ -170,7 +172,6 @@ def start_driver(properties: Mapping[str, str]) -> None:
     if "spark.remote" in properties or SparkContext._gateway is not None:
         return
     from pyspark import SparkConf
-    from pyspark.errors import PySparkRuntimeError
     from pyspark.java_gateway import launch_gateway
 
     conf = SparkConf().setAll(list(properties.items()))
@@ -182,7 +183,7 @@ def start_driver(properties: Mapping[str, str]) -> None:
     try:
         with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # newer Pythons: a fork beside a thread
             gateway = launch(conf, {"stderr": writing})
-    except PySparkRuntimeError as error:
+    except engine.PySparkRuntimeError as error:
         os.close(writing)
         thread.join(timeout=1.0)
         raise java_error("\n".join(log.last)) or DeltaIllegalStateException(_ended(log)) from error
@@ -208,8 +209,6 @@ def driver_error(error: BaseException, uri: str = "") -> SparkJobException | Non
         code = process.wait(_WAIT if _is_of_connection(error) else 0)
     except subprocess.TimeoutExpired:
         return None
-    from airflow_delta.spark.errors import memory_advice, spaced
-
     lines = [_leader(line)[1] for line in _driver.last if not _BANNERS.match(line)] if _driver is not None else []
     thrown = next((line for line in reversed(lines) if "OutOfMemoryError" in line), None)
     said = (thrown or (lines[-1] if lines else "")).rstrip(".")
@@ -292,11 +291,9 @@ class TaskSession(Part):
         check_spark_here()
         check_pyspark()
         quiet_about_pandas()
-        from pyspark.sql import SparkSession
-
         storage = SparkStorage.of(log, self.spark_table_uri, self.spark_credentials, request)
-        active = SparkSession.getActiveSession()
-        builder = SparkSession.builder
+        active = engine.SparkSession.getActiveSession()
+        builder = engine.SparkSession.builder
         properties = self.properties()
         if active is None:  # a JVM that runs loads no more
             check_spark_here(properties)
@@ -334,12 +331,10 @@ class TaskSession(Part):
         """
 
         def work(request: StageRequest) -> StageReport:
-            from airflow_delta.spark.job import run_operation
-
             if self._shared is None:
                 self._shared = stack.enter_context(self.session(log, request))
             with spark_work(self.task.log, log, request, session=self._shared):
-                return run_operation(self._shared, request)
+                return engine.run_operation(self._shared, request)
 
         return work
 
@@ -428,14 +423,10 @@ def typed_errors(uri: str, master: str = "", task: DeltaOperator | None = None) 
     :param master: the master of a session that is being made.
     :param task: may have been told to stop, and have ended the driver itself.
     """
-    from airflow_delta.spark.errors import told_once, without_java
-
     try:
         with told_once():
             yield
     except Exception as error:
-        from airflow_delta.spark.errors import typed_error
-
         died = None if task is not None and task.is_cancelled else driver_error(error, uri)
         if died is not None:
             raise died.with_traceback(error.__traceback__) from None

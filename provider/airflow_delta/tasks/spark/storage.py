@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.log import mask_secret
 
+from airflow_delta import engine
 from airflow_delta.contract.location import OBJECT_SCHEMES
 from airflow_delta.exceptions import DeltaIllegalArgumentException, SparkCredentialsException
 from airflow_delta.hooks.delta import DeltaHook
@@ -74,14 +75,12 @@ class SparkStorage:
         :param request: names the files that are read.
         :raises DeltaIllegalArgumentException: if ``spark_credentials`` is anything else.
         """
-        from airflow_delta.table.stage.scan import spark_table
-
         if spark_credentials not in (None, "", OWN):
             raise DeltaIllegalArgumentException(
                 f"spark_credentials is a text other than {OWN!r}. Leave it out to give Spark the credentials of the table's "
                 f"connection, or set it to {OWN!r}."
             )
-        return cls(spark_table(log, uri), log.store.connection, _roots(request, log.store), own=spark_credentials == OWN)
+        return cls(engine.spark_table(log, uri), log.store.connection, _roots(request, log.store), own=spark_credentials == OWN)
 
     @property
     def packages(self) -> str | None:
@@ -222,11 +221,9 @@ def _connect_settings(spark: Any, settings: Mapping[str, str]) -> Iterator[None]
 
 
 def _set(spark: Any, name: str, value: str) -> None:
-    from pyspark.errors import PySparkException
-
     try:
         spark.conf.set(name, value)
-    except PySparkException as error:
+    except engine.PySparkException as error:
         raise SparkCredentialsException(
             f"The Spark Connect server does not take the setting {name} of this session: {str(error).splitlines()[0][:200]}. Set "
             f"the credentials on the server. {OWN_CREDENTIALS}"
@@ -260,13 +257,12 @@ def _roots(request: StageRequest | None, store: LogStore) -> tuple[str, ...]:
     if request is None:
         return ()
     from airflow_delta.contract.spark_paths import data_file_uri
-    from airflow_delta.log.storage.factory import check_other_location
 
     plans = [plan for plan in (request.scan, request.rewrite) if plan is not None]
     paths: Iterable[str] = (data_file_uri(plan.table, file.path) for plan in plans for file in plan.files if "://" in file.path)
     roots: dict[str, None] = {}
     for directory in dict.fromkeys(path.rpartition("/")[0] for path in paths):
-        check_other_location(store.root, directory, store.options, store.connection)
+        engine.check_other_location(store.root, directory, store.options, store.connection)
         if (found := _AUTHORITY.match(directory)) is not None:
             roots[found[0]] = None
     return tuple(roots)

@@ -15,7 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.exceptions import AirflowException
 
+from airflow_delta import engine
+from airflow_delta.contract.options import REQUEST_PROPERTY
 from airflow_delta.exceptions import DeltaError, DeltaIllegalStateException, StageFailedException
+from airflow_delta.spark.errors import memory_advice, spaced, typed_error
 from airflow_delta.tasks.spark.application_output import ApplicationOutput, application_error, ended_by
 from airflow_delta.tasks.spark.earlier_try import (
     REQUEST_KEY,
@@ -81,10 +84,7 @@ def cause_of(
     :param uri: the table's location for Spark.
     :param stopped: whether the task was told to stop, which ends its application.
     """
-    from airflow_delta.spark.errors import typed_error
-    from airflow_delta.table.stage.write.plan import reported_error
-
-    reported = reported_error(log, request)
+    reported = engine.reported_error(log, request)
     if reported is not None and not isinstance(reported, StageFailedException):
         return reported
     found = application_error(output.lines)
@@ -111,8 +111,6 @@ def _is_of_application(failure: Exception, hook: Any) -> bool:
 def _application_failed(
     failure: Exception, request: StageRequest, hook: Any, output: ApplicationOutput, application: str
 ) -> StageFailedException:
-    from airflow_delta.spark.errors import memory_advice, spaced
-
     code = getattr(getattr(hook, "_submit_sp", None), "returncode", None)
     ended, found = ended_by(code), application_error(output.lines)
     if ended.startswith("killed"):  # it cannot have printed why
@@ -217,13 +215,9 @@ class SparkSubmission:
         :return: the request that was worked on, and the report.
         :raises DeltaError: if the application failed, with the type of the error there.
         """
-        from airflow_delta.spark.job import REQUEST_PROPERTY
-        from airflow_delta.spark.package import build_package
-        from airflow_delta.table.stage.write.plan import put_request, read_report
-
         log, request = self.log, self.request
-        conf = {**(conf or {}), REQUEST_PROPERTY: put_request(log, request)}
-        py_files = ",".join(part for part in (py_files, self.package_uri or build_package()) if part)
+        conf = {**(conf or {}), REQUEST_PROPERTY: engine.put_request(log, request)}
+        py_files = ",".join(part for part in (py_files, self.package_uri or engine.build_package()) if part)
         if self.task.is_cancelled:
             raise DeltaIllegalStateException(
                 f"The task {self.task.task_id!r} was told to stop before it submitted its application."
@@ -262,7 +256,7 @@ class SparkSubmission:
                 self.task.log.info(
                     "Transaction %s: collecting what attempt %s has staged.", request.transaction_id, request.attempt
                 )
-            return request, read_report(log, request)
+            return request, engine.read_report(log, request)
 
     def use(self, hook: Any) -> None:
         """Read what a hook prints, and end its application if the task is killed."""
@@ -320,7 +314,5 @@ class SparkSubmission:
         return self._earlier if self._resumed and self._earlier is not None else self.request.directory
 
     def _worked_on(self) -> StageRequest:
-        from airflow_delta.table.stage.write.plan import read_request
-
         directory = self._directory()
-        return self.request if directory == self.request.directory else read_request(self.log, directory)
+        return self.request if directory == self.request.directory else engine.read_request(self.log, directory)

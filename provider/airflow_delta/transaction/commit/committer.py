@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_delta.exceptions import DeltaAssertionError, DeltaConcurrentModificationException, InvalidCommittedVersionException
 from airflow_delta.log.actions.actions import Action, AddCDCFile, CommitInfo, Metadata, RemoveFile
+from airflow_delta.log.features.properties import TableProperties
 from airflow_delta.log.storage.file_names import commit_file
 from airflow_delta.transaction.commit.hooks import record_commit
 from airflow_delta.transaction.commit.loop import CommitLoop, Entry, Landed
@@ -125,8 +126,6 @@ class Committer:
     @property
     def checkpoint_interval(self) -> int:
         """``delta.checkpointInterval`` of the committed metadata."""
-        from airflow_delta.log.features.properties import TableProperties
-
         metadata = self._committed_metadata
         return TableProperties({} if metadata is None else metadata.configuration).checkpoint_interval
 

@@ -21,6 +21,7 @@ from airflow_delta.log.actions.actions import AddFile
 from airflow_delta.log.storage.puts import turn
 from airflow_delta.transaction.events import record_event
 from airflow_delta.transaction.policy import AutoCompactionRequest, CommitPolicy
+from airflow_delta.transaction.reads.read_set import PartitionSet
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -287,8 +288,6 @@ class AutoCompactHook(PostCommitHook):
         if not written:
             record_event(_EVENT, txn.log.uri, {"status": "skipEmptyIngestion"})
             return
-        from airflow_delta.transaction.reads.read_set import PartitionSet
-
         policy = txn.policy
         min_size = policy.auto_compact_max_file_size // 2
         snapshot = txn.log.snapshot if txn.log.snapshot.version >= version else txn.log.update()

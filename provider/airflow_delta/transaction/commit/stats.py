@@ -5,6 +5,7 @@ The phases of a commit, for code that must run between them.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ from airflow_delta.log.actions.actions import (
     RemoveFile,
     SetTransaction,
 )
+from airflow_delta.log.checksum.totals import FILE_SIZE_BINS
 from airflow_delta.transaction import events
 from airflow_delta.transaction.policy import CommitOutcome
 
@@ -173,10 +175,6 @@ def _known_totals(snapshot: Snapshot) -> Totals | None:
 def _histogram(sizes: Sequence[int]) -> dict[str, Any] | None:
     if not sizes:
         return None
-    from bisect import bisect_right
-
-    from airflow_delta.log.checksum.totals import FILE_SIZE_BINS
-
     counts, totals = [0] * len(FILE_SIZE_BINS), [0] * len(FILE_SIZE_BINS)
     for size in sizes:
         index = bisect_right(FILE_SIZE_BINS, max(size, 0)) - 1

@@ -12,8 +12,10 @@ from urllib.parse import unquote
 
 from airflow_delta.exceptions import DeltaError, DeltaUnsupportedOperationException, PostCommitHookFailedException
 from airflow_delta.log.actions.actions import AddFile, RemoveFile
+from airflow_delta.log.schema.partition_values import partition_directory
 from airflow_delta.transaction.commit.hooks import CommittedTransaction, PostCommitHook
 from airflow_delta.transaction.events import record_event
+from airflow_delta.transaction.reads.read_set import PartitionSet
 
 if TYPE_CHECKING:
     from airflow_delta.log.actions.actions import Action
@@ -113,8 +115,6 @@ def update_manifests(log: DeltaLog, read: Snapshot, snapshot: Snapshot, actions:
         return
     if any(isinstance(action, AddFile) and action.deletion_vector is not None for action in actions):
         generate_manifests(log, snapshot)  # which refuses
-    from airflow_delta.transaction.reads.read_set import PartitionSet
-
     partitions = list(_touched(read, actions))
     touched = {_directory(values, columns) for values in partitions}
     files = PartitionSet.of(partitions, snapshot.partition_schema).select(snapshot.files(columns=["path", "partition_values"]))
@@ -151,8 +151,6 @@ def _check_column_mapping(snapshot: Snapshot) -> None:
 
 
 def _directory(values: Mapping[str, str | None], columns: Sequence[str]) -> str:
-    from airflow_delta.log.schema.partition_values import partition_directory
-
     return partition_directory(values, list(columns))
 
 

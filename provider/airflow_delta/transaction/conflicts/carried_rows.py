@@ -7,15 +7,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from airflow_delta.contract.files import partition_texts_of
 from airflow_delta.exceptions import DeltaError
+from airflow_delta.log.arrow.arrays import array
 from airflow_delta.transaction.conflicts.rows_of_winners import NOT_IN_PYTHON, Undecided, WinnersRows
 from airflow_delta.transaction.conflicts.winning_commit import WinningCommit
 from airflow_delta.transaction.prepare import row_tracking
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from airflow_delta.log.actions.actions import AddFile, RemoveFile
     from airflow_delta.transaction.conflicts.current_transaction import CurrentTransaction
     from airflow_delta.transaction.reads.read_set import ReadPredicate
@@ -51,8 +52,6 @@ class CarriedRows:
         return self._known[winner.version]
 
     def _compared(self, winner: WinningCommit, reads: Sequence[ReadPredicate], usable: Sequence[bool]) -> bool:
-        import pyarrow as pa
-
         metadata = self.current.read_metadata
         if metadata is None or row_tracking.has_row_tracking(metadata):  # rows that are written again may lose their row ids
             return False
@@ -83,10 +82,6 @@ def _selected(reader: WinnersRows, files: Sequence[AddFile | RemoveFile], condit
 
 def _rows(reader: WinnersRows, file: AddFile | RemoveFile, conditions: Sequence[RowCondition]) -> Iterator[_Row]:
     """Yield the rows of a file that may satisfy a condition, each as its columns that are not null."""
-    import pyarrow as pa
-
-    from airflow_delta.log.arrow.arrays import array
-
     data = reader.open(file)
     selected = reader.selected(file, data, conditions)
     if len(selected) > _MAX_ROWS:
@@ -106,8 +101,6 @@ def _rows(reader: WinnersRows, file: AddFile | RemoveFile, conditions: Sequence[
 
 def _exact(values: pa.Array) -> list[Any]:
     """Return values in a form that is equal only if they are the same: -0.0 is not 0.0, and NaN is NaN."""
-    import pyarrow as pa
-
     kind = values.type
     if pa.types.is_temporal(kind) and not pa.types.is_date32(kind):
         unit = str(kind)

@@ -26,6 +26,7 @@ from airflow_delta.exceptions import (
     ProtocolChangedException,
 )
 from airflow_delta.log.actions.actions import Action, AddFile, DomainMetadata, Metadata, Protocol, RemoveFile
+from airflow_delta.log.actions.decode import timestamp_of_info
 from airflow_delta.log.features import clustering
 from airflow_delta.log.features import protocol as table_protocol
 from airflow_delta.transaction.conflicts.current_transaction import CurrentTransaction
@@ -314,8 +315,6 @@ class ConflictChecker:
         current = self.current
         winning = winner.in_commit_timestamp
         if winning is None and in_commit_timestamps.uses_in_commit_timestamps(current.read_metadata):
-            from airflow_delta.log.actions.decode import timestamp_of_info
-
             winning = timestamp_of_info(winner.version, winner.commit_info or None, table=winner.table)  # which refuses
         if winning is None:
             winning = winner.modification_time

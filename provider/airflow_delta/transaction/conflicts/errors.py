@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_delta.exceptions import DeltaConcurrentModificationException
+from airflow_delta.log.features.column_mapping import physical_partition_columns
 
 if TYPE_CHECKING:
     from airflow_delta.transaction.conflicts.current_transaction import CurrentTransaction
@@ -34,8 +35,6 @@ def named_partition(values: Mapping[str, str | None] | None, current: CurrentTra
     physical = list(current.partition_columns)
     metadata = current.read_metadata
     if metadata is not None and metadata.configuration.get("delta.columnMapping.mode", "none").lower() != "none":
-        from airflow_delta.log.features.column_mapping import physical_partition_columns
-
         physical = physical_partition_columns(metadata)
     return {logical: values.get(name) for logical, name in zip(current.partition_columns, physical, strict=True)}
 

@@ -15,6 +15,7 @@ import msgspec
 from airflow_delta.contract.files import partition_texts_of
 from airflow_delta.exceptions import DeltaError
 from airflow_delta.log.actions.actions import Action, AddFile, RemoveFile
+from airflow_delta.log.actions.deletion_vectors import inline_deletion_vector, write_deletion_vectors
 from airflow_delta.log.statistics.statistics import num_records, with_wide_bounds
 from airflow_delta.transaction.conflicts.rows_of_winners import Undecided, WinnersRows, first_line, positions
 from airflow_delta.transaction.conflicts.winning_commit import WinningCommit
@@ -293,8 +294,6 @@ class MarkedRows:
         return isinstance(action, AddFile | RemoveFile) and (action.path in changed or action.path in self._gone)
 
     def _written(self, vectors: Sequence[BitMap64]) -> list[DeletionVectorDescriptor]:
-        from airflow_delta.log.actions.deletion_vectors import inline_deletion_vector, write_deletion_vectors
-
         if self._directory is None:  # as those of the transaction
             inline = [inline_deletion_vector(rows) for rows in vectors]
             if all(vector.size_in_bytes <= _INLINE_BYTES for vector in inline):

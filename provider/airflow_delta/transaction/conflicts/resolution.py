@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from airflow_delta.exceptions import DeltaAnalysisException
+from airflow_delta.log.actions.actions import AddFile
 from airflow_delta.log.features.column_mapping import mode
 from airflow_delta.log.schema.types import StructType
 from airflow_delta.log.table_definition import TableDefinition
-from airflow_delta.transaction.conflicts.carried_rows import CarriedRows
+from airflow_delta.transaction import heavy
 from airflow_delta.transaction.conflicts.marked_rows import MarkedRows
 from airflow_delta.transaction.conflicts.rows_of_winners import ReplacedVector, Undecided, WinnersRows
 from airflow_delta.transaction.conflicts.winning_commit import ADD_KEY, WinningCommit, metadata_of
@@ -33,8 +34,9 @@ from airflow_delta.transaction.policy import (
 )
 
 if TYPE_CHECKING:
-    from airflow_delta.log.actions.actions import Action, AddFile, RemoveFile
+    from airflow_delta.log.actions.actions import Action, RemoveFile
     from airflow_delta.log.storage.base import LogStore
+    from airflow_delta.transaction.conflicts.carried_rows import CarriedRows
     from airflow_delta.transaction.conflicts.current_transaction import CurrentTransaction
     from airflow_delta.transaction.reads.read_set import ReadPredicate
     from airflow_delta.transaction.reads.row_condition import RowCondition
@@ -87,8 +89,6 @@ class AddedFiles:
 
 def as_added(file: RemoveFile) -> AddFile:
     """Return a removed file as statistics are looked at."""
-    from airflow_delta.log.actions.actions import AddFile
-
     return AddFile(
         path=file.path,
         partition_values=file.partition_values or {},
@@ -124,7 +124,7 @@ class Resolution:
     rows_of_both: RowsOfBoth | None = None
     _rows: WinnersRows = field(init=False)
     _marked: MarkedRows = field(init=False)
-    _carried: CarriedRows = field(init=False)
+    _carried: CarriedRows | None = None
     _schemas: dict[str, StructType | None] = field(default_factory=dict)
     _reads: list[ReadPredicate] = field(default_factory=list)
     _usable: list[bool] = field(default_factory=list)
@@ -136,7 +136,11 @@ class Resolution:
     def __post_init__(self) -> None:
         self._rows = WinnersRows(self.store, self.read_limit)
         self._marked = MarkedRows(self.store, self._rows, self.current.read_metadata)
-        self._carried = CarriedRows(self._rows, self.current)
+
+    def _carried_rows(self) -> CarriedRows:
+        if self._carried is None:
+            self._carried = heavy.CarriedRows(self._rows, self.current)
+        return self._carried
 
     def look(self, actions: Iterable[Action]) -> None:
         """Take in the actions of the transaction, as winners left them."""
@@ -300,7 +304,7 @@ class Resolution:
     def _reads_as_before(self, winner: WinningCommit) -> bool:
         """Tell whether a winner wrote the rows that were read again as they were; then follow them to their new files."""
         rewritten = {file.path for file in winner.removed_files} - winner.replaced.keys()
-        if any(map(self.owns, rewritten)) or not self._carried.are_as_before(winner, self._reads, self._usable):
+        if any(map(self.owns, rewritten)) or not self._carried_rows().are_as_before(winner, self._reads, self._usable):
             return False
         self.followed.update(file.path for file in winner.added_files)
         self._note(ROWS, winner)

@@ -8,11 +8,12 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_delta.exceptions import DeltaError
+from airflow_delta.log import heavy
+from airflow_delta.log.actions.deletion_vectors import read_deletion_vector
 from airflow_delta.log.expressions import ast
-from airflow_delta.log.expressions.arrow_rows import comparable
 from airflow_delta.log.replay.row_groups import Range, may_hold
 from airflow_delta.log.schema.partition_values import parse_partition_value, possible_instants
-from airflow_delta.log.schema.types import INTEGRAL
+from airflow_delta.log.schema.types import INTEGRAL, arrow_type
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -63,8 +64,6 @@ class WinnersRows:
         :raises Undecided: if it cannot be read.
         """
         from pyroaring import BitMap64
-
-        from airflow_delta.log.actions.deletion_vectors import read_deletion_vector
 
         if descriptor is None:
             return BitMap64()
@@ -193,7 +192,7 @@ class _Values:
             return self._partition(column, name)
         values = self._group.columns.get(name)
         if values is not None:
-            return comparable(values, column.data_type)
+            return heavy.comparable(values, column.data_type)
         return pa.nulls(self._group.length, _arrow(column)) if self._data.has(name) is False else None
 
     def _partition(self, column: ast.ColumnReference, name: str) -> pa.Array | None:
@@ -209,12 +208,10 @@ class _Values:
         value: Any = parse_partition_value(texts[name], column.data_type)
         if value is None:
             return pa.nulls(self._group.length, _arrow(column))
-        return comparable(repeated(value, self._group.length, _arrow(column)), column.data_type)
+        return heavy.comparable(repeated(value, self._group.length, _arrow(column)), column.data_type)
 
 
 def _arrow(column: ast.ColumnReference) -> pa.DataType:
-    from airflow_delta.log.schema.types import arrow_type
-
     return arrow_type(column.data_type)
 
 

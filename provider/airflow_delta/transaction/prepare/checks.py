@@ -32,7 +32,9 @@ from airflow_delta.log.actions.actions import (
     SetTransaction,
 )
 from airflow_delta.log.actions.reconciliation import canonical_path, file_key
+from airflow_delta.log.features import column_mapping
 from airflow_delta.log.features import protocol as table_protocol
+from airflow_delta.log.features.column_mapping import physical_partition_columns
 from airflow_delta.log.statistics.statistics import num_records
 from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.transaction.events import record_event
@@ -109,8 +111,6 @@ def check_added_files(table: str, actions: Sequence[Action], metadata: Metadata,
 
 def _required_partition_columns(metadata: Metadata) -> list[tuple[str, str]]:
     """Return the physical and logical names of the NOT NULL partition columns."""
-    from airflow_delta.log.features.column_mapping import physical_partition_columns
-
     schema = TableDefinition.of(metadata).schema
     pairs = zip(physical_partition_columns(metadata), metadata.partition_columns, strict=True)
     fields = {field.name.lower(): field for field in schema.fields}
@@ -269,8 +269,6 @@ def partition_value_names(metadata: Metadata) -> set[str]:
     """Return the names of partition columns in the log; without column mapping those of the schema."""
     if metadata.configuration.get("delta.columnMapping.mode", "none").lower() == "none":
         return set(metadata.partition_columns)
-    from airflow_delta.log.features import column_mapping
-
     return set(column_mapping.physical_partition_columns(metadata))
 
 

@@ -14,7 +14,7 @@ import msgspec
 
 from airflow_delta.exceptions import DeltaAnalysisException
 from airflow_delta.log.actions.actions import DomainMetadata, Metadata, Protocol
-from airflow_delta.log.features import column_mapping
+from airflow_delta.log.features import clustering, column_mapping
 from airflow_delta.log.features import protocol as table_protocol
 from airflow_delta.log.features.constraints import column_defaults, replace_char_varchar, without_exists_defaults
 from airflow_delta.log.features.identity_columns import without_generation, without_identity
@@ -27,6 +27,7 @@ from airflow_delta.log.features.properties import (
     validate,
 )
 from airflow_delta.log.features.schema_checks import MATERIALIZED_ROW_COMMIT_VERSION, MATERIALIZED_ROW_ID, check_table_metadata
+from airflow_delta.log.features.schema_merge import with_type_changes
 from airflow_delta.log.schema.types import StructType, to_json
 from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.transaction.prepare.prepare import TableState, check_defaults_supported, check_manual
@@ -184,8 +185,6 @@ def _only_protocol_properties(metadata: Metadata) -> Metadata:
 def _with_type_changes(state: TableState, metadata: Metadata, schema: StructType, *, overwrites_schema: bool) -> StructType:
     if overwrites_schema or state.metadata is None or not TableProperties(metadata.configuration).get("enableTypeWidening"):
         return schema
-    from airflow_delta.log.features.schema_merge import with_type_changes
-
     return with_type_changes(schema, TableDefinition.of(state.metadata).schema)
 
 
@@ -239,8 +238,6 @@ def _clustering(state: TableState, metadata: Metadata, *, replaces_rows: bool) -
     """Check that a clustered table keeps its clustering columns, or return the domain that ends its clustering."""
     if state.snapshot is None or state.protocol is None or "clustering" not in table_protocol.features(state.protocol):
         return ()
-    from airflow_delta.log.features import clustering
-
     columns = clustering.clustering_columns(state.snapshot.domain_metadata)
     if replaces_rows:
         return (clustering.unclustered(),) if columns else ()

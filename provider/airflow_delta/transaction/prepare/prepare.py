@@ -26,6 +26,9 @@ from airflow_delta.log.actions.actions import (
     RemoveFile,
 )
 from airflow_delta.log.features import protocol as table_protocol
+from airflow_delta.log.features import schema_checks as change_data_feed
+from airflow_delta.log.features.constraints import column_defaults
+from airflow_delta.log.features.schema_checks import check_table_metadata
 from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.transaction.events import record_event
 from airflow_delta.transaction.operations import Operation
@@ -193,8 +196,6 @@ def verify_metadata(state: TableState, metadata: Metadata) -> Protocol | None:
     :raises DeltaAnalysisException: if the schema, the partitioning or a property is not valid.
     :raises DeltaUnsupportedTableFeatureException: if it needs a feature that an existing table only gets by name.
     """
-    from airflow_delta.log.features.schema_checks import check_table_metadata
-
     check_table_metadata(metadata, state.metadata, table=state.table, version=state.read_version)
     required = table_protocol.required_protocol(metadata)
     if state.protocol is None:
@@ -277,8 +278,6 @@ def _check_column_defaults(state: TableState, metadata: Metadata, protocol: Prot
     """Check that columns only have default values if the table has that feature."""
     if "CURRENT_DEFAULT" not in metadata.schema_string:
         return
-    from airflow_delta.log.features.constraints import column_defaults
-
     check_defaults_supported(state, column_defaults(TableDefinition.of(metadata).schema), protocol)
 
 
@@ -300,8 +299,6 @@ def check_defaults_supported(state: TableState, columns: Collection[str], protoc
 
 def _check_change_data_feed(state: TableState, new_metadata: Metadata, actions: Sequence[Action], operation: Operation) -> None:
     """Check that row changes can be told from column changes (Delta's ``performCdcColumnMappingCheck``)."""
-    from airflow_delta.log.features import schema_checks as change_data_feed
-
     changes_files = any(isinstance(action, AddFile | RemoveFile | AddCDCFile) for action in actions)
     change_data_feed.check_column_mapping(new_metadata, state.metadata, has_file_actions=changes_files, operation=operation.name)
 

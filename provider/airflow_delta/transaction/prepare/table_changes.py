@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from airflow_delta.exceptions import DeltaAssertionError
 from airflow_delta.log.actions.actions import Action, DomainMetadata, Metadata, Protocol, SetTransaction
+from airflow_delta.log.features.identity_columns import identity_columns, with_high_water_marks
+from airflow_delta.log.features.protocol import upgraded
 from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.transaction.prepare.checks import deduplicate_set_transactions
 from airflow_delta.transaction.prepare.prepare import TableState
@@ -112,8 +114,6 @@ class TableChanges:
         :param metadata: the source's, whose properties were checked when it got them.
         :param protocol: the source's; the table gets the features of both, and those that the metadata needs.
         """
-        from airflow_delta.log.features.protocol import upgraded
-
         self._mark(overwriting=True)
         self.update_metadata(metadata, ignore_default_properties=True)
         self.new_protocol = upgraded(protocol, self.protocol)
@@ -146,8 +146,6 @@ class TableChanges:
 
         The table feature comes with them: no property can ask for it.
         """
-        from airflow_delta.log.features.protocol import upgraded
-
         features = ["clustering", "domainMetadata"]
         protocol = upgraded(
             self.protocol, Protocol(min_reader_version=3, min_writer_version=7, reader_features=[], writer_features=features)
@@ -198,8 +196,6 @@ class TableChanges:
         """Make the high-water marks part of the metadata that is committed (``updateMetadataAfterWrite``)."""
         if not self._identity_marks:
             return actions
-        from airflow_delta.log.features.identity_columns import identity_columns, with_high_water_marks
-
         given = next((action for action in actions if isinstance(action, Metadata)), None)
         current = given if given is not None else self.metadata
         marks = dict(self._identity_marks)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 from airflow_delta.exceptions import DeltaAnalysisException
+from airflow_delta.log import heavy
 from airflow_delta.log.actions.reconciliation import canonical_path
 from airflow_delta.log.schema.partition_values import Instants, is_zoneless, normalise, parse_partition_value, possible_instants
 
@@ -188,11 +189,10 @@ class ReadSet:
             import pyarrow.compute as pc
 
             from airflow_delta.log.arrow.arrays import array
-            from airflow_delta.log.replay.spellings import canonical_paths
 
             values = array(list(wanted), pa.string())
             for chunk in (chunk for column in self._columns for chunk in column.chunks):
-                canonical = canonical_paths(chunk)
+                canonical = heavy.canonical_paths(chunk)
                 hit = pc.is_in(canonical, value_set=values)
                 found.update(zip(canonical.filter(hit).to_pylist(), chunk.filter(hit).to_pylist(), strict=True))
         return found
@@ -295,9 +295,8 @@ class PartitionSet:
         import pyarrow.compute as pc
 
         from airflow_delta.log.arrow.arrays import array, repeated, scalar
-        from airflow_delta.log.expressions.predicate import partition_texts
 
-        columns = [partition_texts(values, field.physical_name).dictionary_encode("encode") for field in self.schema.fields]
+        columns = [heavy.partition_texts(values, field.physical_name).dictionary_encode("encode") for field in self.schema.fields]
         codes = repeated(0, len(values))
         for column in columns:
             codes = pc.add(pc.multiply(codes, scalar(len(column.dictionary))), column.indices.cast(pa.int64()))

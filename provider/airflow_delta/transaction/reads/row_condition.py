@@ -12,12 +12,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import pyarrow.compute as pc
+
 from airflow_delta.contract.key_values import is_stored_plainly
 from airflow_delta.exceptions import DeltaAnalysisException
 from airflow_delta.log.actions.actions import AddFile
+from airflow_delta.log.arrow.arrays import array, repeated
 from airflow_delta.log.expressions import ast
 from airflow_delta.log.expressions.arrow_rows import Values, decides, is_among, is_compared_exactly, may_select, row_columns
 from airflow_delta.log.expressions.predicate import Predicate
+from airflow_delta.log.replay.filter import FileFilter
 from airflow_delta.log.schema.types import StructType
 
 if TYPE_CHECKING:
@@ -58,10 +62,6 @@ class KeySet:
 
         :param values: gives a column in the form of :func:`airflow_delta.log.expressions.arrow_rows.comparable`.
         """
-        import pyarrow.compute as pc
-
-        from airflow_delta.log.arrow.arrays import array, repeated
-
         mask = repeated(True, length)
         if self.rows is None:
             return mask
@@ -82,10 +82,6 @@ class KeySet:
         return tuple(row) in (self.rows or ())
 
     def _among(self, position: int, values: pa.Array) -> pa.BooleanArray:
-        import pyarrow.compute as pc
-
-        from airflow_delta.log.arrow.arrays import repeated
-
         found = is_among(values, self._listed[position], self.columns[position].data_type)
         if found is None:
             return repeated(True, len(values))
@@ -169,8 +165,6 @@ class RowCondition:
         """Return for each file whether its partition and statistics leave open that it has rows that were read."""
         if self._predicate is None:
             return [True] * len(files)
-        from airflow_delta.log.replay.filter import FileFilter
-
         try:
             kept = {id(file) for file in FileFilter(self._predicate).filter_actions(list(files))}
         except DeltaAnalysisException:  # a partition value that does not parse
@@ -184,8 +178,6 @@ class RowCondition:
 
         :param values: gives a column in the form of :func:`airflow_delta.log.expressions.arrow_rows.comparable`.
         """
-        import pyarrow.compute as pc
-
         mask = may_select(self._expression, values, length)
         return mask if self._keys is None else pc.and_(mask, self._keys.may_select(values, length))
 

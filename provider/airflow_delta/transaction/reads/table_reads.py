@@ -7,9 +7,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from airflow_delta.exceptions import DeltaAssertionError, DeltaIllegalArgumentException
+from airflow_delta.log import heavy
 from airflow_delta.log.actions.actions import AddFile
 from airflow_delta.log.statistics.statistics import num_records
-from airflow_delta.transaction.reads.read_set import EVERYTHING, ReadSet
+from airflow_delta.transaction.reads.read_set import EVERYTHING, PartitionSet, ReadSet
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -85,9 +86,7 @@ class TableReads:
         :raises DeltaAssertionError: if a predicate is not on partition columns only.
         """
         self._assert_partition_only(partition_predicates)
-        from airflow_delta.log.checkpoint.columns import FILE_COLUMNS
-
-        return self._filter_files(partition_predicates, columns=FILE_COLUMNS)
+        return self._filter_files(partition_predicates, columns=heavy.FILE_COLUMNS)
 
     def filter_files_for_partitions(self, new_files: Iterable[AddFile], *, columns: Sequence[str] | None = None) -> pa.Table:
         """Return the files in the partitions of ``new_files``, as a dynamic partition overwrite replaces them.
@@ -96,8 +95,6 @@ class TableReads:
 
         :param columns: as for :meth:`airflow_delta.log.Snapshot.files`; ``partition_values`` must be among them.
         """
-        from airflow_delta.transaction.reads.read_set import PartitionSet
-
         if self.snapshot.version < 0:
             self.recorded.add_predicate("the partitions of the new files")
             return self._no_files(columns)
@@ -174,21 +171,17 @@ class TableReads:
 
     @staticmethod
     def _no_files(columns: Sequence[str] | None) -> pa.Table:
-        from airflow_delta.log.checkpoint.columns import projected
-
-        return projected(columns).empty_table()
+        return heavy.projected(columns).empty_table()
 
     def _conjunction(self, predicates: Sequence[str | Predicate]) -> Predicate | None:
         if not predicates:
             return None
-        from airflow_delta.log.expressions.predicate import Predicate
-
-        if len(predicates) == 1 and isinstance(predicates[0], Predicate):
+        if len(predicates) == 1 and isinstance(predicates[0], heavy.Predicate):
             return predicates[0]
-        texts = [predicate.text if isinstance(predicate, Predicate) else predicate for predicate in predicates]
+        texts = [predicate.text if isinstance(predicate, heavy.Predicate) else predicate for predicate in predicates]
         text = texts[0] if len(texts) == 1 else " AND ".join(f"({text})" for text in texts)
         snapshot = self.snapshot
-        return Predicate.parse(
+        return heavy.Predicate.parse(
             text, snapshot.schema, snapshot.metadata.partition_columns, table=snapshot.log.uri, version=snapshot.version
         )
 
@@ -214,9 +207,7 @@ class TableReads:
 
 def _read_counted(read: Callable[..., pa.Table], columns: Sequence[str] | None) -> pa.Table:
     """Return files with a column ``num_records``, which needs more columns than are asked for."""
-    from airflow_delta.log.checkpoint.columns import projected
-
-    wanted = projected(columns).names
+    wanted = heavy.projected(columns).names
     files = _with_num_records(read(columns=list(dict.fromkeys([*wanted, "stats", "deletion_vector"]))))
     return files.select([*wanted, "num_records"])
 

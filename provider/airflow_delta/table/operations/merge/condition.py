@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_delta.contract.operations import ComparedColumns
 from airflow_delta.exceptions import DeltaAnalysisException, PredicateException
+from airflow_delta.log.expressions.functions import oversized, refused_function
 from airflow_delta.log.expressions.nodes import changing_function, column_of, columns_of, compared_texts, needs_other_rows
 from airflow_delta.log.expressions.text import SqlSyntaxError, tokens_of, tree_of
 from airflow_delta.log.schema.types import known_names
@@ -105,8 +106,6 @@ def check_expression(text: str, *, table: str, repeatable: bool = False) -> None
 
     :raises DeltaAnalysisException: if the expression has one.
     """
-    from airflow_delta.log.expressions.functions import oversized, refused_function
-
     if (problem := oversized(text)) is not None:
         raise refused(table, f"{text[:100]!r}... {problem}")
     try:

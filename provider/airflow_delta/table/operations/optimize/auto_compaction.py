@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 from airflow_delta.contract.files import new_attempt
 from airflow_delta.contract.payloads import CommitResult
 from airflow_delta.contract.request import StageReport, StageRequest
+from airflow_delta.log.delta_log import DeltaLog
+from airflow_delta.log.features.clustering import clustering_columns
 from airflow_delta.table.operations.optimize.plan import select_for_optimize
 from airflow_delta.table.operations.optimize.run import run_rewrite
 from airflow_delta.table.state.commit_result import OptimizeResult, request_as_json
+from airflow_delta.transaction.commit.hooks import small_files
 
 if TYPE_CHECKING:
-    from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.table.operations.optimize.bins import RewriteSelection
     from airflow_delta.table.stage.view import TransactionView
     from airflow_delta.transaction.policy import AutoCompactionRequest
@@ -41,8 +43,6 @@ def find_request(
     snapshot = log.update()
     if snapshot.version < 0:
         return None
-    from airflow_delta.transaction.commit.hooks import small_files
-
     small = small_files(snapshot.files(columns=["partition_values", "size"]), max_file_size // 2)
     # At least two: a single file cannot be compacted.
     due = sorted((key for key in small if small[key][0] >= max(min_files, 2)), key=lambda key: (-small[key][0], str(key)))
@@ -73,8 +73,6 @@ def run_auto_compaction(
     :param options: as :func:`airflow_delta.table.operations.optimize.run.run_rewrite` takes them.
     :return: ``None`` for a clustered table, which only Delta Spark may rearrange.
     """
-    from airflow_delta.log.features.clustering import clustering_columns
-
     if clustering_columns(log.update().domain_metadata):
         logger.warning("%s is a clustered table and left as it is. Run OPTIMIZE with Delta Spark.", log.uri)
         return None
@@ -103,8 +101,6 @@ def compact_on_request(
     """
 
     def compact(request: AutoCompactionRequest) -> None:
-        from airflow_delta.log.delta_log import DeltaLog
-
         identity: dict[str, Any] = {"task_id": task_id, "map_index": -1, "attempt": new_attempt()}
         run_auto_compaction(DeltaLog(log.store), request_as_json(request), work, identity=identity, **options)
 

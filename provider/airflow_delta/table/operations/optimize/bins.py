@@ -10,6 +10,9 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import unquote
+
+import pyarrow.types as types
 
 from airflow_delta.contract.files import partition_texts_of
 from airflow_delta.exceptions import (
@@ -18,14 +21,19 @@ from airflow_delta.exceptions import (
     DeltaUnsupportedOperationException,
 )
 from airflow_delta.log.actions.actions import AddFile
+from airflow_delta.log.data_files.footers import read_footers
+from airflow_delta.log.features.clustering import clustering_columns, indexed_leaves, parse_column_list
+from airflow_delta.log.schema.types import ArrayType, DecimalType, MapType, StructType, known_names
+from airflow_delta.log.schema.walk import dotted, folded
 from airflow_delta.log.statistics.statistics import num_records
+from airflow_delta.log.storage.base import FileStatus
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.log.expressions.predicate import Predicate
-    from airflow_delta.log.schema.types import DataType, StructType
+    from airflow_delta.log.schema.types import DataType
     from airflow_delta.log.table_definition import TableDefinition
     from airflow_delta.table.stage.view import TransactionView
 
@@ -142,11 +150,6 @@ def files_with_dropped_columns(
     :param known: other columns that files may have: those of row ids.
     :raises StagedFileException: if a file is gone or is not Parquet.
     """
-    from urllib.parse import unquote
-
-    from airflow_delta.log.data_files.footers import read_footers
-    from airflow_delta.log.storage.base import FileStatus
-
     statuses = [
         FileStatus(path=_LOCAL.sub("/", unquote(file.path)), size=file.size, modification_time=file.modification_time)
         for file in files
@@ -169,10 +172,6 @@ def _has_more(fields: Sequence[pa.Field], schema: StructType, *, mapped: bool) -
 
 
 def _differs(stored: pa.DataType, data_type: DataType, *, mapped: bool) -> bool:
-    import pyarrow.types as types
-
-    from airflow_delta.log.schema.types import ArrayType, MapType, StructType
-
     if isinstance(data_type, StructType) and types.is_struct(stored):
         return _has_more([stored.field(i) for i in range(stored.num_fields)], data_type, mapped=mapped)
     if isinstance(data_type, ArrayType) and (types.is_list(stored) or types.is_large_list(stored)):
@@ -216,9 +215,6 @@ def refuse_clustered(view: TransactionView, *, what: str | None) -> None:
     table = view.definition
     if "clustering" not in table.features or table.version < 0:
         return
-    from airflow_delta.log.features.clustering import clustering_columns
-    from airflow_delta.log.schema.walk import dotted
-
     columns = clustering_columns(view.snapshot.domain_metadata)
     if columns or what is not None:
         names = ", ".join(map(dotted, columns)) or "no columns"
@@ -254,10 +250,6 @@ def target_file_size(table: TableDefinition) -> int | None:
 
 def z_order_columns(view: TransactionView, names: Sequence[str]) -> tuple[tuple[str, ...], ...]:
     """Return the paths of the columns to order by, as the schema spells them."""
-    from airflow_delta.log.features.clustering import indexed_leaves, parse_column_list
-    from airflow_delta.log.schema.types import DecimalType, StructType, known_names
-    from airflow_delta.log.schema.walk import dotted, folded
-
     table, schema = view.target, view.schema
     indexed = {folded(leaf.path) for leaf in indexed_leaves(schema, table.partition_columns, table.properties)}
 

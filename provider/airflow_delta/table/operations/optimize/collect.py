@@ -13,6 +13,8 @@ from airflow_delta.contract.payloads import DeclaredReads, ScanFile, StagedWrite
 from airflow_delta.contract.request import StageReport, StageRequest
 from airflow_delta.exceptions import StagedFileException, StagingException
 from airflow_delta.log.actions.actions import AddFile, RemoveFile
+from airflow_delta.log.data_files.footers import read_footers
+from airflow_delta.log.statistics.statistics import stats_from_footer
 from airflow_delta.table.files.adds import DataFiles, check_rows, check_written, find_data_files
 from airflow_delta.table.files.footers import check_row_counts
 from airflow_delta.table.files.partitions import url_encode
@@ -102,8 +104,6 @@ def _new_files(
     data_change: bool,
 ) -> tuple[list[AddFile], int]:
     """Return the files of a bin, all in the partition of its input."""
-    from airflow_delta.log.statistics.statistics import read_footers, stats_from_footer
-
     log, table = stage.log, stage.definition
     statuses = find_data_files(log, f"{request.directory}/{name}")
     check_written(log, request, report, name, statuses)

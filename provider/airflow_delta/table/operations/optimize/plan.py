@@ -7,6 +7,7 @@ Plan a REORG ... APPLY (PURGE): rewrite files without deleted rows and without d
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import count
@@ -20,6 +21,9 @@ from airflow_delta.exceptions import (
     DeltaTableNotFoundException,
     DeltaUnsupportedOperationException,
 )
+from airflow_delta.log.actions.actions import encode_action
+from airflow_delta.log.schema.partition_values import partition_directory
+from airflow_delta.log.schema.walk import dotted
 from airflow_delta.table.files.rules import table_rules
 from airflow_delta.table.operations.optimize.bins import (
     DEFAULT_FILE_SIZE,
@@ -128,8 +132,6 @@ def select_for_optimize(
             bins += bins_of(group, None, single=True)
         else:
             bins += bins_of([file for file in group if needs_compaction(file, min_size, max_deleted_rows_ratio)], max_size)
-    from airflow_delta.log.schema.walk import dotted
-
     predicates = [] if where is None else [where]
     if partitions is not None:
         predicates = [_partitions_text(partitions)] if table.partition_columns else []
@@ -188,8 +190,6 @@ def _directory(stage: StageView, file: AddFile) -> str:
 
     It is empty if file systems cannot have a directory of that name.
     """
-    from airflow_delta.log.schema.partition_values import partition_directory
-
     mapped = stage.target.column_mapping != "none"
     fields = stage.schema.select(list(stage.target.partition_columns))
     directory = partition_directory(file.partition_values, [field.physical_name if mapped else field.name for field in fields])
@@ -217,10 +217,6 @@ def _row_ids(table: TableDefinition, files: Sequence[AddFile]) -> RowIds | None:
 
 
 def _removes(files: Sequence[AddFile]) -> tuple[Json, ...]:
-    import json
-
-    from airflow_delta.log.actions.actions import encode_action
-
     return tuple(json.loads(encode_action(file.remove(0, data_change=False))) for file in files)
 
 

@@ -39,12 +39,13 @@ from airflow_delta.table.start.begin import begin
 from airflow_delta.table.state.commit_result import OptimizeResult, result_of_transaction
 from airflow_delta.table.state.find_commit import newest_first
 from airflow_delta.table.state.markers import fence
+from airflow_delta.transaction import Operation, OptimisticTransaction
 
 if TYPE_CHECKING:
     from airflow_delta.log import Snapshot
     from airflow_delta.log.actions.actions import Action, AddFile, RemoveFile
     from airflow_delta.log.delta_log import DeltaLog
-    from airflow_delta.transaction import CommitPolicy, OptimisticTransaction, PostCommitHook
+    from airflow_delta.transaction import CommitPolicy, PostCommitHook
 
 __all__ = ["OptimizeResult", "run_rewrite"]
 
@@ -150,8 +151,6 @@ def _commit(
     user_metadata: str | None,
     hooks: Sequence[PostCommitHook],
 ) -> CommitResult:
-    from airflow_delta.transaction import Operation, OptimisticTransaction
-
     log, handle = stage.log, stage.handle
     operation = Operation(request.operation, arguments.parameters, rewrite_metrics(adds, removes))
     read = snapshot = stage.snapshot

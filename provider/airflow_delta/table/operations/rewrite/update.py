@@ -13,10 +13,12 @@ from airflow_delta.contract.operations import Assignment, UpdateArguments
 from airflow_delta.contract.payloads import Json, StagedWrite
 from airflow_delta.contract.schema import TableRules, Type, fields, find_field
 from airflow_delta.exceptions import DeltaAnalysisException, IdentityInsertException
-from airflow_delta.log.expressions.nodes import calls_unknown, has_subquery
+from airflow_delta.log import heavy
+from airflow_delta.log.expressions.functions import NOT_DETERMINISTIC, OF_THE_SESSION, oversized, refused_function
 from airflow_delta.log.expressions.text import SqlSyntaxError, tree_of
 from airflow_delta.log.schema.types import known_names
 from airflow_delta.log.table_definition import TableDefinition
+from airflow_delta.table.files.rules import table_rules
 from airflow_delta.table.operations.rewrite.target import RewriteTarget, removal_metrics, rewrite_target
 from airflow_delta.table.stage.stage_view import SparkWork, StageView
 
@@ -44,8 +46,6 @@ def plan_update(
     """
     target = rewrite_target(stage, "UPDATE")
     condition = target.parse(predicate)
-    from airflow_delta.table.files.rules import table_rules
-
     assignments = resolve_assignments(target.table, table_rules(target.table), set)
     parameters = {"predicate": [] if condition is None else [condition.text]}
     files = target.files(condition)
@@ -132,15 +132,13 @@ def _resolve(table: TableDefinition, schema: Json, name: str) -> tuple[str, ...]
 
 
 def _check_expression(table: TableDefinition, name: str, expression: str) -> None:
-    from airflow_delta.log.expressions.functions import oversized, refused_function
-
     if (problem := oversized(expression)) is not None:
         raise _refused(table, f"sets {name} to {expression[:100]!r}..., which {problem}")
     try:
         tree = tree_of(expression)
     except SqlSyntaxError as error:
         raise _refused(table, f"sets {name} to {expression!r}, which is not valid Spark SQL ({error})") from error
-    if has_subquery(tree):
+    if heavy.has_subquery(tree):
         raise _refused(table, f"sets {name} to {expression!r}: a subquery cannot be used there; use MERGE")
     if (problem := refused_function(expression, assigned=True)) is not None:
         raise _refused(table, f"sets {name} to {expression!r}, which {problem}")
@@ -148,12 +146,10 @@ def _check_expression(table: TableDefinition, name: str, expression: str) -> Non
 
 def is_repeatable(expression: str) -> bool:
     """Return whether an expression certainly has the same value for a row whenever it is evaluated."""
-    from airflow_delta.log.expressions.functions import NOT_DETERMINISTIC, OF_THE_SESSION
-
     words = {word.lower() for word in re.findall(r"\w+", expression)}
     if words & (NOT_DETERMINISTIC | OF_THE_SESSION):
         return False
-    return not calls_unknown(tree_of(expression))
+    return not heavy.calls_unknown(tree_of(expression))
 
 
 def _refused(table: TableDefinition, what: str) -> DeltaAnalysisException:

@@ -9,20 +9,23 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyroaring import BitMap64
 
 from airflow_delta.contract.request import StageReport, StageRequest
 from airflow_delta.contract.spark_paths import FILE, NUMBER, WORD, file_of, files_by_uri
 from airflow_delta.exceptions import StagingException
 from airflow_delta.log.actions.actions import AddFile, RemoveFile
-from airflow_delta.log.statistics.statistics import num_records, with_wide_bounds
+from airflow_delta.log.actions.deletion_vectors import read_deletion_vectors, write_deletion_vectors
+from airflow_delta.log.arrow.arrays import scalar
+from airflow_delta.log.statistics.statistics import num_records, stats_from_footer, with_wide_bounds
 from airflow_delta.table.files.adds import check_rows, check_written, find_data_files
 from airflow_delta.table.files.footers import table_footers
 from airflow_delta.table.stage.stage_view import StageView
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyroaring import BitMap64
-
     from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.log.table_definition import TableDefinition
 
@@ -54,8 +57,6 @@ def mark_rows(stage: StageView, request: StageRequest, report: StageReport, file
         (:func:`~airflow_delta.table.files.footers.check_row_counts`), so they tell whether a file has rows left.
     :raises StagingException: if the report marks rows that the files do not have.
     """
-    from airflow_delta.log.actions.deletion_vectors import read_deletion_vectors, write_deletion_vectors
-
     log = stage.log
     new = _reported_rows(log, request, report)
     unknown = [path for path in new if path not in files]
@@ -101,9 +102,6 @@ def mark_rows(stage: StageView, request: StageRequest, report: StageReport, file
 
 def _reported_rows(log: DeltaLog, request: StageRequest, report: StageReport) -> dict[str, BitMap64]:
     """Return the rows that go, by path of their file as the log has it."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     if request.rewrite is None:
         raise _wrong_rows(request, "rows, and was planned without files")
     known = files_by_uri(request.rewrite)
@@ -123,8 +121,6 @@ def _reported_rows(log: DeltaLog, request: StageRequest, report: StageReport) ->
 
 
 def _by_file(table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
-    import pyarrow.compute as pc
-
     table = table.take(pc.sort_indices(table, sort_keys=[(FILE, "ascending")]))
     start = 0
     for counted in table.column(FILE).value_counts().to_pylist():  # in order of first appearance
@@ -134,12 +130,6 @@ def _by_file(table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
 
 def _rows(words: pa.Table) -> BitMap64:
     """Return the positions of the rows whose bits are set."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-    from pyroaring import BitMap64
-
-    from airflow_delta.log.arrow.arrays import scalar
-
     first = pc.multiply(words.column(NUMBER).combine_chunks(), scalar(_WORD_BITS))
     word = words.column(WORD).combine_chunks().view(pa.uint64())
     rows = BitMap64()
@@ -155,8 +145,6 @@ def _with_num_records(log: DeltaLog, table: TableDefinition, files: Sequence[Add
     """Return files whose statistics lack the number of rows, with new ones from their footers: a vector requires it."""
     if not files:
         return {}
-    from airflow_delta.log.statistics.statistics import stats_from_footer
-
     found = {}
     for file, footer in table_footers(log.store, files, "Its rows cannot be marked"):
         stats = stats_from_footer(footer, table.schema, table.properties, table.partition_columns, file=unquote(file.path))

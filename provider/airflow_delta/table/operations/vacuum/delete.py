@@ -18,6 +18,7 @@ import msgspec
 
 from airflow_delta.contract.files import ABORT_MARKER, STAGING_DIRECTORY, is_marker
 from airflow_delta.exceptions import StagingException, VersionsNotContiguousException
+from airflow_delta.log.actions.decode import decode_commit
 from airflow_delta.log.storage.base import FileStatus
 from airflow_delta.log.storage.local import LocalStore
 from airflow_delta.log.storage.progress import Progress
@@ -83,8 +84,6 @@ class LastLook:
 
     def _read_new_commits(self) -> None:
         """Keep what commits since the last look have added or removed: RESTORE brings removed files back."""
-        from airflow_delta.log.actions.decode import decode_commit
-
         newest = self._log.update()
         if newest.version <= self._version:
             return

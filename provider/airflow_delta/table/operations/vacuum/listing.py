@@ -16,13 +16,16 @@ from urllib.parse import unquote
 
 from airflow_delta.contract.files import STAGING_DIRECTORY, is_preview
 from airflow_delta.exceptions import DeltaLogCorruptedException, PathOutsideTableException
+from airflow_delta.log.features.column_mapping import physical_partition_columns
+from airflow_delta.log.storage.base import FileStatus
 from airflow_delta.log.storage.file_names import LOG_DIRECTORY
 from airflow_delta.log.storage.local import LocalStore, is_there
 from airflow_delta.log.storage.progress import Progress, tracked
+from airflow_delta.log.storage.table_paths import relative_key
 
 if TYPE_CHECKING:
     from airflow_delta.log import Snapshot
-    from airflow_delta.log.storage.base import FileStatus, LogStore
+    from airflow_delta.log.storage.base import LogStore
 
 _COLLECTED = ("_delta_index", "_change_data")
 """Hidden names that VACUUM deletes nevertheless."""
@@ -50,8 +53,6 @@ class Listing:
 
 def hidden_names(snapshot: Snapshot) -> Callable[[str], bool]:
     """Return a test for names that VACUUM leaves alone, with everything below."""
-    from airflow_delta.log.features.column_mapping import physical_partition_columns
-
     names = {*snapshot.metadata.partition_columns, *physical_partition_columns(snapshot.metadata)}
     partitions = tuple(f"{name}=" for name in sorted(names))
     formats = snapshot.metadata.configuration.get("delta.universalFormat.enabledFormats", "")
@@ -79,8 +80,6 @@ def list_table(store: LogStore, hidden: Callable[[str], bool], *, cuts: Sequence
 
 def even_cuts(snapshot: Snapshot) -> list[str]:
     """Return paths that split the table's files about evenly, from a sample; none of a small table, or if nobody uses them."""
-    from airflow_delta.log.storage.table_paths import relative_key
-
     store = snapshot.log.store
     reader = snapshot.checkpoint_reader() if store.lists_in_pieces else None
     if reader is None:
@@ -155,8 +154,6 @@ def _is_own(store: LocalStore, directory: str) -> bool:
 
 def _status(store: LogStore, named: FileStatus) -> FileStatus | None:
     """Return a file with the time that counts for VACUUM, ``None`` if it is gone or a directory."""
-    from airflow_delta.log.storage.base import FileStatus
-
     if not isinstance(store, LocalStore):
         return named
     directory, _, name = named.path.rpartition("/")
@@ -217,8 +214,6 @@ def _list_one(
     directory: str, staged: bool, children: Sequence[os.DirEntry[str]], hidden: Callable[[str], bool], listing: Listing
 ) -> list[str]:
     """Add the files of a directory to a listing, and return its directories."""
-    from airflow_delta.log.storage.base import FileStatus
-
     found: list[str] = []
     names = {entry.name for entry in children}
     if directory and LOG_DIRECTORY in names and not is_preview(directory):  # another table

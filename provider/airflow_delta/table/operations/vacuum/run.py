@@ -26,11 +26,12 @@ from airflow_delta.table.operations.vacuum.valid_files import (
     removed_files,
     valid_files,
 )
+from airflow_delta.transaction import Operation, OptimisticTransaction
 
 if TYPE_CHECKING:
     from airflow_delta.log import Snapshot
     from airflow_delta.log.delta_log import DeltaLog
-    from airflow_delta.transaction import CommitPolicy, Operation
+    from airflow_delta.transaction import CommitPolicy
 
 logger = logging.getLogger(__name__)
 
@@ -154,7 +155,6 @@ def vacuum(
     )
     if dry_run:
         return result
-    from airflow_delta.transaction import Operation, OptimisticTransaction
 
     def record(operation: Operation) -> None:
         if logging_enabled:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.contract.files import ABORT_MARKER, STAGING_DIRECTORY, is_marker, is_preview, kept_until
+from airflow_delta.log.actions.decode import read_commit_info
 from airflow_delta.table.state.find_commit import CLOCKS_DIFFER_BY, newest_first
 from airflow_delta.table.state.markers import NO_MARKERS, read_markers
 from airflow_delta.table.state.open_transactions import search_commits
@@ -184,8 +185,6 @@ def _not_in_log(log: DeltaLog, staged: Mapping[str, _Staged]) -> dict[str, _Stag
     remaining = dict(staged)
     if not remaining:
         return remaining
-    from airflow_delta.log.actions.decode import read_commit_info
-
     for commit in newest_first(log):
         info: Mapping[str, Any] = read_commit_info(commit.version, commit.data, table=log.uri) or {}
         remaining.pop(str(info.get("txnId")), None)

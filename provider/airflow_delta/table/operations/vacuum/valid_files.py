@@ -11,14 +11,22 @@ import msgspec
 
 from airflow_delta.contract.files import STAGING_DIRECTORY
 from airflow_delta.exceptions import DeltaIllegalStateException, VersionNotFoundException
+from airflow_delta.log.actions.actions import DeletionVectorDescriptor
+from airflow_delta.log.actions.decode import decode_commit
+from airflow_delta.log.actions.deletion_vectors import vector_path
+from airflow_delta.log.features.protocol import features
+from airflow_delta.log.replay.live_files import tombstones
+from airflow_delta.log.segment.segment import list_log
+from airflow_delta.log.storage.base import FileStatus
 from airflow_delta.log.storage.file_names import LOG_DIRECTORY
 from airflow_delta.log.storage.progress import tracked
 from airflow_delta.log.storage.table_paths import keys_to_keep, relative_key
+from airflow_delta.log.time_travel import version_at_timestamp
 
 if TYPE_CHECKING:
     from airflow_delta.log import Snapshot
     from airflow_delta.log.delta_log import DeltaLog
-    from airflow_delta.log.storage.base import FileStatus, LogStore
+    from airflow_delta.log.storage.base import LogStore
 
 logger = logging.getLogger(__name__)
 
@@ -37,8 +45,6 @@ def valid_files(snapshot: Snapshot, *, deleted_before: int) -> set[str]:
 
     :param deleted_before: milliseconds since the epoch; files removed before that are not kept.
     """
-    from airflow_delta.log.replay.live_files import tombstones
-
     store = snapshot.log.store
     live = snapshot.files(columns=["path", "deletion_vector"])
     removed = snapshot.read_with_checkpoint(lambda reader, tail: tombstones(reader, tail, retained_after=deleted_before - 1))
@@ -56,8 +62,6 @@ def needs_commits(snapshot: Snapshot, files: Sequence[FileStatus], *, longer: bo
 
     :param longer: the retention is above ``delta.deletedFileRetentionDuration``.
     """
-    from airflow_delta.log.features.protocol import features
-
     if longer:
         return bool(files)
     return "changeDataFeed" in features(snapshot.protocol) and any(s.path.startswith(f"{STAGING_DIRECTORY}/") for s in files)
@@ -71,9 +75,6 @@ def committed_within(log: DeltaLog, snapshot: Snapshot, last: int | None) -> set
 
     :param last: last version outside of the retention, from :func:`last_version_before`.
     """
-    from airflow_delta.log.actions.decode import decode_commit
-    from airflow_delta.log.segment.segment import list_log
-
     versions = sorted(v for v in list_log(log.store).commits if (last is None or v > last) and v <= snapshot.version)
     kept: set[str] = set()
     steps = range(0, len(versions), _COMMITS_AT_ONCE)
@@ -93,8 +94,6 @@ def committed_within(log: DeltaLog, snapshot: Snapshot, last: int | None) -> set
 
 def last_version_before(log: DeltaLog, deleted_before: int) -> int | None:
     """Return the last version committed at or before a time, ``None`` if there is none."""
-    from airflow_delta.log.time_travel import version_at_timestamp
-
     latest = log.update()
     if latest.timestamp <= deleted_before:
         return latest.version
@@ -112,10 +111,6 @@ def removed_files(log: DeltaLog, last: int | None, *, deleted_before: int) -> li
     """
     if last is None:
         return []
-    from airflow_delta.log.actions.decode import decode_commit
-    from airflow_delta.log.segment.segment import list_log
-    from airflow_delta.log.storage.base import FileStatus
-
     earliest = min(list_log(log.store).commits, default=last + 1)
     before = _last_vacuum(log)
     if earliest != 0 and (before is None or before < earliest):
@@ -178,8 +173,5 @@ def _vector_keys(store: LogStore, vectors: Iterable[dict[str, Any]]) -> set[str]
 
 
 def _vector_paths(store: LogStore, vectors: Iterable[dict[str, Any]]) -> set[str]:
-    from airflow_delta.log.actions.actions import DeletionVectorDescriptor
-    from airflow_delta.log.actions.deletion_vectors import vector_path
-
     descriptors = [DeletionVectorDescriptor(**vector) for vector in vectors]
     return {vector_path(store, descriptor) for descriptor in descriptors if descriptor.storage_type != "i"}

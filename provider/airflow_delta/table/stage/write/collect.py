@@ -22,20 +22,23 @@ from airflow_delta.exceptions import (
     StagingException,
 )
 from airflow_delta.log.actions.actions import AddCDCFile, AddFile, RemoveFile
+from airflow_delta.log.expressions.predicate import Predicate
+from airflow_delta.log.features.schema_merge import merge_schema, write_casts
 from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.table.definition.create import as_defined, define_table
 from airflow_delta.table.files.adds import DataFiles, Footers
-from airflow_delta.table.files.rules import check_finished_files, table_rules
+from airflow_delta.table.files.footers import mapped_schema_of_files, schema_of_files
+from airflow_delta.table.files.rules import check_finished_files, find_finished_files, table_rules
 from airflow_delta.table.stage.data_change import check_replacement, refuse_untold
 from airflow_delta.table.stage.plan_table import defining
 from airflow_delta.table.stage.reported import key_reads, rewritten_files
 from airflow_delta.table.stage.scan import undecided_files, zone_needed
 from airflow_delta.table.stage.stage_view import StageView
+from airflow_delta.table.stage.write.options import check_write_options
 from airflow_delta.table.stage.write.plan import expected_schema_of
 from airflow_delta.table.state.read_snapshot import check_new_schema
 
 if TYPE_CHECKING:
-    from airflow_delta.log.expressions.predicate import Predicate
     from airflow_delta.log.schema.types import StructType
 
 
@@ -170,8 +173,6 @@ def collect_files(
     :raises StagedFileException: if there is no file, or one that is not Parquet.
     :raises StagingException: if the path is not under the transaction's staging path, or belongs to another stage.
     """
-    from airflow_delta.table.stage.write.options import check_write_options
-
     log, handle, table = stage.log, stage.handle, stage.target
     if others:
         raise DeltaIllegalArgumentException(
@@ -184,9 +185,6 @@ def collect_files(
         table, mode=mode, replace_where=replace_where, overwrite_schema=overwrite_schema, partition_by=partition_by
     )
     directory = _inside_staging(handle, path)
-    from airflow_delta.table.files.footers import mapped_schema_of_files, schema_of_files
-    from airflow_delta.table.files.rules import find_finished_files
-
     statuses, footers = find_finished_files(log, handle, directory)
     files = list(zip(statuses, footers, strict=True))
     known = table if table.is_known and not overwrite_schema else None
@@ -236,8 +234,6 @@ def collect_files(
 
 
 def _check_schema(stage: StageView, written: TableDefinition, *, merge: bool, widen: bool) -> StructType:
-    from airflow_delta.log.features.schema_merge import merge_schema
-
     return merge_schema(
         stage.schema,
         written.schema,
@@ -250,8 +246,6 @@ def _check_schema(stage: StageView, written: TableDefinition, *, merge: bool, wi
 
 def _refuse_casts(stage: StageView, written: TableDefinition, *, widen: bool) -> None:
     """Refuse finished files whose types differ from the table's: their rows cannot be cast."""
-    from airflow_delta.log.features.schema_merge import merge_schema, write_casts
-
     table, data = stage.schema, written.schema
     if widen:
         table = merge_schema(table, data, merge=True, widen=True)
@@ -270,8 +264,6 @@ def _predicate(stage: StageView, text: str, written: TableDefinition) -> Predica
     """Return a predicate on the table, or on the data staged to create it."""
     if stage.target.is_known:
         return stage.predicate(text)
-    from airflow_delta.log.expressions.predicate import Predicate
-
     return Predicate.parse(text, written.schema, written.partition_columns)
 
 

@@ -11,11 +11,12 @@ from airflow_delta.contract.choices import WRITE_MODES
 from airflow_delta.contract.operations import ComparedColumns, CreateArguments, replace_where_problem
 from airflow_delta.contract.payloads import Json
 from airflow_delta.exceptions import AppendOnlyException, DeltaIllegalArgumentException
+from airflow_delta.log import heavy
 from airflow_delta.log.expressions.ast import quote_name
-from airflow_delta.log.expressions.nodes import has_subquery
+from airflow_delta.log.expressions.functions import NOT_DETERMINISTIC, oversized, refused_function
 from airflow_delta.log.expressions.text import SqlSyntaxError, tree_of
 from airflow_delta.log.schema.types import known_names
-from airflow_delta.table.stage.compared_columns import Sides, conjunct_texts
+from airflow_delta.table.stage.compared_columns import Sides, at_one_instant, conjunct_texts
 from airflow_delta.table.stage.plan_table import check_create
 
 if TYPE_CHECKING:
@@ -112,8 +113,6 @@ def replacement(view: TransactionView, on: str | None, using: Sequence[str], *, 
             table=table.table,
         )
     if on is not None:
-        from airflow_delta.table.stage.compared_columns import at_one_instant
-
         _check_repeatable(table, on)
         if table.is_known and (name := Sides(view.schema, "t", "s").unknown(conjunct_texts(on))) is not None:
             raise DeltaIllegalArgumentException(
@@ -140,7 +139,6 @@ def replacement(view: TransactionView, on: str | None, using: Sequence[str], *, 
 
 
 def _check_repeatable(table: TableDefinition, condition: str) -> None:
-    from airflow_delta.log.expressions.functions import NOT_DETERMINISTIC
     from airflow_delta.log.expressions.generated import functions
 
     # Evaluated twice, for the rows that go and those that stay: a different result would lose or double a row.
@@ -160,11 +158,9 @@ def check_condition(table: TableDefinition, option: str, condition: str) -> None
 
     :raises DeltaIllegalArgumentException: if it is not valid Spark SQL, or holds a subquery or a function that is not allowed.
     """
-    from airflow_delta.log.expressions.functions import oversized, refused_function
-
     problem = oversized(condition) or refused_function(condition)
     try:
-        if problem is None and has_subquery(tree_of(condition)):
+        if problem is None and heavy.has_subquery(tree_of(condition)):
             problem = "holds a subquery"
     except (SqlSyntaxError, RecursionError):
         problem = "is not valid Spark SQL"

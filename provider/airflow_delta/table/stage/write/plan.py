@@ -17,6 +17,10 @@ from airflow_delta.contract.operations import WriteArguments
 from airflow_delta.contract.payloads import ScanPlan
 from airflow_delta.contract.request import StageReport, StageRequest
 from airflow_delta.exceptions import DeltaError, DeltaIllegalArgumentException, StageFailedException, StagingException
+from airflow_delta.log.features.constraints import replace_char_varchar
+from airflow_delta.log.schema.types import to_json
+from airflow_delta.log.table_definition import TableDefinition
+from airflow_delta.table.definition.columns_sql import schema_of_columns
 from airflow_delta.table.files.rules import table_rules
 from airflow_delta.table.stage.data_change import check_replacement, refuse_untold
 from airflow_delta.table.stage.plan_table import definition_from_rows
@@ -34,7 +38,6 @@ from airflow_delta.table.stage.write.options import (
 if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.log.expressions.predicate import Predicate
-    from airflow_delta.log.table_definition import TableDefinition
 
 
 def expected_schema_of(
@@ -62,11 +65,6 @@ def expected_schema_of(
             )
         return None
     if given is not None:
-        from airflow_delta.log.features.constraints import replace_char_varchar
-        from airflow_delta.log.schema.types import to_json
-        from airflow_delta.log.table_definition import TableDefinition
-        from airflow_delta.table.definition.columns_sql import schema_of_columns
-
         schema = schema_of_columns(json.dumps(given) if isinstance(given, Mapping) else given)
         return to_json(replace_char_varchar(TableDefinition.of_rows(schema).schema))
     if changes:

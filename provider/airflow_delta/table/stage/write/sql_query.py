@@ -8,6 +8,7 @@ from typing import Any
 
 from airflow_delta.contract.queries import check_query
 from airflow_delta.exceptions import DeltaAnalysisException
+from airflow_delta.log.expressions.text import SqlSyntaxError, tokens_of
 
 _QUERY = ("SELECT", "WITH", "FROM", "VALUES", "TABLE", "(")
 _PREPARE = ("SET", "USE", "DECLARE")
@@ -62,8 +63,6 @@ def not_a_query(whose: str, error: Exception) -> DeltaAnalysisException:
 
 def _statements(text: str) -> list[tuple[list[str], str]]:
     """Return the statements of a text, each with its words in upper case; comments around them are left out."""
-    from airflow_delta.log.expressions.text import SqlSyntaxError, tokens_of
-
     try:
         tokens = tokens_of(text)
     except SqlSyntaxError:  # Spark says what is wrong
