@@ -13,7 +13,7 @@ from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
 from airflow_delta.contract.operations import when_matched_delete, when_matched_update, when_not_matched_insert
 from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
-from airflow_delta.exceptions import DeltaUnsupportedTableFeatureException
+from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.log import DeltaLog
 from airflow_delta.table.operations.merge.plan import plan_merge
 from airflow_delta.table.operations.rewrite.update import plan_delete, plan_update
@@ -122,7 +122,8 @@ def test_rows_are_those_of_the_commit(delta: SparkSession, table: Table, name: s
         assert table.publish(handle, staged).version == found.version
         after = readers._comparable(ours(table.uri).to_pylist())
         assert after != before, what
-        assert previewed == dict.fromkeys(engines(delta), after), what
+        for engine, read in engines(delta).items():  # an engine that misreads the table may misread the preview in the same way
+            assert previewed[engine] in (after, readers._comparable(read(table.uri).to_pylist())), (what, engine)
         committed = table.log().update()
         assert shown.metadata.configuration == committed.metadata.configuration
         assert shown.metadata.schema_string == committed.metadata.schema_string
@@ -212,6 +213,6 @@ def test_no_engine_writes_to_it(delta: SparkSession, table: Table) -> None:
         write_deltalake(path, pa.table({"id": [1]}), mode="append", schema_mode="merge")
     with pytest.raises(Exception, match="airflowPreview"):
         DeltaTable(path).delete("id = 1")
-    with pytest.raises(DeltaUnsupportedTableFeatureException, match="airflowPreview"):
+    with pytest.raises(DeltaIllegalArgumentException, match="is the preview of a transaction, which nobody writes"):
         Table(Path(path), delta).begin()
     assert {file: file.read_bytes() for file in Path(path, "_delta_log").iterdir()} == log

@@ -17,6 +17,7 @@ from deltalake import DeltaTable, QueryBuilder, write_deltalake
 from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
 from airflow_delta.exceptions import (
     DeltaConcurrentModificationException,
+    DeltaIllegalArgumentException,
     DeltaUnsupportedTableFeatureException,
     MissingStageException,
     StagedFileException,
@@ -157,7 +158,7 @@ def test_no_writer_takes_it_for_a_table(table: Table) -> None:
     for found in (preview(table, handle, staged), preview_changes(table.log(), handle, [staged])):
         with pytest.raises(Exception, match="airflowPreview"):
             write_deltalake(found.path, pa.table({"id": pa.array([3], pa.int64())}), mode="append", schema_mode="merge")
-        with pytest.raises(DeltaUnsupportedTableFeatureException, match="airflowPreview"):
+        with pytest.raises(DeltaIllegalArgumentException, match="is the preview of a transaction, which nobody writes"):
             Table(Path(found.path)).begin()
 
 
@@ -271,3 +272,11 @@ def test_it_does_not_count_as_staged(table: Table) -> None:
     preview_changes(table.log(), handle, [staged])
     (found,) = (each for each in list_transactions(table.log()) if each.transaction_id == handle.transaction_id)
     assert (found.stages, found.num_files) == (("rows",), 1)
+
+
+def test_its_protocol_keeps_this_provider_off_wherever_it_is_moved(tmp_path: Path, table: Table) -> None:
+    write(table, [1])
+    handle = table.begin()
+    Path(preview(table, handle, stage(table, handle, [2])).path).rename(tmp_path / "moved")
+    with pytest.raises(DeltaUnsupportedTableFeatureException, match="airflowPreview"):
+        Table(tmp_path / "moved").begin()

@@ -16,7 +16,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from airflow_delta.contract.choices import ISOLATION_LEVELS, KEY_CHECKS, RERUN_POLICIES
-from airflow_delta.contract.files import STAGING_DIRECTORY, is_hidden, transaction_directory
+from airflow_delta.contract.files import STAGING_DIRECTORY, is_hidden, is_preview, transaction_directory
 from airflow_delta.contract.payloads import TransactionHandle
 from airflow_delta.exceptions import (
     DeltaAnalysisException,
@@ -120,6 +120,7 @@ def begin(
     :raises TransactionAlreadyCommittedException: if the identity is in the log and the policy is ``fail``, or ``replace`` and
         another writer has rewritten or removed what it added; or if ``user`` must not use it.
     """
+    _check_no_preview(log.uri)
     identity = _identity(log.uri, transaction_key, app_id, txn_version)
     _check_choice("rerun_policy", rerun_policy, RERUN_POLICIES, log.uri)
     _check_choice("key_check", KEY_CHECKS[0] if user is None else user.check, KEY_CHECKS, log.uri)
@@ -266,6 +267,14 @@ def _warn_of_other_formats(table: str, snapshot: Snapshot) -> None:
             table,
             ",".join(sorted(formats)),
             " and ".join(sorted(formats)),
+        )
+
+
+def _check_no_preview(table: str) -> None:
+    if is_preview(table):
+        raise DeltaIllegalArgumentException(
+            f"{table} is the preview of a transaction, which nobody writes: it goes with the transaction. Name the table itself.",
+            table=table,
         )
 
 
