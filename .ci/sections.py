@@ -101,9 +101,13 @@ def git(*arguments: str) -> str | None:
 
 def limited(minutes: float, command: list[str]) -> int:
     """Run a command in a process group of its own; whoever ends this process ends the group."""
-    process = subprocess.Popen(command, start_new_session=True)
+    process: subprocess.Popen[bytes] | None = None
+    early: list[int] = []  # signals that came while it was being started
 
     def forward(number: int, _frame: object) -> None:
+        if process is None:
+            early.append(number)
+            return
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)
         if number == signal.SIGTERM:  # the next one ends this process, which then could not end the group
@@ -115,6 +119,9 @@ def limited(minutes: float, command: list[str]) -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, forward)
     signal.signal(signal.SIGALRM, kill)
+    process = subprocess.Popen(command, start_new_session=True)
+    for number in early:
+        forward(number, None)
     try:
         return process.wait(minutes * 60)
     except subprocess.TimeoutExpired:

@@ -57,7 +57,7 @@ class Ours:
             import airflow_delta.log.checkpoint.reader
             import airflow_delta.log.replay.live_files
         if CASE in ("partition", "statistics", "winners_reading"):
-            import airflow_delta.log.expressions.parser
+            import airflow_delta.log.expressions.predicate
             import airflow_delta.log.replay.filter
         if CASE == "checkpoint":
             import airflow_delta.log.checkpoint_write.writer  # noqa: F401

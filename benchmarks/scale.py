@@ -178,7 +178,7 @@ def table_options() -> tuple[str, dict[str, str]]:
 def ours(case: str, files: int) -> Iterator[Any]:
     """Prepare, yield, do what is measured, yield the result."""
     import airflow_delta.log.checkpoint_write.writer
-    import airflow_delta.log.expressions.parser
+    import airflow_delta.log.expressions.predicate
     import airflow_delta.log.replay.filter
     import airflow_delta.log.replay.live_files  # noqa: F401
     import airflow_delta.table.commit.publish as publish

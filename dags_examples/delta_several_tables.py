@@ -42,7 +42,7 @@ def schema(name):
     default_args={"retries": 1},
 )
 def delta_several_tables():
-    with delta_publication("month_end", on_late_conflict="keep") as month_end:
+    with delta_publication("month_end") as month_end:
         with delta_transaction("orders", table=TABLES[0], schema=schema("orders")):
 
             @task.delta_stage(engine="arrow")

@@ -641,7 +641,13 @@ class PublicationPendingException(DeltaError):
     error_class = "DELTA_PUBLICATION_PENDING"
 
     def __init__(
-        self, message: str, *, table: str | None = None, version: int | None = None, publication: str, tables: Sequence[str] = ()
+        self,
+        message: str,
+        *,
+        table: str | None = None,
+        version: int | None = None,
+        publication: str = "",
+        tables: Sequence[str] = (),
     ) -> None:
         super().__init__(message, table=table, version=version)
         self.publication = publication
@@ -666,7 +672,7 @@ class PublicationUndoneException(DeltaConcurrentModificationException):
         table: str | None = None,
         winning_version: int | None = None,
         winning_commit: Mapping[str, Any] | None = None,
-        publication: str,
+        publication: str = "",
         dirty_reads: Sequence[Mapping[str, Any]] = (),
     ) -> None:
         super().__init__(message, table=table, winning_version=winning_version, winning_commit=winning_commit)
@@ -690,7 +696,7 @@ class PublicationSplitException(DeltaIllegalStateException):
         *,
         table: str | None = None,
         version: int | None = None,
-        publication: str,
+        publication: str = "",
         published: Sequence[str] = (),
         missing: Sequence[str] = (),
     ) -> None:

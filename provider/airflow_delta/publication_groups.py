@@ -104,6 +104,11 @@ class DeltaPublicationGroup(TaskGroup):
                 f"The transaction {group.group_id!r} has rerun_policy={group.start_kwargs['rerun_policy']!r}, the publication "
                 f"{self.group_id!r} {self.rerun_policy!r}. All its tables share one: they are published together, or not at all."
             )
+        if group.start_kwargs.get("app_id") is not None or group.start_kwargs.get("txn_version") is not None:
+            raise DeltaIllegalArgumentException(
+                f"The transaction {group.group_id!r} has app_id and txn_version. What a publication takes back must be told "
+                "apart from what was never there, which a version of the author's does not allow: pass transaction_key= instead."
+            )
         group.start_kwargs["rerun_policy"] = self.rerun_policy
         table = _table_key(group)
         for other in self.transactions:

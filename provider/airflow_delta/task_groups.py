@@ -16,9 +16,9 @@ from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.operators.preview import DeltaPreviewOperator
 from airflow_delta.operators.transaction import DeltaAbortOperator, DeltaCommitOperator, DeltaStartTransactionOperator
+from airflow_delta.tasks.base import WATCHER_SETTINGS, withdraw_defaults_outlets
 from airflow_delta.tasks.lineage import table_outlets, withdraw_default_outlets
 from airflow_delta.tasks.mapped_identity import check_group
-from airflow_delta.tasks.task_defaults import WATCHER_SETTINGS, withdraw_defaults_outlets
 
 
 @attrs.define(kw_only=True, repr=False)

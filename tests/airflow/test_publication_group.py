@@ -178,6 +178,7 @@ def test_operations_that_cannot_be_taken_back_together(dag, make, why, inside):
         (lambda: transaction("a", on_conflict="restart"), "has on_conflict, but it has no commit of its own"),
         (lambda: transaction("a", commit_kwargs={"retries": 3}), r"has commit_kwargs \(retries\)"),
         (lambda: transaction("a", rerun_policy="append"), "All its tables share one"),
+        (lambda: transaction("a", app_id="loader", txn_version=1), "pass transaction_key= instead"),
         (lambda: [transaction(name, table="/lake/t") for name in "ab"], "on the same table '/lake/t'"),
         (lambda: [transaction(f"t{number}") for number in range(33)], "more than 32 tables"),
     ],

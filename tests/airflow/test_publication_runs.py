@@ -81,7 +81,7 @@ class TestPublished:
         assert world.rows() == AFTER
 
     def test_new_tables(self, tmp_path):
-        world = World(tmp_path, on_late_conflict="keep")
+        world = World(tmp_path)
         world.publish()
         assert world.rows() == {name: [1, 2] for name in NAMES}
 

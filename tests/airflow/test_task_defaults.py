@@ -18,7 +18,7 @@ from airflow_delta.operators.scd2 import DeltaScd2MergeOperator
 from airflow_delta.operators.stage import DeltaStageFilesOperator
 from airflow_delta.operators.stream import DeltaStreamOperator
 from airflow_delta.operators.transaction import DeltaAbortOperator, DeltaCommitOperator, DeltaStartTransactionOperator
-from airflow_delta.tasks.task_defaults import own_settings
+from airflow_delta.tasks.base import own_settings
 from support.readers import rows
 from support.task_defaults import DEFAULTS
 

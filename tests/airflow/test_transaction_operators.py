@@ -26,7 +26,7 @@ from airflow_delta.tasks.committing import CommitPart
 from airflow_delta.tasks.expected_stages import _unambiguous as unambiguous_questions
 from airflow_delta.tasks.expected_stages import expected_stages
 from airflow_delta.tasks.identity import flatten_reports, parse_handle, possible_since, try_chain
-from airflow_delta.tasks.write_options import WriteOptions
+from airflow_delta.tasks.stage_work import WriteOptions
 from airflow_delta.transaction import PostCommitHook
 from support.running_tasks import context
 from support.state_store import TaskStateStore

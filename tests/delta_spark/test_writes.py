@@ -23,7 +23,7 @@ from airflow_delta.exceptions import (
     SchemaMismatchException,
     StageConflictException,
 )
-from airflow_delta.spark.changes import read_change_plan
+from airflow_delta.spark.read import read_change_plan
 from airflow_delta.table.arrow.stage_rows import stage_arrow
 from airflow_delta.table.changes.read import plan_changes
 from airflow_delta.table.stage.write.collect import collect_stage

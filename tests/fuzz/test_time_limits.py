@@ -99,7 +99,7 @@ def test_any_text(name, text):
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(pattern=st.text("ab%_\\", max_size=300), text=st.text("ab", max_size=3_000))
 def test_like(pattern, text):
-    from airflow_delta.log.expressions.like import LikePattern
+    from airflow_delta.log.expressions.ast import LikePattern
 
     within_limit(lambda: LikePattern(pattern).matches(text))
 

@@ -68,7 +68,8 @@ def test_files_with_a_marker_are_read_for_its_cells_only(monkeypatch):
     ("file", "refused"),
     [("table/test_new.py", True), ("log/expressions/test_new.py", False), ("airflow/test_new.py", False)],
 )
-def test_a_test_of_the_engine_that_reads_sql_is_among_those_of_the_parser(file, refused, request):
+def test_a_test_of_the_engine_that_reads_sql_is_among_those_of_the_parser(file, refused, request, monkeypatch):
+    monkeypatch.setenv("CHECK_DEPENDS", "1")
     guard = request.config.pluginmanager.get_plugin(str(ROOT / "tests" / "conftest.py"))
     item = SimpleNamespace(path=ROOT / "tests" / file, iter_markers=lambda _: iter(()), get_closest_marker=lambda _: None)
     call = guard.pytest_runtest_call(item)

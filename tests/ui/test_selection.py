@@ -9,7 +9,7 @@ import deltalake
 import pyarrow as pa
 import pytest
 
-from airflow_delta.ui import selection
+from airflow_delta.ui import views as selection
 from support.tables import add, create_table, info, txn, write_commit
 
 pytestmark = pytest.mark.airflow

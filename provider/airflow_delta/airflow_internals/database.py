@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
+from sqlalchemy import select
+
 _MODULES = {
     "AssetEvent": "airflow.models.asset",
     "AssetModel": "airflow.models.asset",
@@ -59,8 +61,6 @@ class Tries:
 
     def select(self, *columns: Any) -> Any:
         """Return a query of columns of these tries."""
-        from sqlalchemy import select
-
         wanted = select(*columns)
         if not self.archived:
             return wanted

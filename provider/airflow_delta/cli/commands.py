@@ -23,8 +23,7 @@ from airflow_delta.airflow_internals.command_line import (
     set_pool,
 )
 from airflow_delta.assets.delta import delta_asset_uri, table_of_asset_uri
-from airflow_delta.cli.output import print_data, print_line, print_rows, printable, size, span, utc, with_runs
-from airflow_delta.cli.progress import progress_shown
+from airflow_delta.cli.output import print_data, print_line, print_rows, printable, progress_shown, size, span, utc, with_runs
 from airflow_delta.dag_checks import dag_problems
 from airflow_delta.exceptions import DeltaError, DeltaTableNotFoundException, VacuumRetentionPeriodTooShortException
 from airflow_delta.links.delta import masked_by_airflow
@@ -282,7 +281,7 @@ def _confirm(question: str) -> None:
 @command()
 def delta_diff(args: Namespace) -> None:
     """Show the rows that a version added, removed and changed."""
-    from airflow_delta.table.diff.report import diff_to_dict, summary
+    from airflow_delta.table.diff.table_diff import diff_to_dict, summary
 
     log = existing_table(args)
     keys = engine.given_keys(log, args.version, args.keys)

@@ -14,7 +14,7 @@ from typing import Any
 
 from sqlalchemy import select
 
-from airflow_delta.airflow_internals.database import AssetModel, Connection, create_session
+from airflow_delta.airflow_internals import database
 from airflow_delta.assets.delta import delta_asset_uri, table_of_asset_uri
 from airflow_delta.hooks.delta import DeltaHook
 
@@ -81,11 +81,12 @@ def _in_directory(prefix: str, conn_id: str | None) -> Iterator[str]:
 
 def _assets(prefix: str, conn_id: str | None) -> Iterable[str]:
     """Return the assets of tables, those of the connection also by their name below it."""
+    asset_table = database.AssetModel
     own = delta_asset_uri("x", conn_id).removesuffix("x")
     as_uri = prefix.startswith("delta:")
-    with create_session(scoped=False) as session:
-        wanted = select(AssetModel.uri).where(AssetModel.uri.startswith(prefix if as_uri else own, autoescape=True))
-        uris = list(session.scalars(wanted.order_by(AssetModel.uri).limit(_MOST)))
+    with database.create_session(scoped=False) as session:
+        wanted = select(asset_table.uri).where(asset_table.uri.startswith(prefix if as_uri else own, autoescape=True))
+        uris = list(session.scalars(wanted.order_by(asset_table.uri).limit(_MOST)))
     return uris if as_uri else [table_of_asset_uri(uri)[0] for uri in uris]
 
 
@@ -107,8 +108,9 @@ def _is_delta(connection: str) -> bool:
 
 
 def _of_database(prefix: str) -> Iterable[str]:
-    wanted = select(Connection.conn_id).where(
-        Connection.conn_type == DeltaHook.conn_type, Connection.conn_id.startswith(prefix, autoescape=True)
+    connection_table = database.Connection
+    wanted = select(connection_table.conn_id).where(
+        connection_table.conn_type == DeltaHook.conn_type, connection_table.conn_id.startswith(prefix, autoescape=True)
     )
-    with create_session(scoped=False) as session:
-        return list(session.scalars(wanted.order_by(Connection.conn_id).limit(_MOST)))
+    with database.create_session(scoped=False) as session:
+        return list(session.scalars(wanted.order_by(connection_table.conn_id).limit(_MOST)))

@@ -1,24 +1,31 @@
 """Output of the commands: tables that fit a terminal, or all data as JSON or YAML.
 
 Also the Dag runs of transactions that have not committed, from Airflow's metadata database.
+
+How far a long command is, on stderr: a bar on a terminal, else a line from time to time.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import sys
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from unicodedata import category
 
+from rich.console import Console
 from sqlalchemy import select
 
+from airflow_delta.airflow_internals import database
 from airflow_delta.airflow_internals.command_line import AirflowConsole, SimpleTable
-from airflow_delta.airflow_internals.database import TaskInstance, create_session
 from airflow_delta.contract.files import OWNER_LENGTH, owner_prefix
+from airflow_delta.log.storage import progress as engine
 
 if TYPE_CHECKING:
+    from airflow_delta.log.storage.progress import Progress
     from airflow_delta.table.state.open_transactions import TransactionState
 
 
@@ -154,12 +161,89 @@ def _starts(until: int) -> dict[str, tuple[str, str]]:
 
     :param until: when the transactions were last touched, in milliseconds; a start task began before.
     """
+    instance_table = database.TaskInstance
     wanted = (
-        select(TaskInstance.dag_id, TaskInstance.task_id, TaskInstance.run_id)
-        .where(TaskInstance.operator == _START, TaskInstance.start_date <= datetime.fromtimestamp(until / 1000 + 600, UTC))
-        .order_by(TaskInstance.start_date.desc())
+        select(instance_table.dag_id, instance_table.task_id, instance_table.run_id)
+        .where(
+            instance_table.operator == _START,
+            instance_table.start_date <= datetime.fromtimestamp(until / 1000 + 600, UTC),
+        )
+        .order_by(instance_table.start_date.desc())
         .limit(_MAX_STARTS)
     )
-    with create_session(scoped=False) as session:
+    with database.create_session(scoped=False) as session:
         found = [tuple(row) for row in session.execute(wanted)]
     return {owner_prefix(dag_id, task_id, run_id): (dag_id, run_id) for dag_id, task_id, run_id in found}
+
+
+@contextmanager
+def progress_shown() -> Iterator[None]:
+    """Show how far the operations of a command are; logs are silent without ``-v``."""
+    if not sys.stderr.isatty():
+        with engine.shown_by(_Lines()):
+            yield
+        return
+    bars = _Bars()
+    try:
+        with engine.shown_by(bars):
+            yield
+    finally:
+        bars.close()
+
+
+class _Lines:
+    """A line at most as often as a log gets one."""
+
+    @property
+    def interval(self) -> float:
+        return engine.INTERVAL
+
+    def update(self, progress: Progress) -> None:
+        sys.stderr.write(printable(f"{progress}.\n"))
+        sys.stderr.flush()
+
+    def end(self, progress: Progress) -> None:
+        """Leave the lines as they are."""
+
+
+class _Bars:
+    """A bar for each operation that takes longer than a moment; gone when it ends."""
+
+    interval = 0.3
+
+    def __init__(self) -> None:
+        self._shown: Any = None
+        self._tasks: dict[Progress, Any] = {}
+
+    def update(self, progress: Progress) -> None:
+        if self._shown is None:
+            self._shown = _display()
+            self._shown.start()
+        if progress not in self._tasks:
+            what = printable(progress.what)
+            self._tasks[progress] = self._shown.add_task(what, total=progress.total, unit=progress.unit, rate="")
+        rate = f"{round(progress.done / progress.seconds):,}/s" if progress.seconds else ""
+        self._shown.update(self._tasks[progress], completed=progress.done, rate=rate)
+
+    def end(self, progress: Progress) -> None:
+        task = self._tasks.pop(progress, None)
+        if task is not None:
+            self._shown.remove_task(task)
+
+    def close(self) -> None:
+        """Leave the terminal as it was."""
+        if self._shown is not None:
+            self._shown.stop()
+
+
+def _display() -> Any:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[unit]} {task.fields[rate]}", markup=False),
+        TimeRemainingColumn(),
+    )
+    return Progress(*columns, console=Console(stderr=True), transient=True)

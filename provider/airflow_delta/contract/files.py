@@ -44,6 +44,9 @@ COMMITTED_MARKER = "_committed"
 COMMIT_MARKER_PREFIX = "_commit-"
 """Prefix of the numbers that attempts of the commit and deletions take: ``_commit-0``, ``_commit-1``, ..."""
 
+PLAN_PREFIX = "publication-"
+"""What the names of a publication's plan, and of the staged writes that it names, begin with."""
+
 OWNER_LENGTH = 24
 """Characters of a transaction's id that name its owner; the rest is random."""
 
@@ -132,6 +135,11 @@ def kept_until(path: str) -> int | None:
     """Return until when the preview that a file is in stays, if the file says so; milliseconds since the epoch."""
     text = path.rpartition("/")[2].removeprefix(KEPT_PREFIX)
     return int(text) if text.isdecimal() and is_preview(path) and path.endswith(f"/{KEPT_PREFIX}{text}") else None
+
+
+def is_plan(name: str) -> bool:
+    """Return whether a name directly below a transaction's directory is that of a publication's plan, or of its staged writes."""
+    return name.startswith(PLAN_PREFIX)
 
 
 def is_marker(name: str) -> bool:

@@ -15,10 +15,10 @@ from airflow.sdk.log import mask_secret
 from airflow_delta import engine, publication
 from airflow_delta.contract.location import AZURE, FILE, Location, check_no_secret, store_of
 from airflow_delta.exceptions import DeltaIllegalArgumentException, PublicationPendingException
+from airflow_delta.hooks.allowed import one_spelling
 from airflow_delta.hooks.cloud import assumed_role
 from airflow_delta.hooks.fields import IDENTITY, ConnectionFields, named_connection
 from airflow_delta.hooks.frames import ROW_LIMIT, DataFrameType, as_frame, check_df_type, read_changes_with_spark, read_with_spark
-from airflow_delta.hooks.location import one_spelling
 from airflow_delta.masking import masked, secret_values
 
 if TYPE_CHECKING:

@@ -16,9 +16,8 @@ from airflow.sdk.log import mask_secret
 
 from airflow_delta.contract.location import AZURE, GCS, HDFS, S3, Location
 from airflow_delta.exceptions import DeltaIllegalArgumentException
-from airflow_delta.hooks.allowed import Allowed
+from airflow_delta.hooks.allowed import Allowed, check_base_path
 from airflow_delta.hooks.cloud import CONN_TYPES, azure_options, cloud_options
-from airflow_delta.hooks.location import check_base_path
 from airflow_delta.log.storage.options import (
     CREDENTIAL_ENDPOINTS,
     ENDPOINTS,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Sequence
 from datetime import datetime
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
 
 from airflow.sdk.exceptions import AirflowOptionalProviderFeatureException
@@ -37,7 +37,7 @@ def check_df_type(df_type: str, table: str) -> None:
             f"df_type must be one of {', '.join(DF_TYPES)}, got {df_type!r}. (table {table})", table=table
         )
     package = {"pandas": "pandas", "polars": "polars", "spark": "pyspark"}.get(df_type)
-    if package is not None and find_spec(package) is None:
+    if package is not None and importlib.util.find_spec(package) is None:
         raise AirflowOptionalProviderFeatureException(
             f'df_type="{df_type}" needs the package {package}, which is not installed on this worker: pip install {package}. '
             'df_type="arrow" needs none.'

@@ -14,7 +14,7 @@ _HOMES = {
     "AddFile": "airflow_delta.log.actions.actions",
     "ChecksumValidation": "airflow_delta.log.checksum_validation",
     "CommitInfo": "airflow_delta.log.actions.actions",
-    "CommitRecord": "airflow_delta.log.history",
+    "CommitRecord": "airflow_delta.log.time_travel",
     "DeletionVectorDescriptor": "airflow_delta.log.actions.actions",
     "DeltaLog": "airflow_delta.transaction.delta_log",
     "DomainMetadata": "airflow_delta.log.actions.actions",

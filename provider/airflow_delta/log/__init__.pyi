@@ -29,8 +29,8 @@ from airflow_delta.log.actions.actions import (
     SetTransaction as SetTransaction,
 )
 from airflow_delta.log.checksum_validation import ChecksumValidation as ChecksumValidation
-from airflow_delta.log.history import CommitRecord as CommitRecord
 from airflow_delta.log.snapshot import Snapshot as Snapshot
+from airflow_delta.log.time_travel import CommitRecord as CommitRecord
 from airflow_delta.transaction.delta_log import DeltaLog as DeltaLog
 
 __all__ = [

@@ -16,8 +16,7 @@ from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.frames import ROW_LIMIT
 from airflow_delta.operators.pyspark import authors_own, call_function, without_injected
 from airflow_delta.tasks.base import Parts, templated
-from airflow_delta.tasks.stage_work import GivenTable, StageOperator, StageReadRecorder, StageWork, change_bounds
-from airflow_delta.tasks.write_options import WriteOptions
+from airflow_delta.tasks.stage_work import GivenTable, StageOperator, StageReadRecorder, StageWork, WriteOptions, change_bounds
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -78,7 +77,7 @@ class DeltaStageArrowOperator(StageOperator, PythonOperator):
 
     The other parameters are those of :class:`~airflow_delta.tasks.stage_work.StageWork`,
     :class:`~airflow_delta.tasks.stage_work.GivenTable` and
-    :class:`~airflow_delta.tasks.write_options.WriteOptions`.
+    :class:`~airflow_delta.tasks.stage_work.WriteOptions`.
     """
 
     parts: ClassVar[Parts] = (StageWork, GivenTable, WriteOptions)

@@ -9,8 +9,7 @@ from airflow_delta import engine
 from airflow_delta.contract.choices import CREATE_MODES, Choices, check_choices
 from airflow_delta.tasks.identity import column_names
 from airflow_delta.tasks.lineage import withdraw_default_outlets
-from airflow_delta.tasks.operation import DeltaTableOperator
-from airflow_delta.tasks.own_transaction import OwnTransaction
+from airflow_delta.tasks.operation import DeltaTableOperator, OwnTransaction
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

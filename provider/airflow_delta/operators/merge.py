@@ -23,8 +23,8 @@ from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.operators.pyspark import TableReader, call_function, without_injected
 from airflow_delta.tasks.base import TABLE_VIEW, Part, Parts, not_a_dataframe, templated
 from airflow_delta.tasks.operation import SPARK_OPERATION, DeltaTableOperator
+from airflow_delta.tasks.spark.properties import secret_property, source_options
 from airflow_delta.tasks.spark.runner import SparkRunner
-from airflow_delta.tasks.spark.source_options import secret_property, source_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

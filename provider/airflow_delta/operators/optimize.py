@@ -15,8 +15,7 @@ from airflow_delta.tasks.committing import CommitPart
 from airflow_delta.tasks.handle_check import check_table_of_result
 from airflow_delta.tasks.identity import stage_identity, whole_number
 from airflow_delta.tasks.observability import Stopwatch, TaskMetrics
-from airflow_delta.tasks.operation import SPARK_OPERATION, DeltaMaintenanceBase, DeltaTableOperator
-from airflow_delta.tasks.own_transaction import OwnTransaction
+from airflow_delta.tasks.operation import SPARK_OPERATION, DeltaMaintenanceBase, DeltaTableOperator, OwnTransaction
 from airflow_delta.tasks.spark.runner import SparkRunner
 from airflow_delta.tasks.spark.session import TaskSession
 from airflow_delta.tasks.stage_work import StageWork

@@ -24,7 +24,7 @@ from airflow_delta.exceptions import (
 )
 from airflow_delta.links.delta import DeltaTableLink
 from airflow_delta.retry_policies import AUDIT_ERRORS, FINAL_ERRORS
-from airflow_delta.tasks.base import DeltaOperator, Parts, templated, warn_if_tested
+from airflow_delta.tasks.base import DeltaOperator, Parts, own_settings, templated, warn_if_tested, with_own_settings
 from airflow_delta.tasks.committing import CommitPart, check_upstream
 from airflow_delta.tasks.ended import check_not_aborted, is_aborted
 from airflow_delta.tasks.expected_stages import unpublished
@@ -42,7 +42,6 @@ from airflow_delta.tasks.publication import (
 )
 from airflow_delta.tasks.restart import ON_CLEAR, ON_CONFLICT
 from airflow_delta.tasks.spark.runner import SparkRunner
-from airflow_delta.tasks.task_defaults import own_settings, with_own_settings
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

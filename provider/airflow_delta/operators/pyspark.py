@@ -17,8 +17,7 @@ from airflow_delta.contract.options import check_writer_options
 from airflow_delta.tasks.base import Parts, not_a_dataframe, templated
 from airflow_delta.tasks.spark.progress import spark_work
 from airflow_delta.tasks.spark.session import TaskSession
-from airflow_delta.tasks.stage_work import GivenTable, StageOperator, StageReadRecorder, StageWork, change_bounds
-from airflow_delta.tasks.write_options import WriteOptions
+from airflow_delta.tasks.stage_work import GivenTable, StageOperator, StageReadRecorder, StageWork, WriteOptions, change_bounds
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -54,7 +53,7 @@ class TableReader(StageReadRecorder):
         return engine.read_scan_plan(self._spark, plan)
 
     def changes(self, start: int | datetime, end: int | datetime | None = None) -> DataFrame:
-        """Return the rows that changed between two commits, both inclusive (``airflow_delta.spark.changes.read_change_plan``).
+        """Return the rows that changed between two commits, both inclusive (``airflow_delta.spark.read.read_change_plan``).
 
         Committed changes are final, so no concurrent commit conflicts with this read.
 
@@ -90,7 +89,7 @@ class TableReader(StageReadRecorder):
 class DataFrameStage(StageOperator):
     """Base of the stages whose rows are a DataFrame of a session of the task.
 
-    A subclass has the parts :class:`~airflow_delta.tasks.write_options.WriteOptions` and
+    A subclass has the parts :class:`~airflow_delta.tasks.stage_work.WriteOptions` and
     :class:`~airflow_delta.tasks.spark.session.TaskSession`.
     """
 
@@ -128,7 +127,7 @@ class DeltaStagePySparkOperator(DataFrameStage, PythonOperator):
 
     The other parameters are those of :class:`~airflow_delta.tasks.stage_work.StageWork`,
     :class:`~airflow_delta.tasks.stage_work.GivenTable`,
-    :class:`~airflow_delta.tasks.write_options.WriteOptions` and :class:`~airflow_delta.tasks.spark.session.TaskSession`.
+    :class:`~airflow_delta.tasks.stage_work.WriteOptions` and :class:`~airflow_delta.tasks.spark.session.TaskSession`.
     """
 
     parts: ClassVar[Parts] = (StageWork, GivenTable, WriteOptions, TaskSession)

@@ -14,8 +14,8 @@ from airflow_delta.operators.pyspark import TableReader
 from airflow_delta.tasks.base import TABLE_VIEW, Part, Parts, templated
 from airflow_delta.tasks.identity import column_names
 from airflow_delta.tasks.operation import SPARK_OPERATION, DeltaTableOperator
+from airflow_delta.tasks.spark.properties import source_options
 from airflow_delta.tasks.spark.runner import SparkRunner
-from airflow_delta.tasks.spark.source_options import source_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

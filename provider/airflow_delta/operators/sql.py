@@ -11,8 +11,7 @@ from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.operators.pyspark import DataFrameStage, TableReader
 from airflow_delta.tasks.base import TABLE_VIEW, Parts, templated
 from airflow_delta.tasks.spark.session import TaskSession
-from airflow_delta.tasks.stage_work import GivenTable, StageWork
-from airflow_delta.tasks.write_options import WriteOptions
+from airflow_delta.tasks.stage_work import GivenTable, StageWork, WriteOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -37,7 +36,7 @@ class DeltaStageSqlOperator(DataFrameStage):
 
     The other parameters are those of :class:`~airflow_delta.tasks.stage_work.StageWork`,
     :class:`~airflow_delta.tasks.stage_work.GivenTable`,
-    :class:`~airflow_delta.tasks.write_options.WriteOptions` and :class:`~airflow_delta.tasks.spark.session.TaskSession`.
+    :class:`~airflow_delta.tasks.stage_work.WriteOptions` and :class:`~airflow_delta.tasks.spark.session.TaskSession`.
     """
 
     parts: ClassVar[Parts] = (StageWork, GivenTable, WriteOptions, TaskSession)

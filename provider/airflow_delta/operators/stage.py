@@ -11,11 +11,9 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow_delta import engine
 from airflow_delta.contract.options import check_writer_options
 from airflow_delta.tasks.base import Parts, templated
-from airflow_delta.tasks.spark.properties import check_submission
-from airflow_delta.tasks.spark.source_options import mask_settings
+from airflow_delta.tasks.spark.properties import check_submission, mask_settings
 from airflow_delta.tasks.spark.submission import SparkSubmission
-from airflow_delta.tasks.stage_work import GivenTable, StageOperator, StageWork
-from airflow_delta.tasks.write_options import WriteOptions
+from airflow_delta.tasks.stage_work import GivenTable, StageOperator, StageWork, WriteOptions
 
 if TYPE_CHECKING:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
@@ -49,7 +47,7 @@ class DeltaStageSparkSubmitOperator(StageOperator, SparkSubmitOperator):
 
     The other parameters are those of :class:`~airflow_delta.tasks.stage_work.StageWork`,
     :class:`~airflow_delta.tasks.stage_work.GivenTable`,
-    :class:`~airflow_delta.tasks.write_options.WriteOptions` and of Airflow's ``SparkSubmitOperator``.
+    :class:`~airflow_delta.tasks.stage_work.WriteOptions` and of Airflow's ``SparkSubmitOperator``.
     """
 
     parts: ClassVar[Parts] = (StageWork, GivenTable, WriteOptions)
@@ -189,7 +187,7 @@ class DeltaStageFilesOperator(StageOperator):
 
     The other parameters are those of :class:`~airflow_delta.tasks.stage_work.StageWork`,
     :class:`~airflow_delta.tasks.stage_work.GivenTable` and
-    :class:`~airflow_delta.tasks.write_options.WriteOptions`.
+    :class:`~airflow_delta.tasks.stage_work.WriteOptions`.
     """
 
     parts: ClassVar[Parts] = (StageWork, GivenTable, WriteOptions)

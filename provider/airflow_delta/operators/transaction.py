@@ -38,7 +38,7 @@ from airflow_delta.tasks.identity import (
 from airflow_delta.tasks.keys import committing_user
 from airflow_delta.tasks.lineage import table_of_handle
 from airflow_delta.tasks.observability import TaskMetrics
-from airflow_delta.tasks.own_transaction import OwnTransaction
+from airflow_delta.tasks.operation import OwnTransaction
 from airflow_delta.tasks.publication import settle_earlier
 from airflow_delta.tasks.restart import ON_CLEAR, ON_CONFLICT, Restart
 
@@ -66,7 +66,7 @@ class DeltaStartTransactionOperator(DeltaOperator):
     :param description: description of a new table. (templated)
     :param create: let the commit create a missing table; otherwise a missing table is an error.
 
-    The other parameters are those of :class:`~airflow_delta.tasks.own_transaction.OwnTransaction`.
+    The other parameters are those of :class:`~airflow_delta.tasks.operation.OwnTransaction`.
     """
 
     transaction_role: ClassVar[str] = "start"

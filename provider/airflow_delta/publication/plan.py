@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from airflow_delta.contract.files import encode_manifest, manifest_ref, transaction_directory, verify_manifest
+from airflow_delta.contract.files import PLAN_PREFIX, encode_manifest, manifest_ref, transaction_directory, verify_manifest
 from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
 from airflow_delta.exceptions import (
     DeltaIllegalArgumentException,
@@ -24,7 +24,6 @@ from airflow_delta.exceptions import (
 from airflow_delta.log.storage.puts import creates
 from airflow_delta.publication.records import (
     MAX_TABLES,
-    PLAN_PREFIX,
     Member,
     PlannedTable,
     PublicationId,

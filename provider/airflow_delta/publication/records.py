@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from airflow_delta.contract.files import transaction_directory
+from airflow_delta.contract.files import PLAN_PREFIX, transaction_directory
 from airflow_delta.contract.location import Location
 from airflow_delta.contract.payloads import CONTRACT, CommitResult, ManifestRef, Payload, StagedWrite, TransactionHandle
 from airflow_delta.contract.request import AbortResult
@@ -185,9 +185,6 @@ class PublicationId:
 def plan_path(transaction_id: str, digest: str) -> str:
     """Return the path of a plan below the table of one of its transactions."""
     return f"{transaction_directory(transaction_id)}/{PLAN_PREFIX}{digest}.json"
-
-
-PLAN_PREFIX = "publication-"
 
 
 def publication_id(plan: PublicationPlan, marks: Sequence[str]) -> str:

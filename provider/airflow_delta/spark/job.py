@@ -43,8 +43,7 @@ from airflow_delta.exceptions import (
 )
 from airflow_delta.masking import masked
 from airflow_delta.spark.errors import typed_error, useful_line, users_place
-from airflow_delta.spark.queries import run_query
-from airflow_delta.spark.read import read_scan_plan
+from airflow_delta.spark.read import read_scan_plan, run_query
 from airflow_delta.spark.stage import stage_dataframe
 
 if TYPE_CHECKING:

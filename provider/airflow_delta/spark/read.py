@@ -4,18 +4,27 @@ Rows marked by a deletion vector are left out. Columns are found in files by the
 work here: Spark's Parquet reader returns the values of older files in the table's type.
 
 Columns of a table in its files: names and ids of column mapping, and back to the table's names.
+
+SQL of an author on Spark.
+
+Read the change data feed as a DataFrame: exactly the files of a change plan.
+
+What all rows of a file share (its commit, the kind of change of a data file) is one more partition value for the reader, so that
+files of many commits are read at once.
 """
 
 from __future__ import annotations
 
 import base64
+import dataclasses
 import json
 import struct
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from functools import reduce
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as sf
 from pyspark.sql.types import LongType, StringType, StructField, StructType
@@ -23,11 +32,14 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from airflow_delta.contract.files import partition_text
 from airflow_delta.contract.mapping import PHYSICAL_NAME, field_metadata
 from airflow_delta.contract.payloads import WORD_BITS, Json, ScanFile, ScanPlan
+from airflow_delta.contract.queries import check_query
+from airflow_delta.contract.request import ChangeCommit, ChangePlan
 from airflow_delta.contract.schema import Type, find_field
 from airflow_delta.contract.spark_paths import data_file_uri, escape_glob, normal_form
 from airflow_delta.contract.sql_types import char_length
 from airflow_delta.exceptions import StagingException
 from airflow_delta.spark.rows import spark_name, spark_type
+from airflow_delta.spark.write import session_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -307,3 +319,81 @@ def _words(spark: SparkSession, plan: ScanPlan, files: Sequence[ScanFile]) -> Da
         data = zlib.decompress(base64.b64decode(vector.words))
         pairs += [(first + number, word) for number, word in struct.iter_unpack("<qq", data)]
     return spark.createDataFrame(pairs, schema)
+
+
+_TAKEN_AS_WRITTEN = {"spark.sql.variable.substitute": "false"}
+
+
+def run_query(spark: SparkSession, text: str, *, whose: str, parameters: Mapping[str, Any] | None = None) -> DataFrame:
+    """Return the rows of a query of an author, or run a statement that prepares the session.
+
+    :param whose: what the text is, for the message.
+    :raises DeltaIllegalArgumentException: if the text would run something on Spark's driver.
+    """
+    check_query(text, whose=whose)
+    with session_settings(spark, _TAKEN_AS_WRITTEN):
+        return spark.sql(text, args=dict(parameters)) if parameters else spark.sql(text)
+
+
+CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP = "_change_type", "_commit_version", "_commit_timestamp"
+
+_TYPES = {CHANGE_TYPE: "string", COMMIT_VERSION: "long", COMMIT_TIMESTAMP: "timestamp"}
+
+
+def read_change_plan(spark: SparkSession, plan: ChangePlan) -> DataFrame:
+    """Return the changed rows: the table's columns, ``_change_type``, ``_commit_version`` and ``_commit_timestamp``.
+
+    ``_change_type`` is ``insert``, ``delete``, ``update_preimage`` or ``update_postimage``. Rows are in no particular order.
+    """
+    parts = [
+        read_plan_files(spark, _scan_plan(plan, in_files=change_type is None), files, marked_rows=marked)
+        for kind, change_type, marked in (
+            ("changes", None, False),
+            ("inserts", "insert", False),
+            ("deletes", "delete", False),
+            ("inserted_rows", "insert", True),
+            ("deleted_rows", "delete", True),
+        )
+        for files in _batches(plan, kind, change_type)
+    ]
+    return reduce(lambda a, b: a.unionAll(b), parts) if parts else read_plan_files(spark, _scan_plan(plan, in_files=False), [])
+
+
+def _scan_plan(plan: ChangePlan, *, in_files: bool) -> ScanPlan:
+    """Return the plan of a scan over files of the change plan.
+
+    :param in_files: the files have the kind of change of each row.
+    """
+    schema = json.loads(plan.schema_string)
+    added: list[Json] = [{"name": name, "type": kind, "nullable": True, "metadata": {}} for name, kind in _TYPES.items()]
+    given = (COMMIT_VERSION, COMMIT_TIMESTAMP) if in_files else tuple(_TYPES)
+    return ScanPlan(
+        transaction_id=plan.transaction_id,
+        table=plan.table,
+        read_version=plan.ending_version,
+        schema_string=json.dumps({**schema, "fields": [*schema["fields"], *added]}),
+        partition_columns=(*plan.partition_columns, *given),
+        column_mapping=plan.column_mapping,
+        deleted_rows=plan.words,
+    )
+
+
+def _batches(plan: ChangePlan, kind: str, change_type: str | None) -> Iterator[list[ScanFile]]:
+    """Yield files of one kind in batches in which each path occurs once: a scan identifies files by path."""
+    batches: list[list[ScanFile]] = []
+    seen: dict[str, int] = defaultdict(int)
+    for commit in plan.commits:
+        values = _values(commit, change_type)
+        files: tuple[ScanFile, ...] = getattr(commit, kind)
+        for file in files:
+            if seen[file.path] == len(batches):
+                batches.append([])
+            batches[seen[file.path]].append(dataclasses.replace(file, partition_values={**file.partition_values, **values}))
+            seen[file.path] += 1
+    yield from batches
+
+
+def _values(commit: ChangeCommit, change_type: str | None) -> dict[str, str | None]:
+    time = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=commit.timestamp)
+    values: dict[str, str | None] = {COMMIT_VERSION: str(commit.version), COMMIT_TIMESTAMP: time.isoformat()}
+    return values if change_type is None else {**values, CHANGE_TYPE: change_type}

@@ -14,7 +14,7 @@ _HOMES = {
     "abort_transaction": "abort",
     "begin": "start.begin",
     "commits_after": "observe.observe",
-    "describe": "observe.describe",
+    "describe": "observe.observe",
     "list_transactions": "state.open_transactions",
     "maintain": "operations.maintenance",
     "plan_changes": "changes.read",

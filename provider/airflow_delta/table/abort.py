@@ -9,7 +9,7 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
-from airflow_delta.contract.files import STAGING_DIRECTORY, is_marker, transaction_directory
+from airflow_delta.contract.files import PLAN_PREFIX, STAGING_DIRECTORY, is_marker, transaction_directory
 from airflow_delta.contract.payloads import TransactionHandle
 from airflow_delta.contract.request import AbortResult
 from airflow_delta.exceptions import (
@@ -21,9 +21,13 @@ from airflow_delta.exceptions import (
 from airflow_delta.table.state.evidence import LogEvidence, evidence, is_referenced
 from airflow_delta.table.state.find_commit import committed_earlier
 from airflow_delta.table.state.markers import fence_off
+from airflow_delta.transaction.intents import STATE_APP
 
 if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog
+
+_PUBLISHED = 1
+"""The state of a publication on a table that has its commit; those above are its ends."""
 
 
 def abort(log: DeltaLog, handle: TransactionHandle) -> AbortResult:
@@ -58,7 +62,8 @@ def abort_transaction(
     :param force: abort even if it may still be running; its commit is refused then.
     :param abandoned_after: idle time after which it counts as abandoned; default: 7 days.
     :raises DeltaIllegalArgumentException: if it has no files under ``staged/``.
-    :raises DeltaIllegalStateException: if it may still be running and ``force`` is not given.
+    :raises DeltaIllegalStateException: if it may still be running and ``force`` is not given; or if it is part of a publication
+        of several tables that is not at its end here, which another table may have decided.
     :raises StagingException: if the id is not valid.
     """
     from airflow_delta.table.state.open_transactions import ABANDONED_AFTER, search_commits, transaction_state
@@ -79,6 +84,13 @@ def abort_transaction(
         )
     if found.state == "committed":
         return _committed(log.uri, transaction_id, LogEvidence(True, found.version, found.reason))
+    if (plan := _open_plan(log, transaction_id)) is not None:
+        raise DeltaIllegalStateException(
+            f"Transaction {transaction_id} on table {log.uri} is part of a publication of several tables ({plan}), which may be "
+            "decided on another one already. Nothing was deleted. Run `airflow delta settle` with all of its tables, or the "
+            "abort task of its Dag run: both end it on every table alike.",
+            table=log.uri,
+        )
     dead_before = int(time.time() * 1000) - grace // timedelta(milliseconds=1)
     oldest = found.first_modified or 0
 
@@ -156,6 +168,21 @@ def _delete_staged(log: DeltaLog, directory: str) -> int:
             files.append(status.path)
     log.store.delete(files)
     return len(files) + sum(log.store.delete_tree(f"{directory}/{child}") for child in sorted(children))
+
+
+def _open_plan(log: DeltaLog, transaction_id: str) -> str | None:
+    """Return the path of a publication's plan below a transaction, unless this table's log says that it was refused."""
+    ended = {
+        app_id.removeprefix(STATE_APP).split(".")[1]
+        for app_id, txn in log.snapshot.set_transactions.items()
+        if app_id.startswith(STATE_APP) and txn.version > _PUBLISHED
+    }
+    for status in log.store.list_from(transaction_directory(transaction_id), PLAN_PREFIX, stat=False):
+        if not status.name.startswith(PLAN_PREFIX):
+            break
+        if status.name.endswith(".json") and status.name.removeprefix(PLAN_PREFIX).removesuffix(".json") not in ended:
+            return status.path
+    return None
 
 
 def _committed(table: str, transaction_id: str, found: LogEvidence) -> AbortResult:

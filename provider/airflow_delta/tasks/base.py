@@ -3,6 +3,12 @@
 The error of a function that returned something else than a Spark DataFrame.
 
 ``airflow tasks test``: one task runs for real, outside of the scheduler.
+
+What ``default_args`` do not decide about tasks that publish, and about what they hand to each other.
+
+``default_args`` of a Dag, a task group or ``delta_transaction`` are meant for tasks in general. A trigger rule among them would
+have a commit publish what an audit has refused; ``do_xcom_push=False`` would lose the handle and the staged writes; outlets would
+emit events before anything is published. So these tasks have settings of their own, which only their own arguments change.
 """
 
 from __future__ import annotations
@@ -15,19 +21,84 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
-from airflow.sdk import BaseOperator, RetryPolicy
+from airflow.sdk import BaseOperator, RetryPolicy, TriggerRule
 
 from airflow_delta.contract.choices import Choices, Given, check_choices, check_literals
-from airflow_delta.dag_checks import check_tasks
+from airflow_delta.dag_checks import HANDS_ON, check_tasks, parent_defaults
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.tasks.keys import render_key_fields
 from airflow_delta.tasks.lineage import TaskLineage, lineage_on_complete, lineage_on_start
-from airflow_delta.tasks.task_defaults import own_settings, with_own_settings
 
 if TYPE_CHECKING:
     import jinja2
     from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Context
+
+
+AUTHORS_RISK = frozenset(
+    TriggerRule(rule) for rule in ("all_done", "all_done_min_one_success", "all_done_setup_success", "all_failed", "none_skipped")
+)
+"""Trigger rules that, named on a commit, say that it publishes although a task before it has failed."""
+
+_WITHOUT_OUTLETS = ("start", "audit", "audit_publication", "abort")
+
+_CLEANS_UP = {"depends_on_past": False, "wait_for_downstream": False}
+"""Whether leftovers of a run are deleted does not depend on other runs."""
+
+
+def own_settings(operator_class: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a task that are its own unless its author names others.
+
+    Constructors give them to ``BaseOperator``: from ``default_args``, Airflow then fills in only what is still missing.
+
+    :param given: its arguments; ``task_group`` is the group that it is in.
+    """
+    role = getattr(operator_class, "transaction_role", None)
+    group = next(_transaction_groups(given.get("task_group")), None)
+    is_stage = role == "stage" and (group is not None or given.get("transaction") is not None)
+    settings: dict[str, Any] = {}
+    if role in HANDS_ON:
+        settings["do_xcom_push"] = True
+    if role in ("start", "commit", "abort") or (_publishes(operator_class) and not is_stage):
+        settings["trigger_rule"] = TriggerRule.ALL_SUCCESS
+    if role == "abort":
+        settings |= _CLEANS_UP
+    if role in _WITHOUT_OUTLETS or (is_stage and "outlets" not in getattr(group, "stage_kwargs", {})):
+        settings["outlets"] = []
+    return settings
+
+
+def with_own_settings(operator_class: Any, made: Any, named: Mapping[str, Any]) -> Any:
+    """Return what ``partial`` of an operator has made, with the settings that are its own.
+
+    :param named: the arguments that the author gave it.
+    """
+    given = {**made.kwargs, "transaction": named.get("transaction")}
+    made.kwargs.update({name: value for name, value in own_settings(operator_class, given).items() if name not in named})
+    return made
+
+
+WATCHER_SETTINGS: Mapping[str, Any] = {"outlets": [], **_CLEANS_UP}
+"""Settings of the task that fails the run if the abort task fails; the group sets its trigger rule."""
+
+
+def _publishes(operator_class: Any) -> bool:
+    """Return whether a task that is no stage commits what readers of the table see."""
+    return bool(getattr(operator_class, "emits_table", False))
+
+
+def _transaction_groups(group: Any) -> Iterator[Any]:
+    while group is not None:
+        if getattr(group, "holds_transaction", False):
+            yield group
+        group = group.parent_group
+
+
+def withdraw_defaults_outlets(task: Any) -> None:
+    """Take from a mapped stage the outlets that it has from ``default_args``: the commit emits."""
+    outlets = task.partial_kwargs.get("outlets") if task.is_mapped else None
+    if outlets and outlets == parent_defaults(task).get("outlets"):
+        task.partial_kwargs["outlets"] = []
 
 
 PartT = TypeVar("PartT", bound="Part")

@@ -33,13 +33,12 @@ from airflow_delta.exceptions import (
 )
 from airflow_delta.links.delta import FAILURE_KEY, failure_note, leave_note
 from airflow_delta.retry_policies import FINAL_ERRORS, REFUSALS
-from airflow_delta.tasks.base import Part, warn_if_tested
+from airflow_delta.tasks.base import AUTHORS_RISK, Part, warn_if_tested
 from airflow_delta.tasks.expected_stages import instances, name_of
 from airflow_delta.tasks.handle_check import start_tasks
 from airflow_delta.tasks.identity import commit_tags
 from airflow_delta.tasks.lineage import withdraw_default_outlets
 from airflow_delta.tasks.observability import Stopwatch, TaskMetrics
-from airflow_delta.tasks.task_defaults import AUTHORS_RISK
 from airflow_delta.transaction.policy import DETECTION_TAG, KEYS, LEVELS, MOVED, ROWS, STATISTICS, check_level
 
 if TYPE_CHECKING:

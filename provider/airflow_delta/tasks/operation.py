@@ -1,24 +1,32 @@
-"""Bases of the tasks that run one operation on a table: in a transaction of several tasks, or in one of their own."""
+"""Bases of the tasks that run one operation on a table: in a transaction of several tasks, or in one of their own.
+
+A transaction that a task begins, for itself or for others: its table and its identity.
+"""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_delta import engine
+from airflow_delta.contract.choices import ISOLATION_LEVELS, KEY_CHECKS, RERUN_POLICIES, Choices
 from airflow_delta.contract.files import new_attempt
 from airflow_delta.contract.payloads import version_of
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.links.delta import DeltaCommitLink, DeltaTableLink
 from airflow_delta.retry_policies import FINAL_ERRORS, REFUSALS
-from airflow_delta.tasks.base import DeltaOperator, Parts, templated
+from airflow_delta.task_loops import check_no_loop
+from airflow_delta.tasks.base import DeltaOperator, Part, Parts, templated
 from airflow_delta.tasks.committing import CommitPart
+from airflow_delta.tasks.identity import default_transaction_key, former_keys, possible_since, text_of, try_chain, whole_number
+from airflow_delta.tasks.keys import key_user
 from airflow_delta.tasks.lineage import absolute_table, set_default_outlets
+from airflow_delta.tasks.mapped_identity import check_instance
 from airflow_delta.tasks.observability import Stopwatch, TaskMetrics
-from airflow_delta.tasks.own_transaction import OwnTransaction
 from airflow_delta.tasks.spark.runner import SparkRunner
 from airflow_delta.tasks.stage_work import StageOperator, StageWork
 
@@ -30,6 +38,86 @@ if TYPE_CHECKING:
     from airflow_delta.contract.request import StageReport, StageRequest
     from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.table.stage.stage_view import StageView
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class OwnTransaction(Part):
+    """The part of a task that begins a transaction: its table and its identity.
+
+    :param table: URI, absolute path, or name below the connection's base path. (templated)
+    :param transaction_key: identity of the operation in the table's log; a run that finds its key committed follows
+        ``rerun_policy``. Default: Dag id, task id, run id, and the mapped value. (templated)
+    :param app_id: with ``txn_version``, Delta's monotonic scheme (``txnAppId``) instead of ``transaction_key``. (templated)
+    :param txn_version: version that grows with each transaction of ``app_id`` (``txnVersion``), 0 or more. (templated)
+    :param rerun_policy: ``skip`` (default), ``append`` (run again), ``fail``, or ``replace`` (first undo what the key added
+        before). (templated)
+    :param key_check: if another run, or another task, has committed the key: ``warn`` (default), in the task's log and as XCom,
+        or ``fail``. A run that has published to the table under another key is refused either way. ``off``: neither. (templated)
+    :param isolation_level: ``Serializable`` or ``WriteSerializable``; default: the table's property. (templated)
+    """
+
+    choices: ClassVar[Choices] = {
+        "rerun_policy": RERUN_POLICIES,
+        "key_check": KEY_CHECKS,
+        "isolation_level": ISOLATION_LEVELS,
+    }
+    template_fields: ClassVar[tuple[str, ...]] = (
+        "table",
+        "transaction_key",
+        "app_id",
+        "txn_version",
+        "rerun_policy",
+        "key_check",
+        "isolation_level",
+    )
+
+    table: str | None = None
+    transaction_key: str | None = None
+    app_id: str | None = None
+    txn_version: int | str | None = None
+    rerun_policy: str = "skip"
+    key_check: str = "warn"
+    isolation_level: str | None = None
+
+    def log(self, delta_conn_id: str | None) -> DeltaLog:
+        """Return the table's log.
+
+        :raises DeltaIllegalArgumentException: if the task names no table.
+        """
+        if not self.table:
+            raise DeltaIllegalArgumentException(
+                f"The task {self.task.task_id!r} has neither a table nor a transaction. Pass table=<URI>, or transaction=<output "
+                "of the start task>."
+            )
+        return DeltaHook(delta_conn_id or DeltaHook.default_conn_name).get_log(self.table)
+
+    def options(self, context: Context) -> dict[str, Any]:
+        """Return :meth:`identity` and the tries of the task, which commits by itself."""
+        return {**self.identity(context), "tries": try_chain(context)}
+
+    def identity(self, context: Context) -> dict[str, Any]:
+        """Return the identity as arguments of :func:`airflow_delta.table.start.begin.begin`.
+
+        :raises DeltaIllegalArgumentException: if other tasks would have the same identity.
+        """
+        check_no_loop(context)
+        key, app_id = text_of(self.transaction_key), text_of(self.app_id)
+        given = key or app_id
+        if key is None and app_id is None and self.txn_version is None:
+            key = default_transaction_key(context)
+        else:
+            check_instance(context, str(given))
+        return {
+            "transaction_key": key,
+            "app_id": app_id,
+            "txn_version": whole_number("txn_version", self.txn_version),
+            "rerun_policy": self.rerun_policy,
+            "isolation_level": self.isolation_level,
+            "former_keys": former_keys(context, given),
+            "possible_since": possible_since(context, given),
+            "user": key_user(self.task, context, self.key_check),
+        }
+
 
 OPERATION: Parts = (StageWork, OwnTransaction, CommitPart)
 """Parts of an operation without Spark."""
@@ -51,7 +139,7 @@ class DeltaTableOperator(StageOperator):
         rearrange files (OPTIMIZE, REORG) have no default.
 
     The other parameters are those of :class:`~airflow_delta.tasks.stage_work.StageWork`,
-    :class:`~airflow_delta.tasks.own_transaction.OwnTransaction` and :class:`~airflow_delta.tasks.committing.CommitPart`.
+    :class:`~airflow_delta.tasks.operation.OwnTransaction` and :class:`~airflow_delta.tasks.committing.CommitPart`.
     Operations that work on Spark also have those of :class:`~airflow_delta.tasks.spark.runner.SparkRunner`.
     """
 
@@ -155,7 +243,7 @@ class DeltaMaintenanceBase(DeltaOperator):
         templated, the task is mapped, or there is nothing to commit. Operations that only rearrange or delete files (auto
         compaction, VACUUM) have no default.
 
-    The other parameters are those of :class:`~airflow_delta.tasks.own_transaction.OwnTransaction` and
+    The other parameters are those of :class:`~airflow_delta.tasks.operation.OwnTransaction` and
     :class:`~airflow_delta.tasks.committing.CommitPart`.
     """
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import Depends
 
-from airflow_delta.airflow_internals.database import Connection, DagModel
+from airflow_delta.airflow_internals import database
 from airflow_delta.airflow_internals.web import (
     AssetDetails,
     ConnectionDetails,
@@ -66,7 +66,7 @@ class Viewer:
 
     def _may(self, method: ResourceMethod, conn_id: str) -> bool:
         if (method, conn_id) not in self._connections:
-            details = ConnectionDetails(conn_id=conn_id, team_name=Connection.get_team_name(conn_id))
+            details = ConnectionDetails(conn_id=conn_id, team_name=database.Connection.get_team_name(conn_id))
             allowed = get_auth_manager().is_authorized_connection(method=method, details=details, user=self._user)
             self._connections[method, conn_id] = bool(allowed)
         return self._connections[method, conn_id]
@@ -74,7 +74,7 @@ class Viewer:
     def may_read_run(self, dag_id: str, entity: DagAccessEntity = DagAccessEntity.RUN) -> bool:
         """Return whether the user may read the runs (or another entity) of a Dag, even if Airflow no longer has it."""
         if (dag_id, entity) not in self._dags:
-            details = DagDetails(id=dag_id, team_name=DagModel.get_team_name(dag_id))
+            details = DagDetails(id=dag_id, team_name=database.DagModel.get_team_name(dag_id))
             self._dags[dag_id, entity] = bool(
                 get_auth_manager().is_authorized_dag(method="GET", access_entity=entity, details=details, user=self._user)
             )

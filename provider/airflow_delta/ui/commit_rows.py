@@ -99,7 +99,7 @@ def rows_of_commit(log: DeltaLog, version: int, *, keys: Sequence[str] = ()) -> 
 
 
 def _told(diff: Any) -> dict[str, Any]:
-    from airflow_delta.table.diff.report import diff_to_dict, summary
+    from airflow_delta.table.diff.table_diff import diff_to_dict, summary
 
     data = diff_to_dict(diff)
     sample = data["sample"]

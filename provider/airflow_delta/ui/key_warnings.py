@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import and_, select
 
-from airflow_delta.airflow_internals.database import AssetEvent, XComModel, of_latest_tries
+from airflow_delta.airflow_internals import database
 from airflow_delta.links.delta import WARNING_KEY
 from airflow_delta.ui.known import commit_of_event, is_about
 from airflow_delta.ui.tries import TaskKey, as_json, results
@@ -81,14 +81,18 @@ def _is_of(text: str | None, key: str) -> bool:
 
 def _told(session: Session, table: KnownTable) -> Iterator[tuple[TaskKey, Any, TaskKey, Mapping[str, Any]]]:
     """Yield warnings with the commits in the events of their runs: warned task, text, committing task, what the event says."""
+    event_table, xcom_table = database.AssetEvent, database.XComModel
     if not table.asset_ids:
         return
-    warned_task = (XComModel.dag_id, XComModel.run_id, XComModel.task_id, XComModel.map_index)
-    source = (AssetEvent.source_task_id, AssetEvent.source_map_index, AssetEvent.extra)
-    same_run = and_(AssetEvent.source_dag_id == XComModel.dag_id, AssetEvent.source_run_id == XComModel.run_id)
-    both = select(*warned_task, XComModel.value, *source).select_from(XComModel).join(AssetEvent, same_run)
-    wanted = of_latest_tries(both).where(XComModel.key == WARNING_KEY, AssetEvent.asset_id.in_(list(table.asset_ids)))
-    latest = wanted.order_by(AssetEvent.timestamp.desc()).limit(MAX_WARNINGS)
+    warned_task = (xcom_table.dag_id, xcom_table.run_id, xcom_table.task_id, xcom_table.map_index)
+    source = (event_table.source_task_id, event_table.source_map_index, event_table.extra)
+    same_run = and_(
+        event_table.source_dag_id == xcom_table.dag_id,
+        event_table.source_run_id == xcom_table.run_id,
+    )
+    both = select(*warned_task, xcom_table.value, *source).select_from(xcom_table).join(event_table, same_run)
+    wanted = database.of_latest_tries(both).where(xcom_table.key == WARNING_KEY, event_table.asset_id.in_(list(table.asset_ids)))
+    latest = wanted.order_by(event_table.timestamp.desc()).limit(MAX_WARNINGS)
     for dag_id, run_id, task_id, map_index, raw, source_task, source_index, extra in session.execute(latest):
         said = commit_of_event(extra)
         if said is None or not is_about(said, table.key) or not source_task:

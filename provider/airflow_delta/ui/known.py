@@ -24,7 +24,7 @@ from urllib.parse import unquote, urlencode
 
 from sqlalchemy import select
 
-from airflow_delta.airflow_internals.database import AssetEvent, AssetModel, Connection, create_session
+from airflow_delta.airflow_internals import database
 from airflow_delta.assets.delta import table_of_asset_uri
 from airflow_delta.contract.location import Location, check_no_secret
 from airflow_delta.exceptions import DeltaIllegalArgumentException
@@ -260,7 +260,7 @@ def known_tables() -> Known:
     global _kept
     with _lock:
         if _kept is None or time.monotonic() - _kept[0] > SECONDS_KEPT:
-            with create_session(scoped=False) as session:
+            with database.create_session(scoped=False) as session:
                 _hooks.clear()
                 _kept = (time.monotonic(), _load(session))
         return _kept[1]
@@ -350,25 +350,31 @@ def _has_default() -> bool:
 
 def _assets(session: Session) -> list[tuple[int, str, Any]]:
     """Return id, URI and the extra of the latest event of every asset, with one index lookup for each."""
+    event_table, asset_table = database.AssetEvent, database.AssetModel
     latest = (
-        select(AssetEvent.id)
-        .where(AssetEvent.asset_id == AssetModel.id)
-        .order_by(AssetEvent.timestamp.desc())
+        select(event_table.id)
+        .where(event_table.asset_id == asset_table.id)
+        .order_by(event_table.timestamp.desc())
         .limit(1)
         .scalar_subquery()
     )
-    assets = session.execute(select(AssetModel.id, AssetModel.uri, latest)).all()
+    assets = session.execute(select(asset_table.id, asset_table.uri, latest)).all()
     ids = [event_id for _, _, event_id in assets if event_id is not None]
     extras: dict[int, Any] = {}
     for start in range(0, len(ids), _CHUNK):
-        rows = session.execute(select(AssetEvent.id, AssetEvent.extra).where(AssetEvent.id.in_(ids[start : start + _CHUNK])))
+        rows = session.execute(select(event_table.id, event_table.extra).where(event_table.id.in_(ids[start : start + _CHUNK])))
         extras.update((event_id, extra) for event_id, extra in rows)
     return [(asset_id, uri, extras.get(event_id)) for asset_id, uri, event_id in assets]
 
 
 def _connections(session: Session) -> tuple[KnownConnection, ...]:
+    connection_table = database.Connection
     found = []
-    wanted = select(Connection.conn_id).where(Connection.conn_type == DeltaHook.conn_type).order_by(Connection.conn_id)
+    wanted = (
+        select(connection_table.conn_id)
+        .where(connection_table.conn_type == DeltaHook.conn_type)
+        .order_by(connection_table.conn_id)
+    )
     for conn_id in session.scalars(wanted):
         try:
             base = _hook(conn_id).base_uri

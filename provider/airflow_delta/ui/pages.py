@@ -29,7 +29,7 @@ from airflow_delta.ui.access import Viewer, ViewerDep, may_see_assets
 from airflow_delta.ui.known import KnownTable, Place, commit_url, diff_command, find_table, table_of_connection, table_url
 from airflow_delta.ui.problems import PageProblem, rows_refused, with_command
 from airflow_delta.ui.reading import admitted, in_plugin_thread
-from airflow_delta.ui.selection import NEWEST_FIRST, SEARCHED, Order, Selection
+from airflow_delta.ui.views import NEWEST_FIRST, SEARCHED, Order, Selection
 
 _HEADERS = {
     b"content-security-policy": (

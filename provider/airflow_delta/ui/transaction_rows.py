@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from airflow_delta.airflow_internals.web import DagAccessEntity
 from airflow_delta.links.delta import masked_by_airflow
 from airflow_delta.ui.known import commit_url
-from airflow_delta.ui.runs import RECENT_EVENTS, events, outlets, task_run
 from airflow_delta.ui.transaction_values import Asked, CommitRow, Transaction
 from airflow_delta.ui.transactions import airflow_transactions
+from airflow_delta.ui.tries import RECENT_EVENTS, events, outlets, task_run
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session

@@ -1,29 +1,127 @@
-"""The data of a page for one user: from the log and from Airflow, without what the user may not see."""
+"""The data of a page for one user: from the log and from Airflow, without what the user may not see.
+
+Which commits of a history a page shows, and in which order: a filter and an order over a bounded range of versions.
+
+They see what the user sees: a Dag or a key that is hidden from the user is not found either.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from airflow_delta.airflow_internals.database import create_session
+from airflow_delta.airflow_internals import database
 from airflow_delta.transaction.policy import DETECTION_TAG, resolved_by
 from airflow_delta.ui.charts import operation_group
 from airflow_delta.ui.key_warnings import MetKeys, earlier_of_key, met_keys, warned
 from airflow_delta.ui.known import KnownTable, commit_url, diff_command, known_tables, rows_url, table_url
 from airflow_delta.ui.problems import cannot_be_shown
 from airflow_delta.ui.publications import PUBLICATION_KEYS, publication_rows
-from airflow_delta.ui.runs import facts_by_version, intervals, recent_events, run_of, task_run
-from airflow_delta.ui.selection import Selection
 from airflow_delta.ui.transaction_rows import FAILED, OPEN, TRANSACTIONS, transaction_row, transactions_of, transactions_of_tables
 from airflow_delta.ui.transaction_values import Transaction
+from airflow_delta.ui.tries import facts_by_version, intervals, recent_events, run_of, task_run
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
     from airflow_delta.ui.access import Viewer
+
+
+SEARCHED = 200
+"""Versions that one page with a filter or an order looks at."""
+
+Order = Literal[
+    "version",
+    "-version",
+    "operation",
+    "-operation",
+    "committed",
+    "-committed",
+    "dag",
+    "-dag",
+    "rows",
+    "-rows",
+    "added",
+    "-added",
+    "removed",
+    "-removed",
+    "attempts",
+    "-attempts",
+    "checked",
+    "-checked",
+]
+"""A column of the history; with a minus, in descending order."""
+
+NEWEST_FIRST: Order = "-version"
+
+_VALUES: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
+    "version": lambda commit: commit["version"],
+    "operation": lambda commit: commit["operation"],
+    "committed": lambda commit: commit["timestamp"],
+    "dag": lambda commit: (commit["run"] or {}).get("dag_id"),
+    "rows": lambda commit: commit["num_records"],
+    "added": lambda commit: commit["bytes_added"],
+    "removed": lambda commit: commit["bytes_removed"],
+    "attempts": lambda commit: commit["attempts"],
+    "checked": lambda commit: commit["versions_checked"],
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """A filter and an order.
+
+    :param operation: part of the operation's name, in any case; empty for all.
+    :param dag: part of the Dag's id.
+    :param key: part of a transaction key.
+    """
+
+    operation: str = ""
+    dag: str = ""
+    key: str = ""
+    sort: Order = NEWEST_FIRST
+
+    @property
+    def is_filter(self) -> bool:
+        """Return whether it leaves out commits."""
+        return bool(self.operation or self.dag or self.key)
+
+    @property
+    def is_plain(self) -> bool:
+        """Return whether it is neither a filter nor an order of its own."""
+        return not self.is_filter and self.sort == NEWEST_FIRST
+
+    def to_dict(self) -> dict[str, str]:
+        """Return it as the parameters of a page."""
+        return asdict(self)
+
+    def of(self, commits: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+        """Return the commits to show, in their order; unknown values come last.
+
+        :param commits: as the user may see them, newest first.
+        """
+        value = _VALUES[self.sort.removeprefix("-")]
+        found = [commit for commit in commits if self._has(commit)]
+        known = [commit for commit in found if value(commit) is not None]
+        known.sort(key=value, reverse=self.sort.startswith("-"))
+        return known + [commit for commit in found if value(commit) is None]
+
+    def _has(self, commit: Mapping[str, Any]) -> bool:
+        run = commit["run"] or {}
+        return (
+            _is_in(self.operation, commit["operation"] or "")
+            and _is_in(self.dag, run.get("dag_id", ""))
+            and (not self.key or any(_is_in(self.key, key) for key in commit["app_transactions"]))
+        )
+
+
+def _is_in(part: str, text: str) -> bool:
+    return part.casefold() in text.casefold()
+
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +159,7 @@ def table_list(viewer: Viewer, root: str, prefix: str, *, search: str = "", page
         if len(visible) > (page + 1) * TABLES:
             break
     shown = visible[page * TABLES : (page + 1) * TABLES]
-    with create_session(scoped=False) as session:
+    with database.create_session(scoped=False) as session:
         airflow = FromAirflow(session)
         found = airflow.read(TRIES, {}, transactions_of_tables, viewer, shown)
         events = {table.key: airflow.read(EVENTS, [], recent_events, viewer, table) for table in shown}
@@ -159,7 +257,7 @@ def history_page(
     :param selected: which commits of the history, and in which order.
     :param state: what the table is now, see :func:`airflow_delta.ui.table_state.table_state`.
     """
-    with create_session(scoped=False) as session:
+    with database.create_session(scoped=False) as session:
         airflow = FromAirflow(session)
         facts = airflow.read(EVENTS, {}, facts_by_version, viewer, table, history["commits"])
         # These are recent: older pages omit them.
@@ -218,7 +316,7 @@ def _summary(viewer: Viewer, table: KnownTable, found: Sequence[Transaction], ro
 
 def commit_page(viewer: Viewer, table: KnownTable, detail: Mapping[str, Any], root: str, prefix: str) -> dict[str, Any]:
     """Return one commit with the run that made it and the commits that it was checked against."""
-    with create_session(scoped=False) as session:
+    with database.create_session(scoped=False) as session:
         airflow = FromAirflow(session)
         facts = airflow.read(EVENTS, {}, facts_by_version, viewer, table, [detail["commit"]])
         run = _run(detail["commit"])
@@ -251,7 +349,7 @@ def transactions_page(
     viewer: Viewer, table: KnownTable, transactions: list[dict[str, Any]], root: str, prefix: str
 ) -> dict[str, Any]:
     """Return the uncommitted transactions in the storage, with their Dag runs, as far as the user may see them."""
-    with create_session(scoped=False) as session:
+    with database.create_session(scoped=False) as session:
         airflow = FromAirflow(session)
         found = airflow.read(TRIES, [], transactions_of, viewer, table, NO_HISTORY) if transactions else []
     by_id = {one.transaction_id: task_run(root, *one.key) for one in found}

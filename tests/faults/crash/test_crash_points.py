@@ -29,6 +29,8 @@ ELSEWHERE = {
     "links/": "Airflow's own stores: tests/ui/test_transactions.py",
     "sensors/": "a sensor changes no table",
     "testing/": "folders of a test: tests/testing",
+    "table/preview/": "a preview changes no table, and the next try writes it anew: tests/table/preview",
+    "table/state/previews.py": "what is left of a preview goes with the transaction: tests/table/preview",
 }
 """Sites of :mod:`faults.crash.sites` that no scenario reaches, or a folder of them, and why."""
 

@@ -19,8 +19,7 @@ from airflow_delta.operators.delete_update import DeltaDeleteOperator
 from airflow_delta.operators.restore import DeltaRestoreOperator
 from airflow_delta.operators.stage import DeltaStageFilesOperator
 from airflow_delta.tasks.base import Parts, templated
-from airflow_delta.tasks.stage_work import StageOperator, StageWork
-from airflow_delta.tasks.write_options import WriteOptions
+from airflow_delta.tasks.stage_work import StageOperator, StageWork, WriteOptions
 
 POLICIES = ("skip", "replace", "append", "fail")
 PARTS = ("1", "2")

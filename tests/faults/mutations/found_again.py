@@ -97,7 +97,7 @@ def _map_index() -> Patches:
         ti = context["ti"]
         return identity._key(ti, str(ti.map_index))
 
-    module = "operators.transaction"
+    module = "tasks.operation"
     return {f"{module}.default_transaction_key": default_transaction_key, f"{module}.former_keys": lambda *_: ()}
 
 

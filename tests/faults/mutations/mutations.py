@@ -50,7 +50,7 @@ ROOMS = {
     "vacuum": Room(
         (
             "table/operations/vacuum/delete.py",
-            "table/operations/vacuum/staged_transactions.py",
+            "table/operations/vacuum/valid_files.py",
             "table/operations/vacuum/valid_files.py",
         ),
         COMMANDS,

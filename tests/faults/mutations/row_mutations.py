@@ -127,7 +127,7 @@ def _as_if_exact(rule: Any) -> Any:
 def _doubles_as_in_arrow() -> Iterator[None]:
     with (
         patch.object(arrow_rows, "is_compared_exactly", lambda _type: True),
-        patch.object(rows_of_winners, "comparable", _as_if_exact(arrow_rows.comparable)),
+        patch.object(arrow_rows, "comparable", _as_if_exact(arrow_rows.comparable)),
     ):
         yield
 

@@ -17,8 +17,8 @@ from airflow_delta.exceptions import (
     StagedFileException,
 )
 from airflow_delta.log import AddFile, DeltaLog, RemoveFile, SetTransaction, Snapshot
+from airflow_delta.table.commit.alter import feature_tags
 from airflow_delta.table.commit.commit import operation_of
-from airflow_delta.table.commit.feature_actions import feature_tags
 from airflow_delta.table.operations.restore import restore_actions
 from airflow_delta.table.operations.statistics import recomputed
 from airflow_delta.table.stage.load import StageActions

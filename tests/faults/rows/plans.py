@@ -1,6 +1,6 @@
 """Plans a transaction on the version that it reads: what its stage writes, and what that stage says it has read.
 
-The rules are those of ``table/operations/rewrite/collect.py``, ``table/stage/write/collect.py`` and
+The rules are those of ``table/operations/rewrite/vectors.py``, ``table/stage/write/collect.py`` and
 ``table/operations/optimize/collect.py``, without Spark.
 """
 

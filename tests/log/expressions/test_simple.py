@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from airflow_delta.exceptions import PredicateException
 from airflow_delta.log.expressions.ast import Expression, Literal
-from airflow_delta.log.expressions.parser import parse, parse_fully
+from airflow_delta.log.expressions.predicate import parse, parse_fully
 from airflow_delta.log.expressions.simple import _RESERVED, Columns, parse_simple
 from airflow_delta.log.schema.types import DOUBLE, PrimitiveType, StructType, parse_schema
 
@@ -221,7 +221,7 @@ def test_reserved_names_are_only_columns_in_quotes() -> None:
 
 def test_sqlglot_is_loaded_for_the_others_only() -> None:
     program = (
-        "import sys; from airflow_delta.log.expressions.parser import parse; from airflow_delta.log.schema.types import *;"
+        "import sys; from airflow_delta.log.expressions.predicate import parse; from airflow_delta.log.schema.types import *;"
         "schema = StructType((StructField('date', PrimitiveType('date'), True, {}),));"
         "parse(\"date = '2024-01-05'\", schema, ['date']); assert 'sqlglot' not in sys.modules;"
         "parse('year(date) = 2024', schema, ['date']); assert 'sqlglot' in sys.modules"

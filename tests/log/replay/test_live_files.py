@@ -23,7 +23,7 @@ from airflow_delta.log.checkpoint.part import CheckpointPart
 from airflow_delta.log.checkpoint_write.writer import write_checkpoint
 from airflow_delta.log.replay import filter as files_filter
 from airflow_delta.log.replay import live_files as files
-from airflow_delta.log.replay.spellings import CANONICAL, canonical_paths
+from airflow_delta.log.replay.filter import CANONICAL, canonical_paths
 from support.tables import (
     SCHEMA,
     add,

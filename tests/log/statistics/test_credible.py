@@ -16,8 +16,7 @@ from airflow_delta.log.checkpoint.stats import parse_stats
 from airflow_delta.log.checkpoint_write.writer import write_checkpoint
 from airflow_delta.log.expressions.predicate import Predicate
 from airflow_delta.log.schema.types import ArrayType, DecimalType, MapType, PrimitiveType, StructField, StructType
-from airflow_delta.log.statistics.credible import are_consistent
-from airflow_delta.log.statistics.data_skipping import skipping_mask
+from airflow_delta.log.statistics.data_skipping import are_consistent, skipping_mask
 from airflow_delta.log.statistics.statistics import num_records
 from airflow_delta.transaction.reads.row_condition import RowCondition
 from support.tables import add, create_table, log_path, write_commit

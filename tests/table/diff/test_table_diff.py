@@ -21,9 +21,8 @@ from airflow_delta.spark.audit import query_answer
 from airflow_delta.table.audit.audit import AuditedTable
 from airflow_delta.table.changes.read import read_changes
 from airflow_delta.table.diff.compare import ReadLimits
-from airflow_delta.table.diff.report import diff_to_dict, diff_to_text, summary
 from airflow_delta.table.diff.sides import schema_changes
-from airflow_delta.table.diff.table_diff import TableDiff, published_diff, staged_diff
+from airflow_delta.table.diff.table_diff import TableDiff, diff_to_dict, diff_to_text, published_diff, staged_diff, summary
 from airflow_delta.table.operations.merge.plan import plan_merge
 from airflow_delta.table.operations.optimize.plan import plan_optimize
 from airflow_delta.table.operations.rewrite.update import plan_delete, plan_truncate, plan_update

@@ -13,7 +13,7 @@ from airflow_delta.exceptions import DeltaTableNotFoundException
 from airflow_delta.log import DeltaLog
 from airflow_delta.log.actions.deletion_vectors import inline_deletion_vector
 from airflow_delta.log.snapshot import Snapshot
-from airflow_delta.table.observe.describe import COUNTED_FILES, describe
+from airflow_delta.table.observe.observe import COUNTED_FILES, describe
 from airflow_delta.table.stage.plan_table import plan_create
 from support.tables import TABLE_ID, add, append, create_table, protocol, txn, write_checkpoint_by_hand, write_commit
 from support.tables import metadata as metadata_of
@@ -156,7 +156,7 @@ def test_of_a_large_table_no_list_of_files_is_read(tmp_path, monkeypatch):
 def test_describing_a_small_table_imports_nothing_heavy(tmp_path):
     create_table(tmp_path, add("a.parquet", stats=stats(3)))
     code = (
-        "import sys; from airflow_delta.log import DeltaLog; from airflow_delta.table.observe.describe import describe; "
+        "import sys; from airflow_delta.log import DeltaLog; from airflow_delta.table.observe.observe import describe; "
         f"assert describe(DeltaLog.for_table({str(tmp_path)!r}))['num_records'] == 3; "
         "print(sorted({'pyarrow', 'pyspark', 'obstore', 'airflow'} & set(sys.modules)))"
     )

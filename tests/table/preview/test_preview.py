@@ -24,6 +24,7 @@ from airflow_delta.exceptions import (
 )
 from airflow_delta.log import DeltaLog
 from airflow_delta.log.checkpoint_write.writer import write_checkpoint
+from airflow_delta.log.storage.local import LocalStore
 from airflow_delta.table.operations.clone import clone_table
 from airflow_delta.table.operations.vacuum.run import vacuum
 from airflow_delta.table.preview.changed_rows import preview_changes
@@ -280,3 +281,42 @@ def test_its_protocol_keeps_this_provider_off_wherever_it_is_moved(tmp_path: Pat
     Path(preview(table, handle, stage(table, handle, [2])).path).rename(tmp_path / "moved")
     with pytest.raises(DeltaUnsupportedTableFeatureException, match="airflowPreview"):
         Table(tmp_path / "moved").begin()
+
+
+class KilledError(BaseException):
+    """The task was killed."""
+
+
+@pytest.mark.parametrize("make", [preview_table, preview_changes])
+def test_killed_at_any_write_the_next_try_writes_it_anew(
+    table: Table, monkeypatch: pytest.MonkeyPatch, make: Callable[..., Any]
+) -> None:
+    write(table, [1, 2])
+    handle = table.begin()
+    staged = stage(table, handle, [3])
+    effects = {name: getattr(LocalStore, name) for name in ("put", "put_file", "put_if_absent", "delete_tree")}
+    killed_at = 0
+    while True:
+        killed_at += 1
+        left = [killed_at]
+
+        def killing(effect: Callable[..., Any], left: list[int] = left) -> Callable[..., Any]:
+            def call(*arguments: Any, **options: Any) -> Any:
+                left[0] -= 1
+                if left[0] == 0:
+                    raise KilledError
+                return effect(*arguments, **options)
+
+            return call
+
+        try:
+            with monkeypatch.context() as patch:
+                for name, effect in effects.items():
+                    patch.setattr(LocalStore, name, killing(effect))
+                make(table.log(), handle, [staged])
+            break
+        except KilledError:
+            found = make(table.log(), handle, [staged])
+            assert [row[0] for row in rows(found.path)] == ([1, 2, 3] if make is preview_table else [3])
+    assert killed_at > 2
+    assert table.rows() == [(1,), (2,)]

@@ -11,7 +11,7 @@ from itertools import chain
 
 import pytest
 
-from airflow_delta.table.read.in_turn import in_turn
+from airflow_delta.table.read.read_table import in_turn
 
 
 def numbers(first: int, count: int) -> Iterator[int]:
@@ -83,7 +83,7 @@ def test_no_more_waits_than_allowed() -> None:
 
 def test_a_process_ends_that_has_not_taken_all() -> None:
     code = (
-        "from airflow_delta.table.read.in_turn import in_turn\n"
+        "from airflow_delta.table.read.read_table import in_turn\n"
         "found = in_turn(map(iter, [range(10**9)] * 3), workers=2, size=lambda _: 1, most=10)\n"
         "print(next(found), next(found))"
     )

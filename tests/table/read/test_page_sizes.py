@@ -13,7 +13,8 @@ import pytest
 
 from airflow_delta.exceptions import DeltaLogCorruptedException, ReadLimitException
 from airflow_delta.log import DeltaLog
-from airflow_delta.log.data_files import batches, page_sizes
+from airflow_delta.log.data_files import page_sizes
+from airflow_delta.log.data_files import reader as batches
 from airflow_delta.log.data_files.page_sizes import Chunk, batch_rows, declared, parse_header, problem_of
 from airflow_delta.log.data_files.reader import FileReader
 from airflow_delta.log.storage.local import LocalStore
@@ -195,7 +196,7 @@ def test_small_batches_are_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(page_sizes, "BATCH_BYTES", 2 << 20)
     [batch] = read_table(DeltaLog.for_table(str(path))).to_table().to_batches()
     assert batch.column(0).to_pylist() == [f"{n:040}" for n in range(60_000)]
-    monkeypatch.setattr("airflow_delta.log.data_files.batches._JOINED_BYTES", 1 << 20)
+    monkeypatch.setattr("airflow_delta.log.data_files.reader._JOINED_BYTES", 1 << 20)
     found = read_table(DeltaLog.for_table(str(path))).to_table().to_batches()
     assert (len(found) > 1, sum(batch.num_rows for batch in found)) == (True, 60_000)
 

@@ -397,7 +397,7 @@ def test_policies_that_make_no_sense(options: dict[str, Any]) -> None:
         CommitPolicy(**options)
 
 
-@pytest.mark.parametrize(("tracked", "limit"), [(False, 125), (True, 225)], ids=["plain", "row ids and timestamps"])
+@pytest.mark.parametrize(("tracked", "limit"), [(False, 127), (True, 227)], ids=["plain", "row ids and timestamps"])
 def test_a_thousand_winners_are_little_work(tmp_path: Path, tracked: bool, limit: int) -> None:
     table = Table(tmp_path, "crowded")
     features = {"delta.feature.rowTracking": "supported", "delta.enableInCommitTimestamps": "true"}

@@ -32,7 +32,7 @@ from airflow_delta.log.checkpoint.part import CONSISTENT
 from airflow_delta.log.checkpoint.sort import PartitionTyper
 from airflow_delta.log.checkpoint.stats import parse_stats
 from airflow_delta.log.statistics.columns import struct_leaf
-from airflow_delta.log.statistics.credible import are_consistent
+from airflow_delta.log.statistics.data_skipping import are_consistent
 
 
 class AddRows:

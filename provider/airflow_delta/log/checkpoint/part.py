@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from airflow_delta.exceptions import DeltaLogCorruptedException
 from airflow_delta.log.checkpoint.prefetch import prefetched
 from airflow_delta.log.data_files.footers import instant_of, leaf_paths
-from airflow_delta.log.schema.walk import Path
+from airflow_delta.log.schema.types import Path
 from airflow_delta.log.storage.base import FileStatus, Ranges, StoreRefusedError
 
 if TYPE_CHECKING:

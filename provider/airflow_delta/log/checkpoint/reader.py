@@ -33,7 +33,7 @@ from airflow_delta.log.checkpoint.manifest import (
     decode_manifest,
 )
 from airflow_delta.log.checkpoint.part import MARKERS, CheckpointPart, InputStore, PartStatus, RowGroup
-from airflow_delta.log.schema.walk import Path
+from airflow_delta.log.schema.types import Path
 from airflow_delta.log.storage.base import FileStatus, Ranges
 from airflow_delta.log.storage.file_names import SIDECAR_DIRECTORY, is_uuid_checkpoint, split_version
 from airflow_delta.log.storage.progress import tracked

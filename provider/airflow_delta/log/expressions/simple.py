@@ -3,7 +3,7 @@
 
 They are read by Spark's own lexical rules, without sqlglot, whose import alone takes longer than what it is for, and which reads
 some literals and types in another way. What is not certainly one of these conditions is for Spark
-(:mod:`airflow_delta.log.expressions.parser`).
+(:mod:`airflow_delta.log.expressions.predicate`).
 
 Names of a predicate, found in the schema of its table.
 """

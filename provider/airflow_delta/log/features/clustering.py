@@ -15,8 +15,7 @@ import msgspec
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaIllegalArgumentException, DeltaLogCorruptedException
 from airflow_delta.log.actions.actions import DomainMetadata, Metadata
 from airflow_delta.log.features.properties import TableProperties
-from airflow_delta.log.schema.types import Leaf, StructType, leaves, parse_schema
-from airflow_delta.log.schema.walk import Path, dotted, folded
+from airflow_delta.log.schema.types import Leaf, Path, StructType, dotted, folded, leaves, parse_schema
 
 DOMAIN = "delta.clustering"
 

@@ -20,12 +20,16 @@ from airflow_delta.log.schema.types import (
     ArrayType,
     DataType,
     MapType,
+    Path,
     StructField,
     StructType,
+    dotted,
+    folded,
     parse_schema,
     to_json,
+    transform_fields,
+    walk_fields,
 )
-from airflow_delta.log.schema.walk import Path, dotted, folded, transform_fields, walk_fields
 
 MAX_COLUMN_ID = "delta.columnMapping.maxColumnId"
 ID = "delta.columnMapping.id"

@@ -15,8 +15,7 @@ import msgspec
 from airflow_delta.exceptions import DeltaAnalysisException
 from airflow_delta.log.actions.actions import Metadata
 from airflow_delta.log.features.properties import CONSTRAINT_PREFIX
-from airflow_delta.log.schema.types import STRING, ArrayType, DataType, MapType, StructField, StructType
-from airflow_delta.log.schema.walk import Path, dotted
+from airflow_delta.log.schema.types import STRING, ArrayType, DataType, MapType, Path, StructField, StructType, dotted
 
 INVARIANTS = "delta.invariants"
 CURRENT_DEFAULT = "CURRENT_DEFAULT"

@@ -18,13 +18,16 @@ from airflow_delta.log.schema.types import (
     ArrayType,
     DataType,
     MapType,
+    Path,
     StructField,
     StructType,
+    dotted,
+    folded,
     known_names,
     parse_schema,
     to_json,
+    transform_fields,
 )
-from airflow_delta.log.schema.walk import Path, dotted, folded, transform_fields
 
 _STATS_COLUMNS = "delta.dataSkippingStatsColumns"
 

@@ -24,10 +24,12 @@ from airflow_delta.log.schema.types import (
     MapType,
     StructField,
     StructType,
+    dotted,
+    folded,
     known_names,
     parse_schema,
+    walk_fields,
 )
-from airflow_delta.log.schema.walk import dotted, folded, walk_fields
 
 INVALID_CHARACTERS = " ,;{}()\n\t="
 COLLATIONS = "__COLLATIONS"

@@ -21,12 +21,16 @@ from airflow_delta.log.schema.types import (
     ArrayType,
     DataType,
     MapType,
+    Path,
     StructField,
     StructType,
     as_nullable,
+    dotted,
+    folded,
     nullable_schema,
+    transform_fields,
+    walk_fields,
 )
-from airflow_delta.log.schema.walk import Path, dotted, folded, transform_fields, walk_fields
 
 TYPE_CHANGES = "delta.typeChanges"
 

@@ -32,8 +32,7 @@ from airflow_delta.log.checkpoint.part import CheckpointPart, RowGroup
 from airflow_delta.log.checkpoint.prefetch import prefetched
 from airflow_delta.log.checkpoint.reader import CheckpointReader
 from airflow_delta.log.checksum.totals import DELETED_RECORD_BINS, FILE_SIZE_BINS, MAX_FILES, Deletions, SizeCounts, Totals
-from airflow_delta.log.replay.filter import FileFilter
-from airflow_delta.log.replay.spellings import VECTOR_ID, OtherSpellings, canonical_paths, keys_of
+from airflow_delta.log.replay.filter import VECTOR_ID, FileFilter, OtherSpellings, canonical_paths, keys_of
 from airflow_delta.log.storage.progress import tracked
 
 Evaluate = Callable[[pa.RecordBatch], pa.BooleanArray]

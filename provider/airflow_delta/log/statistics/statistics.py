@@ -29,8 +29,7 @@ import msgspec
 from airflow_delta.log import heavy
 from airflow_delta.log.features.clustering import indexed_leaves
 from airflow_delta.log.features.properties import TableProperties
-from airflow_delta.log.schema.types import FLOATING, INTEGRAL, ArrayType, Leaf, MapType, StructType
-from airflow_delta.log.schema.walk import folded
+from airflow_delta.log.schema.types import FLOATING, INTEGRAL, ArrayType, Leaf, MapType, StructType, folded
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq

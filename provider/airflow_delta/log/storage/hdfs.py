@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, BinaryIO, NoReturn
 
-from hdfs_native import WriteOptions
-
 from airflow_delta.exceptions import DeltaIllegalArgumentException, PathOutsideTableException
 from airflow_delta.log.storage.base import (
     AmbiguousPutError,
@@ -269,6 +267,8 @@ class HdfsStore(LogStore):
 
     def _write_new(self, target: str, chunks: Iterable[bytes], durable: bool) -> str:
         """Write a file of a new name beside ``target`` and return its path."""
+        from hdfs_native import WriteOptions
+
         directory, _, name = target.rpartition("/")
         temporary = f"{directory}/.{name}.{uuid.uuid4().hex}.tmp"
         client = self._client

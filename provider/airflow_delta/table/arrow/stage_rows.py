@@ -3,6 +3,8 @@
 What a function may return as rows, as a stream of record batches.
 
 Values of columns that the data lack: defaults and identity columns. Generated columns need Spark.
+
+Rows of a transaction's table, as a stage without Spark reads them.
 """
 
 from __future__ import annotations
@@ -11,7 +13,8 @@ import datetime as dt
 import json
 import re
 import uuid
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -24,6 +27,7 @@ from airflow_delta.contract.schema import refused_rows
 from airflow_delta.contract.target import absent_identities, partition_names, target_schema
 from airflow_delta.exceptions import (
     DeltaIllegalArgumentException,
+    DeltaTableNotFoundException,
     DeltaUnsupportedOperationException,
     IdentityInsertException,
     PredicateException,
@@ -33,6 +37,7 @@ from airflow_delta.log.arrow.arrays import array
 from airflow_delta.log.expressions import ast
 from airflow_delta.log.expressions.predicate import Predicate
 from airflow_delta.log.schema.types import StructType, arrow_type, as_nullable, struct_of
+from airflow_delta.log.statistics.statistics import live_records
 from airflow_delta.log.storage.progress import tracked
 from airflow_delta.table.arrow.align import (
     Convert,
@@ -45,12 +50,15 @@ from airflow_delta.table.arrow.align import (
 )
 from airflow_delta.table.arrow.checks import needs_spark, row_checks
 from airflow_delta.table.arrow.files import RowWriter
+from airflow_delta.table.read.read_table import Rows, check_limit, limited, worker_rows
+from airflow_delta.table.read.row_filter import check_decidable
+from airflow_delta.table.stage.scan import candidate_files
 
 if TYPE_CHECKING:
     from airflow_delta.contract.payloads import Json
-    from airflow_delta.contract.request import StageRequest
     from airflow_delta.contract.schema import IdentityRule
     from airflow_delta.log.delta_log import DeltaLog
+    from airflow_delta.table.stage.view import TransactionView
 
 
 BATCH_ROWS = 131_072
@@ -362,3 +370,33 @@ class _Columns:
             check_not_null(field, values, table=request.table, version=request.read_version)
             arrays.append(values)
         return pa.RecordBatch.from_arrays(arrays, schema=self._out)
+
+
+def table_rows(
+    view: TransactionView, where: str | None = None, *, columns: Sequence[str] | None = None, limit: int | None = None
+) -> Rows:
+    """Return rows of the table at the version that the transaction reads, or as earlier stages leave it.
+
+    Parameters and errors as for :func:`~airflow_delta.table.read.read_table.read_table`.
+    """
+    handle, target = view.handle, view.target
+    if not view.exists:
+        raise DeltaTableNotFoundException(
+            f"Table {handle.table} did not exist when the transaction began, so there is nothing to read. Ask "
+            "table.exists first.",
+            table=handle.table,
+        )
+    predicate = None if where is None else view.predicate(where)
+    if predicate is not None:
+        check_decidable(predicate, handle.table, handle.read_version)
+    files = candidate_files(view, predicate)
+    if limit is not None:
+        sure = [file for file in files if predicate is None or predicate.selects_partition(file.partition_values)]
+        check_limit(view.log, handle.read_version, [live_records(file) for file in sure], limit, complete=len(sure) == len(files))
+    if not target.is_known:
+        target = replace(target, schema_string=view.snapshot.metadata.schema_string)
+    version = handle.read_version
+    rows = worker_rows(
+        view.log, files, metadata=target.metadata, version=version, predicate=predicate, columns=columns, limit=limit
+    )
+    return limited(rows, view.log, version, limit)

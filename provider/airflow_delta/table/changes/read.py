@@ -2,7 +2,7 @@
 
 What all rows of a file share (its commit, the kind of change of a data file) is one more partition value for the reader.
 
-Plan a read of the change data feed in the worker; :func:`airflow_delta.spark.changes.read_change_plan` makes a DataFrame of it.
+Plan a read of the change data feed in the worker; :func:`airflow_delta.spark.read.read_change_plan` makes a DataFrame of it.
 """
 
 from __future__ import annotations

@@ -31,8 +31,16 @@ from airflow_delta.log.actions.actions import Action, Metadata, SetTransaction
 from airflow_delta.log.features import protocol
 from airflow_delta.log.statistics.statistics import live_records, total
 from airflow_delta.log.table_definition import TableDefinition
-from airflow_delta.table.commit.alter import adopt_altered, altered_table, operation_tags, operation_with, with_altered_reads
-from airflow_delta.table.commit.feature_actions import changes_to_commit, feature_tags, identity_marks
+from airflow_delta.table.commit.alter import (
+    adopt_altered,
+    altered_table,
+    changes_to_commit,
+    feature_tags,
+    identity_marks,
+    operation_tags,
+    operation_with,
+    with_altered_reads,
+)
 from airflow_delta.table.definition.altered_table import AlteredTable, is_alter
 from airflow_delta.table.definition.create import clustering_domain, defined_operation, definition_of
 from airflow_delta.table.definition.evolve import new_metadata

@@ -23,12 +23,16 @@ from airflow_delta.log.schema.types import (
     ArrayType,
     DataType,
     MapType,
+    Path,
     StructField,
     StructType,
+    dotted,
+    folded,
     parse_type,
     to_json,
+    transform_fields,
+    walk_fields,
 )
-from airflow_delta.log.schema.walk import Path, dotted, folded, transform_fields, walk_fields
 from airflow_delta.table.definition.altered_table import (
     AlteredTable,
     edited,

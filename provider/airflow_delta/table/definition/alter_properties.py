@@ -33,8 +33,7 @@ from airflow_delta.log.features.clustering import indexed_leaves
 from airflow_delta.log.features.constraints import check_constraints
 from airflow_delta.log.features.properties import CONSTRAINT_PREFIX, TableProperties, normalise_key
 from airflow_delta.log.features.schema_checks import MATERIALIZED_ROW_COMMIT_VERSION, MATERIALIZED_ROW_ID
-from airflow_delta.log.schema.types import DataType, StructType
-from airflow_delta.log.schema.walk import Path, dotted, folded
+from airflow_delta.log.schema.types import DataType, Path, StructType, dotted, folded
 from airflow_delta.table.definition.altered_table import AlteredTable, missing_column, protocol_with
 from airflow_delta.table.definition.create import MAX_CLUSTERING_COLUMNS
 from airflow_delta.transaction import Operation

@@ -21,16 +21,14 @@ from airflow_delta.log.actions.actions import Protocol
 from airflow_delta.log.features import clustering
 from airflow_delta.log.features.clustering import clustering_columns
 from airflow_delta.log.features.protocol import upgraded
-from airflow_delta.log.schema.types import ArrayType, DataType, MapType, StructField, StructType, known_names
-from airflow_delta.log.schema.walk import Path, dotted
+from airflow_delta.log.schema.types import ArrayType, DataType, MapType, Path, StructField, StructType, dotted, known_names
 from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.transaction.prepare.prepare import TableState
 
 if TYPE_CHECKING:
     from airflow_delta.log import Snapshot
     from airflow_delta.log.actions.actions import DomainMetadata, Metadata
-    from airflow_delta.log.schema.types import StructType
-    from airflow_delta.log.schema.walk import Path
+    from airflow_delta.log.schema.types import Path, StructType
     from airflow_delta.transaction import Operation
 
 

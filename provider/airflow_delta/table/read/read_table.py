@@ -3,16 +3,21 @@
 Memory holds parts of a few row groups at a time, so callers may stop whenever they have enough.
 
 Plan a read of a table at a given version, that of an event for example, outside of any transaction.
+
+Iterators one after the other, of which threads compute the next items while the ones before are used.
 """
 
 from __future__ import annotations
 
+import threading
 import uuid
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from difflib import get_close_matches
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import pyarrow as pa
 
@@ -23,12 +28,10 @@ from airflow_delta.log.data_files.columns import arrow_field
 from airflow_delta.log.data_files.page_sizes import MAX_FACTOR
 from airflow_delta.log.data_files.reader import BATCH_ROWS, FileReader
 from airflow_delta.log.expressions.predicate import Predicate
-from airflow_delta.log.schema.types import PHYSICAL_NAME, StructField, StructType
-from airflow_delta.log.schema.walk import transform_fields
+from airflow_delta.log.schema.types import PHYSICAL_NAME, StructField, StructType, transform_fields
 from airflow_delta.log.statistics.statistics import live_records, num_records
 from airflow_delta.log.storage.progress import Progress
 from airflow_delta.log.table_definition import TableDefinition
-from airflow_delta.table.read.in_turn import in_turn
 from airflow_delta.table.read.row_filter import check_decidable, selected
 from airflow_delta.table.stage.scan import scan_files
 
@@ -40,6 +43,114 @@ if TYPE_CHECKING:
     from airflow_delta.log.data_files.reader import DataRowGroup
     from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.log.segment.commit_files import CommitFiles
+
+
+T = TypeVar("T")
+
+_END = object()
+
+
+class _Source(Generic[T]):
+    """An iterator, and its items that nobody has taken yet."""
+
+    def __init__(self, iterator: Iterator[T]) -> None:
+        self.iterator = iterator
+        self.items: deque[T] = deque()
+        self.size = 0
+        self.computing = self.ended = False
+        self.error: BaseException | None = None
+
+
+def in_turn(sources: Iterable[Iterator[T]], *, workers: int, size: Callable[[T], int], most: int) -> Iterator[T]:
+    """Yield the items of iterators in order, as ``itertools.chain`` does, from up to ``workers`` of them at once.
+
+    The first item is computed before any thread begins, for callers that take no more. The threads end with the iteration; no
+    item is computed after it.
+
+    :param size: of an item.
+    :param most: sum of the sizes of items of an iterator that wait; one item more may.
+    """
+    remaining = iter(sources)
+    first = next(remaining, None)
+    while first is not None:
+        item = next(first, _END)
+        if item is not _END:
+            break
+        first = next(remaining, None)
+    else:
+        return
+    yield item  # type: ignore[misc]
+    yield from _Turns(first, remaining, workers, size, most)
+
+
+class _Turns(Generic[T]):
+    def __init__(
+        self, first: Iterator[T], remaining: Iterator[Iterator[T]], workers: int, size: Callable[[T], int], most: int
+    ) -> None:
+        self._remaining = remaining
+        self._workers = workers
+        self._size = size
+        self._most = most
+        self._begun = deque([_Source(first)])
+        self._changed = threading.Condition()
+        self._stopped = False
+
+    def __iter__(self) -> Iterator[T]:
+        with ThreadPoolExecutor(self._workers, thread_name_prefix="delta-read") as pool:
+            try:
+                while self._begin(pool):
+                    source = self._begun[0]
+                    while not self._is_empty(source):
+                        item = source.items.popleft()
+                        self._go_on(pool, source, self._size(item))
+                        yield item
+                    self._begun.popleft()
+                    if source.error is not None:
+                        raise source.error
+            finally:
+                self._stopped = True
+
+    def _begin(self, pool: ThreadPoolExecutor) -> bool:
+        """Keep all workers busy, and return whether there is a source."""
+        while len(self._begun) < self._workers and (iterator := next(self._remaining, None)) is not None:
+            self._begun.append(_Source(iterator))
+        for source in self._begun:
+            self._go_on(pool, source, 0)
+        return bool(self._begun)
+
+    def _go_on(self, pool: ThreadPoolExecutor, source: _Source[T], taken: int) -> None:
+        with self._changed:
+            source.size -= taken
+            if source.computing or source.ended or source.size > self._most // 2:
+                return
+            source.computing = True
+        pool.submit(self._compute, source)
+
+    def _is_empty(self, source: _Source[T]) -> bool:
+        """Wait for an item or for the end of a source, and return which."""
+        with self._changed:
+            while not source.items and not source.ended:
+                self._changed.wait()
+            return not source.items
+
+    def _compute(self, source: _Source[T]) -> None:
+        """Compute items until enough of them wait; no thread waits itself, so that none is left when nobody takes them."""
+        while True:
+            item, error = None, None
+            try:
+                item = _END if self._stopped else next(source.iterator, _END)
+            except BaseException as caught:  # noqa: BLE001 - raised again where the item was wanted
+                error = caught
+            with self._changed:
+                if error is not None or item is _END:
+                    source.error, source.ended = error, True
+                else:
+                    source.items.append(item)  # type: ignore[arg-type]
+                    source.size += self._size(item)  # type: ignore[arg-type]
+                source.computing = not source.ended and source.size <= self._most
+                self._changed.notify()
+                if not source.computing:
+                    return
 
 
 ROWS_BYTES = 2 << 30

@@ -19,8 +19,7 @@ from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
 from airflow_delta.exceptions import StageConflictException
 from airflow_delta.log.actions.actions import AddFile, RemoveFile
 from airflow_delta.table.definition.create import written
-from airflow_delta.table.stage.after import stage_id
-from airflow_delta.table.stage.load import StageActions
+from airflow_delta.table.stage.load import StageActions, stage_id
 
 if TYPE_CHECKING:
     from airflow_delta.log.expressions.predicate import Predicate

@@ -19,9 +19,8 @@ from airflow_delta.log.actions.actions import AddFile, RemoveFile
 from airflow_delta.log.actions.reconciliation import FileKey, file_key
 from airflow_delta.log.expressions.ast import quote_name
 from airflow_delta.log.schema.types import INTEGRAL, DataType, DecimalType
-from airflow_delta.table.stage.after import stage_id
 from airflow_delta.table.stage.data_change import check_dropped
-from airflow_delta.table.stage.load import StageActions, load_key_rows, not_staged
+from airflow_delta.table.stage.load import StageActions, load_key_rows, not_staged, stage_id
 from airflow_delta.table.start.rerun import files_to_replace
 
 if TYPE_CHECKING:

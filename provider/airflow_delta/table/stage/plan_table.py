@@ -38,7 +38,7 @@ from airflow_delta.table.start.begin import DEFAULT_CONFIGURATION
 
 if TYPE_CHECKING:
     from airflow_delta.log import AddFile
-    from airflow_delta.log.schema.walk import Path
+    from airflow_delta.log.schema.types import Path
     from airflow_delta.log.table_definition import TableDefinition
 
 
@@ -243,8 +243,7 @@ def _nulls(table: AlteredTable, files: Sequence[AddFile], path: Path) -> list[in
     import pyarrow as pa
 
     from airflow_delta.log.arrow.arrays import array
-    from airflow_delta.log.statistics.credible import null_counts
-    from airflow_delta.log.statistics.data_skipping import column_has_bounds
+    from airflow_delta.log.statistics.data_skipping import column_has_bounds, null_counts
 
     column = ColumnReference(tuple(path), tuple(physical), kind, is_partition=False)
     return null_counts(array([file.stats for file in files], pa.string()), column, bounded=column_has_bounds(column))

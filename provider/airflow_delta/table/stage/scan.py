@@ -1,23 +1,28 @@
-"""Plan a read of the table in the worker: the files to read, and the rows deleted from them."""
+"""Plan a read of the table in the worker: the files to read, and the rows deleted from them.
+
+The spelling of a location for Spark: Hadoop's schemes, not object_store's.
+"""
 
 from __future__ import annotations
 
 import base64
+import os
 import struct
 import uuid
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
 from airflow_delta.contract.files import SCAN_DIRECTORY, partition_text, transaction_directory
+from airflow_delta.contract.location import AZURE, OBJECT_STORES, Location, store_of
 from airflow_delta.contract.payloads import WORD_BITS, ScanFile, ScanPlan, ScanVector
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaTableNotFoundException
 from airflow_delta.log.actions.deletion_vectors import read_deletion_vectors
 from airflow_delta.log.schema.partition_values import parse_partition_value
 from airflow_delta.log.statistics.statistics import live_records, num_records
-from airflow_delta.table.stage.spark_uri import spark_uri
+from airflow_delta.log.storage.options import canonical_options
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,6 +33,27 @@ if TYPE_CHECKING:
     from airflow_delta.log.expressions.predicate import Predicate
     from airflow_delta.log.table_definition import TableDefinition
     from airflow_delta.table.stage.view import TransactionView
+
+
+def spark_uri(uri: str, options: Mapping[str, str]) -> str:
+    """Return a location as Spark opens it: ``s3a://`` for ``s3://``, with the account for a container of Azure.
+
+    :param options: storage options of the table.
+    :raises DeltaIllegalArgumentException: if the account of an Azure container is unknown.
+    """
+    store = store_of(uri)
+    if store not in OBJECT_STORES:
+        return uri
+    given = canonical_options(options, uri)
+    account = given.get("azure_storage_account_name") or os.environ.get("AZURE_STORAGE_ACCOUNT_NAME")
+    location = Location.parse(uri, {"azure_storage_account_name": account} if account else None)
+    found = location.spark
+    if store != AZURE:
+        return found
+    # Without TLS, as an emulator is: Hadoop's abfss:// would try again for minutes.
+    plain = uri[:7].lower() == "abfs://" or given.get("azure_storage_endpoint", "").lower().startswith("http://")
+    return found.replace("abfss:", "abfs:", 1) if plain else found
+
 
 MAX_INLINE_WORDS = 4096
 """Words of 64 rows that fit into the plan; more go into a file that Spark reads."""

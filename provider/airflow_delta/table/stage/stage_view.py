@@ -24,8 +24,7 @@ from airflow_delta.exceptions import DeltaIllegalStateException, MetadataChanged
 from airflow_delta.log.actions.actions import Action, AddCDCFile, RemoveFile, encode_action
 from airflow_delta.table.definition.evolve import new_metadata
 from airflow_delta.table.files.adds import DataFiles
-from airflow_delta.table.stage.after import stage_id
-from airflow_delta.table.stage.load import parse_staged
+from airflow_delta.table.stage.load import parse_staged, stage_id
 from airflow_delta.table.stage.scan import spark_table
 from airflow_delta.table.stage.staged_paths import check_paths
 from airflow_delta.table.stage.view import TransactionView, load_stages, opened

@@ -3,10 +3,14 @@
 What a session of this process is made of: the installed PySpark, and the packages that it loads.
 
 What a Spark connection says, read alike by sessions and by submitted applications.
+
+Secret options of a source, from an Airflow connection to Spark.
 """
 
 from __future__ import annotations
 
+import base64
+import json
 import logging
 import os
 import re
@@ -23,8 +27,10 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
+from airflow.sdk.log import mask_secret
 from packaging.version import Version
 
+from airflow_delta.contract.options import SECRET_PROPERTY
 from airflow_delta.exceptions import (
     DeltaError,
     DeltaIllegalArgumentException,
@@ -34,12 +40,75 @@ from airflow_delta.exceptions import (
     SparkVersionException,
 )
 from airflow_delta.hooks.fields import named_connection
+from airflow_delta.masking import has_secret, looks_secret
 from airflow_delta.spark.errors import coordinate, hadoop_version, has_connector, typed_error
-from airflow_delta.tasks.spark.source_options import mask_settings
 from airflow_delta.tasks.spark.storage import has_own_s3a
 
 if TYPE_CHECKING:
     from airflow_delta.tasks.spark.storage import SparkStorage
+
+
+_JDBC = {
+    "postgres": "jdbc:postgresql://{host}{port}/{schema}",
+    "mysql": "jdbc:mysql://{host}{port}/{schema}",
+    "mssql": "jdbc:sqlserver://{host}{port};databaseName={schema}",
+}
+_EXTRA = "spark_options"
+
+
+def source_options(conn_id: str, source_format: str) -> dict[str, str]:
+    """Return the options that a connection gives a source, and mask their values in task logs from here on.
+
+    These are the ``spark_options`` in its extra. For ``jdbc`` also its login and password as ``user`` and ``password``, and a
+    ``url``: the host of a connection of type ``jdbc``, the driver's form for ``postgres``, ``mysql`` and ``mssql``.
+
+    :raises DeltaIllegalArgumentException: if ``spark_options`` is not an object of plain values.
+    """
+    connection = named_connection(conn_id, "connection= of the source", "jdbc, or the one that the source needs")
+    given = connection.extra_dejson.get(_EXTRA) or {}
+    if isinstance(given, str):
+        try:
+            given = json.loads(given)
+        except ValueError:
+            given = None
+    if not isinstance(given, Mapping) or any(isinstance(value, dict | list) for value in given.values()):
+        raise DeltaIllegalArgumentException(
+            f'{_EXTRA} in the extra of the connection {conn_id!r} must be an object of plain values, such as {{"user": "..."}}'
+        )
+    options: dict[str, str] = {}
+    if source_format.lower() == "jdbc":
+        named = {"url": _jdbc_url(connection), "user": connection.login, "password": connection.password}
+        options.update({name: str(value) for name, value in named.items() if value})
+    options.update({str(name): _text(value) for name, value in given.items() if value is not None})
+    for name, value in options.items():
+        if (name != "url" or has_secret(value)) and value.lower() not in ("true", "false"):
+            mask_secret(value)
+    return options
+
+
+def secret_property(options: Mapping[str, str]) -> dict[str, str]:
+    """Return the Spark property that carries options to an application."""
+    return {SECRET_PROPERTY: base64.b64encode(json.dumps(dict(options)).encode()).decode()}
+
+
+def mask_settings(settings: Any) -> None:
+    """Mask the values of Spark properties with secret names, since Airflow shows the fields of a task.
+
+    :param settings: ignored unless it is a mapping; templates in it are ignored, too.
+    """
+    for name, value in settings.items() if isinstance(settings, Mapping) else ():
+        if isinstance(value, str) and "{{" not in value and looks_secret(str(name)):
+            mask_secret(value)
+
+
+def _jdbc_url(connection: Any) -> str | None:
+    if connection.conn_type == "jdbc":
+        return connection.host or None
+    pattern = _JDBC.get(connection.conn_type)
+    if pattern is None or not connection.host:
+        return None
+    port = f":{connection.port}" if connection.port else ""
+    return pattern.format(host=connection.host, port=port, schema=connection.schema or "")
 
 
 logger = logging.getLogger(__name__)

@@ -10,9 +10,8 @@ from airflow.sdk import get_current_context
 
 from airflow_delta import engine
 from airflow_delta.tasks.spark.progress import spark_work
-from airflow_delta.tasks.spark.properties import check_no_packages, check_submission
+from airflow_delta.tasks.spark.properties import check_no_packages, check_submission, mask_settings
 from airflow_delta.tasks.spark.session import TaskSession
-from airflow_delta.tasks.spark.source_options import mask_settings
 from airflow_delta.tasks.spark.submission import SparkSubmission, follow_driver
 
 if TYPE_CHECKING:

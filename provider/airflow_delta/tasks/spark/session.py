@@ -39,13 +39,13 @@ from airflow_delta.tasks.spark.properties import (
     check_spark_here,
     java_error,
     machine_properties,
+    mask_settings,
     missing_client,
     registration_error,
     spark_extras,
     spark_master,
     with_packages,
 )
-from airflow_delta.tasks.spark.source_options import mask_settings
 from airflow_delta.tasks.spark.storage import SparkStorage
 
 if TYPE_CHECKING:

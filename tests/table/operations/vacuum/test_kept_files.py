@@ -15,13 +15,14 @@ from airflow_delta.log.storage.base import FileStatus
 from airflow_delta.table.operations.vacuum import valid_files as module
 from airflow_delta.table.operations.vacuum.delete import COMMIT_MAY_LAST, LastLook
 from airflow_delta.table.operations.vacuum.listing import Listing
-from airflow_delta.table.operations.vacuum.staged_transactions import staged_transactions, transaction_of
 from airflow_delta.table.operations.vacuum.valid_files import (
     committed_within,
     last_version_before,
     needs_commits,
     remember_vacuum,
     removed_files,
+    staged_transactions,
+    transaction_of,
     valid_files,
 )
 from support.tables import add, commit_path, create_table, info, protocol, remove, txn, write_commit

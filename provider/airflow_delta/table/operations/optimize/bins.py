@@ -23,8 +23,7 @@ from airflow_delta.exceptions import (
 from airflow_delta.log.actions.actions import AddFile
 from airflow_delta.log.data_files.footers import read_footers
 from airflow_delta.log.features.clustering import clustering_columns, indexed_leaves, parse_column_list
-from airflow_delta.log.schema.types import ArrayType, DecimalType, MapType, StructType, known_names
-from airflow_delta.log.schema.walk import dotted, folded
+from airflow_delta.log.schema.types import ArrayType, DecimalType, MapType, StructType, dotted, folded, known_names
 from airflow_delta.log.statistics.statistics import num_records
 from airflow_delta.log.storage.base import FileStatus
 

@@ -23,7 +23,7 @@ from airflow_delta.exceptions import (
 )
 from airflow_delta.log.actions.actions import encode_action
 from airflow_delta.log.schema.partition_values import partition_directory
-from airflow_delta.log.schema.walk import dotted
+from airflow_delta.log.schema.types import dotted
 from airflow_delta.table.files.rules import table_rules
 from airflow_delta.table.operations.optimize.bins import (
     DEFAULT_FILE_SIZE,

@@ -24,8 +24,7 @@ from airflow_delta.log.storage.local import LocalStore
 from airflow_delta.log.storage.progress import Progress
 from airflow_delta.log.storage.table_paths import keys_to_keep
 from airflow_delta.table.operations.vacuum.listing import Listing, parents
-from airflow_delta.table.operations.vacuum.staged_transactions import StagedTransactions, transaction_of
-from airflow_delta.table.operations.vacuum.valid_files import kept_vectors, valid_files
+from airflow_delta.table.operations.vacuum.valid_files import StagedTransactions, kept_vectors, transaction_of, valid_files
 from airflow_delta.table.state.markers import fence_off, read_markers
 
 if TYPE_CHECKING:

@@ -17,13 +17,15 @@ from airflow_delta.log.features import protocol
 from airflow_delta.log.storage.table_paths import forget_links
 from airflow_delta.table.operations.vacuum.delete import Found, LastLook, delete, with_markers_last
 from airflow_delta.table.operations.vacuum.listing import Listing, all_parents, even_cuts, hidden_names, list_table, select_listed
-from airflow_delta.table.operations.vacuum.staged_transactions import AbandonedTransaction, staged_transactions, transaction_of
 from airflow_delta.table.operations.vacuum.valid_files import (
+    AbandonedTransaction,
     committed_within,
     last_version_before,
     needs_commits,
     remember_vacuum,
     removed_files,
+    staged_transactions,
+    transaction_of,
     valid_files,
 )
 from airflow_delta.transaction import Operation, OptimisticTransaction
@@ -104,7 +106,7 @@ def vacuum(
     """Delete files that no version within the retention needs, and directories that are empty.
 
     Files of a staged transaction that may still be published stay, whatever the retention; see
-    :func:`airflow_delta.table.operations.vacuum.staged_transactions.staged_transactions`.
+    :func:`airflow_delta.table.operations.vacuum.valid_files.staged_transactions`.
 
     :param retention_hours: age that files must have; default: the property ``delta.deletedFileRetentionDuration``.
     :param retention_check: refuse a retention below that property (Delta's ``retentionDurationCheck.enabled``).
@@ -136,7 +138,8 @@ def vacuum(
         listing = list_table(log.store, hidden, cuts=even_cuts(log.snapshot))
     snapshot = log.update()
     _check_protocol(snapshot)
-    found = _find(log, snapshot, listing, deleted_before=now - retention, dead_before=dead_before)
+    planned_after = min(dead_before, now - snapshot.properties.log_retention)
+    found = _find(log, snapshot, listing, deleted_before=now - retention, dead_before=dead_before, planned_after=planned_after)
     if needs_commits(snapshot, found.files, longer=retention > default):
         kept = committed_within(log, snapshot, last)
         found = replace(found, files=[status for status in found.files if status.path not in kept])
@@ -244,9 +247,11 @@ def _check_protocol(snapshot: Snapshot) -> None:
     protocol.check_can_write(snapshot.protocol, snapshot.metadata, snapshot.log.uri, snapshot.version)
 
 
-def _find(log: DeltaLog, snapshot: Snapshot, listing: Listing, *, deleted_before: int, dead_before: int) -> Found:
+def _find(
+    log: DeltaLog, snapshot: Snapshot, listing: Listing, *, deleted_before: int, dead_before: int, planned_after: int
+) -> Found:
     valid = valid_files(snapshot, deleted_before=deleted_before)
-    staged = staged_transactions(log, listing.staged or listing, valid, dead_before=dead_before)
+    staged = staged_transactions(log, listing.staged or listing, valid, dead_before=dead_before, planned_after=planned_after)
     old = [status for status in listing.files if status.modification_time < deleted_before]
     occupied = all_parents([status.path for status in old])
     kept = all_parents(valid)

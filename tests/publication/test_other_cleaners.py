@@ -1,0 +1,85 @@
+"""What cleans up one table knows nothing of the others: VACUUM, an abort by the id. Neither may take files of a publication."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from airflow_delta.exceptions import DeltaError, DeltaIllegalStateException, PublicationSplitException
+from airflow_delta.table.abort import abort_transaction
+from airflow_delta.table.operations.vacuum.run import vacuum
+from airflow_delta.transaction import CommitPolicy
+from airflow_delta.transaction.intents import IntentRule
+from publication.lake import Table
+from publication.points import killed
+from publication.test_killed_where import DECISION, NAMES, PUTS, World, world
+
+__all__ = ["world"]  # a fixture
+
+DAY = 24 * 3600 * 1000
+AT_ONCE = CommitPolicy(intents=IntentRule(patience=0.0))
+POINTS = [(point, when) for point in PUTS for when in ("before", "after")]
+
+
+def goes_on(world: World, point: str, when: str) -> None:
+    """Check that the next worker ends the publication, everywhere or nowhere."""
+    decided = PUTS.index(point) + (when == "after") > DECISION
+    try:
+        world.publish()
+    except PublicationSplitException:
+        raise
+    except DeltaError:
+        assert not decided
+    assert not decided or world.shown() == 3
+    world.check()
+
+
+@pytest.mark.parametrize(("point", "when"), POINTS)
+def test_vacuum_without_retention_deletes_no_file_of_it(world: World, point: str, when: str) -> None:
+    killed(world.publish, point, when)
+    for table in world.tables:
+        vacuum(table.log(), retention_hours=0, retention_check=False, policy=AT_ONCE)
+    goes_on(world, point, when)
+    assert world.shown() == 3
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("point", "when"), POINTS)
+def test_an_abort_of_one_table_alone_is_refused(world: World, point: str, when: str, name: str) -> None:
+    killed(world.publish, point, when)
+    number = NAMES.index(name)
+    table, transaction = world.tables[number], world.members[number].handle.transaction_id
+    if has_plan(table, transaction) and 77 not in table.ids():
+        with pytest.raises(DeltaIllegalStateException, match="airflow delta settle"):
+            abort_transaction(table.log(), transaction, force=True)
+        world.publish()
+        assert world.shown() == 3
+    else:
+        abort_transaction(table.log(), transaction, force=True)
+        goes_on(world, point, when)
+    world.check()
+
+
+def has_plan(table: Table, transaction: str) -> bool:
+    return any((table.path / "staged" / transaction).glob("publication-[0-9a-f]*.json"))
+
+
+def test_vacuum_knows_a_plan_beyond_the_age_of_staged_files(world: World) -> None:
+    """The anchor has decided, and nobody came for eight days."""
+    killed(world.publish, "published first", "after")
+    later = int(time.time() * 1000) + 8 * DAY
+    for table in world.tables:
+        vacuum(table.log(), clock=lambda: later, policy=AT_ONCE)
+    world.publish()
+    assert world.shown() == 3
+    world.check()
+
+
+def test_plans_go_with_the_log(world: World) -> None:
+    world.publish()
+    later = int(time.time() * 1000) + 31 * DAY
+    for table in world.tables:
+        vacuum(table.log(), clock=lambda: later, policy=AT_ONCE)
+        assert not list(table.path.glob("staged/*/publication-*"))
+    world.check()
