@@ -8,6 +8,7 @@ import json
 import pyarrow as pa
 import pytest
 from airflow.sdk.exceptions import TaskDeferred
+from airflow.sdk.execution_time import task_runner
 from deltalake import write_deltalake
 
 from airflow_delta import exceptions
@@ -108,6 +109,39 @@ class TestTrigger:
 
         published = [world.publish()["publication"]]
         assert asyncio.run(first_event(trigger()))["publication"] == published[0]
+        # The triggerer may have died before it passed the event on.
+        assert asyncio.run(first_event(trigger()))["publication"] == published[0]
+
+    def test_an_event_that_was_passed_on_is_not_repeated(self, world, monkeypatch):
+        monkeypatch.setattr("airflow_delta.triggers.publication.HANDED_OVER", 0.0)
+        store = StateStore()
+        first = world.publish()["publication"]
+
+        def trigger():
+            made = DeltaPublicationTrigger(tables_of(world), after_version=0, poll_interval=0.1)
+            made.asset_state_store = store
+            return made
+
+        async def watch(seen):
+            async for event in trigger().run():
+                seen.append(event.payload["publication"])
+
+        async def watched(done, looks=1200) -> list[str]:
+            seen: list[str] = []
+            watching = asyncio.create_task(watch(seen))
+            for _ in range(looks):
+                await asyncio.sleep(0.05)
+                if done(seen):
+                    break
+            watching.cancel()
+            return seen
+
+        def kept() -> int:
+            values = [value for value in task_runner.SUPERVISOR_COMMS.values.values() if "table_id" in value]
+            return max((value["version"] for value in values), default=-1)
+
+        assert asyncio.run(watched(lambda seen: seen and kept() > 0)) == [first]
+        assert asyncio.run(watched(lambda seen: seen, looks=40)) == []
 
     def test_an_error_is_the_tasks(self, world):
         trigger = DeltaPublicationTrigger(["a name"], delta_conn_id="delta_default", poll_interval=0.1, single_event=True)

@@ -34,7 +34,7 @@ def path(tmp_path) -> Path:
 
 @pytest.fixture(autouse=True)
 def _events_are_handed_over_at_once(monkeypatch):
-    monkeypatch.setattr(module, "_HANDED_OVER", 0.0)
+    monkeypatch.setattr(module, "HANDED_OVER", 0.0)
 
 
 def trigger(path, store=None, **kwargs) -> DeltaTableVersionTrigger:
@@ -131,7 +131,7 @@ class TestWatcher:
         asyncio.run(run())
 
     def test_events_of_the_last_moments_come_again_after_a_restart(self, path, monkeypatch):
-        monkeypatch.setattr(module, "_HANDED_OVER", 3600.0)
+        monkeypatch.setattr(module, "HANDED_OVER", 3600.0)
         by_hand.table_with_commits(path, 2)
         store = StateStore()
 
@@ -308,7 +308,7 @@ class TestWatcher:
 
     def test_the_state_keeps_up_with_a_busy_table(self, path, monkeypatch):
         """Each look finds something newer than what has just been handed over."""
-        monkeypatch.setattr(module, "_HANDED_OVER", 0.2)
+        monkeypatch.setattr(module, "HANDED_OVER", 0.2)
         by_hand.create_table(path)
         store = StateStore()
 

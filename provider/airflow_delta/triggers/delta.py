@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _BATCH = 100
 """Maximum number of commits in one event."""
 
-_HANDED_OVER = 10.0
+HANDED_OVER = 10.0
 """Seconds after which an event counts as delivered: the triggerer passes on what its triggers yield about once a second."""
 
 _REOPEN = 3600.0
@@ -256,7 +256,7 @@ class DeltaTableVersionTrigger(BaseEventTrigger):
 
     async def _remember_handed_over(self, due: deque[tuple[float, Watermark]]) -> None:
         """Store the latest watermark that is old enough: on a busy table there is always one that is not."""
-        ready = [seen for since, seen in due if time.monotonic() - since >= _HANDED_OVER]
+        ready = [seen for since, seen in due if time.monotonic() - since >= HANDED_OVER]
         if ready:
             await self._remember(ready[-1])
             for _ in ready:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import time
+from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +16,12 @@ from airflow_delta import engine
 from airflow_delta import publication as publications
 from airflow_delta.exceptions import DeltaError, DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
+from airflow_delta.triggers.delta import HANDED_OVER
 
 if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.table.observe.watch import Watermark
+
 _FAILURES = 5
 """Consecutive failures after which the trigger ends with the error."""
 
@@ -135,6 +139,7 @@ class DeltaPublicationTrigger(BaseEventTrigger):
         """Fire for the publications; storage is read in threads."""
         logs: dict[str, DeltaLog] | None = None
         seen: Watermark | None = None
+        due: deque[tuple[float, Watermark]] = deque()
         failures = 0
         while True:
             found = None
@@ -143,6 +148,7 @@ class DeltaPublicationTrigger(BaseEventTrigger):
                     logs = await asyncio.to_thread(self._open)
                 if seen is None:
                     seen = await self._begin(logs)
+                await self._remember_handed_over(due)
                 found, now_seen = await asyncio.to_thread(next_publication, logs, seen)
                 failures = 0
             except (DeltaError, OSError) as error:
@@ -162,8 +168,9 @@ class DeltaPublicationTrigger(BaseEventTrigger):
                 if found is not None:
                     yield _event(found)
                 if now_seen != seen:
+                    # Not before the event is safe: it is passed on after the yield, and a triggerer may die at any time.
                     seen = now_seen
-                    await self._remember(seen)
+                    due.append((time.monotonic(), seen))
                 if found is not None:
                     continue
             await asyncio.sleep(self.poll_interval)
@@ -183,6 +190,10 @@ class DeltaPublicationTrigger(BaseEventTrigger):
             seen = await asyncio.to_thread(engine.watermark_now, logs[self.tables[0]])
         await self._remember(seen)
         return seen
+
+    async def _remember_handed_over(self, due: deque[tuple[float, Watermark]]) -> None:
+        while due and time.monotonic() - due[0][0] >= HANDED_OVER:
+            await self._remember(due.popleft()[1])
 
     async def _remember(self, seen: Watermark) -> None:
         if self.asset_state_store is not None:
