@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from airflow_delta.contract.files import new_attempt
 from airflow_delta.exceptions import (
@@ -32,6 +34,7 @@ from airflow_delta.publication import (
     publish_tables,
     settle,
 )
+from airflow_delta.publication.steps import Settlement
 from airflow_delta.table.commit.publish import publish
 from airflow_delta.transaction import CommitPolicy
 from airflow_delta.transaction.intents import IntentRule
@@ -40,6 +43,27 @@ from publication.points import visited
 
 PART = "part = 'a'"
 QUICK = CommitPolicy(checkpoint="off", checksum=False, intents=IntentRule(patience=0.05))
+
+
+class StuckError(Exception):
+    """Somebody meets the same publications again and again."""
+
+
+@contextmanager
+def bounded_meetings(limit: int = 300) -> Iterator[None]:
+    """Let nobody wait for ever for a publication that does not end."""
+    real = Settlement._meet
+    met = 0
+
+    def meet(self: Settlement, table: Any, other: str) -> None:
+        nonlocal met
+        met += 1
+        if met > limit:
+            raise StuckError(f"{other} on table {table.uri} was met {limit} times")
+        real(self, table, other)
+
+    with patch.object(Settlement, "_meet", meet):
+        yield
 
 
 @dataclass
@@ -113,8 +137,7 @@ class History:
             for publication in self.publications:
                 self._publish(publication)
         for table in self.tables:
-            for found in open_publications(table.log()):
-                settle(table.log(), found.publication, DeltaLog.for_table, patience=0.0)
+            self._settle(table)
 
     def _work(self, publication: Publication) -> None:
         try:
@@ -179,12 +202,16 @@ class History:
         publication.reports.append(abort_tables(members, open_table=DeltaLog.for_table).outcome)
 
     def _clean_up(self) -> None:
-        table = self.random.choice(self.tables)
-        try:
-            for found in open_publications(table.log()):
-                settle(table.log(), found.publication, DeltaLog.for_table, patience=0.0)
-        except KilledError:
-            pass
+        with suppress(KilledError):
+            self._settle(self.random.choice(self.tables))
+
+    def _settle(self, table: Table) -> None:
+        """Bring what is open on a table to its end; what that reports has to be true as well."""
+        for found in open_publications(table.log()):
+            outcome = settle(table.log(), found.publication, DeltaLog.for_table, patience=0.0).outcome
+            for publication in self.publications:
+                if found.publication.startswith(publication.members[0].handle.transaction_id):
+                    publication.reports.append(outcome)
 
     def _commit_alone(self) -> None:
         table = self.random.choice(self.tables)
@@ -377,9 +404,10 @@ def run_histories(
     for seed in seeds:
         history = History(folder(seed), seed, intents=intents)
         try:
-            history.run()
+            with bounded_meetings():
+                history.run()
             wrong = history.judge()
-        except (DeltaError, OSError, RecursionError) as error:
+        except (DeltaError, OSError, RecursionError, StuckError) as error:
             wrong = [f"{type(error).__name__}: {error}"[:500]]
         for publication in history.publications:
             end = publication.reports[-1] if publication.reports else "none"
