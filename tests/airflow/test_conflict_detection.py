@@ -27,7 +27,7 @@ from airflow_delta.operators.stream import DeltaStreamOperator
 from airflow_delta.operators.transaction import DeltaCommitOperator
 from airflow_delta.operators.vacuum import DeltaVacuumOperator
 from airflow_delta.tasks.committing import CommitPart, resolved_lines
-from airflow_delta.transaction.policy import DETECTION_TAG, RESOLVED_TAG, resolved_text
+from airflow_delta.transaction.conflict_detection import DETECTION_TAG, RESOLVED_TAG, resolved_text
 from support.running_tasks import context
 from support.tables import commit_path
 from support.watching import Lines, commit, stage, start

@@ -28,7 +28,7 @@ from airflow_delta.log.actions.actions import encode_actions
 from airflow_delta.table.operations.merge.plan import plan_merge
 from airflow_delta.table.operations.rewrite.update import plan_delete, plan_update
 from airflow_delta.transaction import CommitPolicy
-from airflow_delta.transaction.policy import ConflictDetection
+from airflow_delta.transaction.conflict_detection import ConflictDetection
 from delta_spark.jvm import exception_name
 from delta_spark.support import delta_history, sql_name
 from delta_spark.test_checksum import assert_valid_to_delta

@@ -58,7 +58,6 @@ LATER = ("tasks.openlineage.facets",)
 ENGINE = ("log", "publication", "spark", "table", "transaction")
 # Values and errors of the engine that parameters of operators are made of.
 VALUES = (
-    "log.actions.actions",
     "log.storage.base",
     "log.storage.options",
     "log.table_definition",
@@ -67,7 +66,7 @@ VALUES = (
     "table.operations.maintenance",
     "table.state.previews",
     "transaction.intents",
-    "transaction.policy",
+    "transaction.conflict_detection",
 )
 
 

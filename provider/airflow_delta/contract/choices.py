@@ -69,10 +69,21 @@ def choices_of(operator_class: Any) -> dict[str, Sequence[str]]:
     return found
 
 
+def replace_where_problem(mode: Any, replace_where: str) -> str | None:
+    """Return why a mode and a ``replace_where`` do not go together; ``None`` if they do."""
+    if mode == "overwrite" and replace_where.strip():
+        return None
+    return f"replace_where needs mode='overwrite' and a predicate, got mode={mode!r} and {replace_where!r}"
+
+
 RERUN_POLICIES = ("skip", "replace", "append", "fail")
 KEY_CHECKS = ("warn", "fail", "off")
 ISOLATION_LEVELS = ("Serializable", "WriteSerializable")
 WRITE_MODES = ("append", "overwrite", "dynamic")
+ENFORCE, STRICT = SCHEMA_POLICIES = ("enforce", "strict")
+"""What a write makes of a schema that differs: what Delta does (casts that keep every value, nulls for missing columns), or an
+error.
+"""
 CREATE_MODES = ("create", "create_if_not_exists", "replace", "create_or_replace")
 CREATE_FROM_ROWS = ("create", "create_or_replace", "replace")
 STREAM_MODES = ("append", "complete")

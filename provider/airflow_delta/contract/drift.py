@@ -15,13 +15,6 @@ from airflow_delta.contract.request import StageRequest
 from airflow_delta.contract.schema import TableRules, Type, fields_by_name, parse_struct, type_name
 from airflow_delta.exceptions import SchemaDriftException
 
-ENFORCE, STRICT = "enforce", "strict"
-
-SCHEMA_POLICIES = (ENFORCE, STRICT)
-"""What a write makes of a schema that differs: what Delta does (casts that keep every value, nulls for missing columns), or an
-error.
-"""
-
 NEW, MISSING, TYPE, SPELLING = "new", "missing", "type", "spelling"
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any
 
 from airflow_delta.contract.payloads import Json, Payload
 from airflow_delta.contract.request import Arguments, RewriteArguments, SourceArguments
@@ -283,13 +282,6 @@ def _parsed(clause: Mapping[str, object] | MergeClause) -> MergeClause:
 
 def _clause(kind: str, action: str, condition: str | None, values: Mapping[str, str] | None) -> Json:
     return MergeClause(kind=kind, action=action, condition=condition, set=None if values is None else dict(values)).to_dict()
-
-
-def replace_where_problem(mode: Any, replace_where: str) -> str | None:
-    """Return why a mode and a ``replace_where`` do not go together; ``None`` if they do."""
-    if mode == "overwrite" and replace_where.strip():
-        return None
-    return f"replace_where needs mode='overwrite' and a predicate, got mode={mode!r} and {replace_where!r}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

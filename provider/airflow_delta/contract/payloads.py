@@ -144,6 +144,26 @@ class CommitResult(Payload):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class AbortResult(Payload):
+    """Result of an abort.
+
+    :param outcome: ``committed`` (the log holds the transaction), ``deleted`` (no commit is alive: the staged files were deleted)
+        or ``marked`` (a commit may be alive: the transaction is marked as aborted, and maintenance deletes the files after its
+        grace time).
+    :param version: under ``committed``: the version that holds the transaction.
+    :param reason: one sentence for the log.
+    """
+
+    contract: int = CONTRACT
+    transaction_id: str
+    table: str
+    outcome: str
+    version: int | None = None
+    num_deleted_files: int = 0
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class TransactionHandle(Payload, Subject):
     """One execution of the start task: the version read, and where to stage. Holds no secrets.
 

@@ -22,7 +22,7 @@ from airflow_delta.tasks.identity import column_names, commit_tags, whole_number
 from airflow_delta.tasks.lineage import set_default_outlets, withdraw_default_outlets
 from airflow_delta.tasks.spark.earlier_try import within
 from airflow_delta.tasks.spark.session import TaskSession
-from airflow_delta.transaction.policy import LEVELS
+from airflow_delta.transaction.conflict_detection import LEVELS
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

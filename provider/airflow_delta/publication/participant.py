@@ -52,9 +52,9 @@ from airflow_delta.table.stage.view import TransactionView, view_of
 from airflow_delta.table.start.begin import check_location
 from airflow_delta.table.state.find_commit import STANDING_SUFFIX, UNDONE_SUFFIX, find_commit, standing_version
 from airflow_delta.transaction import CommitPolicy, Operation, OptimisticTransaction
+from airflow_delta.transaction.conflict_detection import check_level
 from airflow_delta.transaction.events import held_back
 from airflow_delta.transaction.intents import IGNORE_INTENTS, INTENT_APP, STATE_APP, IntentRule, open_intents
-from airflow_delta.transaction.policy import check_level
 
 if TYPE_CHECKING:
     from airflow_delta.log import Snapshot

@@ -9,8 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from airflow_delta.contract.files import new_attempt
-from airflow_delta.contract.payloads import CommitResult, StagedWrite
-from airflow_delta.contract.request import AbortResult
+from airflow_delta.contract.payloads import AbortResult, CommitResult, StagedWrite
 from airflow_delta.exceptions import (
     ManifestException,
     PublicationPendingException,

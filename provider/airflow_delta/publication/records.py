@@ -11,8 +11,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_delta.contract.files import PLAN_PREFIX, transaction_directory
 from airflow_delta.contract.location import Location
-from airflow_delta.contract.payloads import CONTRACT, CommitResult, ManifestRef, Payload, StagedWrite, TransactionHandle
-from airflow_delta.contract.request import AbortResult
+from airflow_delta.contract.payloads import (
+    CONTRACT,
+    AbortResult,
+    CommitResult,
+    ManifestRef,
+    Payload,
+    StagedWrite,
+    TransactionHandle,
+)
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.transaction.intents import PATIENCE
 

@@ -34,34 +34,33 @@ _ARTIFACTS = {"s3a": "hadoop-aws", "abfss": "hadoop-azure", "gs": "hadoop-gcp"}
 _OF_HADOOP = ("abfs", "wasb", "wasbs")
 """Schemes that Hadoop opens beside the one that we use."""
 _OLD_GCS = "com.google.cloud.bigdataoss:gcs-connector:hadoop3-2.2.34"  # before Hadoop 3.5 had its own
-_JAR = re.compile(r"hadoop-client-api-(\d[\w.]*)\.jar")
+_JAR = r"hadoop-client-api-(\d[\w.]*)\.jar"
 
-_SCHEME = re.compile(r"No FileSystem for scheme:? \"?(\w+)\"?")
-_CLASS = re.compile(
+_SCHEME = r"No FileSystem for scheme:? \"?(\w+)\"?"
+_CLASS = (
     r"Class(?:NotFoundException:)? (?:Class )?"
     r"(?:org\.apache\.hadoop\.fs\.(?:s3a|azurebfs|gs)\.\w+|com\.google\.cloud\.hadoop[\w.]+)"
 )
-_LINKAGE = re.compile(
+_LINKAGE = (
     r"(?:NoClassDefFoundError|NoSuchMethodError|NoSuchFieldError): \S*"
     r"(?:org/apache/hadoop|software/amazon|com/amazonaws|com/google/cloud/hadoop|com/microsoft/azure)\S*"
 )
-_URI = re.compile(rf"\b({OBJECT_SCHEMES})://")
-_LOCATION = re.compile(r"\b(?:s3a|abfss?|gs)://[^\s:,;'\")\]]+")
+_URI = rf"\b({OBJECT_SCHEMES})://"
+_LOCATION = r"\b(?:s3a|abfss?|gs)://[^\s:,;'\")\]]+"
 _HINTS = (
-    ("s3a", re.compile(r"fs\.s3a|S3AFileSystem|amazon|\bS3\b", re.IGNORECASE)),
-    ("abfss", re.compile(r"fs\.azure|azurebfs|\babfs", re.IGNORECASE)),
-    ("gs", re.compile(r"fs\.gs\.|cloud\.hadoop|googleapis", re.IGNORECASE)),
+    ("s3a", r"(?i)fs\.s3a|S3AFileSystem|amazon|\bS3\b"),
+    ("abfss", r"(?i)fs\.azure|azurebfs|\babfs"),
+    ("gs", r"(?i)fs\.gs\.|cloud\.hadoop|googleapis"),
 )
-_REFUSED = re.compile(
-    r"No ?AWS ?Credentials|NoAuthWithAWSException|CredentialInitializationException|Unable to load credentials|"
+_REFUSED = (
+    r"(?s)No ?AWS ?Credentials|NoAuthWithAWSException|CredentialInitializationException|Unable to load credentials|"
     r"NoAwsCredentialsException|InvalidAccessKeyId|SignatureDoesNotMatch|ExpiredToken|InvalidToken|"
     r"AccessDenied(?:Exception)?\b.{0,400}?(?:s3a?|abfss?|gs)://|(?:s3a?|abfss?|gs)://.{0,400}?AccessDenied|"
     r"Forbidden \(Service: S3|Status Code: 40[13]|"
     r"fs\.azure\.account\.key|Failure to initialize configuration|KeyProviderException|AuthenticationFailed|"
     r"AuthorizationFailure|AuthorizationPermissionMismatch|TokenAccessProviderException|HttpException: HTTP Error 40[0-3]|"
     r"Error getting access token|Error accessing.{0,200}\b40[13]\b|Application Default Credentials|"
-    r"does not have storage\.\w+\.\w+ access",
-    re.DOTALL,
+    r"does not have storage\.\w+\.\w+ access"
 )
 _LONGEST = 300
 
@@ -69,7 +68,7 @@ _LONGEST = 300
 def hadoop_version() -> str | None:
     """Return the version of Hadoop in the installed Spark; ``None`` if that has no JARs (``pyspark-client``)."""
     jars = _jars()
-    names = (_JAR.fullmatch(jar.name) for jar in jars.iterdir()) if jars is not None else ()
+    names = (re.fullmatch(_JAR, jar.name) for jar in jars.iterdir()) if jars is not None else ()
     return next((found[1] for found in names if found), None)
 
 
@@ -103,13 +102,13 @@ def storage_error(error: BaseException | str, uri: str = "") -> SparkStorageExce
     if isinstance(error, DeltaError | OSError):  # ours, or the worker's own access to the store
         return None
     text = str(error)
-    if found := _SCHEME.search(text):
+    if found := re.search(_SCHEME, text):
         return _no_connector(found[1], f"it knows no scheme {found[1]}://", uri)
-    if found := _CLASS.search(text) or _LINKAGE.search(text):
+    if found := re.search(_CLASS, text) or re.search(_LINKAGE, text):
         return _no_connector(_kind_in(text, uri), f"{found[0][:_LONGEST]} is missing", uri)
     kind = _kind_in(text, uri)
-    if kind in PAGES and (found := _REFUSED.search(text)):
-        where = _LOCATION.search(_line_around(text, found.start())) or _LOCATION.search(text)
+    if kind in PAGES and (found := re.search(_REFUSED, text)):
+        where = re.search(_LOCATION, _line_around(text, found.start())) or re.search(_LOCATION, text)
         return SparkCredentialsException(
             f"Spark cannot reach {where[0] if where else uri or f'{kind}://'}: {_line_around(text, found.start())}. The worker's "
             "credentials reach Spark unless spark_credentials is 'own': check that the connection has some, and that they may "
@@ -134,9 +133,9 @@ def _no_connector(scheme: str, what: str, uri: str) -> MissingSparkConnectorExce
 
 def _kind_in(text: str, uri: str) -> str:
     for place in (uri, text):
-        if found := _URI.search(place):
+        if found := re.search(_URI, place):
             return _KINDS[found[1]]
-    return next((kind for kind, pattern in _HINTS if pattern.search(text)), "")
+    return next((kind for kind, pattern in _HINTS if re.search(pattern, text)), "")
 
 
 def _line_around(text: str, position: int) -> str:
@@ -157,10 +156,8 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
 
 
-_PYTHON = re.compile(
-    r"PYTHON_VERSION_MISMATCH[^\n]*|Cannot run program \"[^\"]*python[^\"]*\"[^\n]*|PYSPARK_PYTHON[^\n]* No such file[^\n]*"
-)
-_SPARK = re.compile(r"InvalidClassException: \S+; local class incompatible[^\n]*")
+_PYTHON = r"PYTHON_VERSION_MISMATCH[^\n]*|Cannot run program \"[^\"]*python[^\"]*\"[^\n]*|PYSPARK_PYTHON[^\n]* No such file[^\n]*"
+_SPARK = r"InvalidClassException: \S+; local class incompatible[^\n]*"
 
 
 def version_error(error: BaseException | str, uri: str = "") -> SparkVersionException | None:
@@ -171,14 +168,14 @@ def version_error(error: BaseException | str, uri: str = "") -> SparkVersionExce
     if isinstance(error, DeltaError):
         return None
     text = str(error)
-    if found := _PYTHON.search(text):
+    if found := re.search(_PYTHON, text):
         return SparkVersionException(
             f"Python code cannot run on Spark's executors: {found[0][:_LONGEST]}. Their Python has to be of the driver's minor "
             f"version ({sys.version_info.major}.{sys.version_info.minor} here): install it there and name it with "
             "PYSPARK_PYTHON or spark.pyspark.python. See docs/how-to/cluster.md.",
             table=uri or None,
         )
-    if found := _SPARK.search(text):
+    if found := re.search(_SPARK, text):
         return SparkVersionException(
             f"The driver's Spark is not the cluster's: {found[0][:_LONGEST]}. Submit with the cluster's own spark-submit, or "
             "install its version of PySpark. See docs/how-to/cluster.md.",
@@ -189,44 +186,42 @@ def version_error(error: BaseException | str, uri: str = "") -> SparkVersionExce
 
 logger = logging.getLogger(__name__)
 
-_JAVA_FRAME = re.compile(r"^\s+at [\w$.]+[\w$./<>]*\(|^\s*\.\.\. \d+ more|JVM stacktrace:", re.MULTILINE)
-_HEADER = re.compile(r"An error occurred while calling |\w+: *$")
-_THROWN = re.compile(
-    r"^(?:Caused by: |: |\()*(?!java\.lang\.OutOfMemoryError)(?:[\w$]+\.)+[\w$]*(?:Exception|Error|Throwable)\b\)?:? ?"
-)
-_ABORTED = re.compile(r"^Job aborted due to stage failure: .*?\bTask \S+ in stage \S+ .*?\((?:TID \S+)\) \([^)]*\): ")
-_CLASSES = re.compile(r"\[[A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*\]")
-_PLAN = re.compile(r"^\s*(?:[+:]-|'[A-Z]|== SQL)")
-_LIBRARIES = re.compile(
-    r"[/\\](?:site-packages|dist-packages|pyspark|py4j|airflow_delta(?:-[^/\\]*\.zip)?)[/\\]|[/\\]lib[/\\]python3|^<"
-)
+# Patterns are text: each parse of a Dag file imports this module, and only an error compiles them.
+
+_JAVA_FRAME = r"(?m)^\s+at [\w$.]+[\w$./<>]*\(|^\s*\.\.\. \d+ more|JVM stacktrace:"
+_HEADER = r"An error occurred while calling |\w+: *$"
+_THROWN = r"^(?:Caused by: |: |\()*(?!java\.lang\.OutOfMemoryError)(?:[\w$]+\.)+[\w$]*(?:Exception|Error|Throwable)\b\)?:? ?"
+_ABORTED = r"^Job aborted due to stage failure: .*?\bTask \S+ in stage \S+ .*?\((?:TID \S+)\) \([^)]*\): "
+_CLASSES = r"\[[A-Z][A-Z0-9_]+(?:\.[A-Z0-9_]+)*\]"
+_PLAN = r"^\s*(?:[+:]-|'[A-Z]|== SQL)"
+_LIBRARIES = r"[/\\](?:site-packages|dist-packages|pyspark|py4j|airflow_delta(?:-[^/\\]*\.zip)?)[/\\]|[/\\]lib[/\\]python3|^<"
 _MEMORY = (
     (
-        re.compile(r"OutOfMemoryError"),
+        r"OutOfMemoryError",
         "Java's memory was not enough: give it more (spark.driver.memory, spark.executor.memory), or each task less to do (more "
         "partitions; no collect of large results).",
     ),
     (
-        re.compile(r"OOMKilled|memory limits?\b|exit(?:ed with)? ?code:? (?:is )?(?:137|-9)\b", re.IGNORECASE),
+        r"(?i)OOMKilled|memory limits?\b|exit(?:ed with)? ?code:? (?:is )?(?:137|-9)\b",
         "A process was killed, which a machine or a cluster does when its memory runs out: give it more "
         "(spark.driver.memoryOverhead, spark.executor.memoryOverhead).",
     ),
     (
-        re.compile(r"Python worker exited unexpectedly|\bMemoryError\b"),
+        r"Python worker exited unexpectedly|\bMemoryError\b",
         "Python may have run out of memory: give it more (spark.executor.pyspark.memory, spark.executor.memoryOverhead), or "
         "less to do at once.",
     ),
     (
-        re.compile(r"exit(?:ed with)? ?code:? (?:is )?52\b", re.IGNORECASE),
+        r"(?i)exit(?:ed with)? ?code:? (?:is )?52\b",
         "Exit code 52 says that Java ran out of memory: give it more (spark.driver.memory, spark.executor.memory).",
     ),
     (
-        re.compile(r"StatusCode\.UNAVAILABLE"),
+        r"StatusCode\.UNAVAILABLE",
         "Check that it runs; if it ended during the work, its own log says why. One whose memory runs out ends without an answer "
         "(spark.driver.memory).",
     ),
 )
-_RPC = re.compile(r'status = StatusCode\.(\w+)\s+details = "(.*)"')
+_RPC = r'status = StatusCode\.(\w+)\s+details = "(.*)"'
 _LONGEST_LINE = 700
 _OWN_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 
@@ -250,7 +245,7 @@ def spark_job_error(error: BaseException, uri: str = "") -> SparkJobException | 
 
 def memory_advice(text: str) -> str:
     """Return what to do about memory that ran out, if a text of Spark tells of that; else an empty text."""
-    return next((advice for pattern, advice in _MEMORY if pattern.search(text)), "")
+    return next((advice for pattern, advice in _MEMORY if re.search(pattern, text)), "")
 
 
 def spaced(text: str) -> str:
@@ -269,7 +264,7 @@ def users_place(error: BaseException, said: str = "") -> str:
 
 def is_library(file: str) -> bool:
     """Return whether a file of a traceback is Python's, Spark's, ours or another package's, rather than the user's."""
-    return _LIBRARIES.search(file) is not None
+    return re.search(_LIBRARIES, file) is not None
 
 
 def place_in_files(frames: Sequence[tuple[str, object, str | None]], said: str) -> str:
@@ -283,7 +278,7 @@ def place_in_files(frames: Sequence[tuple[str, object, str | None]], said: str) 
 def _nothing_said(error: BaseException) -> str:
     """Return what is known of an error without a message, such as that of a Python worker that died."""
     frames = str(getattr(error, "_stackTrace", None) or error).splitlines()
-    thrown = next((line.strip() for line in frames if line.strip() and not _HEADER.match(line)), type(error).__name__)
+    thrown = next((line.strip() for line in frames if line.strip() and not re.match(_HEADER, line)), type(error).__name__)
     name = type(error).__name__
     return f"{name} without a message ({thrown[:_LONGEST_LINE]}); the lines of Spark before it in this log may tell why."
 
@@ -302,7 +297,7 @@ def without_java(typed: DeltaError, error: BaseException) -> tuple[DeltaError, B
     """
     text = str(error)
     logger.debug("%s", getattr(error, "_stackTrace", None) or text)
-    if not _JAVA_FRAME.search(text):
+    if not re.search(_JAVA_FRAME, text):
         return typed, error
     trace: TracebackType | None = error.__traceback__
     return typed.with_traceback(trace), None
@@ -351,7 +346,7 @@ def _of_python(text: str) -> str:
 
 def _of_rpc(text: str) -> str:
     """Return what gRPC says of a request that Spark Connect's server did not answer as Spark does; it prints an object."""
-    found = _RPC.search(text)
+    found = re.search(_RPC, text)
     if found is None:
         return ""
     said = "does not answer" if found[1] == "UNAVAILABLE" else "did not carry out a request"
@@ -361,9 +356,9 @@ def _of_rpc(text: str) -> str:
 def _of_java(text: str) -> str:
     thrown: list[str] = []
     for line in text.splitlines():
-        if not line.strip() or _JAVA_FRAME.search(line) or _HEADER.match(line):
+        if not line.strip() or re.search(_JAVA_FRAME, line) or re.match(_HEADER, line):
             continue
-        if _PLAN.match(line):
+        if re.match(_PLAN, line):
             break
         if not thrown or line.startswith("Caused by: "):
             thrown.append(_bare(line))
@@ -372,7 +367,7 @@ def _of_java(text: str) -> str:
     first, last = thrown[0], thrown[-1]
     if last in first:
         return first
-    if not _CLASSES.search(first) and _CLASSES.search(last):
+    if not re.search(_CLASSES, first) and re.search(_CLASSES, last):
         return last
     return f"{first.rstrip('.')}; caused by: {last}"
 
@@ -381,7 +376,7 @@ def _bare(line: str) -> str:
     """Return a line without the class that was thrown, and without what Spark says of the job."""
     before, line = "", line.removeprefix("Caused by: ")
     while before != line:
-        before, line = line, _ABORTED.sub("", _THROWN.sub("", line, count=1), count=1).strip()
+        before, line = line, re.sub(_ABORTED, "", re.sub(_THROWN, "", line, count=1), count=1).strip()
     return line.rstrip(";")
 
 
@@ -392,7 +387,7 @@ def _is_javas(error: BaseException) -> bool:
     )
 
 
-_MKDIRS = re.compile(r"Mkdirs failed to create (\S+)")
+_MKDIRS = r"Mkdirs failed to create (\S+)"
 
 
 def typed_error(error: BaseException | str, uri: str = "") -> DeltaError | None:
@@ -406,7 +401,7 @@ def typed_error(error: BaseException | str, uri: str = "") -> DeltaError | None:
 
 def _not_created(error: BaseException | str, uri: str) -> LocationNotWritableException | None:
     """Return the typed error if Hadoop could not create a directory, of which it does not say why."""
-    if isinstance(error, DeltaError) or (found := _MKDIRS.search(str(error))) is None:
+    if isinstance(error, DeltaError) or (found := re.search(_MKDIRS, str(error))) is None:
         return None
     return LocationNotWritableException(
         f"Spark cannot create the directory {found[1]}{f' of table {uri}' if uri else ''}. Check the path, that the file system "

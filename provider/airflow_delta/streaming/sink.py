@@ -22,7 +22,7 @@ from airflow_delta.contract.payloads import CommitResult, Json, StagedWrite, Tra
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaIllegalArgumentException, TransactionExpiredException
 from airflow_delta.table.state.commit_result import result_of_commit
 from airflow_delta.table.state.find_commit import commits_of
-from airflow_delta.transaction.policy import check_level
+from airflow_delta.transaction.conflict_detection import check_level
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

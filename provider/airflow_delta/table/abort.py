@@ -10,8 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from airflow_delta.contract.files import PLAN_PREFIX, STAGING_DIRECTORY, is_marker, transaction_directory
-from airflow_delta.contract.payloads import TransactionHandle
-from airflow_delta.contract.request import AbortResult
+from airflow_delta.contract.payloads import AbortResult, TransactionHandle
 from airflow_delta.exceptions import (
     DeltaIllegalArgumentException,
     DeltaIllegalStateException,

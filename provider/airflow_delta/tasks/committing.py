@@ -39,7 +39,7 @@ from airflow_delta.tasks.handle_check import start_tasks
 from airflow_delta.tasks.identity import commit_tags
 from airflow_delta.tasks.lineage import withdraw_default_outlets
 from airflow_delta.tasks.observability import Stopwatch, TaskMetrics
-from airflow_delta.transaction.policy import DETECTION_TAG, KEYS, LEVELS, MOVED, ROWS, STATISTICS, check_level
+from airflow_delta.transaction.conflict_detection import DETECTION_TAG, KEYS, LEVELS, MOVED, ROWS, STATISTICS, check_level
 
 if TYPE_CHECKING:
     from logging import Logger

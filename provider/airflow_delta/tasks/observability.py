@@ -13,8 +13,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from airflow_delta.contract.payloads import CommitResult, StagedWrite, TransactionHandle
-    from airflow_delta.contract.request import AbortResult
+    from airflow_delta.contract.payloads import AbortResult, CommitResult, StagedWrite, TransactionHandle
     from airflow_delta.table.state.commit_result import OptimizeResult
 
 logger = logging.getLogger(__name__)

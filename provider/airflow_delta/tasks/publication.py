@@ -15,7 +15,7 @@ from airflow.sdk import Asset, AssetAlias, XComArg
 
 from airflow_delta import publication as publications
 from airflow_delta.assets.delta import delta_asset, delta_asset_uri, event_extra
-from airflow_delta.contract.request import AbortResult
+from airflow_delta.contract.payloads import AbortResult
 from airflow_delta.exceptions import (
     CommitStateUnknownException,
     DeltaError,

@@ -33,8 +33,7 @@ from airflow_delta.tasks.observability import TaskMetrics
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_delta.contract.payloads import TransactionHandle
-    from airflow_delta.contract.request import AbortResult
+    from airflow_delta.contract.payloads import AbortResult, TransactionHandle
     from airflow_delta.exceptions import DeltaConcurrentModificationException
     from airflow_delta.log.delta_log import DeltaLog
 

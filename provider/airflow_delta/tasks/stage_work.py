@@ -20,10 +20,18 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
 from airflow_delta import engine
-from airflow_delta.contract.choices import CREATE_FROM_ROWS, WRITE_MODES, Choices, Given, is_literal
-from airflow_delta.contract.drift import ENFORCE, SCHEMA_POLICIES, STRICT
+from airflow_delta.contract.choices import (
+    CREATE_FROM_ROWS,
+    ENFORCE,
+    SCHEMA_POLICIES,
+    STRICT,
+    WRITE_MODES,
+    Choices,
+    Given,
+    is_literal,
+    replace_where_problem,
+)
 from airflow_delta.contract.files import marked
-from airflow_delta.contract.operations import replace_where_problem
 from airflow_delta.contract.payloads import StagedWrite
 from airflow_delta.exceptions import DeltaIllegalArgumentException, SchemaDriftException
 from airflow_delta.retry_policies import FINAL_ERRORS

@@ -1,75 +1,15 @@
-"""The limits and options of a commit, and its outcome.
-
-How closely a commit checks concurrent commits since the version it read.
-
-Options of the conflict checker, which Delta has as configuration.
-"""
+"""The limits and options of a commit and of the conflict checker, which Delta has as configuration; and a commit's outcome."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-import msgspec
-
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.log.actions.actions import CommitInfo
+from airflow_delta.transaction.conflict_detection import ConflictDetection, check_level
 from airflow_delta.transaction.intents import WAIT_FOR_INTENTS, IntentRule
-
-ConflictDetection = Literal["delta", "statistics", "rows"]
-"""``delta``: by partition values and file paths, as Delta. ``statistics``: also by bounds of columns. ``rows``: also by rows."""
-
-LEVELS: tuple[ConflictDetection, ...] = get_args(ConflictDetection)
-
-DETECTION_TAG = "airflow.conflictDetection"
-"""Tag of ``commitInfo``: the level."""
-RESOLVED_TAG = "airflow.conflictsResolved"
-"""Tag of ``commitInfo``: JSON, how (:data:`STATISTICS`, ...) to the versions for which it showed that no row conflicts."""
-
-STATISTICS, KEYS, ROWS, MOVED = "statistics", "keys", "rows", "moved"
-"""What showed it: bounds of columns; columns that were read; positions of rows; rows that only moved to other files."""
-
-
-def check_level(level: str) -> ConflictDetection:
-    """Return a level.
-
-    :raises DeltaIllegalArgumentException: if there is no such level.
-    """
-    for known in LEVELS:
-        if level == known:
-            return known
-    raise DeltaIllegalArgumentException(f"conflict_detection must be one of {', '.join(LEVELS)}, got {level!r}")
-
-
-def in_ranges(versions: Iterable[int]) -> str:
-    """Return versions as text such as ``3-12,15``."""
-    found: list[list[int]] = []
-    for version in sorted(set(versions)):
-        if found and version == found[-1][1] + 1:
-            found[-1][1] = version
-        else:
-            found.append([version, version])
-    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in found)
-
-
-def resolved_text(resolved: Mapping[str, str]) -> str:
-    """Return the value of :data:`RESOLVED_TAG`.
-
-    :param resolved: how, to versions as :func:`in_ranges` gives them.
-    """
-    return msgspec.json.encode(dict(sorted(resolved.items()))).decode()
-
-
-def resolved_by(tags: Mapping[str, object] | None) -> dict[str, str]:
-    """Return what a commit's tags say about resolved conflicts: how, to versions; empty if they say nothing that parses."""
-    text = (tags or {}).get(RESOLVED_TAG)
-    if not isinstance(text, str):
-        return {}
-    try:
-        return msgspec.json.decode(text, type=dict[str, str])
-    except msgspec.DecodeError:
-        return {}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,7 +49,7 @@ class CommitPolicy:
     :param fail_on_hook_error: raise an error if a post-commit hook fails. The commit is valid either way.
     :param conflicts: options of the conflict checker.
     :param conflict_detection: ``delta``, ``statistics`` or ``rows``: see
-        :data:`~airflow_delta.transaction.policy.ConflictDetection`.
+        :data:`~airflow_delta.transaction.conflict_detection.ConflictDetection`.
     :param conflict_read_limit: bytes of columns of winning commits' files that a commit may read to decide by rows.
     :param commit_lock: hold the table's lock in this process while committing; default: depends on the kind of store
         (Delta: ``commitLock.enabled``).

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from sqlalchemy.exc import SQLAlchemyError
 
 from airflow_delta.airflow_internals import database
-from airflow_delta.transaction.policy import DETECTION_TAG, resolved_by
+from airflow_delta.transaction.conflict_detection import DETECTION_TAG, resolved_by
 from airflow_delta.ui.charts import operation_group
 from airflow_delta.ui.key_warnings import MetKeys, earlier_of_key, met_keys, warned
 from airflow_delta.ui.known import KnownTable, commit_url, diff_command, known_tables, rows_url, table_url

@@ -25,7 +25,7 @@ from airflow_delta.log.expressions.predicate import Predicate
 from airflow_delta.log.schema.types import parse_schema
 from airflow_delta.log.statistics.statistics import with_wide_bounds
 from airflow_delta.transaction import Operation
-from airflow_delta.transaction.policy import DETECTION_TAG, RESOLVED_TAG
+from airflow_delta.transaction.conflict_detection import DETECTION_TAG, RESOLVED_TAG
 from airflow_delta.transaction.reads.row_condition import KeySet
 from transaction.row_table import RowTable, Work
 

@@ -15,7 +15,7 @@ from airflow_delta.log.actions.actions import AddFile
 from airflow_delta.log.actions.decode import DecodedCommit
 from airflow_delta.log.statistics.statistics import num_records as rows_of
 from airflow_delta.log.statistics.statistics import total
-from airflow_delta.transaction.policy import resolved_by
+from airflow_delta.transaction.conflict_detection import resolved_by
 
 if TYPE_CHECKING:
     from airflow_delta.log import Snapshot

@@ -18,13 +18,14 @@ from airflow_delta.transaction.commit.hooks import record_commit
 from airflow_delta.transaction.commit.loop import CommitLoop, Entry, Landed
 from airflow_delta.transaction.commit.stats import CommitStats
 from airflow_delta.transaction.commit.turns import lock_commit_if_enabled
+from airflow_delta.transaction.conflict_detection import resolved_by
 from airflow_delta.transaction.conflicts.checker import ConflictChecker
 from airflow_delta.transaction.conflicts.current_transaction import CurrentTransaction
 from airflow_delta.transaction.conflicts.metadata import IDENTITY_TAG, identity_only
 from airflow_delta.transaction.conflicts.resolution import Resolution
 from airflow_delta.transaction.events import record_event
 from airflow_delta.transaction.intents import PREFIX, OpenIntents
-from airflow_delta.transaction.policy import CommitOutcome, CommitPolicy, resolved_by
+from airflow_delta.transaction.policy import CommitOutcome, CommitPolicy
 from airflow_delta.transaction.prepare import commit_info as in_commit_timestamps
 from airflow_delta.transaction.prepare.checks import (
     check_added_files,

@@ -18,10 +18,7 @@ from airflow_delta.log.features.column_mapping import mode
 from airflow_delta.log.schema.types import StructType
 from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.transaction import heavy
-from airflow_delta.transaction.conflicts.marked_rows import MarkedRows
-from airflow_delta.transaction.conflicts.rows_of_winners import ReplacedVector, Undecided, WinnersRows
-from airflow_delta.transaction.conflicts.winning_commit import ADD_KEY, WinningCommit, metadata_of
-from airflow_delta.transaction.policy import (
+from airflow_delta.transaction.conflict_detection import (
     DETECTION_TAG,
     KEYS,
     MOVED,
@@ -32,6 +29,9 @@ from airflow_delta.transaction.policy import (
     in_ranges,
     resolved_text,
 )
+from airflow_delta.transaction.conflicts.marked_rows import MarkedRows
+from airflow_delta.transaction.conflicts.rows_of_winners import ReplacedVector, Undecided, WinnersRows
+from airflow_delta.transaction.conflicts.winning_commit import ADD_KEY, WinningCommit, metadata_of
 
 if TYPE_CHECKING:
     from airflow_delta.log.actions.actions import Action, RemoveFile

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from airflow_delta.contract.drift import ENFORCE, check_schema
+from airflow_delta.contract.choices import ENFORCE
+from airflow_delta.contract.drift import check_schema
 from airflow_delta.contract.files import transaction_directory
 from airflow_delta.contract.location import Location
 from airflow_delta.contract.operations import WriteArguments

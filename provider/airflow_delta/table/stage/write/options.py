@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_delta.contract.choices import WRITE_MODES
-from airflow_delta.contract.operations import ComparedColumns, CreateArguments, replace_where_problem
+from airflow_delta.contract.choices import WRITE_MODES, replace_where_problem
+from airflow_delta.contract.operations import ComparedColumns, CreateArguments
 from airflow_delta.contract.payloads import Json
 from airflow_delta.exceptions import AppendOnlyException, DeltaIllegalArgumentException
 from airflow_delta.log import heavy

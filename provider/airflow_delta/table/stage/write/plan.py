@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta import exceptions
-from airflow_delta.contract.drift import ENFORCE, SCHEMA_POLICIES, STRICT
+from airflow_delta.contract.choices import ENFORCE, SCHEMA_POLICIES, STRICT
 from airflow_delta.contract.files import REPORT_DIRECTORY, REQUEST_NAME, sealed, unsealed
 from airflow_delta.contract.operations import WriteArguments
 from airflow_delta.contract.payloads import ScanPlan
