@@ -37,19 +37,33 @@ ErrorT = TypeVar("ErrorT", bound=DeltaError)
 
 
 class Subject:
-    """What errors are about: a table, at the version that was read."""
+    """What errors are about: a table, at a version where one is known."""
+
+    __slots__ = ()
+
+    def _about(self) -> tuple[str, int | None]:
+        """Return the table's URI and the version."""
+        raise NotImplementedError
+
+    def error(self, kind: type[ErrorT], message: str, **more: Any) -> ErrorT:
+        """Return an error about this table and version.
+
+        :param more: further arguments of that kind of error; ``version`` if it is about another version.
+        """
+        table, version = self._about()
+        return kind(message, **{"table": table, "version": version, **more})
+
+
+class TableRead(Subject):
+    """A table at the version that a transaction reads."""
 
     __slots__ = ()
 
     table: str
     read_version: int
 
-    def error(self, kind: type[ErrorT], message: str, **more: Any) -> ErrorT:
-        """Return an error about this table and version.
-
-        :param more: further arguments of that kind of error.
-        """
-        return kind(message, table=self.table, version=self.read_version, **more)
+    def _about(self) -> tuple[str, int | None]:
+        return self.table, self.read_version
 
 
 # -- invalid requests ---------------------------------------------------------------------------------------------------------

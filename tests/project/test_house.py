@@ -32,10 +32,15 @@ def test_what_may_not_grow_is_counted(tmp_path):
     (package / "one.py").write_text("def run():\n    import json\n    from package.two import run\n\nclass Twice: ...\n")
     (package / "two.py").write_text("def run():\n    def inner():\n        import json\n\ndef _own(): ...\n")
     (package / "three.py").write_text("class Twice: ...\n\ndef _own(): ...\n" + "x = 1\n" * house.LARGE)
+    (package / "four.py").write_text(
+        "raise OneError('', table=log.uri)\nraise log.error(OneError, '')\nraise OneError('', table=table)\n"
+        "raise OneException('', table=self.handle.table,\n  version=1)\nraise OneError('', table=log.uri, winning_version=1)\n"
+    )
     found = house.measured(package)
     assert found["double_names"] == ["Twice: one.py, three.py", "run: one.py, two.py"]
     assert found["imports_in_functions_own"] == ["one.py"]
     assert found["imports_in_functions_others"] == ["one.py: json", "two.py: json"]
+    assert found["errors_by_hand"] == ["four.py:1", "four.py:4"]
     assert found["modules_over_600_lines"] == ["three.py: 603 lines"]
 
 

@@ -263,8 +263,9 @@ def existing_table(args: Namespace) -> DeltaLog:
 
 def _refuse_missing(log: DeltaLog) -> None:
     if not log.table_exists():
-        raise DeltaTableNotFoundException(
-            f"There is no Delta table at {log.uri}. Check the location and the connection's base path.", table=log.uri
+        raise log.error(
+            DeltaTableNotFoundException,
+            f"There is no Delta table at {log.uri}. Check the location and the connection's base path.",
         )
 
 

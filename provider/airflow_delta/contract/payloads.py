@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, Self
 
-from airflow_delta.exceptions import ContractVersionException, StagingException, Subject
+from airflow_delta.exceptions import ContractVersionException, StagingException, TableRead
 
 CONTRACT = 1
 """Version of this contract. A payload of another version is refused."""
@@ -164,7 +164,7 @@ class AbortResult(Payload):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TransactionHandle(Payload, Subject):
+class TransactionHandle(Payload, TableRead):
     """One execution of the start task: the version read, and where to stage. Holds no secrets.
 
     What it says of the table itself (schema, partitioning, properties, features) is for people. Tasks take it from the log at the
@@ -249,7 +249,7 @@ class ScanFile(Payload):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ScanPlan(Payload, Subject):
+class ScanPlan(Payload, TableRead):
     """The files of the table at the version read, after partition pruning and data skipping.
 
     :param schema_string: Spark's JSON form of the table's schema at that version.

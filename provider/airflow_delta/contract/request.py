@@ -21,7 +21,7 @@ from airflow_delta.contract.key_values import KeyValues
 from airflow_delta.contract.options import check_source, check_writer_options
 from airflow_delta.contract.payloads import CONTRACT, Json, Payload, ScanFile, ScanPlan
 from airflow_delta.contract.schema import TableRules
-from airflow_delta.exceptions import DeltaIllegalArgumentException, Subject
+from airflow_delta.exceptions import DeltaIllegalArgumentException, TableRead
 from airflow_delta.masking import has_user_info, masked
 
 NUM_FILES, NUM_ROWS, NUM_BYTES = "numFiles", "numRows", "numBytes"
@@ -29,7 +29,7 @@ NUM_FILES, NUM_ROWS, NUM_BYTES = "numFiles", "numRows", "numBytes"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class StageRequest(Payload, Subject):
+class StageRequest(Payload, TableRead):
     """What one attempt of a stage has to write, and where.
 
     :param table: URI of the table for Spark (``s3a://`` for the worker's ``s3://``); not URL-encoded.

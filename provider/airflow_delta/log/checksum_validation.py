@@ -121,12 +121,12 @@ def mismatch_error(snapshot: Version, mismatches: Mapping[str, tuple[Any, Any]])
     """Return the error, which names every field that differs."""
     fields = "; ".join(f"{name}: checksum {_short(said)}, log {_short(is_)}" for name, (said, is_) in mismatches.items())
     path = checksum_file(snapshot.version)
-    return DeltaChecksumMismatchException(
+    return snapshot.log.error(
+        DeltaChecksumMismatchException,
         f"The state of version {snapshot.version} of table {snapshot.log.uri} failed verification against {path}: {fields}. "
         "Either a file of the log was changed after it was written, or a writer wrote a wrong checksum. First compare the "
         f"commits with a backup or a replica. If they are intact, delete {path} (readers then use the commits) and start again.",
         mismatches=mismatches,
-        table=snapshot.log.uri,
         version=snapshot.version,
     )
 

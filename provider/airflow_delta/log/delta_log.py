@@ -140,12 +140,12 @@ class DeltaLog(CommitFiles):
 
     def _not_listed(self, version: int, found: int, problem: Exception | None) -> InvalidCommittedVersionException:
         shown = f"shows version {found} as the latest" if found >= 0 else "shows no table"
-        return InvalidCommittedVersionException(
+        return self.error(
+            InvalidCommittedVersionException,
             f"Version {version} of table {self.uri} IS committed, but the log {shown}, even after listing it again"
             + (f" ({problem})" if problem is not None else "")
             + ". Do not commit it again. Either the listing is stale or the log was changed: check whether "
             f"{commit_file(version)} exists. The checksum and checkpoint of the version were not written.",
-            table=self.uri,
             version=version,
         )
 
@@ -233,8 +233,8 @@ class DeltaLog(CommitFiles):
         if version == snapshot.version:
             return snapshot
         if snapshot.version < 0:
-            raise VersionNotFoundException(
-                f"There is no version {version} at {self.uri}: there is no table.", table=self.uri, version=version
+            raise self.error(
+                VersionNotFoundException, f"There is no version {version} at {self.uri}: there is no table.", version=version
             )
         return Snapshot(self, load_segment(self.store, version))
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from airflow_delta.exceptions import DeltaLogCorruptedException, DeltaTableNotFoundException
+from airflow_delta.exceptions import DeltaLogCorruptedException, DeltaTableNotFoundException, Subject
 from airflow_delta.log import heavy
 from airflow_delta.log.actions.actions import AddFile, DomainMetadata, Metadata, Protocol, SetTransaction
 from airflow_delta.log.actions.decode import CommitFile, CommitHead, read_small_state, required_timestamp
@@ -45,7 +45,7 @@ class _RowTracking(msgspec.Struct, rename="camel"):
     row_id_high_water_mark: int
 
 
-class Snapshot:
+class Snapshot(Subject):
     """A table at one version; everything is read on first use.
 
     Version, protocol, metadata and transactions come from small files; the list of files is read only by :meth:`files` and
@@ -97,6 +97,9 @@ class Snapshot:
         """Return the version; -1 if there is no table."""
         return self._segment.version if self._segment is not None else -1
 
+    def _about(self) -> tuple[str, int | None]:
+        return self.log.uri, self.version
+
     @property
     def segment(self) -> LogSegment:
         """Return the files that make up this version.
@@ -104,10 +107,10 @@ class Snapshot:
         :raises DeltaTableNotFoundException: if there is no table.
         """
         if self._segment is None:
-            raise DeltaTableNotFoundException(
+            raise self.error(
+                DeltaTableNotFoundException,
                 f"{self.log.uri} is not a Delta table: it has no _delta_log with a commit or a checkpoint. Check the location; "
                 "the first commit creates the table.",
-                table=self.log.uri,
             )
         return self._segment
 
@@ -195,11 +198,10 @@ class Snapshot:
         try:
             return StructType(tuple(fields[name] for name in self.metadata.partition_columns))
         except KeyError as error:
-            raise DeltaLogCorruptedException(
+            raise self.error(
+                DeltaLogCorruptedException,
                 f"Version {self.version} of table {self.log.uri} is partitioned by column {error}, which is not in its "
                 "schema. Another writer wrote invalid metadata; restore the table to an earlier version with that writer.",
-                table=self.log.uri,
-                version=self.version,
             ) from error
 
     def check_readable(self) -> None:
@@ -349,12 +351,11 @@ class Snapshot:
         try:
             return msgspec.json.decode(domain.configuration, type=_RowTracking).row_id_high_water_mark
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise DeltaLogCorruptedException(
+            raise self.error(
+                DeltaLogCorruptedException,
                 f"The domain {ROW_TRACKING_DOMAIN} of version {self.version} of table {self.log.uri} has no row id high water "
                 f"mark ({error}). Do not add rows until its writer has repaired it, or row ids would be assigned "
                 "twice.",
-                table=self.log.uri,
-                version=self.version,
             ) from error
 
     # -- files ----------------------------------------------------------------------------------------------------------------
@@ -460,9 +461,9 @@ class Snapshot:
     def _no_text(self, error: UnicodeDecodeError) -> DeltaLogCorruptedException:
         checkpoint = self.segment.checkpoint
         version = checkpoint.version if checkpoint is not None else self.version
-        return DeltaLogCorruptedException(
+        return self.error(
+            DeltaLogCorruptedException,
             f"The checkpoint of version {version} of table {self.log.uri} is damaged: it has invalid UTF-8 ({error}).",
-            table=self.log.uri,
             version=version,
         )
 
@@ -475,9 +476,9 @@ class Snapshot:
         try:
             segment = load_segment(self.log.store, self.version, exclude=excluded)
         except (DeltaLogCorruptedException, LookupError) as other:
-            raise DeltaLogCorruptedException(
+            raise self.error(
+                DeltaLogCorruptedException,
                 f"{error.message} It cannot be replaced by an older checkpoint or by all commits either: {other}",
-                table=self.log.uri,
                 version=checkpoint.version,
             ) from error
         if segment is None:

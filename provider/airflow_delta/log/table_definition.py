@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
 
 from airflow_delta.contract.payloads import Json
 from airflow_delta.contract.schema import parse_struct
-from airflow_delta.exceptions import ErrorT
+from airflow_delta.exceptions import Subject
 from airflow_delta.log.actions.actions import Metadata, Protocol
 from airflow_delta.log.features import protocol as protocols
 from airflow_delta.log.features.properties import TableProperties
@@ -20,7 +19,7 @@ from airflow_delta.log.schema.types import StructType, parse_schema, to_json
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableDefinition:
+class TableDefinition(Subject):
     """The definition of a table at a version, or of a table that a transaction creates.
 
     :param table: URI of the table; for messages, as ``version``.
@@ -42,12 +41,8 @@ class TableDefinition:
     name: str | None = None
     description: str | None = None
 
-    def error(self, kind: type[ErrorT], message: str, **more: Any) -> ErrorT:
-        """Return an error about this table at this version, as :meth:`airflow_delta.exceptions.Subject.error` does.
-
-        :param more: further arguments of that kind of error.
-        """
-        return kind(message, table=self.table, version=self.version, **more)
+    def _about(self) -> tuple[str, int | None]:
+        return self.table, self.version
 
     @classmethod
     def of(cls, metadata: Metadata, protocol: Protocol | None = None, *, table: str = "", version: int = -1) -> TableDefinition:

@@ -124,12 +124,12 @@ class _RecordedTimes(dict[int, int]):
 
 
 def _too_early(log: CommitFiles, wanted: int, time: int, versions: Sequence[int]) -> VersionNotFoundException:
-    return VersionNotFoundException(
+    return log.error(
+        VersionNotFoundException,
         f"The time {_text(wanted)} is before version {versions[0]} of table {log.uri}, committed at {_text(time)}. Ask for a "
         f"later time; the log can rebuild versions {versions[0]} to {versions[-1]}.",
         earliest=versions[0],
         latest=versions[-1],
-        table=log.uri,
         version=versions[0],
     )
 
@@ -215,7 +215,7 @@ def read_history(latest: Snapshot, limit: int | None) -> list[CommitRecord]:
     """
     log = latest.log
     if limit is not None and limit < 0:
-        raise DeltaIllegalArgumentException(f"The history limit of table {log.uri} must not be negative: {limit}", table=log.uri)
+        raise log.error(DeltaIllegalArgumentException, f"The history limit of table {log.uri} must not be negative: {limit}")
     last = latest.segment.version
     lowest = 0 if limit is None else max(last - limit + 1, 0)
     # One commit more than requested: a commit's time is adjusted by the one before.

@@ -229,10 +229,10 @@ class DeltaAutoCompactOperator(DeltaMaintenanceBase):
         """
         committed = None if self.committed is None else CommitResult.from_dict(self.committed)
         if committed is not None and committed.table != log.uri:
-            raise exceptions.DeltaIllegalArgumentException(
+            raise log.error(
+                exceptions.DeltaIllegalArgumentException,
                 f"The task {self.task_id!r} names the table {log.uri}, but the commit went to {committed.table}. Leave table= "
                 "out.",
-                table=log.uri,
             )
         request = engine.find_request(log, committed, min_files=int(self.min_files), max_file_size=int(self.max_file_size))
         if request is None:

@@ -79,14 +79,12 @@ def run_operation(spark: SparkSession, request: StageRequest, source: DataFrame 
         raise StagingException(f"There is no Spark work for {request.operation!r} (stage {request.stage} of {request.table})")
     if "source" not in inspect.signature(work).parameters:
         if source is not None:
-            raise DeltaIllegalArgumentException(
-                f"{request.operation} takes no source (stage {request.stage})", table=request.table
-            )
+            raise request.error(DeltaIllegalArgumentException, f"{request.operation} takes no source (stage {request.stage})")
         report = work(spark, request)
     else:
         report = work(spark, request, _named_source(spark, request) if source is None else source)
     if not isinstance(report, StageReport):
-        raise DeltaError(f"{request.operation} left no report", table=request.table)
+        raise request.error(DeltaError, f"{request.operation} left no report")
     return report
 
 
@@ -117,10 +115,10 @@ def secret_options(spark: SparkSession, request: StageRequest) -> dict[str, str]
     """
     text = spark.conf.get(SECRET_PROPERTY, None)
     if not text:
-        raise DeltaIllegalArgumentException(
+        raise request.error(
+            DeltaIllegalArgumentException,
             f"The source of stage {request.stage} needs the options of a connection, and this application did not get them: the "
             f"Spark property {SECRET_PROPERTY} is missing. Submit it with the provider's operator.",
-            table=request.table,
         )
     options: dict[str, str] = json.loads(base64.b64decode(text))
     return options
@@ -132,10 +130,10 @@ def _named_source(spark: SparkSession, request: StageRequest) -> DataFrame:
     secrets = secret_options(spark, request) if named.get(CONNECTION) else {}
     if (source := read_source(spark, named, secrets)) is not None:
         return source
-    raise DeltaIllegalArgumentException(
+    raise request.error(
+        DeltaIllegalArgumentException,
         f"{request.operation} of stage {request.stage} has no source. Give it as SQL or as a path, or pass it to "
         "delta_stage(spark).run(source).",
-        table=request.table,
     )
 
 
@@ -182,9 +180,9 @@ class DeltaStage:
 
     def _work(self, work: Callable[[], StageReport]) -> StageReport:
         if self._written:
-            raise DeltaIllegalStateException(
+            raise self.request.error(
+                DeltaIllegalStateException,
                 f"The stage {self.request.task_id} has already written. Union the DataFrames, or use one task for each.",
-                table=self.request.table,
             )
         self._written = True
         try:

@@ -192,12 +192,12 @@ class DeltaBatchSink:
                 possible_since=lambda: None if batch_id == self._assume_new_batch else planned_at(df, batch_id),
             )
         except TransactionExpiredException as expired:
-            raise TransactionExpiredException(
+            raise log.error(
+                TransactionExpiredException,
                 f"It can no longer be known whether table {self.table} has batch {batch_id} of query {query_id}: the query has "
                 "been down for longer than the table keeps its keys (delta.setTransactionRetentionDuration) and its log. "
                 f"Nothing is committed. If the table lacks the rows of the batch, pass assume_new_batch={batch_id}; "
                 "if it has them, start a new query (checkpoint and query_id) where this one stopped.",
-                table=self.table,
                 version=expired.version,
             ) from expired
         if result.committed_before:

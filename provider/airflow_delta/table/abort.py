@@ -70,25 +70,25 @@ def abort_transaction(
     grace = abandoned_after if abandoned_after is not None else ABANDONED_AFTER
     found = transaction_state(log, transaction_id, abandoned_after=grace)
     if found is None:
-        raise DeltaIllegalArgumentException(
+        raise log.error(
+            DeltaIllegalArgumentException,
             f"There is nothing of transaction {transaction_id!r} under {log.uri}/{STAGING_DIRECTORY}. Its files may already "
             "be deleted; list the table's transactions to see which there are.",
-            table=log.uri,
         )
     if found.state == "open" and not force:
-        raise DeltaIllegalStateException(
+        raise log.error(
+            DeltaIllegalStateException,
             f"Transaction {transaction_id} on table {log.uri} may still be running: {found.reason} Nothing was deleted. Fail its "
             "Dag run, whose abort task cleans up, or force the abort; its commit is refused then.",
-            table=log.uri,
         )
     if found.state == "committed":
         return _committed(log.uri, transaction_id, LogEvidence(True, found.version, found.reason))
     if (plan := _open_plan(log, transaction_id)) is not None:
-        raise DeltaIllegalStateException(
+        raise log.error(
+            DeltaIllegalStateException,
             f"Transaction {transaction_id} on table {log.uri} is part of a publication of several tables ({plan}), which may be "
             "decided on another one already. Nothing was deleted. Run `airflow delta settle` with all of its tables, or the "
             "abort task of its Dag run: both end it on every table alike.",
-            table=log.uri,
         )
     dead_before = int(time.time() * 1000) - grace // timedelta(milliseconds=1)
     oldest = found.first_modified or 0

@@ -119,10 +119,10 @@ def with_reports(task: Any, context: Context, tables: Iterable[PublishedTable]) 
         writes = valid_reports(context, table.handle, flatten_reports(given))
         own = set(stage_tasks(table.outputs))
         if strange := sorted({write.task_id for write in writes} - own):
-            raise HandleMismatchException(
+            raise table.handle.error(
+                HandleMismatchException,
                 f"The task {task.task_id!r} got reports of {', '.join(strange)} for table {table.handle.table}, but in the Dag "
                 f"file only {', '.join(sorted(own))} write to it. Nothing was committed. An XCom was altered.",
-                table=table.handle.table,
             )
         expected = expected_stages(task, context, writes, allow_skipped=False, outputs=table.outputs)
         found.append(PublishedTable(table.start, table.log, table.handle, table.outputs, tuple(writes), expected))

@@ -75,10 +75,10 @@ def rows_of_commit(log: DeltaLog, version: int, *, keys: Sequence[str] = ()) -> 
 
     status = log.store.head(commit_file(version))
     if status is not None and status.size > MAX_COMMIT_BYTES:
-        raise ReadLimitException(
+        raise log.error(
+            ReadLimitException,
             f"The commit of version {version} of table {log.uri} has {status.size >> 20} MiB; at most "
             f"{MAX_COMMIT_BYTES >> 20} MiB are read.",
-            table=log.uri,
             version=version,
         )
     bounds = ReadLimits(files=FILES, num_bytes=DATA_BYTES, values=VALUES)
@@ -86,15 +86,15 @@ def rows_of_commit(log: DeltaLog, version: int, *, keys: Sequence[str] = ()) -> 
         named = given_keys(log, version, keys) if keys else None
         diff = published_diff(log, version, keys=named, sample=SAMPLE, limit=ROWS, bounds=bounds)
     except DeltaFileNotFoundException as error:
-        raise RowsGoneError(error.message, table=log.uri, version=version) from error
+        raise log.error(RowsGoneError, error.message, version=version) from error
     except DeltaIllegalArgumentException as error:  # nothing else here is a user's
         if not keys:
             raise
-        raise RowKeysError(error.message, table=log.uri, version=version) from error
+        raise log.error(RowKeysError, error.message, version=version) from error
     except (DeltaLogCorruptedException, DeltaTableNotFoundException, VersionNotFoundException):
         raise  # they have pages of their own
     except (DeltaAnalysisException, DeltaIllegalStateException, DeltaUnsupportedOperationException) as error:
-        raise RowsNotShownError(error.message, table=log.uri, version=version) from error
+        raise log.error(RowsNotShownError, error.message, version=version) from error
     return _told(diff)
 
 

@@ -83,7 +83,7 @@ def history(log: DeltaLog, *, limit: int = PAGE, before: int | None = None, know
     """
     latest = log.update().version
     if latest < 0:
-        raise DeltaTableNotFoundException(f"There is no Delta table at {log.uri}.", table=log.uri)
+        raise log.error(DeltaTableNotFoundException, f"There is no Delta table at {log.uri}.")
     newest = latest if before is None else min(latest, before - 1)
     commits, cut = _summaries(log, newest, limit, known or {})
     oldest = commits[-1]["version"] if commits else None
@@ -275,10 +275,8 @@ def _check_size(log: DeltaLog) -> None:
     except DeltaLogCorruptedException:  # another one is read instead
         rows = 0
     if rows > MAX_ACTIONS:
-        raise ReadLimitException(
-            f"The checkpoint of table {log.uri} has {rows} rows; at most {MAX_ACTIONS} are searched.",
-            table=log.uri,
-            version=snapshot.version,
+        raise snapshot.error(
+            ReadLimitException, f"The checkpoint of table {log.uri} has {rows} rows; at most {MAX_ACTIONS} are searched."
         )
 
 
@@ -296,9 +294,9 @@ def check_commits(log: DeltaLog, versions: range, *, what: str = "checkpoint") -
             status = log.store.head(commit_file(version))
         size += status.size if status is not None else 0
         if size > MAX_TAIL_BYTES:
-            raise ReadLimitException(
+            raise log.error(
+                ReadLimitException,
                 f"The commits of table {log.uri} since its last {what} exceed {MAX_TAIL_BYTES >> 20} MiB.",
-                table=log.uri,
                 version=segment.version,
             )
 

@@ -36,7 +36,7 @@ def table_state(log: DeltaLog) -> dict[str, Any]:
     """
     snapshot = log.update()
     if snapshot.version < 0:
-        raise DeltaTableNotFoundException(f"There is no Delta table at {log.uri}.", table=log.uri)
+        raise log.error(DeltaTableNotFoundException, f"There is no Delta table at {log.uri}.")
     _check_tail(log, snapshot)
     metadata, protocol = snapshot.metadata, snapshot.protocol
     return {
@@ -62,10 +62,9 @@ def _check_tail(log: DeltaLog, snapshot: Snapshot) -> None:
     base = max((*segment.checksum_versions[:1], segment.first_commit - 1))
     since = range(base + 1, snapshot.version + 1)
     if len(since) > MAX_COMMITS:
-        raise ReadLimitException(
+        raise snapshot.error(
+            ReadLimitException,
             f"Table {log.uri} has {len(since)} commits since its last checksum or checkpoint; at most {MAX_COMMITS} are read.",
-            table=log.uri,
-            version=snapshot.version,
         )
     check_commits(log, since, what="checksum or checkpoint")
 

@@ -184,19 +184,19 @@ def _read_ranges(store: LogStore, ranges: Sequence[_Range]) -> list[bytes]:
 
 
 def _missing(store: LogStore, path: str) -> DeltaFileNotFoundException:
-    return DeltaFileNotFoundException(
+    return store.error(
+        DeltaFileNotFoundException,
         f"The deletion vector file {path} of table {store.root} is missing, so the deleted rows are unknown "
         "(DELTA_DELETION_VECTOR_FILE_NOT_FOUND). It was deleted outside Delta, or by a VACUUM with a retention shorter than this "
         "read. Read a newer version, or restore the file from a backup.",
-        table=store.root,
     )
 
 
 def _damaged(store: LogStore, path: str, reason: str) -> DeltaLogCorruptedException:
-    return DeltaLogCorruptedException(
+    return store.error(
+        DeltaLogCorruptedException,
         f"The deletion vector {path} of table {store.root} is damaged: {reason}. Restore the file from a backup, or restore the "
         "table to a version before the rows were deleted.",
-        table=store.root,
     )
 
 

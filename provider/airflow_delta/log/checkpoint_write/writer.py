@@ -67,7 +67,7 @@ def write_checkpoint(snapshot: Snapshot, *, part_size: int | None = None, parque
     """
     size = part_size if part_size is not None else snapshot.properties.checkpoint_part_size
     if size is not None and size < 1:
-        raise DeltaIllegalArgumentException(f"A checkpoint part needs at least one action, got {size}", table=snapshot.log.uri)
+        raise snapshot.error(DeltaIllegalArgumentException, f"A checkpoint part needs at least one action, got {size}")
     # Check this version itself: it may have features that a later version dropped.
     check_can_write(snapshot.protocol, snapshot.metadata, snapshot.log.uri, snapshot.version)
 
@@ -175,12 +175,11 @@ class _Writing:
         # Sums over commits are wrong if a commit adds a file again; only counting the files decides.
         counted, size = count_files(self._reader, self._tail)
         if counted != adds:
-            raise DeltaIllegalStateException(
+            raise snapshot.error(
+                DeltaIllegalStateException,
                 f"The checkpoint of version {snapshot.version} of table {snapshot.log.uri} would hold {adds} files, but the "
                 f"table has {counted} (DELTA_CHECKPOINT_SNAPSHOT_MISMATCH). Nothing was written; readers use the commits. This "
                 "is a bug in this provider: please report it.",
-                table=snapshot.log.uri,
-                version=snapshot.version,
             )
         logger.warning(
             "Table %s, version %s: checksum and commits add up to %s files, but there are %s; the checkpoint holds these",

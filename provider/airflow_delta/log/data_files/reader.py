@@ -221,11 +221,11 @@ class FileReader:
             opened = self._open(file)
             parquet = opened.footer
             if marked and marked.max() >= parquet.metadata.num_rows:
-                raise DeltaLogCorruptedException(
+                raise self._store.error(
+                    DeltaLogCorruptedException,
                     f"The deletion vector of {file.path} in table {self._store.root} version {self._version} marks row "
                     f"{marked.max()}, but the file has {parquet.metadata.num_rows} rows. Another writer's commit is damaged; "
                     "restore the table to an earlier version.",
-                    table=self._store.root,
                     version=self._version,
                 )
             sources = self._sources(file, parquet)
@@ -262,27 +262,27 @@ class FileReader:
         try:
             yield
         except FileNotFoundError as error:
-            raise DeltaFileNotFoundException(
+            raise self._store.error(
+                DeltaFileNotFoundException,
                 f"Data file {file.path} of table {self._store.root} version {self._version} is gone. VACUUM deletes the files of "
                 "versions older than its retention period. Read a newer version, or restore the file from a backup.",
-                table=self._store.root,
                 version=self._version,
             ) from error
         except DeltaAnalysisException as error:
-            raise DeltaAnalysisException(
+            raise self._store.error(
+                DeltaAnalysisException,
                 f"Data file {file.path} of table {self._store.root} version {self._version} cannot be read without Spark: "
                 f"{error.message}.",
-                table=self._store.root,
                 version=self._version,
             ) from error
         except (StoreUnavailableError, StoreRefusedError):  # of the store, which says nothing about the file
             raise
         except (pa.ArrowException, OSError) as error:
-            raise DeltaLogCorruptedException(
+            raise self._store.error(
+                DeltaLogCorruptedException,
                 f"Data file {file.path} of table {self._store.root} version {self._version} cannot be read "
                 f"({str(error).splitlines()[0] if str(error) else type(error).__name__}). If Spark reads it, use "
                 'df_type="spark"; if not, restore it from a backup.',
-                table=self._store.root,
                 version=self._version,
             ) from error
 
@@ -322,10 +322,10 @@ class FileReader:
         except ValueError as error:
             raise OSError(str(error)) from error
         if problem is not None:
-            raise ReadLimitException(
+            raise self._store.error(
+                ReadLimitException,
                 f"Data file {file.path} of table {self._store.root} version {self._version} is not read: {problem}. Leave "
                 'columns out with columns=, or read it with Spark (df_type="spark") if you trust who wrote it.',
-                table=self._store.root,
                 version=self._version,
             )
         return chunks

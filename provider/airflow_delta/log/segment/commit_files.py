@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping
 
-from airflow_delta.exceptions import VersionNotFoundException, VersionsNotContiguousException
+from airflow_delta.exceptions import Subject, VersionNotFoundException, VersionsNotContiguousException
 from airflow_delta.log.actions.decode import CommitFile
 from airflow_delta.log.segment.segment import earliest_version, list_log, missing_versions
 from airflow_delta.log.storage.base import FileStatus, LogStore
@@ -27,7 +27,7 @@ def now() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
-class CommitFiles:
+class CommitFiles(Subject):
     """The commit files of one table.
 
     :param store: storage of the table.
@@ -44,6 +44,9 @@ class CommitFiles:
     def uri(self) -> str:
         """Return the table's URI as given, without a trailing slash."""
         return self.store.root
+
+    def _about(self) -> tuple[str, int | None]:
+        return self.uri, None
 
     def read_commit(self, version: int) -> bytes:
         """Return a commit's content.
@@ -63,10 +66,10 @@ class CommitFiles:
         try:
             read = dict(zip(wanted, self.store.read_many([commit_file(version) for version in wanted]), strict=True))
         except FileNotFoundError as error:
-            raise VersionsNotContiguousException(
+            raise self.error(
+                VersionsNotContiguousException,
                 f"A commit between {versions.start} and {versions.stop - 1} of table {self.uri} is gone ({error}). It was "
                 "deleted during the read. Read the table again; if the error persists, restore the commit from a backup.",
-                table=self.uri,
                 version=versions.stop - 1,
             ) from error
         if not self.store.probes:
@@ -187,12 +190,12 @@ class CommitFiles:
         listing = list_log(self.store, version - 1)
         if listing.latest() == version - 1:  # only the checkpoint of that version is left
             return
-        raise VersionNotFoundException(
+        raise self.error(
+            VersionNotFoundException,
             f"Version {version} of table {self.uri} was not written: the version before it is not in the log"
             + (f" (the latest is {listing.latest()})" if listing.latest() >= 0 else "")
             + ". It was cleaned up, or the table was deleted. Start the transaction again.",
             latest=listing.latest() if listing.latest() >= 0 else None,
-            table=self.uri,
             version=version - 1,
         )
 
@@ -235,10 +238,10 @@ class CommitFiles:
         return [commit._replace(modification_time=times.get(commit.version)) for commit in commits]
 
     def _gap(self, missing: int, later: int) -> VersionsNotContiguousException:
-        return VersionsNotContiguousException(
+        return self.error(
+            VersionsNotContiguousException,
             f"Commit {missing} of table {self.uri} is missing, although commit {later} exists. Restore "
             f"{commit_file(missing)} from a backup before anything else is committed.",
-            table=self.uri,
             version=missing,
         )
 
@@ -252,12 +255,12 @@ class CommitFiles:
             return
         full = list_log(self.store)
         earliest = earliest_version(self.store, full)
-        raise VersionNotFoundException(
+        raise self.error(
+            VersionNotFoundException,
             f"Commit {start} of table {self.uri} is no longer in its log, whose latest version is {latest}: it was "
             "cleaned up, so the commits since then are unknown. Start the transaction again. Set the table property "
             "delta.logRetentionDuration to more than the longest transaction takes.",
             earliest=earliest,
             latest=latest,
-            table=self.uri,
             version=start,
         )

@@ -272,11 +272,11 @@ def _check_end(store: LogStore, listing: LogListing, target: int) -> None:
     last = max(listing.commits, default=target)
     if target <= last or store.head(commit_file(target)) is not None:
         return
-    raise VersionsNotContiguousException(
+    raise store.error(
+        VersionsNotContiguousException,
         f"Table {store.root} has a checkpoint of version {target}, but its commits end at version {last}. If commits were lost, "
         f"restore them to {LOG_DIRECTORY} from a backup; if the checkpoint was copied there, delete it. Do this before anything "
         "else is committed.",
-        table=store.root,
         version=last + 1,
     )
 
@@ -297,10 +297,10 @@ def _refuse_missing(
         raise _not_found(store, listing, target, latest)
     span = str(missing[0]) if len(missing) == 1 else f"{missing[0]} (and {len(missing) - 1} or more after it)"
     why = ", and there is no usable checkpoint after it" if starts_late else ""
-    raise VersionsNotContiguousException(
+    raise store.error(
+        VersionsNotContiguousException,
         f"Version {target} of table {store.root} cannot be rebuilt: commit {span} is missing{why}. Restore the missing files "
         f"of {LOG_DIRECTORY} from a backup before anything else is committed.",
-        table=store.root,
         version=missing[0],
     )
 
@@ -308,12 +308,12 @@ def _refuse_missing(
 def _not_found(store: LogStore, listing: LogListing, version: int, latest: int) -> VersionNotFoundException:
     earliest = earliest_version(store, listing)
     held = f"It holds versions {earliest} to {latest}." if earliest is not None else f"Its latest version is {latest}."
-    return VersionNotFoundException(
+    return store.error(
+        VersionNotFoundException,
         f"Version {version} of table {store.root} is not in its log. {held} Log cleanup removes older ones "
         "(table property delta.logRetentionDuration).",
         earliest=earliest,
         latest=latest,
-        table=store.root,
         version=version,
     )
 

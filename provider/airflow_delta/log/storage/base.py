@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, BinaryIO, ClassVar, Protocol
 
-from airflow_delta.exceptions import ForkedProcessException
+from airflow_delta.exceptions import ForkedProcessException, Subject
 
 Ranges = Mapping[int, bytes]
 """Parts of a file by position; they do not overlap."""
@@ -76,7 +76,7 @@ class FileStatus:
         return self.path.rpartition("/")[2]
 
 
-class LogStore(ABC):
+class LogStore(Subject, ABC):
     """Storage of one table.
 
     Nothing is read, written or deleted through a symbolic link that leads out of the table; in the log and below ``staged/`` no
@@ -102,6 +102,9 @@ class LogStore(ABC):
     local_root: str | None = None
     options: Mapping[str, str] = MappingProxyType({})
     connection: str | None = None
+
+    def _about(self) -> tuple[str, int | None]:
+        return self.root, None
 
     @abstractmethod
     def read(self, path: str) -> bytes:

@@ -71,9 +71,9 @@ class HdfsStore(LogStore):
         try:
             from hdfs_native import Client
         except ModuleNotFoundError as error:
-            raise DeltaIllegalArgumentException(
+            raise self.error(
+                DeltaIllegalArgumentException,
                 f"Table {self.root} is on HDFS, which needs the package hdfs-native: pip install 'airflow-provider-delta[hdfs]'.",
-                table=self.root,
             ) from error
         self._become(self.options.get(HDFS_USER))
         config = {name: value for name, value in self.options.items() if "." in name}
@@ -81,10 +81,10 @@ class HdfsStore(LogStore):
             with panics_as_errors():
                 return Client(f"{SCHEME}://{self._authority}", config)
         except (OSError, ValueError, RuntimeError) as error:
-            raise DeltaIllegalArgumentException(
+            raise self.error(
+                DeltaIllegalArgumentException,
                 f"The name node of table {self.root} cannot be addressed: {error}. Check the location, and the settings of "
                 f"{self._whose}.",
-                table=self.root,
             ) from error
 
     def _become(self, user: str | None) -> None:
@@ -95,10 +95,10 @@ class HdfsStore(LogStore):
             return
         ours = _named_by_us.get(os.getpid())
         if (user or (None if ours is not None else named)) != named:
-            raise DeltaIllegalArgumentException(
+            raise self.error(
+                DeltaIllegalArgumentException,
                 f"{self._whose} uses HDFS {f'as {user!r}' if user else 'without a user'}, but {USER_VARIABLE} of this process is "
                 f"{named!r}, and a process has one user. Unset the variable on the worker, or use one user.",
-                table=self.root,
             )
 
     @property
@@ -107,7 +107,7 @@ class HdfsStore(LogStore):
 
     def _absolute(self, path: str) -> str:
         if ".." in path.split("/"):
-            raise PathOutsideTableException(f"{path} of table {self.root} leads out of it.", table=self.root)
+            raise self.error(PathOutsideTableException, f"{path} of table {self.root} leads out of it.")
         return f"{self._directory}/{path}" if path else self._directory
 
     def _failed(self, error: Exception, operation: str, path: str) -> NoReturn:
@@ -315,7 +315,7 @@ class HdfsStore(LogStore):
     def delete_tree(self, directory: str) -> int:
         """Delete a directory with everything below it."""
         if not directory.strip("/"):
-            raise DeltaIllegalArgumentException(f"Refusing to delete the whole table directory of {self.root}.", table=self.root)
+            raise self.error(DeltaIllegalArgumentException, f"Refusing to delete the whole table directory of {self.root}.")
         count = sum(1 for _ in self.list_recursive(directory))
         try:
             with panics_as_errors():

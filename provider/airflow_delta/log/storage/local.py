@@ -70,10 +70,10 @@ def _creates(opened: Callable[[LocalStore, str], int]) -> Callable[[LocalStore, 
             if error.errno not in _NOT_CREATED:
                 raise
             path = os.path.join(store.local_root or "", directory)
-            raise LocationNotWritableException(
+            raise store.error(
+                LocationNotWritableException,
                 f"The directory {path} of table {store.root} cannot be created ({error.strerror}: {error.filename or path}). "
                 f"Check the path, that the file system is mounted on this worker, and that {_user()} may write there.",
-                table=store.root,
             ) from error
 
     return open_directory
@@ -98,8 +98,9 @@ class LocalStore(LogStore):
         self.local_root: str = local_path(table_uri)
         durable = str((options or {}).get("durable", "true")).strip().lower()
         if durable not in ("true", "false"):
-            raise DeltaIllegalArgumentException(
-                f"Storage option durable={durable!r} of table {self.root} must be 'true' or 'false'.", table=self.root
+            raise self.error(
+                DeltaIllegalArgumentException,
+                f"Storage option durable={durable!r} of table {self.root} must be 'true' or 'false'.",
             )
         self._durable = durable == "true"
         self._anonymous_files = hasattr(os, "O_TMPFILE")
@@ -213,17 +214,17 @@ class LocalStore(LogStore):
             os.close(folder)
 
     def _outside(self, path: str, what: str) -> PathOutsideTableException:
-        return PathOutsideTableException(
+        return self.error(
+            PathOutsideTableException,
             f"{path} of table {self.root} {what}. Links are never followed in {' and '.join(_NO_LINKS)}, and elsewhere only to "
             "files of the table. Replace the link by the file itself, or remove it.",
-            table=self.root,
         )
 
     def _not_regular(self, path: str) -> DeltaLogCorruptedException:
-        return DeltaLogCorruptedException(
+        return self.error(
+            DeltaLogCorruptedException,
             f"{self._absolute(path)} of table {self.root} is not a regular file but a directory, a device, a pipe or a "
             "socket, so it is not read. Remove it, and restore the file from a backup.",
-            table=self.root,
         )
 
     # -- reading --------------------------------------------------------------------------------------------------------------
@@ -544,7 +545,7 @@ class LocalStore(LogStore):
     def delete_tree(self, directory: str) -> int:
         """Delete a directory with everything below it; symbolic links are unlinked, not followed."""
         if not directory.strip("/"):
-            raise DeltaIllegalArgumentException(f"Refusing to delete the whole table directory of {self.root}.", table=self.root)
+            raise self.error(DeltaIllegalArgumentException, f"Refusing to delete the whole table directory of {self.root}.")
         try:
             folder = self._open_folder(directory)
         except (FileNotFoundError, NotADirectoryError):

@@ -118,17 +118,17 @@ class ObjectStore(LogStore):
         try:
             return make(bucket, **arguments)
         except (BaseError, ValueError, TypeError) as error:
-            raise DeltaIllegalArgumentException(
+            raise self.error(
+                DeltaIllegalArgumentException,
                 f"The storage options of {self._whose} are not valid for table {self.root}: {self._told(error)}.",
-                table=self.root,
             ) from error
         except BaseException as error:
             if not is_panic(error):
                 raise
-            raise DeltaIllegalArgumentException(
+            raise self.error(
+                DeltaIllegalArgumentException,
                 f"The store of table {self.root} cannot be opened: its client failed ({self._told(error)}). Check the location, "
                 f"and the storage options of {self._whose}.",
-                table=self.root,
             ) from error
 
     @property
@@ -141,10 +141,10 @@ class ObjectStore(LogStore):
         if account is None:
             return
         if given is not None and given.lower() != account:
-            raise DeltaIllegalArgumentException(
+            raise self.error(
+                DeltaIllegalArgumentException,
                 f"The table {self.root} is in the storage account {account!r}, but {self._whose} is for the account {given!r}. "
                 "Use a connection for each account.",
-                table=self.root,
             )
         config["azure_storage_account_name"] = account
         endpoint = self._location.azure_endpoint
@@ -416,7 +416,7 @@ class ObjectStore(LogStore):
     def delete_tree(self, directory: str) -> int:
         """Delete all objects below a directory."""
         if not directory.strip("/"):
-            raise DeltaIllegalArgumentException(f"Refusing to delete the whole table directory of {self.root}.", table=self.root)
+            raise self.error(DeltaIllegalArgumentException, f"Refusing to delete the whole table directory of {self.root}.")
         paths = [status.path for status in self.list_recursive(directory)]
         self.delete(paths)
         return len(paths)

@@ -78,11 +78,11 @@ def check_conditional_put(store: LogStore, *, again: bool = False) -> None:
     try:
         creates(store, path, b"1")
         if creates(store, path, b"2"):
-            raise ConditionalPutException(
+            raise store.error(
+                ConditionalPutException,
                 f"The store of {store.root} ignores the condition of a put (If-None-Match: *): a second writer overwrote an "
                 "object. Concurrent commits would be lost without a word, so no table can be kept there. Use a store, or a "
                 "version of it, with conditional puts.",
-                table=store.root,
             )
     finally:
         _remove(store, path)

@@ -302,8 +302,8 @@ def _writer_options(request: StageRequest) -> tuple[str, int | None]:
     compression, most_rows = "snappy", None
     for name, value in request.options.items():
         if (problem := writer_option_problem(name, value)) is not None:
-            raise DeltaIllegalArgumentException(
-                f"The stage {request.task_id!r} has {problem} (table {request.table}).", table=request.table
+            raise request.error(
+                DeltaIllegalArgumentException, f"The stage {request.task_id!r} has {problem} (table {request.table})."
             )
         if name.lower() == "compression":
             compression = COMPRESSION[str(value).lower()]
@@ -381,10 +381,10 @@ def table_rows(
     """
     handle, target = view.handle, view.target
     if not view.exists:
-        raise DeltaTableNotFoundException(
+        raise handle.error(
+            DeltaTableNotFoundException,
             f"Table {handle.table} did not exist when the transaction began, so there is nothing to read. Ask "
             "table.exists first.",
-            table=handle.table,
         )
     predicate = None if where is None else view.predicate(where)
     if predicate is not None:

@@ -81,16 +81,16 @@ def named_column(table: AuditedTable, name: str, *, what: str) -> ColumnReferenc
     try:
         [path] = parse_column_list(name)
     except ValueError:  # of the list, or of its length
-        raise DeltaIllegalArgumentException(
+        raise table.handle.error(
+            DeltaIllegalArgumentException,
             f"{name!r} does not name a column of table {table.handle.table}; put back-quotes around names with dots or commas",
-            table=table.handle.table,
         ) from None
     target = table.target
     schema = target.schema if target.is_known else table.view.snapshot.schema
     try:
         return Columns(name, schema, target.partition_columns, what=what).resolve(path)
     except UnsupportedError:
-        raise DeltaIllegalArgumentException(f"{name!r} is not a column that has statistics", table=table.handle.table) from None
+        raise table.handle.error(DeltaIllegalArgumentException, f"{name!r} is not a column that has statistics") from None
     except PredicateException as error:
         version = "" if target.version < 0 else f" version {target.version}"
         raise target.error(DeltaAnalysisException, f"{error.message.rstrip('.')} (table {target.table}{version}).") from None

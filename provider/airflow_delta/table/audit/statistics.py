@@ -273,9 +273,9 @@ def _freshness_check(given: Mapping[str, Any]) -> Check:
     def check(table: AuditedTable) -> Finding:
         column = named_column(table, str(name), what="freshness")
         if column.data_type.name not in ("timestamp", "timestamp_ntz", "date"):
-            raise DeltaIllegalArgumentException(
+            raise table.handle.error(
+                DeltaIllegalArgumentException,
                 f"freshness needs a column of timestamps or dates, {name} of table {table.handle.table} is {column.data_type}",
-                table=table.handle.table,
             )
         now = _now(given.get("now"))
         oldest = now - dt.timedelta(seconds=seconds)
@@ -323,9 +323,9 @@ def _partitions_check(text: str) -> Check:
         predicate = table.view.predicate(text)
         if not predicate.partition_only or not predicate.columns:
             names = ", ".join(table.target.partition_columns) or "none"
-            raise DeltaIllegalArgumentException(
+            raise table.handle.error(
+                DeltaIllegalArgumentException,
                 f"partitions must be a condition on the partition columns ({names}) of table {table.handle.table}, got {text!r}",
-                table=table.handle.table,
             )
         files: list[AddFile | RemoveFile] = [*table.added, *table.removed.values()]
         touched = {

@@ -61,11 +61,11 @@ def change_range(
             raise _refusal(log, f"{name} must be a whole number, 0 or more, got {value!r}.")
     start = starting_version if starting_version is not None else _first_since(log, starting_timestamp)
     if start > snapshot.version:
-        raise VersionNotFoundException(
+        raise log.error(
+            VersionNotFoundException,
             f"The changes of table {log.uri} cannot be read from version {start} on: the latest version is {snapshot.version}. "
             "Wait for a newer commit, or start earlier.",
             latest=snapshot.version,
-            table=log.uri,
             version=start,
         )
     end = snapshot.version if ending_version is None else min(ending_version, snapshot.version)
@@ -94,7 +94,7 @@ def _milliseconds(timestamp: Any) -> int:
 
 
 def _refusal(log: DeltaLog, message: str) -> DeltaIllegalArgumentException:
-    return DeltaIllegalArgumentException(f"{message} (table {log.uri})", table=log.uri)
+    return log.error(DeltaIllegalArgumentException, f"{message} (table {log.uri})")
 
 
 _CHUNK = 64
@@ -166,10 +166,10 @@ def find_changes(
     """
     snapshot = log.update() if snapshot is None else snapshot
     if snapshot.version < 0:
-        raise DeltaTableNotFoundException(
+        raise log.error(
+            DeltaTableNotFoundException,
             f"There is no Delta table at {log.uri}, so there are no changes to read. Check the location, the connection, and "
             "that an earlier task has created it.",
-            table=log.uri,
         )
     start, end = change_range(log, snapshot, starting_version, starting_timestamp, ending_version, ending_timestamp)
     if end < start:  # both times between the same two commits
@@ -206,12 +206,12 @@ def _commits(log: DeltaLog, start: int, end: int) -> Iterator[DecodedCommit]:
         try:
             files = log.read_commit_range(versions)
         except VersionsNotContiguousException as error:
-            raise VersionNotFoundException(
+            raise log.error(
+                VersionNotFoundException,
                 f"The changes of table {log.uri} from version {start} to {end} cannot be read: commits between {versions[0]} and "
                 f"{versions[-1]} are no longer in its log. They were cleaned up; start later, and raise "
                 "delta.logRetentionDuration above the time between two reads.",
                 latest=log.snapshot.version,
-                table=log.uri,
                 version=versions[0],
             ) from error
         yield from decode_commits(files, table=log.uri)
@@ -219,10 +219,10 @@ def _commits(log: DeltaLog, start: int, end: int) -> Iterator[DecodedCommit]:
 
 def _check_recorded(log: DeltaLog, metadata: Metadata, version: int, versions: tuple[int, int]) -> None:
     if not is_feed_enabled(metadata):
-        raise DeltaIllegalStateException(
+        raise log.error(
+            DeltaIllegalStateException,
             f"Table {log.uri} did not record changes at version {version}, so those from version {versions[0]} to {versions[1]} "
             "cannot be read (DELTA_MISSING_CHANGE_DATA). Choose a range in which delta.enableChangeDataFeed is true.",
-            table=log.uri,
             version=version,
         )
 
@@ -285,10 +285,10 @@ def _changed_nothing(commit: DecodedCommit) -> bool:
 def _as_add(log: DeltaLog, commit: DecodedCommit, remove: RemoveFile) -> AddFile:
     """Return the file as it was in the table."""
     if not remove.extended_file_metadata:
-        raise DeltaIllegalStateException(
+        raise log.error(
+            DeltaIllegalStateException,
             f"Version {commit.version} of table {log.uri} removes {remove.path} without its metadata "
             "(extendedFileMetadata), so its rows are unknown. Choose a range without this version.",
-            table=log.uri,
             version=commit.version,
         )
     return remove.as_add()

@@ -127,10 +127,10 @@ def committed_before(log: DeltaLog, handle: TransactionHandle) -> CommitResult |
         return own
     other = find_commit(log, app_id=handle.app_id, txn_version=handle.txn_version) or result_without_commit(log, handle)
     if handle.rerun_policy == "fail":
-        raise TransactionAlreadyCommittedException(
+        raise log.error(
+            TransactionAlreadyCommittedException,
             f"Another execution of transaction {handle.app_id!r} committed it to table {log.uri} in version "
             f"{other.version}, after this one read version {handle.read_version}. Nothing more is committed.",
-            table=log.uri,
             version=other.version,
         )
     return other

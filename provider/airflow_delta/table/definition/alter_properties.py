@@ -196,11 +196,10 @@ def upgrade_protocol(table: AlteredTable, change: UpgradeProtocol) -> AlteredTab
         writer or known.min_writer_version
     ) < known.min_writer_version
     if lower and known.min_writer_version < table_protocol.MAX_WRITER_VERSION:
-        raise ProtocolDowngradeException(
+        raise table.error(
+            ProtocolDowngradeException,
             f"The protocol of table {table.table} version {table.version} is ({known.min_reader_version}, "
             f"{known.min_writer_version}) and cannot be lowered to ({reader}, {writer}). Drop features with DropFeature.",
-            table=table.table,
-            version=table.version,
         )
     if reader is not None:
         properties["delta.minReaderVersion"] = str(reader)
@@ -227,12 +226,11 @@ def drop_feature(table: AlteredTable, change: DropFeature) -> AlteredTable:
     known = table_protocol.FEATURES.get(name)
     reader = known is not None and known.reader
     if known is None or (reader and not feature_drop.leaves_no_trace(name)) or name == feature_drop.CHECKPOINT_PROTECTION:
-        raise DeltaUnsupportedOperationException(
+        raise table.error(
+            DeltaUnsupportedOperationException,
             f"The feature {name} cannot be dropped from table {table.table} version {table.version} by this provider: older "
             "clients would find it in the history of the table, which must be protected by checkpoints or truncated. Use Delta "
             f"Spark: ALTER TABLE ... DROP FEATURE {name}.",
-            table=table.table,
-            version=table.version,
         )
     protocol = protocol_with(present - {name} | ({feature_drop.CHECKPOINT_PROTECTION} if reader else set()))
     if table.snapshot is not None:
@@ -264,12 +262,11 @@ def _check_row_ids(table: AlteredTable) -> None:
         return
     ids = table.snapshot.files(columns=["base_row_id"]).column("base_row_id")
     if ids.null_count:
-        raise DeltaUnsupportedOperationException(
+        raise table.error(
+            DeltaUnsupportedOperationException,
             f"This provider cannot enable row tracking for table {table.table} version {table.version}: "
             f"{ids.null_count} of its files have no row ids and must be committed again first. Use Delta Spark (ALTER "
             f"TABLE ... SET TBLPROPERTIES ('{_ROW_TRACKING}' = 'true')), or create the table with it.",
-            table=table.table,
-            version=table.version,
         )
 
 

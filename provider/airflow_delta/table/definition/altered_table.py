@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
 from airflow_delta.contract.sql_types import parse_column_path
-from airflow_delta.exceptions import DeltaAnalysisException, DeltaTableNotFoundException
+from airflow_delta.exceptions import DeltaAnalysisException, DeltaTableNotFoundException, Subject
 from airflow_delta.log.actions.actions import Protocol
 from airflow_delta.log.features import clustering
 from airflow_delta.log.features.clustering import clustering_columns
@@ -37,7 +37,7 @@ MODE = "alter"
 
 
 @dataclass(frozen=True, kw_only=True)
-class AlteredTable:
+class AlteredTable(Subject):
     """The table after some changes.
 
     :param seed: for physical names: the transaction's id.
@@ -75,11 +75,12 @@ class AlteredTable:
         """Return the schema."""
         return self.definition.schema
 
+    def _about(self) -> tuple[str, int | None]:
+        return self.table, self.version
+
     def refuse(self, message: str) -> DeltaAnalysisException:
         """Return the error for a change that this table does not allow."""
-        return DeltaAnalysisException(
-            f"{message} (table {self.table} version {self.version})", table=self.table, version=self.version
-        )
+        return self.error(DeltaAnalysisException, f"{message} (table {self.table} version {self.version})")
 
     def physical_name(self, path: Path) -> str:
         """Return the physical name of a new column, the same each time this change is applied."""
@@ -116,10 +117,10 @@ def table_as_read(handle: TransactionHandle, snapshot: Snapshot) -> AlteredTable
     :raises DeltaTableNotFoundException: if the table did not exist.
     """
     if snapshot.version < 0:
-        raise DeltaTableNotFoundException(
+        raise handle.error(
+            DeltaTableNotFoundException,
             f"Table {handle.table} did not exist when the transaction began, so there is nothing to alter. Create it with "
             "the right definition, or alter it in a later transaction.",
-            table=handle.table,
         )
     return AlteredTable(
         table=handle.table,

@@ -98,11 +98,10 @@ def define_table(
     update = update_metadata(state, metadata, creates_table=True, overwrites_schema=exists)
     _check_clustering(handle, columns, cluster_by, metadata.partition_columns, update.metadata.configuration)
     if exists and metadata.partition_columns and clustering.clustering_columns(snapshot.domain_metadata):
-        raise DeltaAnalysisException(
+        raise handle.error(
+            DeltaAnalysisException,
             f"Table {handle.table} is clustered and cannot be replaced by a partitioned one "
             "(DELTA_CLUSTERING_REPLACE_TABLE_WITH_PARTITIONED_TABLE). Cluster the new one too, or write to another location.",
-            table=handle.table,
-            version=handle.read_version,
         )
     asked = {key: value for key, value in given.items() if key not in strip_protocol_properties(given)}
     defined = msgspec.structs.replace(update.metadata, configuration={**update.metadata.configuration, **asked})
@@ -142,12 +141,11 @@ def definition_of(handle: TransactionHandle, writes: Sequence[StagedWrite]) -> J
     if others or len(defining) > 1:
         what = "define" if len(defining) > 1 else "work on"
         named = ", ".join(write.stage for write in defining) if len(defining) > 1 else ", ".join(others)
-        raise StageConflictException(
+        raise handle.error(
+            StageConflictException,
             f"Stage {defining[0].stage} of transaction {handle.transaction_id} redefines table {handle.table} "
             f"({defining[0].operation}), while {named} also {what} it. Give every other stage after=<output of "
             f"{defining[0].stage}>.",
-            table=handle.table,
-            version=handle.read_version,
         )
     return defining[0].definition
 
@@ -176,12 +174,11 @@ def check_stored_types(
     :raises StageConflictException: if a column has another type.
     """
     for column, given, wanted in stored_otherwise(known, staged, widening=widening):
-        raise StageConflictException(
+        raise table.error(
+            StageConflictException,
             f"Stage {write.stage} has written column {column} of table {table.table} as {given}, which the table or another "
             f"stage has as {wanted}: not every reader could read it. Cast it to the same type and "
             "clear the start task with everything downstream.",
-            table=table.table,
-            version=table.version,
         )
 
 
@@ -237,15 +234,15 @@ def _spelled(schema: StructType, names: Sequence[str], handle: TransactionHandle
     for name in names:
         field = schema.find(name)
         if field is None:
-            raise DeltaAnalysisException(
+            raise handle.error(
+                DeltaAnalysisException,
                 f"The partition column {name} is not among the columns ({', '.join(schema.names)}) of table {handle.table}.",
-                table=handle.table,
             )
         spelled.append(field.name)
     if spelled and len(spelled) == len(schema.fields):
-        raise DeltaAnalysisException(
+        raise handle.error(
+            DeltaAnalysisException,
             f"Table {handle.table} cannot be partitioned by all of its columns (ALL_PARTITION_COLUMNS_NOT_ALLOWED).",
-            table=handle.table,
         )
     return spelled
 
@@ -260,15 +257,15 @@ def _check_clustering(
     if not cluster_by:
         return
     if partition_by:
-        raise DeltaAnalysisException(
+        raise handle.error(
+            DeltaAnalysisException,
             f"Table {handle.table} cannot be clustered and partitioned (DELTA_CLUSTER_BY_WITH_PARTITIONED_BY).",
-            table=handle.table,
         )
     if len(cluster_by) > MAX_CLUSTERING_COLUMNS:
-        raise DeltaAnalysisException(
+        raise handle.error(
+            DeltaAnalysisException,
             f"Table {handle.table} cannot be clustered by {len(cluster_by)} columns, {MAX_CLUSTERING_COLUMNS} are the most "
             "(DELTA_CLUSTER_BY_INVALID_NUM_COLUMNS).",
-            table=handle.table,
         )
     known = {_folded(leaf.path): leaf for leaf in leaves(schema)}
     indexed = {_folded(leaf.path) for leaf in indexed_leaves(schema, (), TableProperties(dict(properties)))}
@@ -276,22 +273,22 @@ def _check_clustering(
         parsed = parse_column_list(name)
         leaf = known.get(_folded(parsed[0])) if len(parsed) == 1 else None
         if leaf is None:
-            raise DeltaIllegalArgumentException(
+            raise handle.error(
+                DeltaIllegalArgumentException,
                 f"There is no column {name} to cluster table {handle.table} by. {known_names(name, schema.names)}.",
-                table=handle.table,
             )
         if leaf.data_type.name in _NOT_CLUSTERABLE:
-            raise DeltaAnalysisException(
+            raise handle.error(
+                DeltaAnalysisException,
                 f"Table {handle.table} cannot be clustered by {name}: files have no bounds of {leaf.data_type.name} columns "
                 "(DELTA_CLUSTERING_COLUMNS_DATATYPE_NOT_SUPPORTED).",
-                table=handle.table,
             )
         if _folded(leaf.path) not in indexed:
-            raise DeltaAnalysisException(
+            raise handle.error(
+                DeltaAnalysisException,
                 f"Table {handle.table} cannot be clustered by {name}, which has no statistics "
                 "(DELTA_CLUSTERING_COLUMN_MISSING_STATS). Move it to the front of the columns, or raise "
                 "delta.dataSkippingNumIndexedCols.",
-                table=handle.table,
             )
 
 

@@ -49,11 +49,10 @@ def evolved(handle: TransactionHandle, current: Metadata, writes: Sequence[Stage
     table = TableDefinition.of(current, table=handle.table, version=handle.read_version)
     if any(w.overwrite_schema for w in writes):
         if not all(w.overwrite_schema for w in writes):
-            raise StageConflictException(
+            raise handle.error(
+                StageConflictException,
                 f"Some stages of transaction {handle.transaction_id} replace the schema of table {handle.table}, others do not: "
                 f"{', '.join(w.stage for w in writes if not w.overwrite_schema)}. Set overwrite_schema on all or none.",
-                table=handle.table,
-                version=handle.read_version,
             )
         schema, partition_columns = _union(table, None, writes), _partitioning(handle, writes)
     else:
@@ -83,22 +82,21 @@ def _check_column_ids(handle: TransactionHandle, writes: Sequence[StagedWrite]) 
                 continue
             other, stage = known.setdefault(identity, (dotted(path), write.stage))
             if other.lower() != dotted(path).lower():
-                raise StageConflictException(
+                raise handle.error(
+                    StageConflictException,
                     f"Stage {stage} adds column {other} to table {handle.table}, stage {write.stage} column {dotted(path)}, and "
                     "both gave it the same column mapping id. Have every stage write all new columns in the same order, or "
                     "add them in separate transactions.",
-                    table=handle.table,
-                    version=handle.read_version,
                 )
 
 
 def _of_new_table(handle: TransactionHandle, table: TableDefinition, writes: Sequence[StagedWrite]) -> Metadata:
     base = table.schema if table.is_known else None
     if base is None and not writes:
-        raise DeltaIllegalArgumentException(
+        raise handle.error(
+            DeltaIllegalArgumentException,
             f"Table {handle.table} does not exist, and no stage says which columns it gets. Stage something, or give the "
             "start task a schema.",
-            table=handle.table,
         )
     return Metadata(
         id=str(uuid.uuid4()),
@@ -130,7 +128,7 @@ def _union(table: TableDefinition, base: StructType | None, writes: Sequence[Sta
                 version=table.version,
             )
     if schema is None:
-        raise SchemaMismatchException(f"No stage has written a schema for table {table.table}", table=table.table)
+        raise table.error(SchemaMismatchException, f"No stage has written a schema for table {table.table}")
     return schema
 
 
@@ -147,12 +145,11 @@ def _check_spelling(table: TableDefinition, known: StructType, write: StagedWrit
     for path, _ in walk_fields(staged):
         other = spelled.get(tuple(part.lower() for part in path))
         if other is not None and other != dotted(path):
-            raise StageConflictException(
+            raise table.error(
+                StageConflictException,
                 f"Stage {write.stage} has written column {dotted(path)} of table {table.table}, which the table or another "
                 f"stage spells {other}: not every reader would find it. Use the same spelling and "
                 "clear the start task with everything downstream.",
-                table=table.table,
-                version=table.version,
             )
 
 
@@ -160,9 +157,9 @@ def _partitioning(handle: TransactionHandle, writes: Sequence[StagedWrite]) -> l
     found = {write.partition_columns: write.stage for write in writes}
     if len(found) > 1:
         listed = "; ".join(f"{stage}: ({', '.join(columns)})" for columns, stage in found.items())
-        raise StageConflictException(
+        raise handle.error(
+            StageConflictException,
             f"The stages of transaction {handle.transaction_id} partition table {handle.table} in different ways "
             f"({listed}). Set partition_by on the start task only.",
-            table=handle.table,
         )
     return list(next(iter(found)))

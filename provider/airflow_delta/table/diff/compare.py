@@ -211,10 +211,10 @@ class ReadLimits:
             _check_vector(log, commit, vector)
         both = {add.path for add in added} & {remove.path for remove in removed}
         if len(both) > self.files or sum(vector.size_in_bytes for vector in vectors) > self.num_bytes:
-            raise ReadLimitException(
+            raise log.error(
+                ReadLimitException,
                 f"Version {commit.version} of table {log.uri} changes the deletion vectors of {len(both):,} files; at most "
                 f"{self.files:,}, of {self.num_bytes >> 20} MiB together, are read here.",
-                table=log.uri,
                 version=commit.version,
             )
 
@@ -240,9 +240,9 @@ def _check_vector(log: DeltaLog, commit: DecodedCommit, vector: DeletionVectorDe
 
 
 def _elsewhere(log: DeltaLog, commit: DecodedCommit, path: str) -> DeltaUnsupportedOperationException:
-    return DeltaUnsupportedOperationException(
+    return log.error(
+        DeltaUnsupportedOperationException,
         f"Version {commit.version} of table {log.uri} names {path}, outside the table's directory, as a shallow clone does. "
         "Such files are not read here.",
-        table=log.uri,
         version=commit.version,
     )

@@ -203,11 +203,11 @@ def _commit(log: DeltaLog, version: int) -> DecodedCommit:
     try:
         (commit,) = decode_commits(log.read_commit_range(range(version, version + 1)), table=log.uri)
     except VersionsNotContiguousException as error:
-        raise VersionNotFoundException(
+        raise log.error(
+            VersionNotFoundException,
             f"The commit of version {version} is no longer in the log of table {log.uri}: it was cleaned up. Choose a later "
             "version, and raise delta.logRetentionDuration to keep commits for longer.",
             latest=log.snapshot.version,
-            table=log.uri,
             version=version,
         ) from error
     return commit
@@ -289,14 +289,15 @@ def _fields(found: RowDifference, before: Side, after: Side, *, exact: bool) -> 
 
 def _check(log: DeltaLog, columns: Sequence[str], keys: Sequence[str], sample: int, limit: int) -> None:
     if unknown := [key for key in keys if key not in columns]:
-        raise DeltaIllegalArgumentException(
+        raise log.error(
+            DeltaIllegalArgumentException,
             f"The key {', '.join(map(repr, unknown))} is no column of table {log.uri}. The columns are {', '.join(columns)}.",
-            table=log.uri,
         )
     for name, number in (("sample", sample), ("limit", limit)):
         if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-            raise DeltaIllegalArgumentException(
-                f"{name} of a diff of table {log.uri} must be a whole number, 0 or more, got {number!r}.", table=log.uri
+            raise log.error(
+                DeltaIllegalArgumentException,
+                f"{name} of a diff of table {log.uri} must be a whole number, 0 or more, got {number!r}.",
             )
 
 

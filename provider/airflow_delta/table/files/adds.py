@@ -37,7 +37,7 @@ def check_written(
     :raises StagedFileException: if the files are not those that Spark wrote.
     :raises StagingException: if the report does not say what Spark wrote.
     """
-    said = _said(log, request, report, directory)
+    said = _said(request, report, directory)
     found = {NUM_FILES: len(statuses), NUM_BYTES: sum(status.size for status in statuses)}
     if any(said[name] is not None and said[name] != count for name, count in found.items()) or (said[NUM_ROWS] and not statuses):
         raise _differs(log, request, report, directory, f"{found[NUM_FILES]} files of {found[NUM_BYTES]} bytes")
@@ -48,34 +48,32 @@ def check_rows(log: DeltaLog, request: StageRequest, report: StageReport, direct
 
     :raises StagedFileException: if the number of rows is not the one that Spark wrote.
     """
-    if _said(log, request, report, directory)[NUM_ROWS] != rows:
+    if _said(request, report, directory)[NUM_ROWS] != rows:
         raise _differs(log, request, report, directory, f"{rows} rows")
 
 
-def _said(log: DeltaLog, request: StageRequest, report: StageReport, directory: str) -> dict[str, int | None]:
+def _said(request: StageRequest, report: StageReport, directory: str) -> dict[str, int | None]:
     said = report.written.get(directory)
     if said is None or not isinstance(said.get(NUM_ROWS), int):
-        raise StagingException(
+        raise request.error(
+            StagingException,
             f"The report of stage {request.stage} does not say how many rows Spark wrote to {directory}: it comes from another "
             "version of airflow-provider-delta. Use one version for worker and cluster, and "
             "clear the start task with everything downstream.",
-            table=log.uri,
-            version=request.read_version,
         )
     return {name: said.get(name) for name in (NUM_FILES, NUM_ROWS, NUM_BYTES)}
 
 
 def _differs(log: DeltaLog, request: StageRequest, report: StageReport, directory: str, found: str) -> StagedFileException:
-    said = _said(log, request, report, directory)
+    said = _said(request, report, directory)
     wrote = f"{said[NUM_ROWS]} rows"
     if said[NUM_FILES] is not None:
         wrote += f" in {said[NUM_FILES]} files of {said[NUM_BYTES]} bytes"
-    return StagedFileException(
+    return request.error(
+        StagedFileException,
         f"Stage {request.stage}: Spark wrote {wrote} to {report.path or request.path}/{directory}, the worker finds {found} in "
         f"{log.uri.rstrip('/')}/{request.directory}/{directory}. Both must be the same place, shared by driver, executors and "
         "worker: check spark_table_uri, and that no machine writes to its own disk. Nothing was staged.",
-        table=log.uri,
-        version=request.read_version,
     )
 
 
@@ -107,10 +105,10 @@ def find_data_files(log: DeltaLog, directory: str) -> list[FileStatus]:
         if is_hidden(relative):
             continue
         if status.is_link:
-            raise StagedFileException(
+            raise log.error(
+                StagedFileException,
                 f"{status.path} of table {log.uri} is a symbolic link. Have the job write the file itself: only files in the "
                 "table can be published.",
-                table=log.uri,
             )
         found.append(status)
     return sorted(found, key=lambda status: status.path)
@@ -123,10 +121,10 @@ def is_unfinished(relative: str) -> bool:
 
 def unfinished(log: DeltaLog, directory: str, relative: str) -> StagedFileException:
     """Return the error of a directory that a job is still writing to, or died writing to."""
-    return StagedFileException(
+    return log.error(
+        StagedFileException,
         f"{directory} of table {log.uri} holds {relative}: its job is still running or died. Run it again with "
         "another directory.",
-        table=log.uri,
     )
 
 
@@ -227,10 +225,10 @@ class Footers:
             field = self._schema.find(name)
             bounds = None if field is None else bounds_of_column(footer, self._stored_name(field))
             if bounds is None:
-                raise StagedFileException(
+                raise self._log.error(
+                    StagedFileException,
                     f"The footer of {path} of table {self._log.uri} does not say which values its identity column {name} has. "
                     "Keep statistics enabled in Spark's Parquet writer.",
-                    table=self._log.uri,
                 )
             low, high = bounds
             last = high if steps[name] > 0 else low
@@ -249,9 +247,9 @@ class Footers:
         counts.update({name: int(values[name] is None) for name in self._not_null if name in values})
         for name, count in counts.items():
             if count:
-                raise InvariantViolationException(
+                raise self._log.error(
+                    InvariantViolationException,
                     f"NOT NULL column {name} of table {self._log.uri} is {'missing or ' if count < 0 else ''}null in "
                     f"{path}. Nothing was committed; filter such rows out or fill them.",
-                    table=self._log.uri,
                     version=self._table.version,
                 )

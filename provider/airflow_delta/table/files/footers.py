@@ -67,11 +67,11 @@ def schema_of_files(
     table = known.struct
     if not files:
         if known.schema_string is None:
-            raise StagedFileException(
+            raise log.error(
+                StagedFileException,
                 f"There are no Parquet files to create table {log.uri} from. Have the job write at least one, or give "
                 "the start task "
                 "the schema.",
-                table=log.uri,
             )
         return known.schema_string
     partitions = {name.lower() for name in partition_columns}
@@ -89,11 +89,11 @@ def schema_of_files(
             one, first = ({"type": "struct", "fields": [f]} for f in (field, same))
             _check_spelling(one, first, "", status.path, origin[key])
             if not same_type(same["type"], field["type"]):
-                raise SchemaMismatchException(
+                raise log.error(
+                    SchemaMismatchException,
                     f"The staged files of table {log.uri} disagree on column {field['name']}: expected "
                     f"{type_name(same['type'])} as in "
                     f"{origin[key]}, got {type_name(field['type'])} in {status.path}.",
-                    table=log.uri,
                 )
     fields = list(merged.values())
     known_fields = fields_by_name(table)
@@ -118,11 +118,11 @@ def mapped_schema_of_files(
     :raises SchemaMismatchException: if a file has a column that is not a physical name of the table.
     """
     if known is None or rules.column_mapping != "name":
-        raise DeltaIllegalArgumentException(
+        raise log.error(
+            DeltaIllegalArgumentException,
             f"Finished files cannot be staged into table {log.uri} version {table.version}: with column mapping mode "
             f"{rules.column_mapping!r}, columns get names and ids before files are written. Stage the rows with "
             "@task.delta_stage or DeltaStageSparkSubmitOperator, which use them.",
-            table=log.uri,
             version=table.version,
         )
     logical = known.schema
@@ -133,10 +133,10 @@ def mapped_schema_of_files(
     merge_schema(physical, found, merge=False, table=log.uri, version=table.version)
     if casts := write_casts(physical, found):
         listed = "; ".join(f"column {cast.column}: expected {cast.table_type}, got {cast.data_type}" for cast in casts)
-        raise SchemaMismatchException(
+        raise log.error(
+            SchemaMismatchException,
             f"The staged files do not have the types of table {log.uri} version {table.version}: {listed}. "
             "Have the job cast them.",
-            table=log.uri,
             version=table.version,
         )
     return to_json(StructType(tuple(f for f in logical.fields if found.find(f.physical_name) is not None)))
@@ -237,11 +237,11 @@ def check_row_counts(store: LogStore, files: Sequence[AddFile], *, operation: st
     for file, footer in table_footers(store, counted, f"{operation} cannot tell how many rows it has"):
         claimed = num_records(file.stats)
         if footer.num_rows != claimed:
-            raise RowCountMismatchException(
+            raise store.error(
+                RowCountMismatchException,
                 f"{file.path} of table {store.root} version {version} has {footer.num_rows} rows by its Parquet footer, and "
                 f"{claimed} by the log (numRecords), so {operation} might lose rows. Nothing was committed. Put the statistics "
                 "right with DeltaComputeStatisticsOperator (all, not only_missing), and run it again.",
-                table=store.root,
                 version=version,
             )
 
@@ -263,10 +263,10 @@ def table_footers(store: LogStore, files: Sequence[AddFile], problem: str) -> It
                 try:
                     footers = read_footers(there, [status for _file, status in group], CONCURRENCY, progress)
                 except StagedFileException as error:
-                    raise StagedFileException(
+                    raise store.error(
+                        StagedFileException,
                         f"{error.message.removesuffix(' Run the stage that wrote it again.')} {problem} (table {store.root}); "
                         "restore the file, or the table to a version without it.",
-                        table=store.root,
                     ) from error
                 yield from ((file, footer) for (file, _status_), footer in zip(group, footers, strict=True))
 

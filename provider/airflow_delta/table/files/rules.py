@@ -103,11 +103,10 @@ def check_finished_files(
             problems = [f"the files do not show whether their rows keep the rules of the table: {'; '.join(problems)}"]
     if problems:
         way_out = "" if identities or absent else ", or set rows_checked=True if the job that wrote the files checks them itself"
-        raise DeltaIllegalArgumentException(
+        raise table.error(
+            DeltaIllegalArgumentException,
             f"Finished files cannot be staged into table {table.table} version {table.version}: {'; '.join(problems)}. Stage the "
             f"rows with @task.delta_stage or DeltaStageSparkSubmitOperator, which check and compute them{way_out}.",
-            table=table.table,
-            version=table.version,
         )
 
 

@@ -295,7 +295,7 @@ def _not_found(log: DeltaLog, version: int) -> VersionNotFoundException:
     latest = log.update().version
     if latest < 0:
         message = f"There is no version {version} at {log.uri}: no table is there (yet)."
-        return VersionNotFoundException(message, table=log.uri, version=version)
+        return log.error(VersionNotFoundException, message, version=version)
     commits = list_log(log.store).commits
     # What is left after a gap in the log: callers that continue from there must not return to the gap.
     earliest = min((found for found in commits if found > version), default=min(commits, default=None))
@@ -309,7 +309,7 @@ def _not_found(log: DeltaLog, version: int) -> VersionNotFoundException:
             f"The commit of version {version} of table {log.uri} has been cleaned up from its log; {held}. What it did is no "
             "longer known. Keep the log longer with the table property delta.logRetentionDuration."
         )
-    return VersionNotFoundException(message, earliest=earliest, latest=latest, table=log.uri, version=version)
+    return log.error(VersionNotFoundException, message, earliest=earliest, latest=latest, version=version)
 
 
 COUNTED_FILES = 10_000
@@ -333,9 +333,9 @@ def describe(log: DeltaLog) -> dict[str, Any]:
     """
     snapshot = log.update()
     if snapshot.version < 0:
-        raise DeltaTableNotFoundException(
+        raise log.error(
+            DeltaTableNotFoundException,
             f"There is no Delta table at {log.uri}. Check the location: it has no _delta_log with a commit or a checkpoint.",
-            table=log.uri,
         )
     metadata, protocol = snapshot.metadata, snapshot.protocol
     readable = is_readable(snapshot)

@@ -54,10 +54,10 @@ class CommitConditions:
         predicate = Predicate.parse(self.partitions, log.snapshot.schema, metadata.partition_columns)
         if not predicate.partition_only:
             by = ", ".join(metadata.partition_columns) or "none"
-            raise DeltaIllegalArgumentException(
+            raise log.error(
+                DeltaIllegalArgumentException,
                 f"The predicate {self.partitions!r} cannot be decided by the partitions of table {log.uri} alone (partition "
                 f"columns: {by}). A commit tells which partitions it touched, but not which rows; a scan downstream can.",
-                table=log.uri,
             )
         return predicate
 
@@ -140,10 +140,10 @@ def check_not_gone(log: DeltaLog, seen: Watermark) -> None:
     :raises DeltaTableNotFoundException: if it is gone.
     """
     if seen.table_id is not None and log.snapshot.version < 0:
-        raise DeltaTableNotFoundException(
+        raise log.error(
+            DeltaTableNotFoundException,
             f"Table {log.uri} (id {seen.table_id}) was there at version {seen.version} and is gone: its log holds no commits. "
             "Restore or create it again, or stop watching it.",
-            table=log.uri,
         )
 
 
@@ -153,8 +153,9 @@ def check_table_exists(log: DeltaLog) -> None:
     :raises DeltaTableNotFoundException: if there is no table.
     """
     if log.update().version < 0:
-        raise DeltaTableNotFoundException(
-            f"There is no table at {log.uri}. Create it first, or wait for it with fail_if_missing=False.", table=log.uri
+        raise log.error(
+            DeltaTableNotFoundException,
+            f"There is no table at {log.uri}. Create it first, or wait for it with fail_if_missing=False.",
         )
 
 
@@ -214,12 +215,12 @@ def first_match(log: DeltaLog, watermark: Watermark, conditions: CommitCondition
 
 def _gone(log: DeltaLog, seen: int, error: VersionNotFoundException) -> VersionNotFoundException:
     begins = f"the log begins at version {error.earliest}" if error.earliest is not None else "the log holds no commits"
-    return VersionNotFoundException(
+    return log.error(
+        VersionNotFoundException,
         f"The commits of table {log.uri} after version {seen} were cleaned up unseen ({begins}, the latest "
         f"is {error.latest}): it cannot be known whether one of them matched. Give after_version a later version, or keep the "
         "log longer with the table property delta.logRetentionDuration.",
         earliest=error.earliest,
         latest=error.latest,
-        table=log.uri,
         version=seen + 1,
     )

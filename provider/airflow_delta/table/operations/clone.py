@@ -95,7 +95,7 @@ def clone_table(
     snapshot = source_snapshot(source, version, timestamp)
     uri = qualified(source.store) if source_uri is None else source_uri.rstrip("/")
     if qualified(source.store) == qualified(log.store):
-        raise DeltaIllegalArgumentException(f"Table {log.uri} cannot be a clone of itself.", table=log.uri)
+        raise log.error(DeltaIllegalArgumentException, f"Table {log.uri} cannot be a clone of itself.")
     return run_large(log, operate, **options)
 
 
@@ -155,12 +155,12 @@ def _metadata(txn: OptimisticTransaction, source: Snapshot, properties: Mapping[
     wanted = column_mapping.mode(configuration)
     for other in (source.metadata, own):
         if other is not None and column_mapping.mode(other.configuration) != wanted:
-            raise DeltaAnalysisException(
+            raise txn.log.error(
+                DeltaAnalysisException,
                 f"The clone at {txn.log.uri} would have column mapping mode {wanted!r}, while "
                 f"{'the table there' if other is own else f'its source {source.log.uri}'} has "
                 f"{column_mapping.mode(other.configuration)!r} (DELTA_UNSUPPORTED_COLUMN_MAPPING_MODE_CHANGE). Leave the "
                 "property as it is, and clone to a location without a table.",
-                table=txn.log.uri,
             )
     return msgspec.structs.replace(
         source.metadata,

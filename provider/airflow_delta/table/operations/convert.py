@@ -61,24 +61,24 @@ def find_files(log: DeltaLog) -> list[FileStatus]:
     for status in tracked(log.store.list_recursive(""), f"Listing {log.uri}"):
         other, inner, _ = status.path.partition(f"/{LOG_DIRECTORY}/")
         if inner and not is_hidden(f"{other}/x"):
-            raise DeltaIllegalStateException(
+            raise log.error(
+                DeltaIllegalStateException,
                 f"{log.uri} holds another Delta table in {other}: deleted rows and older versions of rows would "
                 "appear in this one. Move that table away, or read it and append its rows.",
-                table=log.uri,
             )
         if not is_hidden(status.path):
             found.append(status)
     found.sort(key=lambda status: status.path)
     if not found:
-        raise DeltaFileNotFoundException(
-            f"There are no Parquet files in {log.uri} to convert (DELTA_EMPTY_DIRECTORY).", table=log.uri
+        raise log.error(
+            DeltaFileNotFoundException, f"There are no Parquet files in {log.uri} to convert (DELTA_EMPTY_DIRECTORY)."
         )
     staged = next((status.path for status in found if _STAGED.match(status.path)), None)
     if staged is not None:
-        raise DeltaIllegalStateException(
+        raise log.error(
+            DeltaIllegalStateException,
             f"{log.uri} holds {staged}, which a transaction staged but never committed: its rows would appear in the table. "
             f"Abort the transaction, or delete {'/'.join(staged.split('/')[:2])}.",
-            table=log.uri,
         )
     return found
 
@@ -91,10 +91,10 @@ def footers_of(log: DeltaLog, statuses: Sequence[FileStatus], concurrency: int, 
     try:
         return read_footers(log.store, statuses, concurrency, progress)
     except StagedFileException as error:
-        raise DeltaAnalysisException(
+        raise log.error(
+            DeltaAnalysisException,
             f"{error.message.removesuffix(' Run the stage that wrote it again.')} All files of the directory "
             "must be Parquet (DELTA_FAILED_READ_FILE_FOOTER): move this one away, or start its name with '_'.",
-            table=log.uri,
         ) from error
 
 

@@ -120,9 +120,7 @@ def maintain(
     wanted = ordered_steps(steps)
     before = log.update()
     if before.version < 0:
-        raise DeltaTableNotFoundException(
-            f"There is no Delta table at {log.uri}, so there is nothing to maintain.", table=log.uri
-        )
+        raise log.error(DeltaTableNotFoundException, f"There is no Delta table at {log.uri}, so there is nothing to maintain.")
     work: dict[str, Callable[[], tuple[str, dict[str, Any]]]] = {
         CHECKPOINT: lambda: _checkpoint(log, min_commits),
         OPTIMIZE: lambda: _optimize(log, optimize),
@@ -171,8 +169,8 @@ def _checkpoint(log: DeltaLog, min_commits: int | None) -> tuple[str, dict[str, 
 
 def _optimize(log: DeltaLog, optimize: Callable[[DeltaLog], OptimizeResult] | None) -> tuple[str, dict[str, Any]]:
     if optimize is None:
-        raise DeltaIllegalArgumentException(
-            f"The OPTIMIZE of {log.uri} needs Spark, but no function was given to run it.", table=log.uri
+        raise log.error(
+            DeltaIllegalArgumentException, f"The OPTIMIZE of {log.uri} needs Spark, but no function was given to run it."
         )
     result = optimize(log)
     details = {

@@ -70,7 +70,7 @@ def restore(
     :raises ConcurrentWriteException: if another writer committed in the meantime, and no restart is left.
     """
     if (version is None) == (timestamp is None):
-        raise DeltaIllegalArgumentException("Give either a version or a timestamp to restore to.", table=log.uri)
+        raise log.error(DeltaIllegalArgumentException, "Give either a version or a timestamp to restore to.")
     time_wanted = None if timestamp is None else _milliseconds(timestamp, log.uri)
 
     def operate(_handle: TransactionHandle, txn: OptimisticTransaction) -> tuple[Sequence[Action], Operation] | None:
@@ -107,10 +107,10 @@ def restore_actions(
     if wanted == latest.version:
         return None
     if not 0 <= wanted < latest.version:
-        raise DeltaIllegalArgumentException(
+        raise log.error(
+            DeltaIllegalArgumentException,
             f"Version {wanted} of table {log.uri} cannot be restored; its latest version is {latest.version} "
             "(DELTA_CANNOT_RESTORE_TABLE_VERSION).",
-            table=log.uri,
             version=wanted,
         )
     source = log.snapshot_at(wanted)
@@ -144,12 +144,12 @@ def _check_within_retention(latest: Snapshot, source: Snapshot) -> None:
     retention = latest.properties.deleted_file_retention
     # VACUUM keeps the files of a version until the next version is that old.
     if source.timestamp < int(time.time() * 1000) - retention:
-        raise DeltaUnsupportedOperationException(
+        raise latest.log.error(
+            DeltaUnsupportedOperationException,
             f"Version {source.version} of table {latest.log.uri} is older than delta.deletedFileRetentionDuration "
             f"({retention // 3_600_000} hours), so VACUUM may have deleted files of it "
             "(DELTA_UNSUPPORTED_TIME_TRAVEL_BEYOND_DELETED_FILE_RETENTION_DURATION). Raise the property if you are sure that "
             "no VACUUM has run.",
-            table=latest.log.uri,
             version=source.version,
         )
 
@@ -184,12 +184,12 @@ def _check_files_exist(log: DeltaLog, adds: Sequence[AddFile], version: int) -> 
         gone = [name for name, is_gone in zip(paths, looked, strict=True) if is_gone]
     if gone:
         more = f" and {len(gone) - _NAMED} more" if len(gone) > _NAMED else ""
-        raise DeltaFileNotFoundException(
+        raise log.error(
+            DeltaFileNotFoundException,
             f"Version {version} of table {log.uri} cannot be restored: {len(gone)} of its files are gone "
             f"({', '.join(sorted(gone)[:_NAMED])}{more}), deleted by hand or by VACUUM. Restore a later version, or pass "
             "ignore_missing_files=True to restore what is left of it (readers then fail on the missing files unless they ignore "
             "them too).",
-            table=log.uri,
             version=version,
         )
 

@@ -170,7 +170,7 @@ def compute_statistics(
     while True:
         snapshot = log.update()
         if snapshot.version < 0:
-            raise DeltaTableNotFoundException(f"There is no Delta table at {log.uri}.", table=log.uri)
+            raise log.error(DeltaTableNotFoundException, f"There is no Delta table at {log.uri}.")
         txn = OptimisticTransaction(log, snapshot, policy=policy)
         for hook in hooks:
             txn.register_post_commit_hook(hook)
@@ -221,10 +221,9 @@ def _partition_predicate(snapshot: Snapshot, text: str | None) -> tuple[Any, ...
         text, snapshot.schema, snapshot.metadata.partition_columns, table=snapshot.log.uri, version=snapshot.version
     )
     if not predicate.partition_only:
-        raise PredicateException(
+        raise snapshot.error(
+            PredicateException,
             f"{text!r} is not on the partition columns ({', '.join(snapshot.metadata.partition_columns)}) of table "
             f"{snapshot.log.uri} alone (DELTA_NON_PARTITION_COLUMN_REFERENCE): whole files get new statistics.",
-            table=snapshot.log.uri,
-            version=snapshot.version,
         )
     return (predicate,)

@@ -203,15 +203,15 @@ def snapshot_of(log: DeltaLog, version: int | None = None, timestamp: datetime |
     :raises VersionNotFoundException: if the log does not hold the version yet, or no longer does.
     """
     if version is not None and timestamp is not None:
-        raise DeltaIllegalArgumentException(f"Give version or timestamp of table {log.uri}, not both.", table=log.uri)
+        raise log.error(DeltaIllegalArgumentException, f"Give version or timestamp of table {log.uri}, not both.")
     if version is not None and (isinstance(version, bool) or not isinstance(version, int) or version < 0):
-        raise DeltaIllegalArgumentException(f"version must be a whole number, 0 or more, got {version!r}.", table=log.uri)
+        raise log.error(DeltaIllegalArgumentException, f"version must be a whole number, 0 or more, got {version!r}.")
     snapshot = log.update()
     if snapshot.version < 0:
-        raise DeltaTableNotFoundException(
+        raise log.error(
+            DeltaTableNotFoundException,
             f"There is no Delta table at {log.uri}, so there is nothing to read. Check the location, the connection, and that an "
             "earlier task has created it.",
-            table=log.uri,
         )
     if timestamp is not None:
         return log.snapshot_at_timestamp(timestamp)
@@ -326,21 +326,21 @@ def wanted_fields(log: CommitFiles, version: int, schema: StructType, columns: S
         return list(schema)
     where = f"of table {log.uri} version {version}"
     if isinstance(columns, str) or not columns:
-        raise DeltaIllegalArgumentException(f"columns {where} must be a list of names, got {columns!r}.", table=log.uri)
+        raise log.error(DeltaIllegalArgumentException, f"columns {where} must be a list of names, got {columns!r}.")
     found = []
     for name in columns:
         field = schema.find(name)
         if field is None:
             near = get_close_matches(name, schema.names, 1)
             hint = f"Did you mean {near[0]}? " if near else ""
-            raise DeltaIllegalArgumentException(
+            raise log.error(
+                DeltaIllegalArgumentException,
                 f"There is no column {name!r} in version {version} of table {log.uri}. {hint}The columns are "
                 f"{', '.join(schema.names)}.",
-                table=log.uri,
                 version=version,
             )
         if field in found:
-            raise DeltaIllegalArgumentException(f"columns {where} names {field.name} twice.", table=log.uri)
+            raise log.error(DeltaIllegalArgumentException, f"columns {where} names {field.name} twice.")
         found.append(field)
     return found
 
@@ -395,11 +395,11 @@ def _in_proportion(
     for batch in batches:
         left -= batch.nbytes
         if left < 0:
-            raise ReadLimitException(
+            raise log.error(
+                ReadLimitException,
                 f"The read of table {log.uri} version {version} takes more than {max(ROWS_BYTES, MAX_FACTOR * stored) >> 20:,} "
                 f"MiB of memory, from files of {stored:,} bytes ({files[0].path}, ...). Choose fewer rows with where=, leave "
                 "columns out with columns=, or read it with Spark.",
-                table=log.uri,
                 version=version,
             )
         yield batch
@@ -423,8 +423,8 @@ def check_limit(log: CommitFiles, version: int, counts: Sequence[int | None], li
     :param complete: there are no other files.
     """
     if isinstance(limit, bool) or not isinstance(limit, int) or limit < 0:
-        raise DeltaIllegalArgumentException(
-            f"limit must be a whole number, 0 or more, or None, got {limit!r}. (table {log.uri})", table=log.uri
+        raise log.error(
+            DeltaIllegalArgumentException, f"limit must be a whole number, 0 or more, or None, got {limit!r}. (table {log.uri})"
         )
     known = sum(count for count in counts if count is not None)
     if known > limit:
@@ -447,11 +447,11 @@ def limited(rows: Rows, log: CommitFiles, version: int, limit: int | None) -> Ro
 
 
 def _too_many(log: CommitFiles, version: int, rows: str, limit: int) -> ReadLimitException:
-    return ReadLimitException(
+    return log.error(
+        ReadLimitException,
         f"The read of table {log.uri} version {version} would return {rows} rows, and limit is {limit:,}. Choose fewer with "
         "where=, or raise the limit with limit= (limit=None for any number), if the worker has the memory; Spark has none "
         'of these limits (df_type="spark").',
-        table=log.uri,
         version=version,
     )
 

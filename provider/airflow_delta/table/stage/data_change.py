@@ -64,12 +64,11 @@ def refuse_rearranged(view: TransactionView, operation: str, files: Iterable[Add
     by = next((rearranged[file_key(file)] for file in files if file_key(file) in rearranged), None)
     if by is not None:
         what = by.operation if by.data_change else f"{by.operation} with data_change=False"
-        raise StageConflictException(
+        raise handle.error(
+            StageConflictException,
             f"{operation} of table {handle.table} version {handle.read_version} would change rows in files that stage {by.stage} "
             f"({what}) of the same transaction only rearranged: streams and the change data feed could not tell which rows "
             f"changed. Run {by.stage} after it (after=), or in its own transaction.",
-            table=handle.table,
-            version=handle.read_version,
         )
 
 
@@ -90,12 +89,11 @@ def check_replacement(view: TransactionView, *, mode: str, predicate: Predicate 
         return
     changed = next((file for file in files if changes_rows(view, file)), None)
     if changed is not None:
-        raise StageConflictException(
+        raise handle.error(
+            StageConflictException,
             f"A write with data_change=False to table {handle.table} version {handle.read_version} would replace {changed.path}, "
             "which an earlier stage of the same transaction staged as a change of rows: streams and the change data feed "
             "would miss that change. Leave out data_change=False, or rearrange the rows in another transaction.",
-            table=handle.table,
-            version=handle.read_version,
         )
 
 
@@ -111,13 +109,12 @@ def refuse_untold(view: TransactionView, operation: str, *, tells: bool) -> None
     changing = [stage for stage in view.stages if not is_rearranging(stage.write) and (stage.adds or stage.removes)]
     other = next((stage for stage in changing if tells or stage.changes), None)
     if other is not None:
-        raise StageConflictException(
+        raise handle.error(
+            StageConflictException,
             f"{operation} of table {handle.table} version {handle.read_version} cannot be planned on top of stage "
             f"{other.write.stage} ({other.write.operation}): the change data feed is on, and the change data files of "
             f"{operation if tells else other.write.stage} would hide the changes of the other from readers. Put the stages "
             "into separate transactions.",
-            table=handle.table,
-            version=handle.read_version,
         )
 
 
@@ -143,12 +140,11 @@ def check_dropped(handle: TransactionHandle, stage: StageActions, dropped: Seque
         wrong = next((add for add in changed if not told or not add.path.startswith(own)), None)
         what = "rearranges rows that another stage changed"
     if wrong is not None:
-        raise StageConflictException(
+        raise handle.error(
+            StageConflictException,
             f"Stage {stage.write.stage} ({stage.write.operation}) of transaction {handle.transaction_id} on table {handle.table} "
             f"{what} ({wrong.path}), so the dataChange flag of its files would be wrong. Nothing is committed. Rearrange in a "
             "separate transaction.",
-            table=handle.table,
-            version=handle.read_version,
         )
 
 

@@ -76,19 +76,18 @@ def parse_staged(handle: TransactionHandle, staged: Sequence[StagedWrite | Mappi
     writes = [write if isinstance(write, StagedWrite) else StagedWrite.from_dict(write) for write in staged]
     for write in writes:
         if write.transaction_id != handle.transaction_id:
-            raise ForeignTransactionException(
+            raise handle.error(
+                ForeignTransactionException,
                 f"Stage {write.stage} staged for transaction {write.transaction_id}, this is transaction "
                 f"{handle.transaction_id} on table {handle.table} ({read_version_name(handle.read_version)}): start ran again "
                 "after the stage. Clear the start task with everything downstream.",
-                table=handle.table,
-                version=handle.read_version,
             )
     twice = [key for key, count in Counter((w.task_id, w.map_index) for w in writes).items() if count > 1]
     if twice:
-        raise StageConflictException(
+        raise handle.error(
+            StageConflictException,
             f"Stage {', '.join(_name(*key) for key in twice)} of transaction {handle.transaction_id} on table {handle.table} "
             "reported more than once. Pass each stage's output to the commit once.",
-            table=handle.table,
         )
     return writes
 
@@ -110,22 +109,20 @@ def check_reported(handle: TransactionHandle, writes: Sequence[StagedWrite], exp
         return
     which = f"{len(missing)} of {len(expected)} stages have not" if missing else "No stage has"
     listed = f": {', '.join(missing[:_LISTED])}{', ...' if len(missing) > _LISTED else ''}" if missing else ""
-    raise MissingStageException(
+    raise handle.error(
+        MissingStageException,
         f"{which} reported to transaction {handle.transaction_id} on table {handle.table}{listed}. Nothing is committed. "
         "See why they did not, then clear the start task with everything downstream: once the abort task has run, this "
         "transaction cannot be continued.",
-        table=handle.table,
-        version=handle.read_version,
     )
 
 
 def not_staged(handle: TransactionHandle, write: StagedWrite, what: str) -> StagingException:
     """Return the error of a staged write that no stage would leave."""
-    return StagingException(
+    return handle.error(
+        StagingException,
         f"The staged write of {write.stage} (attempt {write.attempt}) for table {handle.table} is broken: {what}. Nothing is "
         "committed. Clear the start task with everything downstream.",
-        table=handle.table,
-        version=handle.read_version,
     )
 
 
@@ -205,10 +202,10 @@ def _own_file(
     """
     own = f"{attempt_directory(handle.transaction_id, write.stage, write.attempt)}/{name}"
     if ref.path != own:
-        raise ManifestException(
+        raise log.error(
+            ManifestException,
             f"The {what} {ref.path} of stage {write.stage} of table {log.uri} is not that of its attempt "
             f"({own}). Nothing is committed. Clear the start task with everything downstream.",
-            table=log.uri,
         )
     try:
         return log.store.read(ref.path)
@@ -226,12 +223,11 @@ def _check_no_conflict(handle: TransactionHandle, stages: Sequence[StageActions]
                 key = action.path, None if vector is None else vector.unique_id
                 other = owners.setdefault(key, stage.write.stage)
                 if other != stage.write.stage:
-                    raise StageConflictException(
+                    raise handle.error(
+                        StageConflictException,
                         f"{action.path} of table {handle.table} is {what} by two stages of transaction "
                         f"{handle.transaction_id}, {other} and "
                         f"{stage.write.stage}. Make their predicates or paths disjoint, or use one stage.",
-                        table=handle.table,
-                        version=handle.read_version,
                     )
 
 
@@ -265,11 +261,10 @@ def check_staged_files(store: LogStore, handle: TransactionHandle, stages: Seque
                 state = "is gone" if status is None else f"has {status.size} bytes, {size} were staged"
                 if status is not None and status.is_link:
                     state = "is a symbolic link"
-                raise StagedFileException(
+                raise handle.error(
+                    StagedFileException,
                     f"The staged file {path} of table {handle.table} {state} (stage {write.stage}, attempt "
                     f"{write.attempt}). Nothing is committed. Clear the start task with everything downstream.",
-                    table=handle.table,
-                    version=handle.read_version,
                 )
 
 
@@ -291,12 +286,11 @@ def in_order(handle: TransactionHandle, stages: Sequence[StageActions]) -> list[
     for stage in stages:
         missing = sorted(set(stage.write.after) - known)
         if missing:
-            raise StageConflictException(
+            raise handle.error(
+                StageConflictException,
                 f"Stage {stage.write.stage} of transaction {handle.transaction_id} on table {handle.table} was planned on top of "
                 f"{', '.join(missing)}, which is not among the staged writes. Pass them as well; if such a stage has run again "
                 f"since, clear {stage.write.stage}.",
-                table=handle.table,
-                version=handle.read_version,
             )
     ordered: list[StageActions] = []
     placed: set[str] = set()
@@ -305,7 +299,7 @@ def in_order(handle: TransactionHandle, stages: Sequence[StageActions]) -> list[
         ready = [stage for stage in waiting if placed.issuperset(stage.write.after)]
         if not ready:
             names = ", ".join(stage.write.stage for stage in waiting)
-            raise StageConflictException(f"The stages {names} were planned on top of each other", table=handle.table)
+            raise handle.error(StageConflictException, f"The stages {names} were planned on top of each other")
         ordered += ready
         placed.update(stage_id(stage.write) for stage in ready)
         waiting = [stage for stage in waiting if stage_id(stage.write) not in placed]

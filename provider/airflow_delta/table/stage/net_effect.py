@@ -149,23 +149,21 @@ class NetEffect:
             other = self._rewritten_by.get(file.path)
             if other is not None and (by is None or stage_id(other) not in by.after):
                 name = "rerun_policy='replace'" if by is None else f"stage {by.stage}"
-                raise StageConflictException(
+                raise handle.error(
+                    StageConflictException,
                     f"{file.path} of table {handle.table} is rewritten by stage {other.stage}, which keeps some of its rows, "
                     f"and removed whole by {name} in the same transaction. Make their predicates disjoint, or plan one on top of "
                     "the other (after=).",
-                    table=handle.table,
-                    version=handle.read_version,
                 )
             if other is None:
                 remove = file.remove(0, data_change=by is None or by.data_change)
                 known = self._removes.setdefault(file_key(file), remove)
                 if known.data_change != remove.data_change:
                     name = "rerun_policy='replace'" if by is None else f"stage {by.stage}"
-                    raise StageConflictException(
+                    raise handle.error(
+                        StageConflictException,
                         f"{file.path} of table {handle.table} is replaced by {name} and by another stage of the same "
                         "transaction, and only one of them changes its rows (data_change). Put them into separate transactions.",
-                        table=handle.table,
-                        version=handle.read_version,
                     )
 
 

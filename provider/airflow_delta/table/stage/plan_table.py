@@ -69,9 +69,9 @@ def plan_create(
     """
     handle = stage.handle
     if stage.stages:
-        raise StageConflictException(
+        raise handle.error(
+            StageConflictException,
             f"Stage {stage.task_id} creates table {handle.table}: it cannot build on other stages, only they on it.",
-            table=handle.table,
         )
     stage.check_open()
     check_create(stage.definition, mode)
@@ -115,26 +115,24 @@ def check_create(table: TableDefinition, mode: str) -> None:
     :raises AppendOnlyException: if the table that would be replaced only takes appends.
     """
     if mode not in MODES:
-        raise DeltaIllegalArgumentException(f"mode must be one of {', '.join(MODES)}, got {mode!r}", table=table.table)
+        raise table.error(DeltaIllegalArgumentException, f"mode must be one of {', '.join(MODES)}, got {mode!r}")
     exists = table.version >= 0
     if exists and mode == "create":
-        raise DeltaTableAlreadyExistsException(
+        raise table.error(
+            DeltaTableAlreadyExistsException,
             f"There already is a table at {table.table}, version {table.version} (TABLE_OR_VIEW_ALREADY_EXISTS). Use "
             "mode='create_if_not_exists' to leave it, or 'create_or_replace' to replace it.",
-            table=table.table,
-            version=table.version,
         )
     if not exists and mode == "replace":
-        raise DeltaTableNotFoundException(
-            f"There is no table to replace at {table.table}. Use mode='create_or_replace'.", table=table.table
+        raise table.error(
+            DeltaTableNotFoundException, f"There is no table to replace at {table.table}. Use mode='create_or_replace'."
         )
     append_only = table.configuration.get("delta.appendOnly", "false").lower() == "true"
     if exists and "replace" in mode and append_only:
-        raise AppendOnlyException(
+        raise table.error(
+            AppendOnlyException,
             f"Table {table.table} version {table.version} only takes appends (delta.appendOnly=true, "
             "DELTA_CANNOT_MODIFY_APPEND_ONLY) and cannot be replaced. Unset the property first.",
-            table=table.table,
-            version=table.version,
         )
 
 
@@ -219,11 +217,10 @@ def _undecided(table: AlteredTable, files: Sequence[AddFile], paths: Sequence[Pa
             if nulls is None or (nulls and file.deletion_vector is not None):
                 undecided.add(file.path)
             elif nulls:
-                raise InvariantViolationException(
+                raise table.error(
+                    InvariantViolationException,
                     f"Column {'.'.join(path)} of table {table.table} version {table.version} cannot be NOT NULL: {file.path} "
                     f"holds at least {nulls} rows without a value. Give them one, or delete them.",
-                    table=table.table,
-                    version=table.version,
                 )
     return [file for file in files if file.path in undecided]
 

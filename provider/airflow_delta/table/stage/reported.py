@@ -39,11 +39,10 @@ def key_reads(
         return ()
     problem = problem_with(keys, stage.target.struct) or _not_compared(keys, compared)
     if problem is not None:
-        raise StagingException(
+        raise request.error(
+            StagingException,
             f"The report of stage {request.stage} on table {request.table} has key values that the stage cannot have looked for: "
             f"{problem}. Nothing is committed. Clear the start task with everything downstream.",
-            table=request.table,
-            version=request.read_version,
         )
     rows, file = _stored(stage, keys)
     return (
@@ -97,11 +96,10 @@ def rewritten_files(stage: StageView, request: StageRequest, report: StageReport
     live = {file.path: file for file in candidate_files(stage, None if text is None else stage.predicate(text))}
     lost = next((path for path in wanted if path not in live), None)
     if lost is not None:
-        raise StagingException(
+        raise stage.handle.error(
+            StagingException,
             f"Stage {request.stage} reports the rewritten file {lost}, which is not among the files of table {stage.log.uri} "
             f"version {stage.handle.read_version} that it was planned on. Clear the start task with everything downstream.",
-            table=stage.log.uri,
-            version=stage.handle.read_version,
         )
     files = [live[path] for path in wanted]
     check_row_counts(stage.log.store, files, operation=request.operation, version=stage.handle.read_version)

@@ -74,11 +74,11 @@ def plan_scan(view: TransactionView, predicate: str | None = None) -> ScanPlan:
     :raises DeltaLogCorruptedException: if a deletion vector is damaged.
     """
     if not view.exists:
-        raise DeltaTableNotFoundException(
+        raise view.handle.error(
+            DeltaTableNotFoundException,
             f"Table {view.handle.table} did not exist when the transaction began, so there is nothing to read. The commit "
             "creates it: leave out read=, and in a function ask table.exists before table(). Or create it first, with "
             "DeltaCreateTableOperator.",
-            table=view.handle.table,
         )
     parsed = None if predicate is None else view.predicate(predicate)
     return scan_of(view, candidate_files(view, parsed), parsed)
@@ -108,12 +108,11 @@ def undecided_files(view: TransactionView, predicate: Predicate) -> list[AddFile
 
 def zone_needed(table: TableDefinition, predicate: Predicate, what: str) -> DeltaAnalysisException:
     """Return the error of an operation on whole partitions that cannot determine which ones a predicate selects."""
-    return DeltaAnalysisException(
+    return table.error(
+        DeltaAnalysisException,
         f"{what}, partitions of table {table.table} version {table.version} are replaced whole, and whether "
         f"{predicate.text} selects some of them depends on the time zone of the reader: their timestamps have none. Choose a "
         "range that ends at least 18 hours away from them, or run a DELETE first, which Spark decides.",
-        table=table.table,
-        version=table.version,
     )
 
 

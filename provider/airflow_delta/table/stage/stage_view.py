@@ -95,10 +95,10 @@ class StageView(TransactionView):
         """
         committed = self.handle.committed
         if committed is not None:
-            raise DeltaIllegalStateException(
+            raise self.handle.error(
+                DeltaIllegalStateException,
                 f"Transaction {self.handle.app_id!r} is committed in version {committed.version} of table {self.handle.table}; "
                 "there is nothing to stage. Clear the start task with another rerun_policy to do it again.",
-                table=self.handle.table,
                 version=committed.version,
             )
 
@@ -143,16 +143,15 @@ class StageView(TransactionView):
         asked = {"transaction_id": self.handle.transaction_id, "stage": request.stage, "attempt": request.attempt}
         for name, expected in asked.items():
             if getattr(report, name) != expected:
-                raise StagingException(
+                raise self.handle.error(
+                    StagingException,
                     f"The report of stage {request.stage} is of another execution: {name} is {getattr(report, name)!r}, expected "
                     f"{expected!r}. Clear the start task with everything downstream.",
-                    table=self.handle.table,
-                    version=self.handle.read_version,
                 )
         names = (*report.directories, *report.copied_directories, *report.change_directories, *report.vector_directories)
         if any("/" in name or name.startswith(".") for name in names):
-            raise StagingException(
-                f"The report of stage {request.stage} names directories outside its attempt", table=self.handle.table
+            raise self.handle.error(
+                StagingException, f"The report of stage {request.stage} names directories outside its attempt"
             )
         given = Arguments.of(request)
         same = (request.task_id, request.map_index, request.attempt) == (self.task_id, self.map_index, self.attempt)

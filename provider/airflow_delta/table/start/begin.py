@@ -142,10 +142,10 @@ def begin(
             _check_unexpired(log.uri, snapshot, identity, last)
         last_of_all, last = last, standing_version(snapshot, identity.app_id, last)
     elif not create:
-        raise DeltaTableNotFoundException(
+        raise log.error(
+            DeltaTableNotFoundException,
             f"There is no Delta table at {log.uri}. Check the location, the connection, and that an earlier task has "
             "created it: DeltaCreateTableOperator, or a transaction whose start task does not have create=False.",
-            table=log.uri,
         )
     else:
         _check_new_location(log, in_place=in_place)
@@ -182,11 +182,11 @@ def begin(
     committed = find_commit(log, app_id=handle.app_id, txn_version=handle.txn_version if handle.monotonic else None, until=last)
     committed = committed or result_without_commit(log, handle)
     if rerun_policy == "fail":
-        raise TransactionAlreadyCommittedException(
+        raise log.error(
+            TransactionAlreadyCommittedException,
             f"Transaction {handle.app_id!r} is committed in version {committed.version} of table {log.uri} (txnVersion "
             f"{last}){f', by {described(committed.committed_by)}' if not is_forgotten(committed) else ''}, and "
             "rerun_policy is 'fail'. Use 'skip' to leave it, 'replace' to redo it, or another transaction_key.",
-            table=log.uri,
             version=committed.version,
         )
     check_key_of_table(log.uri, identity.app_id, committed, user, policy=rerun_policy)
@@ -232,24 +232,22 @@ def _identity(table: str, key: str | None, app_id: str | None, txn_version: int 
 def _check_former_keys(table: str, snapshot: Snapshot, identity: _Identity, keys: Sequence[str]) -> None:
     for key in keys:
         if snapshot.transaction_version(key) is not None:
-            raise TransactionExpiredException(
+            raise snapshot.error(
+                TransactionExpiredException,
                 f"It cannot be known whether transaction {identity.app_id!r} is in table {table}: an earlier version of this "
                 f"provider published instances of this run there under keys of map indexes ({key!r}), which do not say "
                 "what they worked on. Nothing is committed. Look at the table: if it has the rows, mark the task as success; "
                 "if not, run it once with rerun_policy='append'.",
-                table=table,
-                version=snapshot.version,
             )
 
 
 def _check_unexpired(table: str, snapshot: Snapshot, identity: _Identity, last: int | None) -> None:
     if last != snapshot.transaction_version(identity.app_id):
-        raise TransactionExpiredException(
+        raise snapshot.error(
+            TransactionExpiredException,
             f"The key of app_id {identity.app_id!r} has expired from table {table}, so what its txnVersion "
             f"{identity.txn_version} added cannot be replaced. Overwrite the rows with mode='overwrite' and replace_where, "
             "and rerun_policy='append'.",
-            table=table,
-            version=snapshot.version,
         )
 
 
@@ -302,10 +300,10 @@ def _of_table(
 ) -> TransactionHandle:
     metadata = snapshot.metadata
     if partition_by and [c.lower() for c in partition_by] != [c.lower() for c in metadata.partition_columns]:
-        raise DeltaAnalysisException(
+        raise handle.error(
+            DeltaAnalysisException,
             f"Table {handle.table} version {snapshot.version} is partitioned by ({', '.join(metadata.partition_columns)}), "
             f"partition_by is ({', '.join(partition_by)}). Leave it out, or overwrite the table with overwrite_schema=True.",
-            table=handle.table,
             version=snapshot.version,
         )
     return replace(
@@ -398,10 +396,10 @@ def check_location(log: DeltaLog) -> None:
     way_out = "Choose another location, or move the files away."
     if any(_is_parquet(log.store, path) for path in found):
         way_out += " To turn the Parquet files there into a table, use DeltaConvertOperator (CONVERT TO DELTA)."
-    raise NonEmptyLocationException(
+    raise log.error(
+        NonEmptyLocationException,
         f"There is no Delta table at {log.uri}, and none can be created: the location holds other files ({shown}). They would "
         f"not belong to the table, and VACUUM would delete them. {way_out}",
-        table=log.uri,
     )
 
 

@@ -101,9 +101,9 @@ def _live(snapshot: Snapshot, paths: list[str]) -> list[AddFile]:
 
 
 def _refused(handle: TransactionHandle, snapshot: Snapshot, why: str) -> TransactionAlreadyCommittedException:
-    return TransactionAlreadyCommittedException(
+    return handle.error(
+        TransactionAlreadyCommittedException,
         f"The files that transaction {handle.app_id!r} added to table {handle.table} cannot be replaced: {why}. Nothing "
         "is committed. Overwrite the rows with mode='overwrite' and replace_where, and rerun_policy='append'.",
-        table=handle.table,
         version=snapshot.version,
     )

@@ -48,7 +48,7 @@ def result_of_transaction(
     """
     outcome = txn.outcome
     if outcome is None:
-        raise CommitStateUnknownException(f"The commit to table {txn.log.uri} returned without an outcome", table=txn.log.uri)
+        raise txn.log.error(CommitStateUnknownException, f"The commit to table {txn.log.uri} returned without an outcome")
     return _result(
         txn.log,
         outcome.version,

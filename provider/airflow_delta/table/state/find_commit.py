@@ -98,11 +98,11 @@ def commit_of_chain(log: DeltaLog, app_id: str, tries: TryChain | None) -> Commi
             of_another_run = tries.since is not None and _committed_before(log, file, tries.since)
             return result_of_commit(log, commit, app_id=app_id) if tries.holds(tags) and not of_another_run else None
     if tries.is_retry and oldest != 0:
-        raise TransactionExpiredException(
+        raise log.error(
+            TransactionExpiredException,
             f"Application {app_id!r} has committed to table {log.uri}, in a version that has left the log (it was cleaned "
             "up), so it cannot be known whether an earlier try of this task did so. Nothing is committed. Look at the table; to "
             "repeat the operation, clear the task under rerun_policy='append'.",
-            table=log.uri,
             version=log.snapshot.version,
         )
     return None
@@ -229,11 +229,11 @@ def committed_earlier(log: DeltaLog, handle: TransactionHandle) -> CommitResult:
     last = snapshot.transaction_version(handle.app_id) if snapshot.version >= 0 else None
     if last is None or last < handle.txn_version:
         claimed = "" if handle.committed is None else f" in version {handle.committed.version}"
-        raise HandleMismatchException(
+        raise handle.error(
+            HandleMismatchException,
             f"The transaction handle says that the key {handle.app_id!r} was committed{claimed} of table {handle.table}, but the "
             f"log, at version {snapshot.version}, holds {'no such key' if last is None else f'only its version {last}'}: the "
             "handle was altered, or the key has expired (delta.setTransactionRetentionDuration). Clear the start task.",
-            table=handle.table,
             version=snapshot.version,
         )
     return find_commit(log, app_id=handle.app_id, txn_version=handle.txn_version) or result_without_commit(log, handle)
@@ -290,14 +290,13 @@ def last_txn_version(log: DeltaLog, snapshot: Snapshot, app_id: str, possible_si
     reaches = None if oldest is None else _timestamp(decode_commit(oldest.version, oldest.data, table=log.uri))
     if oldest is not None and (oldest.version == 0 or (reaches is not None and reaches <= since - CLOCKS_DIFFER_BY)):
         return None
-    raise TransactionExpiredException(
+    raise snapshot.error(
+        TransactionExpiredException,
         f"It can no longer be known whether transaction {app_id!r} is in table {log.uri}: it may have been committed since "
         f"{_text(since)}, keys from before {_text(expired_before)} have expired (delta.setTransactionRetentionDuration), and the "
         f"log goes back to {'nowhere' if oldest is None else f'version {oldest.version}'}"
         f"{'' if reaches is None else f' of {_text(reaches)}'} only. Nothing is committed. Look at the table: if it has the "
         "rows, mark the task as success; if not, run it once with rerun_policy='append'.",
-        table=log.uri,
-        version=snapshot.version,
     )
 
 

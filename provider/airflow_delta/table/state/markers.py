@@ -268,12 +268,11 @@ def _claim(log: DeltaLog, handle: TransactionHandle, content: dict[str, Any]) ->
             break
         if found is None:
             if (pause := next(pauses, None)) is None:
-                raise StagingException(
+                raise handle.error(
+                    StagingException,
                     f"The marker {path} of table {log.uri} exists and cannot be read, so it cannot be known whether transaction "
                     f"{handle.transaction_id} was aborted: lookups of the store are stale. Nothing was written. Run the commit "
                     "again.",
-                    table=log.uri,
-                    version=handle.read_version,
                 )
             time.sleep(pause)
         elif "abortedAt" in found:

@@ -159,8 +159,8 @@ def list_transactions(
     """
     unknown = sorted(set(states) - set(STATES))
     if unknown:
-        raise DeltaIllegalArgumentException(
-            f"A transaction is {', '.join(STATES)}, got {', '.join(map(repr, unknown))}.", table=log.uri
+        raise log.error(
+            DeltaIllegalArgumentException, f"A transaction is {', '.join(STATES)}, got {', '.join(map(repr, unknown))}."
         )
     if "committed" in states:
         result = _states(log, _group(log.store.list_recursive(STAGING_DIRECTORY)), abandoned_after=abandoned_after)

@@ -38,23 +38,21 @@ def snapshot_of_transaction(log: DeltaLog, handle: TransactionHandle) -> Snapsho
     if latest.version < handle.read_version:
         latest = log.update()
     if latest.version < handle.read_version:
-        raise DeltaIllegalStateException(
+        raise handle.error(
+            DeltaIllegalStateException,
             f"Table {log.uri} has version {latest.version}, but the transaction read version {handle.read_version}: the "
             "table has since been deleted or restored from a backup. Clear the start task.",
-            table=log.uri,
-            version=handle.read_version,
         )
     try:
         return log.snapshot_at(handle.read_version)
     except VersionNotFoundException as error:
-        raise VersionNotFoundException(
+        raise handle.error(
+            VersionNotFoundException,
             f"The transaction read version {handle.read_version} of table {log.uri}, which its log no longer holds (earliest "
             f"{error.earliest}, latest {error.latest}): it was cleaned up, so conflicts since then cannot be checked. "
             "Clear the start task, and raise delta.logRetentionDuration above the longest Dag run.",
             earliest=error.earliest,
             latest=error.latest,
-            table=log.uri,
-            version=handle.read_version,
         ) from error
 
 
@@ -106,11 +104,11 @@ def check_handle(handle: TransactionHandle, snapshot: Snapshot) -> None:
                 table=handle.table,
                 winning_version=snapshot.version,
             )
-        raise HandleMismatchException(
+        raise handle.error(
+            HandleMismatchException,
             f"The handle of transaction {handle.transaction_id} has other {_FIELDS[name]} than the log of table {handle.table} "
             f"at version {snapshot.version}: {_shown(given, found)}. Nothing was written. If the start task ran in an earlier "
             "release, or the log was changed, clear it. Otherwise its XCom was altered.",
-            table=handle.table,
             version=snapshot.version,
         )
 

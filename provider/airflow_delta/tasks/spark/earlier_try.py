@@ -100,9 +100,9 @@ class EarlierTry:
                 )
             time.sleep(_POLL)
         if self._killed:
-            raise DeltaIllegalStateException(
+            raise self._log.error(
+                DeltaIllegalStateException,
                 f"The task was told to stop while it waited for attempt {self.request.attempt} of stage {self.request.stage}.",
-                table=self._log.uri,
             )
         report = report or self._finished()
         if report is not None:

@@ -136,7 +136,7 @@ class Committer:
         :raises DeltaAssertionError: if it has.
         """
         if self.outcome is not None:
-            raise DeltaAssertionError("Transaction already committed.", table=self.log.uri)
+            raise self.log.error(DeltaAssertionError, "Transaction already committed.")
 
     @contextmanager
     def _reported(self) -> Iterator[None]:

@@ -66,11 +66,11 @@ def set_active(txn: ActiveTransaction) -> None:
     """
     current = _thread.transaction
     if current is not None and current is not txn:
-        raise DeltaIllegalStateException(
+        raise txn.log.error(
+            DeltaIllegalStateException,
             f"Cannot make the transaction on {txn.log.uri} active: this thread already has an active one on {current.log.uri} "
             f"(version {current.read_version}). Transactions do not nest (DELTA_ACTIVE_TRANSACTION_ALREADY_SET); commit or clear "
             "the active one first.",
-            table=txn.log.uri,
         )
     _thread.transaction = txn
 
@@ -165,10 +165,10 @@ class PostCommitHook(ABC):
     def handle_error(self, txn: CommittedTransaction, error: Exception, version: int) -> None:
         """Decide what an error of :meth:`run` means; default: the policy's ``fail_on_hook_error`` decides."""
         if txn.policy.fail_on_hook_error:
-            raise PostCommitHookFailedException(
+            raise txn.log.error(
+                PostCommitHookFailedException,
                 f"Version {version} of table {txn.log.uri} is committed, but its post-commit hook {self.name} failed: {error}",
                 hook=self.name,
-                table=txn.log.uri,
                 version=version,
             ) from error
 

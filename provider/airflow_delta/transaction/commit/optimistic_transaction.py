@@ -295,7 +295,7 @@ class OptimisticTransaction:
         :raises DeltaAssertionError: if the transaction has not been committed.
         """
         if not self.committed:
-            raise DeltaAssertionError("Can't call post commit hooks before committing", table=self.log.uri)
+            raise self.log.error(DeltaAssertionError, "Can't call post commit hooks before committing")
         run_hooks(self._hooks, self, version, committed_actions)
 
     # -- commit ----------------------------------------------------------------------------------------------------------------
@@ -319,7 +319,7 @@ class OptimisticTransaction:
         """
         version = self.commit_impl(actions, operation, can_skip_empty_commits=False, tags=tags, user_metadata=user_metadata)
         if version is None:
-            raise DeltaAssertionError("A commit was skipped that must not be", table=self.log.uri)
+            raise self.log.error(DeltaAssertionError, "A commit was skipped that must not be")
         return version
 
     def commit_if_needed(
@@ -445,13 +445,13 @@ class OptimisticTransaction:
         """
         self._committer.assert_not_committed()
         if self.new_metadata is not None:
-            raise DeltaAssertionError("A transaction that changes the metadata cannot be split.", table=self.log.uri)
+            raise self.log.error(DeltaAssertionError, "A transaction that changes the metadata cannot be split.")
         if active.get_active() is not None:
-            raise DeltaAssertionError("A transaction cannot be split while one is active in this thread.", table=self.log.uri)
+            raise self.log.error(DeltaAssertionError, "A transaction cannot be split while one is active in this thread.")
         paths = frozenset(read_files)
         unread = paths - self.reads.read_among(sorted(paths))
         if unread:
-            raise DeltaAssertionError(f"The transaction has not read the file {min(unread)}.", table=self.log.uri)
+            raise self.log.error(DeltaAssertionError, f"The transaction has not read the file {min(unread)}.")
         part = OptimisticTransaction(
             self.log,
             self.snapshot,

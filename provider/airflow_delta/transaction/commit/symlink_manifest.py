@@ -56,11 +56,11 @@ class SymlinkManifestHook(PostCommitHook):
         """Raise, whatever the policy says: readers of the manifests would continue with files that are gone."""
         if isinstance(error, DeltaError) and not isinstance(error, OSError):
             raise error
-        raise PostCommitHookFailedException(
+        raise txn.log.error(
+            PostCommitHookFailedException,
             f"Version {version} of table {txn.log.uri} is committed, but its symlink manifests could not be updated: {error} "
             "(DELTA_POST_COMMIT_HOOK_FAILED). Generate them again.",
             hook=self.name,
-            table=txn.log.uri,
             version=version,
         ) from error
 
@@ -77,11 +77,10 @@ def generate_manifests(log: DeltaLog, snapshot: Snapshot | None = None) -> int:
     columns = snapshot.metadata.partition_columns
     files = snapshot.files(columns=["path", "partition_values", "deletion_vector"])
     if files.column("deletion_vector").null_count < files.num_rows:
-        raise DeltaUnsupportedOperationException(
+        raise snapshot.error(
+            DeltaUnsupportedOperationException,
             f"Cannot write symlink manifests for version {snapshot.version} of table {log.uri}: it has deletion vectors, whose "
             "rows would come back (DELTA_UNSUPPORTED_GENERATE_WITH_DELETION_VECTORS). Run REORG ... PURGE first.",
-            table=log.uri,
-            version=snapshot.version,
         )
     paths = files.column("path").to_pylist()
     lines = _by_directory(zip(paths, files.column("partition_values").to_pylist(), strict=True), columns)
@@ -141,12 +140,11 @@ def _touched(read: Snapshot, actions: Sequence[Action]) -> Iterable[Mapping[str,
 
 def _check_column_mapping(snapshot: Snapshot) -> None:
     if snapshot.properties.column_mapping_mode != "none":
-        raise DeltaUnsupportedOperationException(
+        raise snapshot.error(
+            DeltaUnsupportedOperationException,
             f"Cannot write symlink manifests for table {snapshot.log.uri}: with column mapping, its files have other column "
             "names than the table (DELTA_UNSUPPORTED_MANIFEST_GENERATION_WITH_COLUMN_MAPPING). Read it with an engine that "
             "supports Delta.",
-            table=snapshot.log.uri,
-            version=snapshot.version,
         )
 
 

@@ -115,17 +115,17 @@ def _wait(lock: TableLock, store: LogStore, policy: CommitPolicy) -> None:
     started = time.monotonic()
     while not lock.acquire(timeout=_POLL):
         if policy.cancelled is not None and policy.cancelled():
-            raise CommitCancelledException(
+            raise store.error(
+                CommitCancelledException,
                 f"The commit to table {store.root} was cancelled while waiting for another commit of this process. Nothing was "
                 "written.",
-                table=store.root,
             )
         waited = time.monotonic() - started
         if policy.total_timeout is not None and waited >= policy.total_timeout:
-            raise MaxCommitRetriesExceededException(
+            raise store.error(
+                MaxCommitRetriesExceededException,
                 f"The commit to table {store.root} gave up after waiting {waited:.1f} s for another commit of this process. "
                 "Nothing was written. Commit again, or allow a longer total_timeout.",
-                table=store.root,
             )
 
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import structs
 
-from airflow_delta.exceptions import DeltaLogCorruptedException
+from airflow_delta.exceptions import DeltaLogCorruptedException, Subject
 from airflow_delta.log.actions import decode as lenient
 from airflow_delta.log.actions.actions import (
     Action,
@@ -61,7 +61,7 @@ _decoder = msgspec.json.Decoder(_Line)
 _SMALL_KEYS = (METADATA_KEY, PROTOCOL_KEY, TXN_KEY, DOMAIN_KEY)
 
 
-class WinningCommit:
+class WinningCommit(Subject):
     """One winning commit.
 
     Its bytes are searched for what it may hold; only the lines that a check needs are decoded, once.
@@ -82,6 +82,9 @@ class WinningCommit:
         self._all: list[_Line] | None = None
         self._info: dict[str, Any] | None = None
         self.respelled: dict[str, str] = {}
+
+    def _about(self) -> tuple[str, int | None]:
+        return self.table, self.version
 
     def spell(self, known: dict[str, str]) -> None:
         """Call files as the transaction and earlier winners do: writers spell one path in several ways.

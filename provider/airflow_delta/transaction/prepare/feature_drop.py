@@ -45,11 +45,10 @@ def check_drop(old: Protocol, new: Protocol, snapshot: Snapshot, *, table: str) 
     elif lost:
         why = obstacle(lost, snapshot)
     if why is not None:
-        raise ProtocolDowngradeException(
+        raise snapshot.error(
+            ProtocolDowngradeException,
             f"The table feature {', '.join(sorted(lost))} cannot be dropped from table {table}: {why}. Remove what uses it, "
             "and drop one feature at a time.",
-            table=table,
-            version=snapshot.version,
         )
 
 

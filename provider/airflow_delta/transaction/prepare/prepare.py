@@ -13,7 +13,7 @@ from airflow_delta.exceptions import (
     DeltaIllegalArgumentException,
     DeltaIllegalStateException,
     DeltaUnsupportedTableFeatureException,
-    Subject,
+    TableRead,
 )
 from airflow_delta.log.actions.actions import (
     Action,
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TableState(Subject):
+class TableState(TableRead):
     """The table as a transaction read it, and what the transaction itself has set.
 
     :param metadata: at the version that was read; ``None`` if the table does not exist. So is ``protocol``.
@@ -118,7 +118,7 @@ def prepare_commit(
     new_metadata, new_protocol, asked_for = _table_actions(state, actions)
     metadata, protocol = new_metadata or state.metadata, new_protocol or state.protocol
     if metadata is None or protocol is None:
-        raise DeltaIllegalStateException(f"Table {state.table} has no protocol or no metadata", table=state.table)
+        raise state.error(DeltaIllegalStateException, f"Table {state.table} has no protocol or no metadata")
     if new_protocol is not None and not (large and operation.name == "RESTORE"):  # which may take features away
         check_protocol_change(state, new_protocol, operation)
     if new_metadata is not None or new_protocol is not None:  # otherwise it was checked when the transaction began
@@ -176,14 +176,14 @@ def _table_actions(state: TableState, actions: Sequence[Action]) -> tuple[Metada
         if state.protocol is None and upgrade == _default_protocol():
             upgrade = None
         if new_protocol is not None and upgrade is not None:  # Delta counts what the metadata needs as a change too
-            raise DeltaAssertionError("Cannot change the protocol more than once in a transaction.", table=state.table)
+            raise state.error(DeltaAssertionError, "Cannot change the protocol more than once in a transaction.")
         new_protocol = new_protocol or upgrade
     metadata = new_metadata or state.metadata
     if metadata is None:
-        raise DeltaIllegalStateException(
+        raise state.error(
+            DeltaIllegalStateException,
             f"The first commit of table {state.table} has no metadata (DELTA_METADATA_ABSENT). Set it with "
             "update_metadata_for_new_table before committing.",
-            table=state.table,
         )
     if new_protocol is None and state.protocol is None:
         return new_metadata, table_protocol.required_protocol(metadata), False

@@ -247,10 +247,9 @@ def _check_identity(target: RewriteTarget, rules: TableRules, clause: MergeClaus
     for identity in rules.identities:
         if identity.column.lower() == column.lower() and (clause.action == UPDATE or not identity.explicit):
             word = "its values never change" if clause.action != INSERT else "only the table gives its values"
-            raise IdentityInsertException(
+            raise target.table.error(
+                IdentityInsertException,
                 f"MERGE into table {target.stage.log.uri}: {clause} sets the identity column {column}; {word}. Leave it out.",
-                table=target.stage.log.uri,
-                version=target.table.version,
             )
 
 
@@ -291,10 +290,10 @@ def history_columns(
     """
     table = stage.target
     if not table.is_known:
-        raise DeltaTableNotFoundException(
+        raise table.error(
+            DeltaTableNotFoundException,
             f"There is no table at {table.table} to keep a history in. Create it first (DeltaCreateTableOperator), with the "
             f"keys, the tracked columns, {valid_from}, {valid_to}" + (f" and {current}." if current else "."),
-            table=table.table,
         )
     if not keys:
         raise DeltaIllegalArgumentException(f"A history needs keys=, the columns that a row is about (table {table.table})")
@@ -302,9 +301,9 @@ def history_columns(
     period = [valid_from, valid_to, *(name for name in (current, confirmed) if name)]
     named = [_field(schema, name, table.table)["name"] for name in (*keys, *tracked, *period)]
     if twice := sorted({name for name in named if named.count(name) > 1}):
-        raise DeltaIllegalArgumentException(
+        raise table.error(
+            DeltaIllegalArgumentException,
             f"keys, tracked and the columns of the period name {', '.join(twice)} twice (table {table.table})",
-            table=table.table,
         )
     rules = table_rules(table)
     computed = {*(n.lower() for n in rules.generated), *(identity.column.lower() for identity in rules.identities)}

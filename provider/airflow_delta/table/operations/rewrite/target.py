@@ -141,10 +141,10 @@ def rewrite_target(stage: StageView, operation: str, *, removes_rows: bool = Tru
     stage.check_open()
     handle = stage.handle
     if not stage.exists:
-        raise DeltaTableNotFoundException(
+        raise handle.error(
+            DeltaTableNotFoundException,
             f"Table {handle.table} did not exist when the transaction began, so {operation} finds no rows. Create it first, or "
             "plan the operation on top of the stage that does (after=).",
-            table=handle.table,
         )
     if removes_rows and stage.definition.configuration.get("delta.appendOnly", "false").lower() == "true":
         raise handle.error(

@@ -240,8 +240,8 @@ def collect_rewrite(
     """
     stage = stage.reported(request, report)
     if request.rewrite is None:
-        raise StagingException(
-            f"{request.operation} of stage {request.stage} was planned without files to look at.", table=stage.handle.table
+        raise stage.handle.error(
+            StagingException, f"{request.operation} of stage {request.stage} was planned without files to look at."
         )
     touched = rewritten_files(stage, request, report)
     new, copied, changed = _data_files(stage, request, report)

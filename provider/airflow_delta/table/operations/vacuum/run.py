@@ -126,7 +126,7 @@ def vacuum(
     default, specified = _retention(log, retention_hours, retention_check=retention_check)
     retention = default if specified is None else specified
     if transaction_timeout_hours < 0:
-        raise DeltaIllegalArgumentException("transaction_timeout_hours must not be negative.", table=log.uri)
+        raise log.error(DeltaIllegalArgumentException, "transaction_timeout_hours must not be negative.")
     dead_before = now - max(retention, round(transaction_timeout_hours * HOUR))
     forget_links()
     last = last_version_before(log, now - retention)
@@ -221,22 +221,22 @@ def _retention(log: DeltaLog, hours: float | None, *, retention_check: bool) -> 
     """Return the table's retention and the requested one, in milliseconds."""
     snapshot = log.update()
     if snapshot.version < 0:
-        raise DeltaTableNotFoundException(f"There is no Delta table at {log.uri}, so VACUUM deletes nothing.", table=log.uri)
+        raise log.error(DeltaTableNotFoundException, f"There is no Delta table at {log.uri}, so VACUUM deletes nothing.")
     default = snapshot.properties.deleted_file_retention
     if hours is None:
         return default, None
     if hours < 0:
-        raise DeltaIllegalArgumentException(
-            f"The retention must not be negative, got {hours} hours (DELTA_VACUUM_RETENTION_PERIOD_NEGATIVE).", table=log.uri
+        raise log.error(
+            DeltaIllegalArgumentException,
+            f"The retention must not be negative, got {hours} hours (DELTA_VACUUM_RETENTION_PERIOD_NEGATIVE).",
         )
     specified = round(hours * HOUR)
     if retention_check and specified < default:
-        raise VacuumRetentionPeriodTooShortException(
+        raise snapshot.error(
+            VacuumRetentionPeriodTooShortException,
             f"A retention of {hours} hours is below delta.deletedFileRetentionDuration of table {log.uri} ({-(-default // HOUR)} "
             "hours): readers of older versions, and writers that do not stage their files, may lose files. If there are none, "
             "pass retention_check=False.",
-            table=log.uri,
-            version=snapshot.version,
         )
     return default, specified
 

@@ -125,10 +125,10 @@ def removed_files(log: DeltaLog, last: int | None, *, deleted_before: int) -> li
     earliest = min(list_log(log.store).commits, default=last + 1)
     before = _last_vacuum(log)
     if earliest != 0 and (before is None or before < earliest):
-        raise DeltaIllegalStateException(
+        raise log.error(
+            DeltaIllegalStateException,
             f"VACUUM LITE cannot find every file to delete of table {log.uri}: its log begins with version {earliest}, and no "
             "earlier VACUUM got that far (DELTA_CANNOT_VACUUM_LITE). Run a full VACUUM.",
-            table=log.uri,
             version=last,
         )
     found: dict[str, FileStatus] = {}

@@ -54,11 +54,10 @@ def collect_stage(stage: StageView, request: StageRequest, report: StageReport) 
     """
     stage = stage.reported(request, report)
     if not report.directories:
-        raise StagingException(
+        raise request.error(
+            StagingException,
             f"The report of stage {request.stage} names no directory; even zero rows are written to one. "
             "Clear the start task with everything downstream.",
-            table=stage.log.uri,
-            version=request.read_version,
         )
     arguments = WriteArguments.of(request)
     removes = [file.remove(0) for file in rewritten_files(stage, request, report)]
@@ -176,10 +175,10 @@ def collect_files(
     """
     log, handle, table = stage.log, stage.handle, stage.target
     if others:
-        raise DeltaIllegalArgumentException(
+        raise handle.error(
+            DeltaIllegalArgumentException,
             f"Finished files cannot be staged with {', '.join(others)}: that needs the rows. Use @task.delta_stage or "
             f"DeltaStageSparkSubmitOperator (table {handle.table})",
-            table=handle.table,
         )
     stage.check_open()
     partition_columns = check_write_options(
@@ -253,11 +252,10 @@ def _refuse_casts(stage: StageView, written: TableDefinition, *, widen: bool) ->
     casts = write_casts(table, data)
     if casts:
         listed = "; ".join(f"column {cast.column}: expected {cast.table_type}, got {cast.data_type}" for cast in casts)
-        raise SchemaMismatchException(
+        raise stage.handle.error(
+            SchemaMismatchException,
             f"The staged files do not have the types of table {stage.log.uri} version {stage.handle.read_version}: {listed}. "
             "Have the job cast them.",
-            table=stage.log.uri,
-            version=stage.handle.read_version,
         )
 
 
@@ -271,11 +269,10 @@ def _predicate(stage: StageView, text: str, written: TableDefinition) -> Predica
 def _refuse_data_predicate(table: TableDefinition, predicate: Predicate) -> None:
     """Refuse ``replaceWhere`` on data columns: only the rows show whether finished files satisfy it."""
     if not predicate.partition_only:
-        raise DeltaIllegalArgumentException(
+        raise table.error(
+            DeltaIllegalArgumentException,
             f"replace_where ({predicate.text}) of files that another job wrote may only name the partition columns "
             f"({', '.join(table.partition_columns)}) of table {table.table}. Use @task.delta_stage for data columns.",
-            table=table.table,
-            version=table.version,
         )
 
 
@@ -288,15 +285,14 @@ def _inside_staging(handle: TransactionHandle, path: str | None) -> str:
     if "://" in relative or relative.startswith(("/", "file:")):
         staging, given = Location.parse(handle.staging_path), Location.parse(relative)
         if not staging.holds(given):
-            raise StagingException(
+            raise handle.error(
+                StagingException,
                 f"{path} is not under the staging path {handle.staging_path} of transaction {handle.transaction_id} on table "
                 f"{handle.table}. Have the job write there: files are published where they are.",
-                table=handle.table,
-                version=handle.read_version,
             )
         relative = given.path[len(staging.path) :].lstrip("/")
     if ".." in relative.split("/"):
-        raise StagingException(f"{path} leads out of the staging path {handle.staging_path}", table=handle.table)
+        raise handle.error(StagingException, f"{path} leads out of the staging path {handle.staging_path}")
     return posixpath.normpath(f"{directory}/{relative}")
 
 
@@ -307,9 +303,8 @@ def _check_inside_predicate(stage: StageView, predicate: Predicate | None, adds:
     for add in adds:
         if not predicate.matches_partition(add.partition_values):
             where = ", ".join(f"{k}={v}" for k, v in add.partition_values.items())
-            raise ReplaceWhereMismatchException(
+            raise stage.handle.error(
+                ReplaceWhereMismatchException,
                 f"{add.path} lies in the partition [{where}], outside replaceWhere ({predicate.text}) of table {stage.log.uri}. "
                 "Nothing was committed; filter the rows or widen the predicate.",
-                table=stage.log.uri,
-                version=stage.handle.read_version,
             )

@@ -49,22 +49,22 @@ def create_arguments(
     """
     if mode is None:
         if cluster_by or properties or description:
-            raise DeltaIllegalArgumentException(
+            raise table.error(
+                DeltaIllegalArgumentException,
                 f"cluster_by, properties and description go with create=, the table at {table.table} has its own",
-                table=table.table,
             )
         return None
     if refused:
-        raise DeltaIllegalArgumentException(
+        raise table.error(
+            DeltaIllegalArgumentException,
             f"create={mode!r} makes table {table.table} of the rows: leave out mode, replace_where, replace_on, replace_using, "
             "merge_schema, overwrite_schema, data_change and after",
-            table=table.table,
         )
     if mode == "create_if_not_exists":
-        raise DeltaIllegalArgumentException(
+        raise table.error(
+            DeltaIllegalArgumentException,
             f"create='create_if_not_exists' would drop the rows where table {table.table} exists. Leave create out: an append "
             "creates a missing table.",
-            table=table.table,
         )
     check_create(table, mode)
     return CreateArguments(
@@ -102,35 +102,33 @@ def replacement(view: TransactionView, on: str | None, using: Sequence[str], *, 
         return Replacement()
     table = view.target
     if not fits:
-        raise DeltaIllegalArgumentException(
+        raise table.error(
+            DeltaIllegalArgumentException,
             "replace_on and replace_using need mode='overwrite', without replace_where, overwrite_schema and data_change=False "
             f"(table {table.table}, DELTA_INCOMPATIBLE_DATAFRAME_OPTIONS)",
-            table=table.table,
         )
     if on is not None and using:
-        raise DeltaIllegalArgumentException(
+        raise table.error(
+            DeltaIllegalArgumentException,
             f"Give replace_on or replace_using, not both (table {table.table}, DELTA_INCOMPATIBLE_DATAFRAME_OPTIONS)",
-            table=table.table,
         )
     if on is not None:
         _check_repeatable(table, on)
         if table.is_known and (name := Sides(view.schema, "t", "s").unknown(conjunct_texts(on))) is not None:
-            raise DeltaIllegalArgumentException(
+            raise table.error(
+                DeltaIllegalArgumentException,
                 f"replace_on ({on}) names the column {name!r}, which table {table.table} does not have. "
                 f"{known_names(name, view.schema.names)}.",
-                table=table.table,
-                version=table.version,
             )
         condition = at_one_instant(on, time.time_ns() // 1000, view.schema)
         keys = tuple(Sides(view.schema, "t", "s").compared(conjunct_texts(on)))
         return Replacement(condition, {"replaceOnCond": on}, keys)
     unknown = [name for name in using if view.schema.find(name) is None] if table.is_known else []
     if unknown:
-        raise DeltaIllegalArgumentException(
+        raise table.error(
+            DeltaIllegalArgumentException,
             f"replace_using names the column {unknown[0]!r}, which table {table.table} does not have "
             f"(UNRESOLVED_INSERT_REPLACE_USING_COLUMN). {known_names(unknown[0], view.schema.names)}.",
-            table=table.table,
-            version=table.version,
         )
     condition = " AND ".join(f"t.{name} = s.{name}" for name in map(quote_name, using))
     found = [field for name in using if (field := view.schema.find(name)) is not None]
@@ -144,11 +142,10 @@ def _check_repeatable(table: TableDefinition, condition: str) -> None:
     # Evaluated twice, for the rows that go and those that stay: a different result would lose or double a row.
     changing = sorted(name for name in functions(condition) if name in NOT_DETERMINISTIC)
     if changing:
-        raise DeltaIllegalArgumentException(
+        raise table.error(
+            DeltaIllegalArgumentException,
             f"replace_on calls {', '.join(changing)}, which changes with every evaluation. Put the value into a "
             f"column of the rows (s) and compare with that (table {table.table}).",
-            table=table.table,
-            version=table.version,
         )
     check_condition(table, "replace_on", condition)
 
@@ -165,9 +162,7 @@ def check_condition(table: TableDefinition, option: str, condition: str) -> None
     except (SqlSyntaxError, RecursionError):
         problem = "is not valid Spark SQL"
     if problem is not None:
-        raise DeltaIllegalArgumentException(
-            f"{option} ({condition}) {problem} (table {table.table})", table=table.table, version=table.version
-        )
+        raise table.error(DeltaIllegalArgumentException, f"{option} ({condition}) {problem} (table {table.table})")
 
 
 def check_data_change(
@@ -179,25 +174,22 @@ def check_data_change(
     """
     table = view.target
     if table.version < 0 or merge_schema or overwrite_schema:
-        raise DeltaIllegalArgumentException(
+        raise table.error(
+            DeltaIllegalArgumentException,
             f"A write with data_change=False cannot change the schema of table {table.table}, or create the table "
             "(DELTA_DATA_CHANGE_FALSE). Leave out merge_schema and overwrite_schema.",
-            table=table.table,
-            version=table.version,
         )
     if mode == "append":
-        raise DeltaIllegalArgumentException(
+        raise table.error(
+            DeltaIllegalArgumentException,
             f"An append with data_change=False would add rows to table {table.table} that streams and the change data feed "
             "never show. Overwrite the files that hold the rows now (mode='overwrite' or 'dynamic'), or leave out the option.",
-            table=table.table,
-            version=table.version,
         )
     if replace_where is not None and not view.predicate(replace_where).partition_only:
-        raise DeltaIllegalArgumentException(
+        raise table.error(
+            DeltaIllegalArgumentException,
             f"replace_where ({replace_where}) with data_change=False may only name partition columns of table {table.table} "
             "(DELTA_REPLACE_WHERE_WITH_FILTER_DATA_CHANGE_UNSET)",
-            table=table.table,
-            version=table.version,
         )
 
 
@@ -225,7 +217,7 @@ def check_write_options(
     """
 
     def refuse(message: str) -> DeltaIllegalArgumentException:
-        return DeltaIllegalArgumentException(f"{message} (table {table.table})", table=table.table, version=table.version)
+        return table.error(DeltaIllegalArgumentException, f"{message} (table {table.table})")
 
     if mode not in WRITE_MODES:
         raise refuse(f"mode must be one of {', '.join(WRITE_MODES)}, got {mode!r}")
@@ -235,11 +227,10 @@ def check_write_options(
         raise refuse("overwrite_schema needs mode='overwrite' without replace_where: rows that stay have the old schema")
     append_only = table.version >= 0 and table.configuration.get("delta.appendOnly", "false").lower() == "true"
     if append_only and mode != "append":
-        raise AppendOnlyException(
+        raise table.error(
+            AppendOnlyException,
             f"Table {table.table} version {table.version} only takes appends (delta.appendOnly=true), the stage has "
             f"mode={mode!r}.",
-            table=table.table,
-            version=table.version,
         )
     known = table.partition_columns
     free = overwrite_schema or (table.version < 0 and not known)

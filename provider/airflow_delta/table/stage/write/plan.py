@@ -54,31 +54,31 @@ def expected_schema_of(
     :raises DeltaAnalysisException: if the schema does not parse.
     """
     if policy not in SCHEMA_POLICIES:
-        raise DeltaIllegalArgumentException(
+        raise table.error(
+            DeltaIllegalArgumentException,
             f"schema_policy is {policy!r}; it is one of {', '.join(map(repr, SCHEMA_POLICIES))} (table {table.table})",
-            table=table.table,
         )
     if policy != STRICT:
         if given is not None:
-            raise DeltaIllegalArgumentException(
-                f"expected_schema goes with schema_policy='strict' (table {table.table})", table=table.table
+            raise table.error(
+                DeltaIllegalArgumentException, f"expected_schema goes with schema_policy='strict' (table {table.table})"
             )
         return None
     if given is not None:
         schema = schema_of_columns(json.dumps(given) if isinstance(given, Mapping) else given)
         return to_json(replace_char_varchar(TableDefinition.of_rows(schema).schema))
     if changes:
-        raise DeltaIllegalArgumentException(
+        raise table.error(
+            DeltaIllegalArgumentException,
             "schema_policy='strict' without expected_schema holds the rows to the schema of table "
             f"{table.table}, which merge_schema, overwrite_schema and create would change. Give expected_schema, or leave them "
             "out.",
-            table=table.table,
         )
     if table.schema_string is None:
-        raise DeltaIllegalArgumentException(
+        raise table.error(
+            DeltaIllegalArgumentException,
             f"schema_policy='strict' has nothing to compare the rows with: table {table.table} does not exist yet, and the "
             "start task was given no schema. Give it one (schema=), or give the stage expected_schema.",
-            table=table.table,
         )
     return table.schema_string
 
@@ -223,9 +223,9 @@ def read_request(log: DeltaLog, directory: str) -> StageRequest:
     try:
         return StageRequest.from_dict(unsealed(log.store.read(path).decode(), f"The request {path} of table {log.uri}"))
     except (FileNotFoundError, ValueError) as error:
-        raise StagingException(
+        raise log.error(
+            StagingException,
             f"The request of an earlier try of this stage cannot be read ({path} of table {log.uri}: {error}). Clear the task.",
-            table=log.uri,
         ) from error
 
 
@@ -238,20 +238,17 @@ def read_report(log: DeltaLog, request: StageRequest) -> StageReport:
     directory = f"{request.directory}/{REPORT_DIRECTORY}"
     parts = sorted(s.path for s in log.store.list_recursive(directory) if s.name.startswith("part-") and s.size)
     if not parts:
-        raise StagingException(
+        raise request.error(
+            StagingException,
             f"The job of stage {request.stage} ended without staging anything for table {log.uri} (no report in "
             f"{directory}). Does it "
             "call delta_stage(spark).write(df)?",
-            table=log.uri,
-            version=request.read_version,
         )
     try:
         text = b"".join(log.store.read_many(parts)).decode()
         report = StageReport.from_dict(unsealed(text, f"The report of stage {request.stage} for table {log.uri}"))
     except ValueError as error:
-        raise StagingException(
-            f"The report of stage {request.stage} in {directory} is not JSON: {error}", table=log.uri
-        ) from error
+        raise log.error(StagingException, f"The report of stage {request.stage} in {directory} is not JSON: {error}") from error
     if report.error_class is not None:
         kind = getattr(exceptions, report.error_class, None)
         typed = kind if isinstance(kind, type) and issubclass(kind, DeltaError) else StageFailedException
