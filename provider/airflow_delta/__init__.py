@@ -6,9 +6,7 @@ this package work without Airflow. The types of these names are in ``__init__.py
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Any
-
+from airflow_delta.lazy import face
 from airflow_delta.version import __version__
 
 __all__ = ["__version__", "delta_publication", "delta_transaction", "staging_path"]
@@ -19,8 +17,4 @@ _HOMES = {
     "staging_path": "tasks.handle_check",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(import_module(f"airflow_delta.{_HOMES[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__, __dir__ = face(__name__, _HOMES)

@@ -5,8 +5,7 @@ A Dag file is parsed every few seconds and starts none of this: a name is looked
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Any
+from airflow_delta.lazy import door
 
 _HOMES = {
     "AuditedTable": "airflow_delta.table.audit.audit",
@@ -139,9 +138,4 @@ _HOMES = {
 
 __all__ = sorted(_HOMES)
 
-
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(home), name)
+__getattr__ = door(__name__, _HOMES)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 
 import pyarrow as pa
 import pytest
@@ -14,7 +15,7 @@ from deltalake import write_deltalake
 from airflow_delta import exceptions
 from airflow_delta.cli.definition import get_delta_cli_commands
 from airflow_delta.sensors.publication import STATE_KEY, DeltaPublicationSensor
-from airflow_delta.triggers.publication import DeltaPublicationTrigger
+from airflow_delta.triggers.publication import DeltaPublicationTrigger, next_publication
 from support.publications import AFTER, BEFORE, NAMES, Killed, World, kill_at_an_entry, world_of_three_tables  # noqa: F401
 from support.running_tasks import context, kept
 from support.state_store import StateStore
@@ -113,7 +114,7 @@ class TestTrigger:
         assert asyncio.run(first_event(trigger()))["publication"] == published[0]
 
     def test_an_event_that_was_passed_on_is_not_repeated(self, world, monkeypatch):
-        monkeypatch.setattr("airflow_delta.triggers.publication.HANDED_OVER", 0.0)
+        monkeypatch.setattr("airflow_delta.triggers.watching.HANDED_OVER", 0.0)
         store = StateStore()
         first = world.publish()["publication"]
 
@@ -142,6 +143,37 @@ class TestTrigger:
 
         assert asyncio.run(watched(lambda seen: seen and kept() > 0)) == [first]
         assert asyncio.run(watched(lambda seen: seen, looks=40)) == []
+
+    def test_a_table_that_is_gone_ends_a_watcher(self, world):
+        """As one of versions: after five looks, since it may be on its way back."""
+        world.publish()
+        trigger = DeltaPublicationTrigger(tables_of(world), after_version=0, poll_interval=0.01)
+
+        async def watch():
+            async for _ in trigger.run():
+                shutil.rmtree(tables_of(world)[0])
+
+        with pytest.raises(exceptions.DeltaTableNotFoundException, match="is gone"):
+            asyncio.run(asyncio.wait_for(watch(), 60))
+
+    def test_a_watcher_waits_for_a_storage_that_does_not_answer(self, world, monkeypatch):
+        published = world.publish()["publication"]
+        failed = iter(range(8))
+
+        def fails_at_first(logs, seen):
+            if next(failed, None) is not None:
+                raise TimeoutError("no answer")
+            return next_publication(logs, seen)
+
+        monkeypatch.setattr("airflow_delta.triggers.publication.next_publication", fails_at_first)
+        trigger = DeltaPublicationTrigger(tables_of(world), after_version=0, poll_interval=0.01)
+        assert asyncio.run(asyncio.wait_for(first_event(trigger), 60))["publication"] == published
+
+    def test_two_assets_with_one_trigger(self, world):
+        trigger = DeltaPublicationTrigger(tables_of(world), after_version=0, poll_interval=0.01)
+        trigger.asset_state_store = StateStore("one", "other")
+        with pytest.raises(exceptions.DeltaIllegalArgumentException, match="Several assets share one trigger"):
+            asyncio.run(first_event(trigger))
 
     def test_an_error_is_the_tasks(self, world):
         trigger = DeltaPublicationTrigger(["a name"], delta_conn_id="delta_default", poll_interval=0.1, single_event=True)

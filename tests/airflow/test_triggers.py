@@ -19,7 +19,7 @@ from airflow_delta.exceptions import (
     DeltaTableNotFoundException,
 )
 from airflow_delta.table.observe.watch import Watermark
-from airflow_delta.triggers import delta as module
+from airflow_delta.triggers import watching as module
 from airflow_delta.triggers.delta import DeltaTableVersionTrigger
 from support import tables as by_hand
 from support.state_store import StateStore
@@ -184,7 +184,8 @@ class TestWatcher:
         async def run():
             watching = Watching(trigger(path, store))
             first = asyncio.ensure_future(watching.next())
-            await asyncio.sleep(0.1)
+            while not store.versions:  # it has seen that there is none
+                await asyncio.sleep(0.01)
             by_hand.create_table(path, by_hand.add("0.parquet"))
             (event,) = await first
             second = asyncio.ensure_future(watching.next())
@@ -420,14 +421,14 @@ class TestDeferral:
     def test_a_storage_that_fails_for_a_moment_is_asked_again(self, path, monkeypatch):
         by_hand.table_with_commits(path, 1)
         made = trigger(path, after_version=0, single_event=True)
-        look, failures = made._look, iter([OSError("one"), CredentialsUnavailableException("two")])
+        look, failures = made._look_once, iter([OSError("one"), CredentialsUnavailableException("two")])
 
         def flaky(seen):
             if (error := next(failures, None)) is not None:
                 raise error
             return look(seen)
 
-        monkeypatch.setattr(made, "_look", flaky)
+        monkeypatch.setattr(made, "_look_once", flaky)
         assert wait_once(made)["commit"]["version"] == 1
 
     @pytest.mark.parametrize("waits_for", [{}, {"version": 9}, {"after_version": 1, "table_id": by_hand.TABLE_ID}])
@@ -475,7 +476,7 @@ class TestObjectStore:
         assert [event["version"] for event in events] == [1, 2, 3, 4]
         assert {event["table"] for event in events} == {"s3://lake/t"}
         # A look that finds nothing new is one question to the store.
-        store, asked = made._open().store, []
+        store, asked = made._open()[made.tables[0]].store, []
         for name in ("read", "read_many", "read_range", "head", "list_from"):
             original = getattr(store, name)
             setattr(

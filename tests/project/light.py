@@ -94,7 +94,7 @@ def lazy_faces(trees: dict[str, ast.Module]) -> dict[str, dict[str, str]]:
         for node in tree.body:
             if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Dict):
                 continue
-            if ast.unparse(node.targets[0]) in ("_HOMES", "_EXPORTS"):
+            if ast.unparse(node.targets[0]) == "_HOMES":
                 homes: dict[str, str] = ast.literal_eval(node.value)
                 root = f"{name.partition('.')[0]}."
                 found[name] = {key: home if home.startswith(root) else f"{name}.{home}" for key, home in homes.items()}

@@ -43,8 +43,8 @@ for name in ("airflow", "pyarrow", "msgspec", "sqlglot", "obstore", "tenacity", 
 def test_the_zip_holds_what_spark_needs_and_nothing_else(tmp_path):
     path = build_package(str(tmp_path))
     names = zipfile.ZipFile(path).namelist()
-    modules = {"__init__.py", "exceptions.py", "masking.py", "version.py"}
-    assert {name.split("/")[1] for name in names} == modules | {"contract", "spark"}
+    modules = {"__init__.py", "lazy.py", "masking.py", "version.py"}
+    assert {name.split("/")[1] for name in names} == modules | {"contract", "exceptions", "spark"}
     assert "airflow_delta/spark/stage.py" in names
     assert all(name.endswith(".py") for name in names)
 

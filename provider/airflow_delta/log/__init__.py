@@ -6,8 +6,7 @@ above, with transactions; the package itself uses :class:`airflow_delta.log.delt
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Any
+from airflow_delta.lazy import face
 
 _HOMES = {
     "AddCDCFile": "airflow_delta.log.actions.actions",
@@ -43,15 +42,4 @@ __all__ = [
     "Snapshot",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(home), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = face(__name__, _HOMES)

@@ -5,8 +5,7 @@ Start and the commit of a blind append import only light ones: a name is looked 
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Any
+from airflow_delta.lazy import door
 
 _HOMES = {
     "CheckpointReader": "airflow_delta.log.checkpoint.reader",
@@ -53,9 +52,4 @@ _HOMES = {
 
 __all__ = sorted(_HOMES)
 
-
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(home), name)
+__getattr__ = door(__name__, _HOMES)

@@ -10,8 +10,7 @@ can disagree with a log, and every worker that reads the logs agrees with every 
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Any
+from airflow_delta.lazy import face
 
 _HOMES = {
     "Member": "records",
@@ -55,15 +54,4 @@ __all__ = [
     "settle_open",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{home}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = face(__name__, _HOMES)

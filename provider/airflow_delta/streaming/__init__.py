@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from airflow_delta.lazy import face
+
+_HOMES = {"DeltaBatchSink": "sink"}
 
 __all__ = ["DeltaBatchSink"]
 
-
-def __getattr__(name: str) -> Any:
-    if name != "DeltaBatchSink":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from airflow_delta.streaming.sink import DeltaBatchSink
-
-    return DeltaBatchSink
+__getattr__, __dir__ = face(__name__, _HOMES)

@@ -5,8 +5,7 @@ Everything is imported on first use, so that a task pays only for what it needs.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Any
+from airflow_delta.lazy import face
 
 _HOMES = {
     "AuditedTable": "audit.audit",
@@ -36,15 +35,4 @@ __all__ = [
     "recent_commits",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{home}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = face(__name__, _HOMES)

@@ -5,10 +5,9 @@ The names below are loaded on first use, so that importing this package costs no
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
+from airflow_delta.lazy import face
 
-_EXPORTS = {
+_HOMES = {
     "AutoCompactionRequest": "policy",
     "CheckpointHook": "commit.hooks",
     "ChecksumHook": "commit.hooks",
@@ -44,16 +43,4 @@ __all__ = [
     "with_new_transaction",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    try:
-        module = _EXPORTS[name]
-    except KeyError:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
-    value = getattr(importlib.import_module(f"{__name__}.{module}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+__getattr__, __dir__ = face(__name__, _HOMES)

@@ -5,8 +5,7 @@ A blind append imports only light ones: a name is looked up when it is used. Typ
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Any
+from airflow_delta.lazy import door
 
 _HOMES = {
     "CarriedRows": "airflow_delta.transaction.conflicts.carried_rows",
@@ -14,9 +13,4 @@ _HOMES = {
 
 __all__ = sorted(_HOMES)
 
-
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(home), name)
+__getattr__ = door(__name__, _HOMES)

@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
 import json
-import time
-from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
-
-from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from airflow_delta import engine
 from airflow_delta import publication as publications
-from airflow_delta.exceptions import DeltaError, DeltaIllegalArgumentException
+from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
-from airflow_delta.triggers.delta import HANDED_OVER
+from airflow_delta.triggers.watching import LogTrigger
 
 if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.table.observe.watch import Watermark
-
-_FAILURES = 5
-"""Consecutive failures after which the trigger ends with the error."""
 
 
 def watched_tables(tables: Any) -> list[str]:
@@ -77,12 +68,12 @@ def _found(logs: Mapping[str, DeltaLog], publication: str) -> dict[str, Any]:
     }
 
 
-class DeltaPublicationTrigger(BaseEventTrigger):
+class DeltaPublicationTrigger(LogTrigger[dict[str, Any]]):
     """Fire when all of some tables show a publication that they took part in.
 
     As the trigger of an ``AssetWatcher`` it reports each such publication, in the order of the first table, at least once. The
     payload of an event is ``publication`` (its id), ``versions`` (by table: they belong together, and show it) and
-    ``table_uris``. It keeps its position in the asset state store.
+    ``table_uris``. Position, restarts and errors are as in :class:`~airflow_delta.triggers.delta.DeltaTableVersionTrigger`.
 
     :param tables: URIs, absolute paths, or names below the connection's base path; the first one's log is watched.
     :param delta_conn_id: connection of type ``delta``.
@@ -93,6 +84,10 @@ class DeltaPublicationTrigger(BaseEventTrigger):
     :param single_event: fire once and end, for a deferred task.
     :param queue: trigger queue of a watcher, from Airflow 3.4 on.
     """
+
+    state_name = "delta_publication"
+    result_name = "publication"
+    several_assets = "Use one asset for what they watch."
 
     def __init__(
         self,
@@ -105,15 +100,15 @@ class DeltaPublicationTrigger(BaseEventTrigger):
         single_event: bool = False,
         queue: str | None = None,
     ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.queue = queue
-        self.trigger_queue_inherited_from_task = single_event
+        super().__init__(
+            delta_conn_id=delta_conn_id,
+            after_version=after_version,
+            table_id=table_id,
+            poll_interval=poll_interval,
+            single_event=single_event,
+            queue=queue,
+        )
         self.tables = watched_tables(tables)
-        self.delta_conn_id = delta_conn_id
-        self.after_version = after_version
-        self.table_id = table_id
-        self.poll_interval = poll_interval
-        self.single_event = single_event
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return class path and arguments. Watchers whose arguments are equal share one trigger."""
@@ -129,87 +124,14 @@ class DeltaPublicationTrigger(BaseEventTrigger):
             },
         )
 
-    @property
-    def state_key(self) -> str:
-        """Key of the watermark in the asset state store; it changes with what the trigger looks for."""
-        looks_for = {name: value for name, value in self.serialize()[1].items() if name != "poll_interval"}
-        return f"delta_publication.{hashlib.sha256(json.dumps(looks_for, sort_keys=True).encode()).hexdigest()[:16]}"
+    def _look(self, logs: dict[str, DeltaLog], seen: Watermark | None) -> tuple[dict[str, Any] | None, Watermark | None]:
+        return next_publication(logs, seen if seen is not None else engine.watermark_now(logs[self.tables[0]]))
 
-    async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Fire for the publications; storage is read in threads."""
-        logs: dict[str, DeltaLog] | None = None
-        seen: Watermark | None = None
-        due: deque[tuple[float, Watermark]] = deque()
-        failures = 0
-        while True:
-            found = None
-            try:
-                if logs is None:  # again after a failure: the credentials may have been renewed
-                    logs = await asyncio.to_thread(self._open)
-                if seen is None:
-                    seen = await self._begin(logs)
-                await self._remember_handed_over(due)
-                found, now_seen = await asyncio.to_thread(next_publication, logs, seen)
-                failures = 0
-            except (DeltaError, OSError) as error:
-                failures += 1
-                if failures >= _FAILURES or not isinstance(error, OSError):
-                    if not self.single_event or not isinstance(error, DeltaError):
-                        raise
-                    # An event, so that the task fails with this error and not only with that of a failed trigger.
-                    yield _event({"status": "error", **_description(error)})
-                    return
-                self.log.info("Could not look at %s (%s of %s): %s", ", ".join(self.tables), failures, _FAILURES, error)
-                logs = None
-            else:
-                if found is not None and self.single_event:
-                    yield _event({"status": "success", "publication": found})
-                    return
-                if found is not None:
-                    yield _event(found)
-                if now_seen != seen:
-                    # Not before the event is safe: it is passed on after the yield, and a triggerer may die at any time.
-                    seen = now_seen
-                    due.append((time.monotonic(), seen))
-                if found is not None:
-                    continue
-            await asyncio.sleep(self.poll_interval)
+    def _findings(self, logs: dict[str, DeltaLog], seen: Watermark) -> Iterator[tuple[dict[str, Any] | None, Watermark]]:
+        found: dict[str, Any] | None = {}
+        while found is not None:
+            found, seen = next_publication(logs, seen)
+            yield found, seen
 
-    def _open(self) -> dict[str, DeltaLog]:
-        hook = DeltaHook(self.delta_conn_id)
-        return {name: hook.get_log(name) for name in self.tables}
-
-    async def _begin(self, logs: Mapping[str, DeltaLog]) -> Watermark:
-        if self.asset_state_store is not None:
-            stored = engine.Watermark.from_dict(await self._state_store("get", self.state_key))
-            if stored is not None:
-                return stored
-        if self.after_version is not None:
-            seen = engine.Watermark(self.after_version, self.table_id)
-        else:
-            seen = await asyncio.to_thread(engine.watermark_now, logs[self.tables[0]])
-        await self._remember(seen)
-        return seen
-
-    async def _remember_handed_over(self, due: deque[tuple[float, Watermark]]) -> None:
-        while due and time.monotonic() - due[0][0] >= HANDED_OVER:
-            await self._remember(due.popleft()[1])
-
-    async def _remember(self, seen: Watermark) -> None:
-        if self.asset_state_store is not None:
-            await self._state_store("set", self.state_key, seen.to_dict())
-
-    async def _state_store(self, name: str, *arguments: Any) -> Any:
-        """Call the state store: it has no coroutines before Airflow 3.3.2, and its functions wait for this thread's loop."""
-        coroutine = getattr(self.asset_state_store, f"a{name}", None)
-        if coroutine is not None:
-            return await coroutine(*arguments)
-        return await asyncio.to_thread(getattr(self.asset_state_store, name), *arguments)
-
-
-def _event(payload: dict[str, Any]) -> TriggerEvent:
-    return TriggerEvent(payload)  # type: ignore[no-untyped-call]
-
-
-def _description(error: DeltaError) -> dict[str, Any]:
-    return {"error": type(error).__name__, "message": error.message, "table": error.table, "version": error.version}
+    def _payloads(self, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return found

@@ -7,21 +7,16 @@ import errno
 import functools
 import io
 import os
-import stat
 import uuid
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, Self
 from urllib.parse import unquote, urlsplit
 
-from airflow_delta.exceptions import (
-    DeltaIllegalArgumentException,
-    DeltaLogCorruptedException,
-    LocationNotWritableException,
-    PathOutsideTableException,
-)
-from airflow_delta.log.storage.base import UNKNOWN, AmbiguousPutError, FileStatus, LogStore, Ranges
+from airflow_delta.exceptions import DeltaIllegalArgumentException, LocationNotWritableException, PathOutsideTableException
+from airflow_delta.log.storage.base import UNKNOWN, AmbiguousPutError, FileStatus, Ranges
 from airflow_delta.log.storage.file_names import LOG_DIRECTORY
+from airflow_delta.log.storage.folders import FOLDER, LINK, LocalFolders, files_below, is_there, parts_of, status_of
 from airflow_delta.log.storage.progress import tracked
 
 _NO_TMPFILE = {errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT, errno.ENOSYS, errno.EPERM, errno.EACCES}
@@ -30,20 +25,7 @@ _NO_LINK = {errno.EOPNOTSUPP, errno.EPERM, errno.ENOSYS, errno.EMLINK, errno.EXD
 _COPIED_AT_ONCE = 4 << 20
 _READ_AT_ONCE = 16 << 20
 
-_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY  # else opening a pipe would wait for a writer
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-_LINK = {errno.ELOOP, errno.ENOTDIR, errno.EMLINK}
-"""Errors of systems for a link that must not be followed."""
-
-_GONE = {errno.ENOENT, *_LINK}
-"""Errors of systems for a directory that was deleted, or replaced by a link, during a listing."""
-
-_TRIES = 10
-"""How often a path is opened while somebody replaces a directory of it by a link, and back."""
 _NOT_CREATED = {errno.ENOENT, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EROFS}
-
-_NO_LINKS = (LOG_DIRECTORY, "staged")
-"""Directories whose writers never create links."""
 
 
 def local_path(table_uri: str) -> str:
@@ -83,19 +65,18 @@ def _user() -> str:
     return f"the worker's user (uid {os.geteuid()})" if hasattr(os, "geteuid") else "the worker's user"
 
 
-class LocalStore(LogStore):
+class LocalStore(LocalFolders):
     """A table in a local directory.
 
     :param table_uri: path or ``file:`` URI.
     :param options: ``durable``: ``"false"`` skips fsync (for tests and throw-away tables).
-    :ivar held_within: the directory that the table, and what its log names elsewhere, must be below; ``None`` for no limit.
     """
 
     probes = True
 
     def __init__(self, table_uri: str, options: Mapping[str, str] | None = None) -> None:
         self.root = table_uri.rstrip("/") or "/"
-        self.local_root: str = local_path(table_uri)
+        self.local_root = local_path(table_uri)
         durable = str((options or {}).get("durable", "true")).strip().lower()
         if durable not in ("true", "false"):
             raise self.error(
@@ -104,128 +85,7 @@ class LocalStore(LogStore):
             )
         self._durable = durable == "true"
         self._anonymous_files = hasattr(os, "O_TMPFILE")
-        self.held_within: str | None = None
-        self._held: _Held | None = None
         self._scratch: weakref.WeakSet[BinaryIO] = weakref.WeakSet()
-
-    def _absolute(self, path: str) -> str:
-        return f"{self.local_root}/{path}"
-
-    # -- opening: no link leads out of the table --------------------------------------------------------------------------------
-    #
-    # Directories are opened one below the other, each relative to the descriptor of the one above: whoever replaces a directory
-    # by a link meanwhile leads nobody elsewhere. No path is checked first and opened later.
-
-    def hold_within(self, base: str) -> None:
-        """Open the table's directory now, and keep it, if it is below another directory; links on the way are resolved once.
-
-        :raises FileNotFoundError: if there is no such directory.
-        :raises PathOutsideTableException: if the table is not below it.
-        """
-        allowed, table = os.path.realpath(base), os.path.realpath(self.local_root)
-        if os.path.commonpath([allowed, table]) != allowed:
-            raise self._outside(self.local_root, f"is not below {base}")
-        folder = os.open(allowed, _FOLDER)
-        try:
-            self._held = _Held(_walk(folder, _parts(os.path.relpath(table, allowed))))
-            self.held_within = base
-        except OSError as error:
-            if error.errno in _LINK:
-                raise self._outside(self.local_root, f"is not below {base}") from error
-            raise
-        finally:
-            os.close(folder)
-
-    def _open_root(self, first: str = "") -> int:
-        """Open the table's directory, or one in it."""
-        if self._held is not None:
-            return os.open(first or ".", _FOLDER | os.O_NOFOLLOW, dir_fd=self._held.folder)
-        return os.open(self._absolute(first), _FOLDER | (os.O_NOFOLLOW if first else 0))  # the table itself may lie behind links
-
-    def _open(self, path: str) -> int:
-        """Open a file for reading."""
-        try:
-            descriptor = self._open_without_links(path)
-        except OSError as error:
-            if error.errno == errno.ENXIO:  # a socket
-                raise self._not_regular(path) from error
-            descriptor = self._open_through_links(path, error, self._open_without_links, os.path.isfile)
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            os.close(descriptor)
-            raise self._not_regular(path)
-        return descriptor
-
-    def _open_without_links(self, path: str) -> int:
-        directory, _, name = path.rpartition("/")
-        folder = self._open_folder(directory)
-        try:
-            return os.open(name, _READ | os.O_NOFOLLOW, dir_fd=folder)
-        finally:
-            os.close(folder)
-
-    def _open_folder(self, directory: str) -> int:
-        """Open a directory of the table."""
-        if ".." in directory.split("/"):
-            raise self._outside(directory, "leads out of it")
-        try:
-            return self._open_folder_without_links(directory)
-        except OSError as error:
-            return self._open_through_links(directory, error, self._open_folder_without_links, os.path.isdir)
-
-    def _open_folder_without_links(self, directory: str) -> int:
-        first, *rest = _parts(directory) or [""]
-        folder = self._open_root(first)
-        return _walk(folder, rest, close=True) if rest else folder
-
-    def _open_through_links(self, path: str, error: OSError, again: Callable[[str], int], is_one: Callable[[str], bool]) -> int:
-        """Open the target of a path with links, if it is below the table and the path is not in the log or in ``staged/``.
-
-        :param error: why the path itself was not opened; raised again if a link is not the reason.
-        :param again: opens a path without links, below the table.
-        :param is_one: whether a path is what is opened: then a link on the way was replaced by a directory meanwhile.
-        """
-        parts = path.split("/")
-        places = ["/".join(parts[:end]) for end in range(1, len(parts) + 1)]
-        for _ in range(_TRIES):
-            if error.errno not in _LINK:
-                raise error
-            if any(os.path.islink(self._absolute(place)) for place in places):
-                target, root = os.path.realpath(self._absolute(path)), os.path.realpath(self.local_root)
-                if parts[0] in _NO_LINKS or not target.startswith(f"{root.rstrip('/')}/"):
-                    raise self._outside(path, f"leads through a symbolic link to {target}") from error
-                place = target[len(root.rstrip("/")) + 1 :]
-            elif is_one(self._absolute(path)):
-                place = path
-            else:
-                raise error
-            try:
-                return again(place)
-            except OSError as failure:
-                error = failure
-        raise self._outside(path, "is replaced by a symbolic link again and again") from error
-
-    @contextlib.contextmanager
-    def folder(self, directory: str) -> Iterator[int]:
-        """Hold a directory of the table open inside a ``with`` block."""
-        folder = self._open_folder(directory)
-        try:
-            yield folder
-        finally:
-            os.close(folder)
-
-    def _outside(self, path: str, what: str) -> PathOutsideTableException:
-        return self.error(
-            PathOutsideTableException,
-            f"{path} of table {self.root} {what}. Links are never followed in {' and '.join(_NO_LINKS)}, and elsewhere only to "
-            "files of the table. Replace the link by the file itself, or remove it.",
-        )
-
-    def _not_regular(self, path: str) -> DeltaLogCorruptedException:
-        return self.error(
-            DeltaLogCorruptedException,
-            f"{self._absolute(path)} of table {self.root} is not a regular file but a directory, a device, a pipe or a "
-            "socket, so it is not read. Remove it, and restore the file from a backup.",
-        )
 
     # -- reading --------------------------------------------------------------------------------------------------------------
 
@@ -267,7 +127,7 @@ class LocalStore(LogStore):
         except (FileNotFoundError, NotADirectoryError):
             return None
         try:
-            return _status(folder, directory, name)
+            return status_of(folder, directory, name)
         finally:
             os.close(folder)
 
@@ -281,7 +141,7 @@ class LocalStore(LogStore):
             names = sorted(name for name in os.listdir(folder) if name >= start_name)
             if not stat:
                 return [FileStatus(f"{directory}/{name}", UNKNOWN, UNKNOWN) for name in names]
-            found = (_status(folder, directory, name) for name in names)
+            found = (status_of(folder, directory, name) for name in names)
             return [status for status in found if status is not None]
         finally:
             os.close(folder)
@@ -292,7 +152,7 @@ class LocalStore(LogStore):
             folder = self._open_folder(directory)
         except (FileNotFoundError, NotADirectoryError):
             return
-        yield from _files_below(folder, directory)
+        yield from files_below(folder, directory)
 
     def list_directories(self, directory: str) -> list[str]:
         """Return the names of the subdirectories of a directory."""
@@ -424,7 +284,7 @@ class LocalStore(LogStore):
             return self._open_folder(directory)
         except FileNotFoundError:
             pass
-        parts = _parts(directory)
+        parts = parts_of(directory)
         if self._held is None:
             self._make_root()
         there = len(parts)
@@ -442,9 +302,9 @@ class LocalStore(LogStore):
                     os.mkdir(name, dir_fd=folder)
                     if self._durable:
                         os.fsync(folder)
-                inner = os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
+                inner = os.open(name, FOLDER | os.O_NOFOLLOW, dir_fd=folder)
             except OSError as error:
-                if error.errno in _LINK:
+                if error.errno in LINK:
                     raise self._outside(directory, "is replaced by a symbolic link") from error
                 raise
             finally:
@@ -461,7 +321,7 @@ class LocalStore(LogStore):
             with contextlib.suppress(FileExistsError):
                 os.mkdir(path)
             if self._durable:
-                parent = os.open(os.path.dirname(path), _FOLDER)
+                parent = os.open(os.path.dirname(path), FOLDER)
                 try:
                     os.fsync(parent)
                 finally:
@@ -586,14 +446,6 @@ class LocalStore(LogStore):
         return True
 
 
-class _Held:
-    """A directory that is open as long as a store needs it."""
-
-    def __init__(self, folder: int) -> None:
-        self.folder = folder
-        weakref.finalize(self, os.close, folder)
-
-
 class _Folders:
     """Keeps the last directory open: consecutive deletions are mostly in the same one."""
 
@@ -621,70 +473,6 @@ class _Folders:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _parts(directory: str) -> list[str]:
-    return [part for part in directory.split("/") if part not in ("", ".")]
-
-
-def _walk(folder: int, parts: Sequence[str], *, close: bool = False) -> int:
-    """Open a directory below an open one, following no link.
-
-    :param close: close the open one.
-    """
-    if not parts:
-        return os.dup(folder)
-    for part in parts:
-        try:
-            inner = os.open(part, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
-        finally:
-            if close:
-                os.close(folder)
-        folder, close = inner, True
-    return folder
-
-
-def _status(folder: int, directory: str, name: str) -> FileStatus | None:
-    """Return the status of a file in an open directory, of a link that of its target."""
-    try:
-        status = os.stat(name, dir_fd=folder)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    return FileStatus(f"{directory}/{name}" if directory else name, status.st_size, status.st_mtime_ns // 1_000_000)
-
-
-def is_there(folder: int, name: str) -> bool:
-    """Return whether an open directory has a file or a link of a name."""
-    try:
-        os.stat(name, dir_fd=folder, follow_symlinks=False)
-    except FileNotFoundError:
-        return False
-    return True
-
-
-def _files_below(folder: int, directory: str) -> Iterator[FileStatus]:
-    """Yield all files below an open directory, which is closed at the end; its directories are opened one after the other."""
-    try:
-        with os.scandir(folder) as entries:
-            children = list(entries)
-        for entry in children:
-            path = f"{directory}/{entry.name}" if directory else entry.name
-            if entry.is_dir(follow_symlinks=False):
-                try:
-                    inner = os.open(entry.name, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
-                except OSError as error:
-                    if error.errno not in _GONE:
-                        raise
-                    continue
-                yield from _files_below(inner, path)
-                continue
-            try:
-                status = entry.stat()
-            except FileNotFoundError:  # deleted during the listing, or a dangling link
-                continue
-            yield FileStatus(path, status.st_size, status.st_mtime_ns // 1_000_000, entry.is_symlink())
-    finally:
-        os.close(folder)
 
 
 def _write_all(descriptor: int, data: bytes) -> None:

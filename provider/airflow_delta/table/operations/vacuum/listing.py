@@ -19,7 +19,8 @@ from airflow_delta.exceptions import DeltaLogCorruptedException, PathOutsideTabl
 from airflow_delta.log.features.column_mapping import physical_partition_columns
 from airflow_delta.log.storage.base import FileStatus
 from airflow_delta.log.storage.file_names import LOG_DIRECTORY
-from airflow_delta.log.storage.local import LocalStore, is_there
+from airflow_delta.log.storage.folders import is_there
+from airflow_delta.log.storage.local import LocalStore
 from airflow_delta.log.storage.progress import Progress, tracked
 from airflow_delta.log.storage.table_paths import relative_key
 

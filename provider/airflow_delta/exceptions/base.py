@@ -1,0 +1,68 @@
+"""The base of all errors, and who makes them: what knows a table and its version, so that no error lacks them."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, TypedDict, TypeVar
+
+from airflow_delta.masking import masked
+
+
+class About(TypedDict, total=False):
+    """What every error may be told: the table's URI, and the version."""
+
+    table: str | None
+    version: int | None
+
+
+class DeltaError(Exception):
+    """Base of all errors raised by this provider.
+
+    :param message: what happened, on which table and version, and what to do next.
+    :param table: URI of the table, if known.
+    :param version: version of the table that the error is about, if there is one.
+    """
+
+    error_class: ClassVar[str] = "DELTA_ERROR"
+
+    def __init__(self, message: str, *, table: str | None = None, version: int | None = None) -> None:
+        message = masked(message)
+        super().__init__(message)
+        self.message = message
+        self.table = None if table is None else masked(table)
+        self.version = version
+
+    def __str__(self) -> str:
+        return f"[{self.error_class}] {self.message}"
+
+
+ErrorT = TypeVar("ErrorT", bound=DeltaError)
+
+
+class Subject:
+    """What errors are about: a table, at a version where one is known."""
+
+    __slots__ = ()
+
+    def _about(self) -> tuple[str, int | None]:
+        """Return the table's URI and the version."""
+        raise NotImplementedError
+
+    def error(self, kind: type[ErrorT], message: str, **more: Any) -> ErrorT:
+        """Return an error about this table and version.
+
+        :param more: further arguments of that kind of error; ``version`` if it is about another version.
+        """
+        table, version = self._about()
+        return kind(message, **{"table": table, "version": version, **more})
+
+
+class TableRead(Subject):
+    """A table at the version that a transaction reads."""
+
+    __slots__ = ()
+
+    table: str
+    read_version: int
+
+    def _about(self) -> tuple[str, int | None]:
+        return self.table, self.read_version

@@ -1,0 +1,128 @@
+"""Which files and rooms a run of one transaction goes through: start, plan and collect of a write, commit, and a reader.
+
+A file counts for a step if one of its functions is handed what the step is about: the log, the stage, the handle. A room is the
+folder of a file. ``python tests/project/way.py`` prints both; ``--list`` names the files.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+SCHEMA = json.dumps(
+    {
+        "type": "struct",
+        "fields": [{"name": name, "type": "long", "nullable": True, "metadata": {}} for name in ("id", "day")],
+    }
+)
+HOMES = {
+    "DeltaLog": "airflow_delta.log",
+    "StageReport": "airflow_delta.contract.request",
+    "begin": "airflow_delta.table.start.begin",
+    "collect_stage": "airflow_delta.table.stage.write.collect",
+    "open_stage": "airflow_delta.table.stage.stage_view",
+    "plan_stage": "airflow_delta.table.stage.write.plan",
+    "publish": "airflow_delta.table.commit.publish",
+    "read_table": "airflow_delta.table.read.read_table",
+}
+
+
+class Way:
+    """Where what a step is about has been."""
+
+    def __init__(self, package: Path) -> None:
+        self.package = str(package)
+        self.files: dict[str, set[str]] = {}
+
+    @contextmanager
+    def step(self, name: str, about: Any) -> Iterator[None]:
+        """Follow what a step is about; values of its type that take its place count as well."""
+        files = self.files.setdefault(name, set())
+        kind = type(about)
+
+        def called(frame: Any, event: str, _: Any) -> None:
+            code = frame.f_code
+            if event != "call" or not code.co_filename.startswith(self.package):
+                return
+            given = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+            values = frame.f_locals
+            if any(isinstance(values.get(name), kind) for name in given):
+                files.add(str(Path(code.co_filename).relative_to(self.package)))
+
+        threading.setprofile(called)
+        sys.setprofile(called)
+        try:
+            yield
+        finally:
+            sys.setprofile(None)
+            threading.setprofile(None)  # type: ignore[arg-type]
+
+
+def write_as_spark_would(table: Path, request: Any, report: Callable[..., Any]) -> Any:
+    """Leave the file of a stage, and return its report."""
+    folder = table / request.directory / "run" / "day=1"
+    folder.mkdir(parents=True)
+    pq.write_table(pa.table({"id": pa.array([7], pa.int64())}), folder / "part-0.parquet")
+    return report(
+        transaction_id=request.transaction_id,
+        stage=request.stage,
+        attempt=request.attempt,
+        directories=("run",),
+        written={"run": {"numFiles": 1, "numRows": 1, "numBytes": (folder / "part-0.parquet").stat().st_size}},
+        schema_string=SCHEMA,
+        partition_columns=("day",),
+    )
+
+
+def walk(homes: dict[str, str] = HOMES) -> dict[str, set[str]]:
+    """Run a transaction that overwrites a partition and one that reads, and return the files of each step."""
+    names = {name: getattr(importlib.import_module(home), name) for name, home in homes.items()}
+    package = Path(importlib.import_module("airflow_delta").__file__ or "").parent
+    way = Way(package)
+    with tempfile.TemporaryDirectory() as folder:
+        table = Path(folder) / "table"
+        for turn in ("first", "second"):  # the first one loads modules, and creates the table
+            way.files.clear()
+            log = names["DeltaLog"].for_table(str(table))
+            with way.step("start", log):
+                handle = names["begin"](log, transaction_key=turn, schema=SCHEMA, partition_by=["day"])
+            stage = names["open_stage"](names["DeltaLog"].for_table(str(table)), handle, task_id="stage", attempt="1-" + "a" * 8)
+            with way.step("plan", stage):
+                request = names["plan_stage"](stage, mode="overwrite", replace_where="day = 1")
+            report = write_as_spark_would(table, request, names["StageReport"])
+            with way.step("collect", stage):
+                staged = names["collect_stage"](stage, request, report)
+            log = names["DeltaLog"].for_table(str(table))
+            with way.step("commit", handle):
+                names["publish"](log, handle, [staged], attempt="1-" + "b" * 8)
+            log = names["DeltaLog"].for_table(str(table))
+            with way.step("read", log):
+                rows = names["read_table"](log)
+                assert sum(batch.num_rows for batch in getattr(rows, "batches", rows.to_batches if False else ())) >= 0
+    return way.files
+
+
+def main(arguments: list[str]) -> int:
+    """Print the figures."""
+    steps = walk()
+    steps["all"] = set().union(*steps.values())
+    for name, files in steps.items():
+        rooms = sorted({file.rpartition("/")[0] or "." for file in files})
+        print(f"{name:8} {len(files):3} files {len(rooms):3} rooms")
+        if "--list" in arguments:
+            print("".join(f"    {file}\n" for file in sorted(files)), end="")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
