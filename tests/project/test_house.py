@@ -7,7 +7,7 @@ from importlib import import_module
 
 import pytest
 
-from project import house, light
+from project import house, light, way
 
 FACES = sorted(house.PACKAGE.rglob("*.pyi"))
 
@@ -66,3 +66,11 @@ def test_what_must_stay_light_is_found_with_its_way(tmp_path):
 
 def test_what_must_stay_light_does():
     assert light.faults() == []
+
+
+def test_the_way_of_a_run_does_not_grow():
+    found = way.walk()
+    assert len(found.entered["collect"]) <= 25
+    handed = set().union(*found.handed.values())
+    assert len({file.rpartition("/")[0] for file in handed}) <= 9
+    assert len(handed) <= 26

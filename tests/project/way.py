@@ -1,7 +1,8 @@
 """Which files and rooms a run of one transaction goes through: start, plan and collect of a write, commit, and a reader.
 
-A file counts for a step if one of its functions is handed what the step is about: the log, the stage, the handle. A room is the
-folder of a file. ``python tests/project/way.py`` prints both; ``--list`` names the files.
+A step enters a file if a function of it runs; it is handed the subject if that function is given what the step is about: the log,
+the stage, the handle. A room is the folder of a file. ``python tests/project/way.py`` prints both of a transaction that overwrites
+a partition; ``--list`` names the files.
 """
 
 from __future__ import annotations
@@ -38,26 +39,29 @@ HOMES = {
 
 
 class Way:
-    """Where what a step is about has been."""
+    """The files that each step enters, and those that are handed what it is about."""
 
     def __init__(self, package: Path) -> None:
         self.package = str(package)
-        self.files: dict[str, set[str]] = {}
+        self.entered: dict[str, set[str]] = {}
+        self.handed: dict[str, set[str]] = {}
 
     @contextmanager
     def step(self, name: str, about: Any) -> Iterator[None]:
         """Follow what a step is about; values of its type that take its place count as well."""
-        files = self.files.setdefault(name, set())
+        entered, handed = self.entered.setdefault(name, set()), self.handed.setdefault(name, set())
         kind = type(about)
 
         def called(frame: Any, event: str, _: Any) -> None:
             code = frame.f_code
-            if event != "call" or not code.co_filename.startswith(self.package):
+            if event != "call" or not code.co_filename.startswith(self.package) or code.co_name == "<module>":
                 return
+            file = code.co_filename[len(self.package) + 1 :]
+            entered.add(file)
             given = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
             values = frame.f_locals
             if any(isinstance(values.get(name), kind) for name in given):
-                files.add(str(Path(code.co_filename).relative_to(self.package)))
+                handed.add(file)
 
         threading.setprofile(called)
         sys.setprofile(called)
@@ -84,15 +88,14 @@ def write_as_spark_would(table: Path, request: Any, report: Callable[..., Any]) 
     )
 
 
-def walk(homes: dict[str, str] = HOMES) -> dict[str, set[str]]:
-    """Run a transaction that overwrites a partition and one that reads, and return the files of each step."""
+def walk(homes: dict[str, str] = HOMES) -> Way:
+    """Run a transaction that overwrites a partition and one that reads, and return the way of the second one."""
     names = {name: getattr(importlib.import_module(home), name) for name, home in homes.items()}
     package = Path(importlib.import_module("airflow_delta").__file__ or "").parent
-    way = Way(package)
     with tempfile.TemporaryDirectory() as folder:
         table = Path(folder) / "table"
         for turn in ("first", "second"):  # the first one loads modules, and creates the table
-            way.files.clear()
+            way = Way(package)
             log = names["DeltaLog"].for_table(str(table))
             with way.step("start", log):
                 handle = names["begin"](log, transaction_key=turn, schema=SCHEMA, partition_by=["day"])
@@ -107,20 +110,20 @@ def walk(homes: dict[str, str] = HOMES) -> dict[str, set[str]]:
                 names["publish"](log, handle, [staged], attempt="1-" + "b" * 8)
             log = names["DeltaLog"].for_table(str(table))
             with way.step("read", log):
-                rows = names["read_table"](log)
-                assert sum(batch.num_rows for batch in getattr(rows, "batches", rows.to_batches if False else ())) >= 0
-    return way.files
+                names["read_table"](log).to_table()
+    return way
 
 
 def main(arguments: list[str]) -> int:
     """Print the figures."""
-    steps = walk()
-    steps["all"] = set().union(*steps.values())
-    for name, files in steps.items():
-        rooms = sorted({file.rpartition("/")[0] or "." for file in files})
-        print(f"{name:8} {len(files):3} files {len(rooms):3} rooms")
-        if "--list" in arguments:
-            print("".join(f"    {file}\n" for file in sorted(files)), end="")
+    way = walk()
+    for title, steps in (("entered", way.entered), ("handed the subject", way.handed)):
+        print(title)
+        for name, files in {**steps, "all": set().union(*steps.values())}.items():
+            rooms = {file.rpartition("/")[0] for file in files}
+            print(f"  {name:8} {len(files):3} files {len(rooms):3} rooms")
+            if "--list" in arguments:
+                print("".join(f"    {file}\n" for file in sorted(files)), end="")
     return 0
 
 
