@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from airflow_delta.log.storage.base import LogStore
 from airflow_delta.log.storage.local import LocalStore
+from airflow_delta.log.storage.object import ObjectStore
 from publication.lake import KilledError
 
 _ENTRY = re.compile(r"_delta_log/[0-9]{20}\.json")
@@ -22,10 +24,15 @@ Visit = Callable[[str, str], None]
 
 @contextmanager
 def visited(visit: Visit) -> Iterator[None]:
-    """Call ``visit`` around every put of a publication inside the block."""
-    real = LocalStore.put_if_absent
+    """Call ``visit`` around every put of a publication inside the block, on the local file system and on object stores."""
+    with pytest.MonkeyPatch.context() as patch:
+        for kind in (LocalStore, ObjectStore):
+            patch.setattr(kind, "put_if_absent", _visiting(visit, kind.put_if_absent))
+        yield
 
-    def put(store: LocalStore, path: str, data: bytes, **options: Any) -> None:
+
+def _visiting(visit: Visit, real: Callable[..., None]) -> Callable[..., None]:
+    def put(store: LogStore, path: str, data: bytes, **options: Any) -> None:
         name = _name(store, path, data)
         if name is not None:
             visit("before", name)
@@ -33,12 +40,10 @@ def visited(visit: Visit) -> Iterator[None]:
         if name is not None:
             visit("after", name)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(LocalStore, "put_if_absent", put)
-        yield
+    return put
 
 
-def _name(store: LocalStore, path: str, data: bytes) -> str | None:
+def _name(store: LogStore, path: str, data: bytes) -> str | None:
     table = store.root.rstrip("/").rpartition("/")[2]
     if _PLAN.fullmatch(path):
         return f"plan {table}"
@@ -54,6 +59,20 @@ def at(point: str, when: str, action: Callable[[], object]) -> Visit:
         if (now, name) == (when, point) and not done:
             done.append(name)
             action()
+
+    return visit
+
+
+def over(point: str, begin: Callable[[], Any], end: Callable[[Any], object]) -> Visit:
+    """Return a visit that begins something before a put and ends it after the put, once."""
+    begun: list[Any] = []
+
+    def visit(when: str, name: str) -> None:
+        if name == point and when == "before" and not begun:
+            begun.append(begin())
+        elif name == point and len(begun) == 1:
+            begun.append(None)
+            end(begun[0])
 
     return visit
 

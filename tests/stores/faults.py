@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -313,21 +313,33 @@ class Outcome:
     result: str
 
 
-def cases(table: Table, operation: str, fault: str, at_most: int | None = None) -> Iterator[Outcome]:
+def cases(
+    table: Any,
+    operation: str,
+    fault: str,
+    at_most: int | None = None,
+    *,
+    operations: Mapping[str, Any] = OPERATIONS,
+    at: str = "",
+) -> Iterator[Outcome]:
     """Run an operation once for each of its requests to which the fault can happen.
 
+    :param table: or tables, for other operations.
     :param at_most: only so many of the requests, spread evenly, others for each fault.
+    :param at: of the requests that a fault can happen to without being about reads, only puts whose target matches.
 
     :raises AssertionError: if an answer is wrong, an error is not of this provider, or rows are lost or doubled.
     """
     rule = faults(table.store)[fault]
+    if at and not rule.method:
+        rule, at_most = replace(rule, method="PUT", target=at), None
     table.proxy.set()
     table.is_stale = rule.fault == "stale"
-    act, check = OPERATIONS[operation](table)
+    act, check = operations[operation](table)
     check(act())
     count = sum(replace(rule, times=None).takes(request["method"], request["target"]) for request in table.proxy.requests)
     for number in _chosen(count, at_most, FAULTS.index(fault)):
-        act, check = OPERATIONS[operation](table)
+        act, check = operations[operation](table)
         table.proxy.set(replace(rule, skip=number))
         try:
             answer, error = act(), None

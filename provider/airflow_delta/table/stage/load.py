@@ -257,6 +257,8 @@ def check_staged_files(store: LogStore, handle: TransactionHandle, stages: Seque
         for path in paths:
             size, write = sizes[path]
             status = found.get(path)
+            if status is None and store.local_root is None:  # not by one stale listing: a refusal is for good
+                status = store.head(path)
             if status is None or status.is_link or (size is not None and status.size != size):
                 state = "is gone" if status is None else f"has {status.size} bytes, {size} were staged"
                 if status is not None and status.is_link:
