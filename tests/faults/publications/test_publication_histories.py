@@ -20,14 +20,14 @@ from faults.publications.world import run_histories
 def test_publications_are_on_all_tables_or_on_none(
     tmp_path: Path, seed: int, is_long: bool, figures: Callable[..., None]
 ) -> None:
-    count = 2000 if is_long else 20
+    count = 10_000 if is_long else 20
     ends, failed = run_histories(lambda n: tmp_path / str(n), range(seed, seed + count))
     figures("publications", tried=count, failed=len(failed), seed=seed, **ends)
     assert failed == []
 
 
 def test_without_intents_too(tmp_path: Path, seed: int, is_long: bool) -> None:
-    _, failed = run_histories(lambda n: tmp_path / str(n), range(seed, seed + (500 if is_long else 10)), intents=False)
+    _, failed = run_histories(lambda n: tmp_path / str(n), range(seed, seed + (1000 if is_long else 10)), intents=False)
     assert failed == []
 
 

@@ -8,7 +8,6 @@ more.
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -38,6 +37,7 @@ from airflow_delta.publication.steps import Settlement
 from airflow_delta.table.commit.publish import publish
 from airflow_delta.transaction import CommitPolicy
 from airflow_delta.transaction.intents import IntentRule
+from publication.judge import judge_rows, judge_states, judge_versions, shown, states
 from publication.lake import KilledError, Table, again
 from publication.points import visited
 
@@ -240,23 +240,9 @@ class History:
         """Read a version vector, and check it by the logs."""
         tables = {table.uri: table for table in self.tables}
         vector = get_versions({uri: table.log() for uri, table in tables.items()})
-        for publication, shown in self._shown({uri: table.entries() for uri, table in tables.items()}, vector.versions).items():
-            if len(set(shown.values())) > 1 and publication not in vector.split:
-                self.wrong.append(f"a reader sees half of {publication}: {shown}, {vector.to_dict()}")
-
-    @staticmethod
-    def _shown(logs: dict[str, list[dict[str, Any]]], versions: dict[str, int]) -> dict[str, dict[str, bool]]:
-        """Return for each publication whether a version of each of its tables shows it."""
-        found: dict[str, dict[str, bool]] = {}
-        for uri, entries in logs.items():
-            for entry in entries:
-                publication = entry["publication"]
-                if publication is None or entry["version"] > versions[uri]:
-                    continue
-                shown = found.setdefault(publication, dict.fromkeys(_tables(entry), False))
-                if entry["state"] in ("published", "undone"):
-                    shown[uri] = entry["state"] == "published"
-        return found
+        for publication, on in shown({uri: table.entries() for uri, table in tables.items()}, vector.versions).items():
+            if len(set(on.values())) > 1 and publication not in vector.split:
+                self.wrong.append(f"a reader sees half of {publication}: {on}, {vector.to_dict()}")
 
     # -- what must hold --------------------------------------------------------------------------------------------------------
 
@@ -266,53 +252,25 @@ class History:
         wrong += [f"the foreign commit {file} is lost" for file, data in self.foreign.items() if file.read_bytes() != data]
         logs = {table.uri: table.entries() for table in self.tables}
         for uri, entries in logs.items():
-            if [entry["version"] for entry in entries] != list(range(len(entries))):
-                wrong.append(f"{uri} has a gap")
-            wrong += self._judge_rows(Table(Path(uri)), entries)
+            wrong += [*judge_versions(uri, entries), *judge_rows(Table(Path(uri)), entries)]
+        wrong += judge_states(logs)
         heads = {uri: len(entries) - 1 for uri, entries in logs.items()}
-        shown = self._shown(logs, heads)
-        for publication, on in shown.items():
-            states = {uri: _states(logs[uri], publication) for uri in on}
-            wrong += [f"{publication} has {found} on {uri}" for uri, found in states.items() if not _is_legal(found)]
-            if len(set(on.values())) > 1 and not any("stands" in found for found in states.values()):
-                wrong.append(f"{publication} is half: {states}")
+        visible = shown(logs, heads)
         for publication in self.publications:
-            wrong += self._judge_reports(publication, logs, shown)
-        wrong += self._judge_order(logs, shown)
+            wrong += self._judge_reports(publication, logs, visible)
+        wrong += self._judge_order(logs, visible)
         vector = get_versions({table.uri: table.log() for table in self.tables})
         if vector.versions != heads:
             wrong.append(f"a reader is held back at the end: {vector.to_dict()}")
         return wrong
 
-    def _judge_rows(self, table: Table, entries: list[dict[str, Any]]) -> list[str]:
-        """Check each version of a table against the one before it."""
-        wrong = []
-        before: set[int] = set()
-        taken: dict[str, tuple[set[int], set[int]]] = {}
-        for entry in entries:
-            ids = table.ids(entry["version"])
-            now = set(ids)
-            if len(ids) != len(now):
-                wrong.append(f"rows are doubled in version {entry['version']} of {table.uri}")
-            added, removed = now - before, before - now
-            if entry["state"] == "published":
-                taken[entry["publication"]] = (added, removed)
-            elif entry["state"] == "undone":
-                then_added, then_removed = taken.get(entry["publication"], (set(), set()))
-                if (added, removed) != (then_removed, then_added):
-                    wrong.append(f"version {entry['version']} of {table.uri} is not the inverse")
-            elif entry["state"] is not None and (added or removed):
-                wrong.append(f"version {entry['version']} of {table.uri} ({entry['state']}) changed rows")
-            before = now
-        return wrong
-
     def _judge_reports(
-        self, publication: Publication, logs: dict[str, list[dict[str, Any]]], shown: dict[str, dict[str, bool]]
+        self, publication: Publication, logs: dict[str, list[dict[str, Any]]], visible: dict[str, dict[str, bool]]
     ) -> list[str]:
         wrong = []
         anchor = publication.members[0].handle.transaction_id
-        found = [name for name in shown if name.startswith(anchor)]
-        on = [sum(shown[name].values()) for name in found]
+        found = [name for name in visible if name.startswith(anchor)]
+        on = [sum(visible[name].values()) for name in found]
         total = len(publication.tables)
         said = set(publication.reports)
         if len(said) > 1:
@@ -325,8 +283,8 @@ class History:
             for name in found:
                 wrong += self._judge_conflicts(member, reads, name, logs[member.log.uri])
         for name in found:
-            states = [state for uri in shown[name] for state in _states(logs[uri], name)]
-            if "undone" in states and publication.intents and not self.foreign and self.is_alone:
+            found_states = [state for uri in visible[name] for state in states(logs[uri], name)]
+            if "undone" in found_states and publication.intents and not self.foreign and self.is_alone:
                 wrong.append(f"{publication.name} was taken back, and nobody foreign was there")
         return wrong
 
@@ -347,7 +305,7 @@ class History:
                 return [f"{name} overlooked version {entry['version']} of {member.log.uri}"]
         return []
 
-    def _judge_order(self, logs: dict[str, list[dict[str, Any]]], shown: dict[str, dict[str, bool]]) -> list[str]:
+    def _judge_order(self, logs: dict[str, list[dict[str, Any]]], visible: dict[str, dict[str, bool]]) -> list[str]:
         """Check that two publications with intents of which one reads have one order on all tables."""
         one, two = self.publications
         orders = {}
@@ -361,7 +319,7 @@ class History:
                         for e in logs[table.uri]
                         if e["state"] == "published"
                         and (e["publication"] or "").startswith(p.members[0].handle.transaction_id)
-                        and shown[e["publication"]][table.uri]
+                        and visible[e["publication"]][table.uri]
                     ),
                     None,
                 )
@@ -370,26 +328,6 @@ class History:
             if None not in at:
                 orders[table.uri] = at[0] < at[1]
         return [f"opposite orders: {orders}"] if len(set(orders.values())) > 1 and one.intents and two.intents else []
-
-
-def _tables(entry: dict[str, Any]) -> list[str]:
-    info = next(line["commitInfo"] for line in entry["lines"] if "commitInfo" in line)
-    return list(json.loads(info["tags"]["airflow.publicationTables"]))
-
-
-def _states(entries: list[dict[str, Any]], publication: str) -> list[str]:
-    return [entry["state"] for entry in entries if entry["publication"] == publication]
-
-
-def _is_legal(states: list[str]) -> bool:
-    without = [state for state in states if state != "intent"]
-    return states.count("intent") <= 1 and without in (
-        [],
-        ["refused"],
-        ["published"],
-        ["published", "undone"],
-        ["published", "stands"],
-    )
 
 
 def run_histories(
