@@ -20,6 +20,7 @@ from typing import Any
 
 import conflict_check
 import contention_s3
+import publications
 import rows
 import stage
 import tables
@@ -37,6 +38,7 @@ PARTS = [
     "contention_s3",
     "winners",
     "conflict_check",
+    "publications",
     "writers",
     "stage",
     "rows",
@@ -355,7 +357,17 @@ def main() -> None:
     compileall.compile_dir(HERE.parent / "provider" / "airflow_delta", quiet=2)
     work = Path(tempfile.mkdtemp(prefix="delta-benchmarks-"))
     try:
-        if set(wanted) - {"contention", "contention_s3", "conflict_check", "writers", "stage", "rows", "operations", "scale"}:
+        if set(wanted) - {
+            "contention",
+            "contention_s3",
+            "conflict_check",
+            "publications",
+            "writers",
+            "stage",
+            "rows",
+            "operations",
+            "scale",
+        }:
             build(work, sizes)
         if "processes" in wanted:
             processes(work, sizes)
@@ -378,6 +390,8 @@ def main() -> None:
             winners(work, 100_000, [1, 10, 100] if options.quick else [1, 10, 100, 1000], 10 if options.quick else 100)
         if "conflict_check" in wanted:
             ROWS.extend(conflict_check.main(["--quick"] if options.quick else []))
+        if "publications" in wanted:
+            ROWS.extend(publications.main(["--laps", "3", "--commits", "500"] if options.quick else []))
         if "writers" in wanted:
             writers(work, quick=options.quick)
         if "stage" in wanted:
