@@ -13,7 +13,8 @@ from airflow_delta.contract.choices import RERUN_POLICIES, choice_problem, is_li
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.operators.publication import DeltaAbortPublicationOperator, DeltaCommitPublicationOperator
 from airflow_delta.task_groups import DeltaTransactionGroup, watch
-from airflow_delta.tasks.publication import MAX_TABLES, role_of
+from airflow_delta.tasks.publication import MAX_TABLES
+from airflow_delta.tasks.settlement import role_of
 
 _ALONE = {
     "DeltaCloneOperator": "CLONE replaces a table with another one",

@@ -9,8 +9,6 @@ import pytest
 from airflow_delta.exceptions import DeltaError, DeltaIllegalStateException, PublicationSplitException
 from airflow_delta.table.abort import abort_transaction
 from airflow_delta.table.operations.vacuum.run import vacuum
-from airflow_delta.transaction import CommitPolicy
-from airflow_delta.transaction.intents import IntentRule
 from publication.lake import Table
 from publication.points import killed
 from publication.test_killed_where import DECISION, NAMES, PUTS, World, world
@@ -18,7 +16,6 @@ from publication.test_killed_where import DECISION, NAMES, PUTS, World, world
 __all__ = ["world"]  # a fixture
 
 DAY = 24 * 3600 * 1000
-AT_ONCE = CommitPolicy(intents=IntentRule(patience=0.0))
 POINTS = [(point, when) for point in PUTS for when in ("before", "after")]
 
 
@@ -38,8 +35,10 @@ def goes_on(world: World, point: str, when: str) -> None:
 @pytest.mark.parametrize(("point", "when"), POINTS)
 def test_vacuum_without_retention_deletes_no_file_of_it(world: World, point: str, when: str) -> None:
     killed(world.publish, point, when)
+    began = time.monotonic()
     for table in world.tables:
-        vacuum(table.log(), retention_hours=0, retention_check=False, policy=AT_ONCE)
+        vacuum(table.log(), retention_hours=0, retention_check=False)
+    assert time.monotonic() - began < 20, "VACUUM waits for nobody"
     goes_on(world, point, when)
     assert world.shown() == 3
 
@@ -70,7 +69,7 @@ def test_vacuum_knows_a_plan_beyond_the_age_of_staged_files(world: World) -> Non
     killed(world.publish, "published first", "after")
     later = int(time.time() * 1000) + 8 * DAY
     for table in world.tables:
-        vacuum(table.log(), clock=lambda: later, policy=AT_ONCE)
+        vacuum(table.log(), clock=lambda: later)
     world.publish()
     assert world.shown() == 3
     world.check()
@@ -80,6 +79,6 @@ def test_plans_go_with_the_log(world: World) -> None:
     world.publish()
     later = int(time.time() * 1000) + 31 * DAY
     for table in world.tables:
-        vacuum(table.log(), clock=lambda: later, policy=AT_ONCE)
+        vacuum(table.log(), clock=lambda: later)
         assert not list(table.path.glob("staged/*/publication-*"))
     world.check()

@@ -121,3 +121,14 @@ def kill_at_an_entry(monkeypatch):
         monkeypatch.setattr(LocalStore, "put_if_absent", put if number is None else watched)
 
     return arm
+
+
+def leave_at(world: World, killed_at, number: int, after: bool = False) -> tuple[list[dict], list[list[dict]]]:
+    """Kill the commit at a put, and return the handles and reports for its next try."""
+    handles = world.begin()
+    reports = world.stage(handles)
+    killed_at(number, after)
+    with pytest.raises(Killed):
+        world.commit(handles, reports)
+    killed_at(None)
+    return handles, reports

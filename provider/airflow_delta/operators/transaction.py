@@ -39,8 +39,8 @@ from airflow_delta.tasks.keys import committing_user
 from airflow_delta.tasks.lineage import table_of_handle
 from airflow_delta.tasks.observability import TaskMetrics
 from airflow_delta.tasks.operation import OwnTransaction
-from airflow_delta.tasks.publication import settle_earlier
 from airflow_delta.tasks.restart import ON_CLEAR, ON_CONFLICT, Restart
+from airflow_delta.tasks.settlement import settle_earlier
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

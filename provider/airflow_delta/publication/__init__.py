@@ -30,6 +30,7 @@ _HOMES = {
     "publication_tables": "states",
     "publish_tables": "publish",
     "settle": "publish",
+    "settle_named": "publish",
     "settle_open": "publish",
 }
 
@@ -51,6 +52,7 @@ __all__ = [
     "publication_tables",
     "publish_tables",
     "settle",
+    "settle_named",
     "settle_open",
 ]
 

@@ -2,6 +2,7 @@ from airflow_delta.publication.plan import check_publishable as check_publishabl
 from airflow_delta.publication.publish import abort_tables as abort_tables
 from airflow_delta.publication.publish import publish_tables as publish_tables
 from airflow_delta.publication.publish import settle as settle
+from airflow_delta.publication.publish import settle_named as settle_named
 from airflow_delta.publication.publish import settle_open as settle_open
 from airflow_delta.publication.records import Member as Member
 from airflow_delta.publication.records import OpenPublication as OpenPublication
@@ -35,5 +36,6 @@ __all__ = [
     "publication_tables",
     "publish_tables",
     "settle",
+    "settle_named",
     "settle_open",
 ]

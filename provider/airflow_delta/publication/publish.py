@@ -311,6 +311,32 @@ def settle(log: DeltaLog, publication: str, open_table: OpenTable, *, patience: 
     return settlement.run(give_up=True)
 
 
+def settle_named(logs: Sequence[DeltaLog], publication: str, *, patience: float = PATIENCE) -> PublicationResult | None:
+    """Bring a publication to its end that a task has met on one of its tables, without waiting for its worker.
+
+    A decided one is published on its other tables, or taken back; one that is not decided long after its plan was put is refused.
+
+    :param logs: all tables that the task names; no others are opened.
+    :param patience: seconds since its plan was put, after which it is refused.
+    :return: ``None`` if it is not decided, and its worker may still be at it: no reader sees anything of it yet.
+    :raises PublicationPendingException: if one of its tables is not among them.
+    :raises ManifestException: if its plan is gone or was altered.
+    """
+    mark = PublicationId.parse(publication).tables[0]
+    anchor = next((log for log in logs if table_mark(log) == mark), None)
+    if anchor is None:
+        raise PublicationPendingException(
+            f"Publication {publication} is under way, and the table that decides it is not one that this task names, so it is "
+            "not settled here. Its own Dag settles it, or `airflow delta settle`.",
+            publication=publication,
+        )
+    plan = load_plan(anchor, publication)
+    settlement = settlement_of(plan, own_tables(logs), patience=patience)
+    if settlement.anchor.look() is None and time.time() < plan.put_at / 1000 + patience:
+        return None
+    return settlement.run(give_up=True)
+
+
 def settle_open(log: DeltaLog, open_table: OpenTable, *, patience: float = PATIENCE) -> list[PublicationResult]:
     """Bring every publication to its end whose intent is open on a table, as far as this worker may.
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import Asset, AssetAlias
@@ -39,6 +39,7 @@ from airflow_delta.tasks.handle_check import start_tasks
 from airflow_delta.tasks.identity import commit_tags
 from airflow_delta.tasks.lineage import withdraw_default_outlets
 from airflow_delta.tasks.observability import Stopwatch, TaskMetrics
+from airflow_delta.tasks.settlement import rule_of_commit
 from airflow_delta.transaction.conflict_detection import DETECTION_TAG, KEYS, LEVELS, MOVED, ROWS, STATISTICS, check_level
 
 if TYPE_CHECKING:
@@ -208,7 +209,7 @@ class CommitPart(Part):
     def options(self, context: Context) -> dict[str, Any]:
         """Return ``policy``, ``tags``, ``user_metadata`` and ``hooks`` of the commit."""
         return {
-            "policy": self.policy(),
+            "policy": replace(self.policy(), intents=rule_of_commit(context)),
             "tags": self.tags(context),
             "user_metadata": self.user_metadata,
             "hooks": tuple(self.post_commit_hooks),

@@ -27,6 +27,7 @@ from airflow_delta.tasks.keys import key_user
 from airflow_delta.tasks.lineage import absolute_table, set_default_outlets
 from airflow_delta.tasks.mapped_identity import check_instance
 from airflow_delta.tasks.observability import Stopwatch, TaskMetrics
+from airflow_delta.tasks.settlement import settle_before
 from airflow_delta.tasks.spark.runner import SparkRunner
 from airflow_delta.tasks.stage_work import StageOperator, StageWork
 
@@ -116,6 +117,7 @@ class OwnTransaction(Part):
             "former_keys": former_keys(context, given),
             "possible_since": possible_since(context, given),
             "user": key_user(self.task, context, self.key_check),
+            "settle": partial(settle_before, context),
         }
 
 

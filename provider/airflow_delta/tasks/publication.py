@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import Asset, AssetAlias, XComArg
+from airflow.sdk import Asset, AssetAlias
 
-from airflow_delta import publication as publications
 from airflow_delta.assets.delta import delta_asset, delta_asset_uri, event_extra
 from airflow_delta.contract.payloads import AbortResult
 from airflow_delta.exceptions import (
@@ -27,7 +26,7 @@ from airflow_delta.exceptions import (
     PublicationUndoneException,
 )
 from airflow_delta.tasks.expected_stages import expected_stages, stage_tasks, valid_reports
-from airflow_delta.tasks.handle_check import logs_of, open_transaction, start_tasks
+from airflow_delta.tasks.handle_check import open_transaction, start_tasks
 from airflow_delta.tasks.identity import flatten_reports
 from airflow_delta.tasks.restart import Restart
 
@@ -144,45 +143,6 @@ class PublicationRestart(Restart):
             outcome="committed" if published else "marked",
             reason=given_up.reason,
         )
-
-
-def settle_earlier(start: Any, context: Context, log: DeltaLog, key: str) -> None:
-    """Bring a publication that an earlier try of the run decided, and did not end, to its end before another one begins.
-
-    Only the tables of the publication that the start task is part of in the Dag file are opened.
-
-    :param start: the running start task.
-    :param log: of its table.
-    """
-    commit = _publication_of(start, context)
-    if commit is None or log.update().version < 0:
-        return
-    if commit.intents and not publications.open_publications(log) and log.snapshot.transaction_version(key) is None:
-        return  # nothing was decided: the table would be announced, or have the key
-    starts = _referred(commit.transactions)
-    others = [other for each in starts if each.task_id != start.task_id for other in logs_of(each, context)]
-    logs = {log.uri: log, **{other.uri: other for other in others}}
-    for publication, shown in publications.get_versions(logs).held_back.items():
-        result = publications.settle(logs[shown[0]], publication, logs.get)
-        start.log.info("Publication %s was decided and not on all tables: now it is %s.", publication, result.outcome)
-
-
-def _publication_of(start: Any, context: Context) -> Any:
-    """Return the commit task in the Dag file of the publication that a start task is part of; ``None`` if it is of none."""
-    definition: Any = getattr(context.get("dag"), "task_dict", {}).get(start.task_id)
-    for task in definition.get_flat_relatives(upstream=False) if definition is not None else ():
-        if role_of(task) == "commit" and definition in _referred(getattr(task, "transactions", None)):
-            return task
-    return None
-
-
-def _referred(transactions: Any) -> list[Any]:
-    return [task for task, _ in XComArg.iter_xcom_references(transactions)]
-
-
-def role_of(task: Any) -> str | None:
-    """Return the role of a task, mapped or not, in a transaction or publication."""
-    return getattr(getattr(task, "operator_class", None) or type(task), "transaction_role", None)
 
 
 def note_outcome(task: Any, context: Context, note: Mapping[str, Any]) -> None:

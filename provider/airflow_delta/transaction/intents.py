@@ -40,13 +40,14 @@ class IntentRule:
 
     :param own: id of the publication that the commit is part of; its intent is no obstacle.
     :param patience: seconds after which an open intent is passed over, as other engines do; 0: all are.
-    :param meet: called with the id of a publication whose intent is open, instead of waiting. Returns whether the log should be
-        looked at again; if not, the intent is passed over. Its exceptions end the commit, with nothing written.
+    :param meet: called with the id of a publication whose intent is open, before waiting for it. Returns whether the log should
+        be looked at again; if not, the intent is passed over; ``None``: wait for it. Its exceptions end the commit, with nothing
+        written.
     """
 
     own: str | None = None
     patience: float = PATIENCE
-    meet: Callable[[str], bool] | None = None
+    meet: Callable[[str], bool | None] | None = None
 
 
 WAIT_FOR_INTENTS = IntentRule()
@@ -85,16 +86,16 @@ class OpenIntents:
     def await_next(self, table: str) -> None:
         """Let the next open one end, or a moment pass; then the log is to be looked at again."""
         publication, since = next(iter(self._open.items()))
-        if self._rule.meet is not None:
-            if self._rule.meet(publication):
-                return
-        elif self._is_young(publication, since):
+        answer = None if self._rule.meet is None else self._rule.meet(publication)
+        if answer:
+            return
+        if answer is None and self._is_young(publication, since):
             waited = time.monotonic() - self._seen[publication]
             if waited < _FIRST_PAUSE:
                 logger.info("Table %s: waiting for publication %s of several tables to end", table, publication)
             time.sleep(min(_LONGEST_PAUSE, _FIRST_PAUSE + waited / 4))
             return
-        else:
+        if answer is None:
             logger.warning(
                 "Table %s: publication %s has been open for more than %g s; committing without waiting for it. "
                 "`airflow delta settle` ends it.",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import re
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -85,6 +85,7 @@ def begin(
     former_keys: Sequence[str] = (),
     user: KeyUser | None = None,
     takes_back: bool = True,
+    settle: Callable[[DeltaLog], object] | None = None,
 ) -> TransactionHandle:
     """Begin a transaction on a table and return the handle that its other tasks work with.
 
@@ -112,6 +113,8 @@ def begin(
     :param user: who uses the identity, and what to do if the log says that another run has used it, or that this run has
         published under another one; ``None``: that is not looked at.
     :param takes_back: under ``replace`` the commit removes what the identity added before.
+    :param settle: called when the log was looked at: lets publications of several tables end that are open on this one, and looks
+        again.
     :raises DeltaIllegalArgumentException: if the identity or the policy is not valid.
     :raises DeltaTableNotFoundException: if there is no table and ``create`` is false.
     :raises NonEmptyLocationException: if other files are where the table would be created.
@@ -127,7 +130,7 @@ def begin(
     _check_choice(
         "isolation_level", ISOLATION_LEVELS[0] if isolation_level is None else isolation_level, ISOLATION_LEVELS, log.uri
     )
-    snapshot = log.update()
+    snapshot = _newest(log, settle)
     last = last_of_all = None
     if snapshot.version >= 0:
         protocol.check_can_read(snapshot.protocol, log.uri, snapshot.version)
@@ -191,6 +194,13 @@ def begin(
         )
     check_key_of_table(log.uri, identity.app_id, committed, user, policy=rerun_policy)
     return replace(handle, committed=committed, txn_version=last if identity.txn_version is None else identity.txn_version)
+
+
+def _newest(log: DeltaLog, settle: Callable[[DeltaLog], object] | None) -> Snapshot:
+    log.update()
+    if settle is not None:
+        settle(log)
+    return log.snapshot
 
 
 def _check_replace(

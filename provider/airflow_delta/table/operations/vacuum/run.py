@@ -28,12 +28,12 @@ from airflow_delta.table.operations.vacuum.valid_files import (
     transaction_of,
     valid_files,
 )
-from airflow_delta.transaction import Operation, OptimisticTransaction
+from airflow_delta.transaction import CommitPolicy, Operation, OptimisticTransaction
+from airflow_delta.transaction.intents import IGNORE_INTENTS
 
 if TYPE_CHECKING:
     from airflow_delta.log import Snapshot
     from airflow_delta.log.delta_log import DeltaLog
-    from airflow_delta.transaction import CommitPolicy
 
 logger = logging.getLogger(__name__)
 
@@ -106,7 +106,8 @@ def vacuum(
     """Delete files that no version within the retention needs, and directories that are empty.
 
     Files of a staged transaction that may still be published stay, whatever the retention; see
-    :func:`airflow_delta.table.operations.vacuum.valid_files.staged_transactions`.
+    :func:`airflow_delta.table.operations.vacuum.valid_files.staged_transactions`. It neither waits for publications of several
+    tables nor ends them: its entries conflict with nothing, and what they have staged stays.
 
     :param retention_hours: age that files must have; default: the property ``delta.deletedFileRetentionDuration``.
     :param retention_check: refuse a retention below that property (Delta's ``retentionDurationCheck.enabled``).
@@ -159,9 +160,11 @@ def vacuum(
     if dry_run:
         return result
 
+    without_waiting = replace(policy if policy is not None else CommitPolicy(), intents=IGNORE_INTENTS)
+
     def record(operation: Operation) -> None:
         if logging_enabled:
-            OptimisticTransaction(log, policy=policy).commit([], operation, tags=tags, user_metadata=user_metadata)
+            OptimisticTransaction(log, policy=without_waiting).commit([], operation, tags=tags, user_metadata=user_metadata)
 
     record(
         Operation.vacuum_start(
