@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 
+import deltalake
 import pytest
 
-from airflow_delta.publication import VersionVector, get_versions
+from airflow_delta.exceptions import DeltaIllegalArgumentException, DeltaUnsupportedOperationException
+from airflow_delta.publication import VersionVector, check_versions, get_versions
 from publication.lake import Table, publish_all
 from publication.points import at, killed, visited
 
@@ -84,3 +87,81 @@ def test_what_was_taken_back_is_read_as_it_is(orders: Table, lines: Table) -> No
         publish_all(members, anchor=orders.uri)
     assert seen[0].versions["orders"] == 0
     assert vector(orders, lines) == VersionVector(versions=heads(orders, lines))
+
+
+KEYS = "delta.setTransactionRetentionDuration"
+
+
+def keep(table: Table, properties: Mapping[str, str]) -> None:
+    deltalake.DeltaTable(table.uri).alter.set_table_properties(dict(properties))
+
+
+def check(versions: Mapping[Table, int]) -> None:
+    check_versions({table.path.name: (table.log(), version) for table, version in versions.items()})
+
+
+def test_versions_with_half_of_a_publication_are_refused(orders: Table, lines: Table) -> None:
+    publish_all([orders.member("k", [7]), lines.member("k", [40])], anchor=orders.uri)
+    check({orders: 0, lines: 0})
+    check({orders: 0, lines: 1})
+    check({orders: 1, lines: 2})
+    check({orders: 1})
+    for versions in ({orders: 1, lines: 1}, {orders: 1, lines: 0}, {orders: 0, lines: 2}):
+        with pytest.raises(DeltaIllegalArgumentException, match="do not belong together"):
+            check(versions)
+
+
+def test_versions_with_what_was_taken_back_on_one_table_are_refused(orders: Table, lines: Table) -> None:
+    members = [orders.member("k", [7]), lines.member("k", [40])]
+    killed(lambda: publish_all(members, anchor=orders.uri), "published lines", "before")
+    check({orders: 0, lines: 1})
+    with pytest.raises(DeltaIllegalArgumentException, match="do not belong together"):
+        check({orders: 1, lines: 1})
+
+
+@pytest.mark.parametrize("forgetful", ["orders", "lines"])
+def test_a_key_that_one_table_keeps_no_longer_holds_nothing_back(
+    orders: Table, lines: Table, monkeypatch: pytest.MonkeyPatch, forgetful: str
+) -> None:
+    table = {"orders": orders, "lines": lines}[forgetful]
+    keep(table, {KEYS: "interval 7 days"})
+    publish_all([orders.member("k", [7]), lines.member("k", [40])], anchor=orders.uri)
+    later = time.time() + 8 * 24 * 3600
+    monkeypatch.setattr(time, "time", lambda: later)
+    assert vector(orders, lines) == VersionVector(versions=heads(orders, lines)), "expired, and still in the log"
+    table.publish("other", [99])
+    found = vector(orders, lines)
+    assert found == VersionVector(versions=heads(orders, lines))
+    check({orders: found.versions["orders"], lines: found.versions["lines"]})
+
+
+def test_a_decided_publication_is_held_back_however_old_its_intent(
+    orders: Table, lines: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The intent is in the log although its key has expired, so the state would be, too."""
+    keep(lines, {KEYS: "interval 7 days"})
+    members = [orders.member("k", [7]), lines.member("k", [40])]
+    killed(lambda: publish_all(members, anchor=orders.uri), "published lines", "before")
+    later = time.time() + 8 * 24 * 3600
+    monkeypatch.setattr(time, "time", lambda: later)
+    assert list(vector(orders, lines).held_back.values()) == [("orders",)]
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {KEYS: "interval 6 days"},
+        {"delta.logRetentionDuration": "interval 6 days", "delta.deletedFileRetentionDuration": "interval 1 day"},
+    ],
+    ids=["keys", "log"],
+)
+@pytest.mark.parametrize("short", ["orders", "lines"])
+def test_a_table_that_forgets_within_a_week_is_refused_before_anything(
+    orders: Table, lines: Table, properties: Mapping[str, str], short: str
+) -> None:
+    keep({"orders": orders, "lines": lines}[short], properties)
+    members = [orders.member("k", [7]), lines.member("k", [40])]
+    before = heads(orders, lines)
+    with pytest.raises(DeltaUnsupportedOperationException, match="at least 7 days"):
+        publish_all(members, anchor=orders.uri)
+    assert heads(orders, lines) == before

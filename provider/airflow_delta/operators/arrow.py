@@ -16,6 +16,7 @@ from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.frames import ROW_LIMIT
 from airflow_delta.operators.pyspark import authors_own, call_function, without_injected
 from airflow_delta.tasks.base import Parts, templated
+from airflow_delta.tasks.read_versions import OtherTables, ReadVersions
 from airflow_delta.tasks.stage_work import GivenTable, StageOperator, StageReadRecorder, StageWork, WriteOptions, change_bounds
 
 if TYPE_CHECKING:
@@ -32,6 +33,10 @@ class ArrowTableReader(StageReadRecorder):
     ``table()`` is the whole table, ``table("month = '2013-01-01'")`` the rows that satisfy a predicate, as a
     :class:`pyarrow.Table`. A narrower predicate means fewer conflicts with concurrent commits.
     """
+
+    def __init__(self, stage: StageView, others: OtherTables | None = None) -> None:
+        super().__init__(stage)
+        self._others = others
 
     def __call__(self, predicate: str | None = None) -> pa.Table:
         """Return rows of the table; as :meth:`read` with its defaults."""
@@ -63,6 +68,22 @@ class ArrowTableReader(StageReadRecorder):
             self._stage.log, **change_bounds(start, end), limit=limit, snapshot=self._stage.snapshot
         ).to_table()
 
+    def other(
+        self, name: str, where: str | None = None, *, columns: Sequence[str] | None = None, limit: int | None = ROW_LIMIT
+    ) -> pa.Table:
+        """Return rows of another table, at its version in ``read_versions``; no commit to it conflicts with this read.
+
+        :param name: as ``read_versions`` has it.
+        :param where: Spark SQL predicate, of what :meth:`airflow_delta.hooks.delta.DeltaHook.get_df` evaluates.
+        :param columns: names of columns; default: all.
+        :param limit: number of rows that may be returned; ``None`` for any.
+        :raises DeltaIllegalArgumentException: if ``read_versions`` does not have the table.
+        """
+        if self._others is None:
+            raise DeltaIllegalArgumentException(f"This stage has no read_versions, so it cannot read the table {name!r} by them.")
+        table = self._others.read(name)
+        return engine.read_table(table.log, version=table.version, where=where, columns=columns, limit=limit).to_table()
+
 
 class DeltaStageArrowOperator(StageOperator, PythonOperator):
     """Call a function and stage the rows that it returns, without Spark and without Java.
@@ -76,11 +97,11 @@ class DeltaStageArrowOperator(StageOperator, PythonOperator):
     :param write_options: ``compression`` and ``maxRecordsPerFile``, as for Spark's Parquet writer. (templated)
 
     The other parameters are those of :class:`~airflow_delta.tasks.stage_work.StageWork`,
-    :class:`~airflow_delta.tasks.stage_work.GivenTable` and
-    :class:`~airflow_delta.tasks.stage_work.WriteOptions`.
+    :class:`~airflow_delta.tasks.stage_work.GivenTable`, :class:`~airflow_delta.tasks.stage_work.WriteOptions` and
+    :class:`~airflow_delta.tasks.read_versions.ReadVersions`.
     """
 
-    parts: ClassVar[Parts] = (StageWork, GivenTable, WriteOptions)
+    parts: ClassVar[Parts] = (StageWork, GivenTable, WriteOptions, ReadVersions)
     template_fields: Sequence[str] = (*templated(parts), "write_options", *PythonOperator.template_fields)
 
     def __init__(
@@ -126,6 +147,6 @@ class DeltaStageArrowOperator(StageOperator, PythonOperator):
 
     def work(self, stage: StageView, request: StageRequest) -> tuple[StageRequest, StageReport]:
         """Call the function and write its rows; raises as :func:`airflow_delta.table.arrow.stage_rows.stage_arrow` does."""
-        self._reads = table = ArrowTableReader(stage)
+        self._reads = table = ArrowTableReader(stage, self.hold(ReadVersions).tables(self.opened))
         rows = call_function(self, {"table": table, "transaction": stage.handle})
         return request, engine.stage_arrow(stage.log, rows, request)

@@ -14,7 +14,9 @@ from airflow.providers.standard.operators.python import PythonOperator
 
 from airflow_delta import engine
 from airflow_delta.contract.options import check_writer_options
+from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.tasks.base import Parts, not_a_dataframe, templated
+from airflow_delta.tasks.read_versions import OtherTable, OtherTables, ReadVersions
 from airflow_delta.tasks.spark.progress import spark_work
 from airflow_delta.tasks.spark.session import TaskSession
 from airflow_delta.tasks.stage_work import GivenTable, StageOperator, StageReadRecorder, StageWork, WriteOptions, change_bounds
@@ -38,9 +40,10 @@ class TableReader(StageReadRecorder):
     partitions and skips files. A narrower predicate means fewer conflicts with concurrent commits.
     """
 
-    def __init__(self, spark: SparkSession, stage: StageView) -> None:
+    def __init__(self, spark: SparkSession, stage: StageView, others: OtherTables | None = None) -> None:
         super().__init__(stage)
         self._spark = spark
+        self._others = others
 
     def __call__(self, predicate: str | None = None) -> DataFrame:
         """Return rows of the table at the version that the transaction reads, or as the stages of ``after`` leave it.
@@ -70,6 +73,31 @@ class TableReader(StageReadRecorder):
         )
         return engine.read_change_plan(self._spark, plan)
 
+    def other(self, name: str, predicate: str | None = None) -> DataFrame:
+        """Return rows of another table, at its version in ``read_versions``; no commit to it conflicts with this read.
+
+        :param name: as ``read_versions`` has it.
+        :param predicate: Spark SQL predicate.
+        :raises DeltaIllegalArgumentException: if ``read_versions`` does not have the table.
+        """
+        if self._others is None:
+            raise DeltaIllegalArgumentException(f"This stage has no read_versions, so it cannot read the table {name!r} by them.")
+        return self._read(self._others.read(name), predicate)
+
+    def others_as_views(self, mentions: Callable[[str], bool]) -> None:
+        """Give the other tables their names in SQL: the last parts of their locations.
+
+        :param mentions: whether a name occurs in the SQL.
+        """
+        if self._others is None:
+            return
+        for view, table in self._others.views().items():
+            if mentions(view):
+                self._read(self._others.read(table.name), None).createOrReplaceTempView(view)
+
+    def _read(self, table: OtherTable, predicate: str | None) -> DataFrame:
+        return engine.read_scan_plan(self._spark, engine.plan_version_scan(table.log, table.version, predicate))
+
     def as_view(self, name: str, predicate: str | None = None) -> None:
         """Give these rows a name in SQL; a table that does not exist yet has none, if its schema is known.
 
@@ -89,8 +117,8 @@ class TableReader(StageReadRecorder):
 class DataFrameStage(StageOperator):
     """Base of the stages whose rows are a DataFrame of a session of the task.
 
-    A subclass has the parts :class:`~airflow_delta.tasks.stage_work.WriteOptions` and
-    :class:`~airflow_delta.tasks.spark.session.TaskSession`.
+    A subclass has the parts :class:`~airflow_delta.tasks.stage_work.WriteOptions`,
+    :class:`~airflow_delta.tasks.read_versions.ReadVersions` and :class:`~airflow_delta.tasks.spark.session.TaskSession`.
     """
 
     write_options: Mapping[str, Any] | None
@@ -108,8 +136,9 @@ class DataFrameStage(StageOperator):
 
         :raises SchemaMismatchException: if they do not fit the table.
         """
+        others = self.hold(ReadVersions).tables(self.opened)
         with self.hold(TaskSession).session(stage.log) as spark:
-            self._reads = table = TableReader(spark, stage)
+            self._reads = table = TableReader(spark, stage, others)
             found = self.rows(spark, table)
             with spark_work(self.log, stage.log, request, session=spark):
                 return request, engine.stage_dataframe(spark, found, request)
@@ -126,11 +155,11 @@ class DeltaStagePySparkOperator(DataFrameStage, PythonOperator):
     :param write_options: options of Spark's Parquet writer, such as ``maxRecordsPerFile``. (templated)
 
     The other parameters are those of :class:`~airflow_delta.tasks.stage_work.StageWork`,
-    :class:`~airflow_delta.tasks.stage_work.GivenTable`,
-    :class:`~airflow_delta.tasks.stage_work.WriteOptions` and :class:`~airflow_delta.tasks.spark.session.TaskSession`.
+    :class:`~airflow_delta.tasks.stage_work.GivenTable`, :class:`~airflow_delta.tasks.stage_work.WriteOptions`,
+    :class:`~airflow_delta.tasks.read_versions.ReadVersions` and :class:`~airflow_delta.tasks.spark.session.TaskSession`.
     """
 
-    parts: ClassVar[Parts] = (StageWork, GivenTable, WriteOptions, TaskSession)
+    parts: ClassVar[Parts] = (StageWork, GivenTable, WriteOptions, ReadVersions, TaskSession)
     template_fields: Sequence[str] = (*templated(parts), "write_options", *PythonOperator.template_fields)
 
     def __init__(

@@ -10,6 +10,7 @@ from airflow_delta.contract.options import check_source, check_writer_options
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.operators.pyspark import DataFrameStage, TableReader
 from airflow_delta.tasks.base import TABLE_VIEW, Parts, templated
+from airflow_delta.tasks.read_versions import ReadVersions
 from airflow_delta.tasks.spark.session import TaskSession
 from airflow_delta.tasks.stage_work import GivenTable, StageWork, WriteOptions
 
@@ -26,6 +27,8 @@ class DeltaStageSqlOperator(DataFrameStage):
     leave it: empty if there is no table yet and the start task was given a schema. If the SQL names it, the commit counts the
     whole table as read, or the rows of ``where``.
 
+    A table of ``read_versions`` is a view, too: its name is the last part of the table's location.
+
     Before the query may stand statements that prepare the session, each ended by a semicolon: ``SET``, ``USE``, ``DECLARE``,
     ``CREATE TEMPORARY VIEW`` and ``FUNCTION``. Anything that writes is refused.
 
@@ -35,11 +38,11 @@ class DeltaStageSqlOperator(DataFrameStage):
     :param write_options: options of Spark's Parquet writer, such as ``maxRecordsPerFile``. (templated)
 
     The other parameters are those of :class:`~airflow_delta.tasks.stage_work.StageWork`,
-    :class:`~airflow_delta.tasks.stage_work.GivenTable`,
-    :class:`~airflow_delta.tasks.stage_work.WriteOptions` and :class:`~airflow_delta.tasks.spark.session.TaskSession`.
+    :class:`~airflow_delta.tasks.stage_work.GivenTable`, :class:`~airflow_delta.tasks.stage_work.WriteOptions`,
+    :class:`~airflow_delta.tasks.read_versions.ReadVersions` and :class:`~airflow_delta.tasks.spark.session.TaskSession`.
     """
 
-    parts: ClassVar[Parts] = (StageWork, GivenTable, WriteOptions, TaskSession)
+    parts: ClassVar[Parts] = (StageWork, GivenTable, WriteOptions, ReadVersions, TaskSession)
     template_fields: Sequence[str] = (*templated(parts), "sql", "parameters", "where", "write_options")
     template_fields_renderers: ClassVar[dict[str, str]] = {"sql": "sql", "where": "sql", "parameters": "json"}
     template_ext: Sequence[str] = (".sql",)
@@ -83,6 +86,7 @@ class DeltaStageSqlOperator(DataFrameStage):
         query = self._query
         if query.mentions(TABLE_VIEW):
             table.as_view(TABLE_VIEW, self.where)
+        table.others_as_views(query.mentions)
         try:
             for statement in query.preparation:
                 engine.run_query(spark, statement, whose=self._whose)

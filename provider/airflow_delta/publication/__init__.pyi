@@ -16,6 +16,7 @@ from airflow_delta.publication.records import VersionVector as VersionVector
 from airflow_delta.publication.states import open_publications as open_publications
 from airflow_delta.publication.states import publication_states as publication_states
 from airflow_delta.publication.states import publication_tables as publication_tables
+from airflow_delta.publication.versions import check_versions as check_versions
 from airflow_delta.publication.versions import get_versions as get_versions
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "VersionVector",
     "abort_tables",
     "check_publishable",
+    "check_versions",
     "get_versions",
     "open_publications",
     "publication_states",

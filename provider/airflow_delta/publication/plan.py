@@ -21,6 +21,7 @@ from airflow_delta.exceptions import (
     DeltaUnsupportedOperationException,
     ManifestException,
 )
+from airflow_delta.log.features.properties import DAY, WEEK, TableProperties
 from airflow_delta.log.storage.puts import creates
 from airflow_delta.publication.records import (
     MAX_TABLES,
@@ -96,6 +97,25 @@ def check_publishable(
         )
 
 
+def check_retention(log: DeltaLog, handle: TransactionHandle) -> None:
+    """Refuse a table that forgets within a week what a publication is decided by: whoever goes on with it has the logs alone.
+
+    :raises DeltaUnsupportedOperationException: if its log, or its transaction ids, are kept for less.
+    """
+    snapshot = log.snapshot
+    properties = snapshot.properties if snapshot.version >= 0 else TableProperties(handle.configuration or {})
+    for name in ("delta.logRetentionDuration", "delta.setTransactionRetentionDuration"):
+        kept = properties.get(name)
+        if kept is not None and int(kept) < WEEK:
+            raise DeltaUnsupportedOperationException(
+                f"The transaction on table {handle.table} cannot be part of a publication of several tables: {name} is "
+                f"{int(kept) / DAY:g} days. A publication whose worker is killed goes on from the logs alone, and must find its "
+                "decision and its states there for at least 7 days. Raise the property.",
+                table=handle.table,
+                version=snapshot.version,
+            )
+
+
 def changes_table(log: DeltaLog, handle: TransactionHandle, writes: Sequence[StagedWrite]) -> bool:
     """Tell whether the stages change columns or properties of an existing table."""
     if handle.read_version < 0:
@@ -145,6 +165,7 @@ def make_plan(
     order = ordered(members, writes, options)
     for position in order:
         member = members[position]
+        check_retention(member.log, member.handle)
         changes = changes_table(member.log, member.handle, writes[position])
         check_publishable(member.handle, writes[position], options, is_anchor=position == order[0], adds_columns=changes)
     planned = tuple(_planned(members[position], writes[position]) for position in order)

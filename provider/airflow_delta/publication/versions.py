@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.publication.records import PUBLISHED, STANDS, PublicationId, VersionVector, table_mark
 from airflow_delta.publication.states import state_entry, states_of
+from airflow_delta.table.state.find_commit import CLOCKS_DIFFER_BY as _CLOCKS
+from airflow_delta.transaction.intents import INTENT_APP, STATE_APP
 
 if TYPE_CHECKING:
+    from airflow_delta.log import Snapshot
     from airflow_delta.log.delta_log import DeltaLog
 
 logger = logging.getLogger(__name__)
@@ -22,6 +26,7 @@ class _Table:
     """A table of the vector.
 
     :ivar version: at which it is read.
+    :ivar snapshot: its newest version.
     """
 
     def __init__(self, log: DeltaLog) -> None:
@@ -29,6 +34,7 @@ class _Table:
         self.log = log
         self.mark = table_mark(log)
         self.version = self._head = snapshot.version
+        self.snapshot = snapshot
         self.states = states_of(snapshot)
         self._published: dict[str, int] = {}
 
@@ -66,6 +72,55 @@ class _Table:
         return entry is None or entry.version <= self.version
 
 
+def check_versions(tables: Mapping[str, tuple[DeltaLog, int]]) -> None:
+    """Check that versions of tables belong together: each publication is in all of them or in none, or is split for good.
+
+    :param tables: log and version by any name.
+    :raises DeltaIllegalArgumentException: if one has a publication that another one lacks.
+    """
+    snapshots = {name: log.snapshot_at(version) for name, (log, version) in tables.items()}
+    marks = {name: table_mark(log) for name, (log, _) in tables.items()}
+    states = {name: states_of(snapshot) for name, snapshot in snapshots.items()}
+    for publication in sorted({publication for found in states.values() for publication in found}):
+        members = [name for name in tables if marks[name] in _tables_of(publication)]
+        shown = [name for name in members if states[name].get(publication) in _SHOWN]
+        lacking = [name for name in members if name not in shown]
+        if not shown or all(_forgets(snapshots[name], snapshots[shown[0]], publication) for name in lacking):
+            continue
+        if any(states_of(tables[name][0].update()).get(publication) == STANDS for name in shown):
+            logger.warning("Publication %s is split: only %s show it.", publication, ", ".join(shown))
+            continue
+        raise DeltaIllegalArgumentException(
+            f"Version {snapshots[shown[0]].version} of {shown[0]} has publication {publication}, version "
+            f"{snapshots[lacking[0]].version} of {lacking[0]} does not: these versions do not belong together. Take all versions "
+            "from one call of DeltaHook.get_versions.",
+            table=tables[lacking[0]][0].uri,
+            version=snapshots[lacking[0]].version,
+        )
+
+
+def _tables_of(publication: str) -> tuple[str, ...]:
+    try:
+        return PublicationId.parse(publication).tables
+    except DeltaIllegalArgumentException:
+        return ()
+
+
+def _forgets(lacking: Snapshot, showing: Snapshot, publication: str) -> bool:
+    """Tell whether a table had a publication whose key has expired there (``setTransactionRetentionDuration``).
+
+    Where only the intent is still in the log, the publication never came: the state would be there as long.
+    """
+    retention = lacking.properties.set_transaction_retention if lacking.version >= 0 else None
+    txn = showing.set_transaction(f"{STATE_APP}{publication}", expired=True)
+    if retention is None or txn is None or txn.last_updated is None:
+        return False
+    if (expired := lacking.set_transaction(f"{STATE_APP}{publication}", expired=True)) is not None:
+        return expired.version in _SHOWN
+    is_old = txn.last_updated < int(time.time() * 1000) - retention + _CLOCKS
+    return is_old and lacking.set_transaction(f"{INTENT_APP}{publication}", expired=True) is None
+
+
 def get_versions(logs: Mapping[str, DeltaLog]) -> VersionVector:
     """Return the newest versions of tables that have every publication on all of its tables, or on none.
 
@@ -76,10 +131,7 @@ def get_versions(logs: Mapping[str, DeltaLog]) -> VersionVector:
     tables = {name: _Table(log) for name, log in logs.items()}
     members: dict[str, list[str]] = {}
     for publication in {publication for table in tables.values() for publication in table.states}:
-        try:
-            marks = PublicationId.parse(publication).tables
-        except DeltaIllegalArgumentException:
-            continue
+        marks = _tables_of(publication)
         found = [name for name, table in tables.items() if table.mark in marks]
         if len(found) > 1:
             members[publication] = found
@@ -94,6 +146,9 @@ def get_versions(logs: Mapping[str, DeltaLog]) -> VersionVector:
                 continue
             if any(tables[name].stands(publication) for name in names):
                 split[publication] = tuple(shown)
+                continue
+            head = tables[shown[0]].snapshot
+            if all(_forgets(tables[name].snapshot, head, publication) for name in names if name not in shown):
                 continue
             cuts = [tables[name].cut(publication) for name in shown]
             if not all(cuts):

@@ -40,6 +40,13 @@ class TaskLineage:
         if is_wanted():
             self.tables.read_by(handle, writes)
 
+    def note_read(self, uri: str, version: int) -> None:
+        """Record a version of another table that was read."""
+        if is_wanted():
+            from airflow_delta.tasks.openlineage.lineage import TableUse
+
+            self.tables.read(TableUse(uri=uri, version=version))
+
     def note_commit(
         self,
         log: DeltaLog | None,
