@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from urllib.parse import quote
 
@@ -56,6 +57,40 @@ def test_one_row_for_each(client, tables):
     assert "/elsewhere/secret" not in json.dumps(found)
     (only,) = client("viewer").get(page("api/table", orders)).json()["publications"]
     assert (only["publication"], only["state"]) == (DONE, "published")
+
+
+def test_its_state_on_every_table_with_links(client, tables):
+    orders, lines = tables
+    open_one, done = client("viewer").get(page("api/table", lines)).json()["publications"]
+    assert [(table["name"], table["state"]) for table in done["tables"]] == [("orders", "published"), ("lines", "published")]
+    (entry,) = done["tables"][0]["entries"]
+    assert entry["version"] == 1
+    assert client("viewer").get(entry["url"]).status_code == 200
+    assert [(table["state"], table["problem"]) for table in open_one["tables"]] == [
+        (None, "not in its newest 2 commits"),
+        ("intent", None),
+    ]
+    (only,) = client("viewer").get(page("api/table", orders)).json()["publications"]
+    assert [[entry["version"] for entry in table["entries"]] for table in only["tables"]] == [[1], [1, 2]]
+
+
+@pytest.mark.parametrize("damage", ["gone", "not a log", "no commits"])
+def test_a_table_that_cannot_be_read_says_so(client, tables, damage):
+    orders, lines = tables
+    if damage == "gone":
+        shutil.rmtree(orders)
+    elif damage == "no commits":
+        shutil.rmtree(orders / "_delta_log")
+    else:
+        for entry in (orders / "_delta_log").glob("*.json"):
+            entry.write_bytes(b"\x00 no log")
+    answer = client("viewer").get(page("api/table", lines))
+    assert answer.status_code == 200
+    told = [one["tables"][0] for one in answer.json()["publications"]]
+    assert all(table["state"] is None and table["problem"] for table in told), told
+    html = client("viewer").get(page("table", lines))
+    assert html.status_code == 200
+    assert told[0]["problem"].partition(":")[0] in html.text
 
 
 def test_the_page_says_who_may_settle_an_open_one(client, tables):

@@ -11,7 +11,7 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Annotated, Any
 from urllib.parse import quote, urlencode
 
@@ -28,6 +28,7 @@ from airflow_delta.ui import charts as formats
 from airflow_delta.ui.access import Viewer, ViewerDep, may_see_assets
 from airflow_delta.ui.known import KnownTable, Place, commit_url, diff_command, find_table, table_of_connection, table_url
 from airflow_delta.ui.problems import PageProblem, rows_refused, with_command
+from airflow_delta.ui.publications import with_states_elsewhere
 from airflow_delta.ui.reading import admitted, in_plugin_thread
 from airflow_delta.ui.views import NEWEST_FIRST, SEARCHED, Order, Selection
 
@@ -348,9 +349,17 @@ async def _table(request: Request, viewer: Viewer, location: str, wanted: Wanted
     missing, history = found
     where = root_of(request), prefix_of(request)
     page = await in_plugin_thread(views.history_page, viewer, known, history, *where, selected=selected, state=state)
+    if page["publications"] and before is None:
+        await with_states_elsewhere(page["publications"], known.uri, where[1], partial(_newest_history, viewer))
     if missing is not None and not page["transactions"]:  # else the runs that were to create it have failed
         raise missing
     return page
+
+
+async def _newest_history(viewer: Viewer, location: str) -> Mapping[str, Any]:
+    """Return the newest history of another table that the user may see."""
+    _, place = await _located(viewer, location)
+    return await reading.history_of_table(place, limit=data.PAGE, before=None)
 
 
 async def _history(place: Place, limit: int, before: int | None) -> tuple[PageProblem | None, Mapping[str, Any]]:
