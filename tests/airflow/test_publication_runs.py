@@ -5,6 +5,7 @@ Killed where, at each put of the publication, and what comes next; handles and r
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ from airflow_delta import exceptions
 from airflow_delta import publication as publications
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.log import DeltaLog
+from airflow_delta.table.operations.vacuum.run import vacuum
 from airflow_delta.tasks import restart
 from airflow_delta.tasks.publication import STATE_KEY
 from support.publications import (  # noqa: F401
@@ -29,11 +31,17 @@ from support.publications import (  # noqa: F401
     Killed,
     World,
     kill_at_an_entry,
+    leave_at,
     world_of_three_tables,
 )
 from support.running_tasks import context, kept, pushed
 
 pytestmark = pytest.mark.usefixtures("outside_of_the_task_runner")
+
+
+def move_clock(monkeypatch: pytest.MonkeyPatch, *, days: int) -> None:
+    now = time.time
+    monkeypatch.setattr(time, "time", lambda: now() + days * 24 * 3600)
 
 
 def state_of(world: World, name: str) -> dict[str, int]:
@@ -192,15 +200,48 @@ class TestKilled:
         assert outcome == ("published" if decided else "refused")
         assert world.rows() == (AFTER if decided else BEFORE)
 
-    def test_a_clear_of_everything_a_day_later(self, world, killed_at):
-        handles = world.begin()
-        killed_at(4)
-        with pytest.raises(Killed):
-            world.commit(handles, world.stage(handles))
-        killed_at(None)
-        handles = world.begin()  # settles what is open, or is settled by the commit
+    @pytest.mark.parametrize("number", [1, 3, 4, 5])
+    def test_a_clear_of_everything_a_day_later(self, world, killed_at, monkeypatch, number):
+        leave_at(world, killed_at, number)
+        move_clock(monkeypatch, days=1)
+        handles = world.begin()  # settles what is decided, and refuses what nobody has decided in a day
         result = world.commit(handles, world.stage(handles))
-        assert result["outcome"] == "published"
+        assert (result["outcome"], result["committedBefore"]) == ("published", number > 3)
+        assert world.rows() == AFTER
+
+    @pytest.mark.parametrize("number", [1, 3, 4, 5, 6])
+    @pytest.mark.parametrize("inner", NAMES)
+    def test_a_clear_of_one_inner_group(self, tmp_path, killed_at, number, inner):
+        """Its start task runs again, and all after it; the others keep their transactions, and what they staged."""
+        for name in NAMES:
+            write_deltalake(str(tmp_path / name), pa.table({"id": pa.array([0], pa.int64())}))
+        world = World(tmp_path, patience=0.2)
+        if number > len(PUTS):
+            handles = world.begin()
+            reports = world.stage(handles)
+            world.commit(handles, reports)
+        else:
+            handles, reports = leave_at(world, killed_at, number)
+        position = NAMES.index(inner)
+        handles[position] = world.run(f"{inner}.start")
+        if handles[position]["committed"] is None:
+            reports[position] = world.stage(handles)[position]
+        else:
+            reports[position] = [world.run(f"{inner}.stage", transaction=handles[position])]
+        assert world.commit(handles, reports)["outcome"] == "published"
+        assert world.rows() == AFTER
+        assert world.abort(handles)["outcome"] == "published"
+
+    @pytest.mark.parametrize("number", [3, 4, 5])
+    def test_vacuum_and_log_cleanup_a_day_later_keep_what_it_needs(self, world, killed_at, monkeypatch, number):
+        handles, reports = leave_at(world, killed_at, number)
+        move_clock(monkeypatch, days=1)
+        for name in NAMES:
+            log = DeltaLog.for_table(world.table(name))
+            log.checkpoint()
+            log.clean_up_expired_logs()
+            vacuum(log, retention_hours=0, retention_check=False)
+        assert world.commit(handles, reports)["outcome"] == "published"
         assert world.rows() == AFTER
 
     def test_settled_by_a_reader_that_asks_for_it(self, world, killed_at):

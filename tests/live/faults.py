@@ -41,6 +41,7 @@ from typing import Any
 from airflow.sdk import get_current_context
 from airflow.sdk.exceptions import AirflowFailException
 
+from airflow_delta.operators.publication import DeltaCommitPublicationOperator
 from airflow_delta.operators.transaction import DeltaCommitOperator
 from airflow_delta.tasks.committing import CommitPart
 from live.names import gate_name
@@ -103,8 +104,8 @@ def logged() -> Any:
     return Logged()
 
 
-class FaultyCommitOperator(DeltaCommitOperator):
-    """The commit, with its points: they are in its committer's policy (``cancelled``) and in a post-commit hook."""
+class FaultyCommit:
+    """A commit with its points: they are in its committer's policy (``cancelled``) and in a post-commit hook."""
 
     def execute(self, context: Any) -> Any:
         strike("commit.begin", context)
@@ -115,6 +116,14 @@ class FaultyCommitOperator(DeltaCommitOperator):
 
     def hold(self, part: Any) -> Any:
         return super().hold(FaultyCommitter if part is CommitPart else part)
+
+
+class FaultyCommitOperator(FaultyCommit, DeltaCommitOperator):
+    """The commit of a transaction."""
+
+
+class FaultyCommitPublicationOperator(FaultyCommit, DeltaCommitPublicationOperator):
+    """The commit of a publication; ``commit.logged`` is first reached after the decision, before the other tables."""
 
 
 class FaultyCommitter(CommitPart):
@@ -129,7 +138,8 @@ class FaultyCommitter(CommitPart):
 
 
 def install() -> None:
-    """Let ``delta_transaction`` make commits with points, in this process."""
-    from airflow_delta import task_groups
+    """Let ``delta_transaction`` and ``delta_publication`` make commits with points, in this process."""
+    from airflow_delta import publication_groups, task_groups
 
+    publication_groups.DeltaCommitPublicationOperator = FaultyCommitPublicationOperator  # type: ignore[misc]
     task_groups.DeltaCommitOperator = FaultyCommitOperator  # type: ignore[misc]
