@@ -1,8 +1,9 @@
 """### Publish when somebody approves
 
-The audit fills in what the reviewer reads. The commit waits for the answer, hours or days if need be; other transactions commit
-meanwhile, and the commit checks for conflicts with all of them. *Reject*, or no answer in time, skips the commit, and the
-teardown deletes what was staged. Answer under *Required Actions*, or in the task instance.
+The audit fills in what the reviewer reads, and a link leads to the rows and columns that the commit would change. The
+commit waits for the answer, hours or days if need be; other transactions commit meanwhile, and the commit checks for
+conflicts with all of them. *Reject*, or no answer in time, skips the commit, and the teardown deletes what was staged.
+Answer under *Required Actions*, or in the task instance.
 
 Prerequisites: Java; a running Airflow (`dag.test()` has nobody to answer).
 """
@@ -29,7 +30,7 @@ QUESTION = """
 
 @dag(schedule="@daily", start_date=datetime(2026, 1, 1), catchup=False, doc_md=__doc__)
 def delta_approval():
-    with delta_transaction("price_list", table=TABLE):
+    with delta_transaction("price_list", table=TABLE) as txn:
 
         @task.delta_stage(mode="overwrite")
         def write(spark):
@@ -52,7 +53,7 @@ def delta_approval():
         audit >> ApprovalOperator(
             task_id="approve",
             subject="Publish the price list of {{ ds }}?",
-            body=QUESTION,
+            body=f"{QUESTION}\n[What would be published]({txn.page})",
             defaults=ApprovalOperator.REJECT,
             response_timeout=timedelta(days=2),
         )

@@ -129,7 +129,11 @@ def get_provider_info() -> dict[str, Any]:
                 "to_openlineage_converter": "airflow_delta.assets.delta.convert_asset_to_openlineage",
             }
         ],
-        "extra-links": ["airflow_delta.links.delta.DeltaTableLink", "airflow_delta.links.delta.DeltaCommitLink"],
+        "extra-links": [
+            "airflow_delta.links.delta.DeltaTableLink",
+            "airflow_delta.links.delta.DeltaCommitLink",
+            "airflow_delta.links.delta.DeltaTransactionLink",
+        ],
         "notifications": ["airflow_delta.notifications.delta.DeltaNotifier"],
         "cli": ["airflow_delta.cli.definition.get_delta_cli_commands"],
         "task-decorators": [

@@ -14,6 +14,7 @@ from airflow.sdk import TaskGroup, TriggerRule, XComArg
 from airflow_delta.dag_checks import check_dag_overwrites
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
+from airflow_delta.links.delta import PAGE_KEY
 from airflow_delta.operators.preview import DeltaPreviewOperator
 from airflow_delta.operators.transaction import DeltaAbortOperator, DeltaCommitOperator, DeltaStartTransactionOperator
 from airflow_delta.tasks.base import WATCHER_SETTINGS, withdraw_defaults_outlets
@@ -50,6 +51,14 @@ class DeltaTransactionGroup(TaskGroup):
     def transaction(self) -> XComArg:
         """The handle, the output of the start task."""
         return XComArg(self.start)
+
+    @property
+    def page(self) -> XComArg:
+        """The URL of the page that shows what the transaction would publish, for the body of an approval or a message.
+
+        In a text, it is a template: ``body=f"[What would be published]({txn.page})"``.
+        """
+        return XComArg(self.start, key=PAGE_KEY)
 
     @property
     def preview(self) -> XComArg:

@@ -11,10 +11,13 @@ HIDDEN = "hidden"
 
 
 class ScopedAuthManager(SimpleAuthManager):
-    """Refuse Dags that begin with :data:`HIDDEN`, and the assets in :attr:`hidden_assets`, to all but administrators."""
+    """Refuse Dags that begin with :data:`HIDDEN`, the assets in :attr:`hidden_assets`, and what of Dags is in
+    :attr:`hidden_entities`, to all but administrators.
+    """
 
     hidden_assets: set[str] = set()
     hidden_connections: set[str] = set()
+    hidden_entities: set[str] = set()
 
     def is_authorized_connection(self, *, method: Any, user: Any, details: Any = None) -> bool:
         """Let everybody read connections, but for hidden ones."""
@@ -26,6 +29,8 @@ class ScopedAuthManager(SimpleAuthManager):
 
     def is_authorized_dag(self, *, user: Any, details: Any = None, **kwargs: Any) -> bool:
         if details is not None and details.id and details.id.startswith(HIDDEN) and not self._is_admin(user):
+            return False
+        if getattr(kwargs.get("access_entity"), "name", None) in self.hidden_entities and not self._is_admin(user):
             return False
         return super().is_authorized_dag(user=user, details=details, **kwargs)
 

@@ -45,6 +45,15 @@ def nights() -> None:
     runs.run("keyed_night", 3, **FINE, key="orders/monday", policy="replace")
 
 
+def reviews() -> None:
+    """A transaction that waits for somebody who looks at its page."""
+    from ui.runs import Runs
+
+    runs = Runs("ui")
+    runs.answer("reviewed_orders", runs.run("reviewed_orders", 1), "txn.approve", "Approve", "clara")
+    runs.run("reviewed_orders", 2)
+
+
 def people(tables: str) -> None:
     """A table with a MERGE of rows that would harm a page that does not escape them."""
     import deltalake
@@ -109,6 +118,7 @@ def main() -> None:
         date = start + timedelta(days=day)
         bag.dags[dag_id].test(logical_date=date, run_after=date)
     nights()
+    reviews()
     people(tables)
     orders(tables)
     with create_session() as session:

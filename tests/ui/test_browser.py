@@ -11,6 +11,7 @@ import json
 import os
 import re
 import shutil
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,15 @@ def frame(page: Any) -> Any:
 def table_path(server: servers.Server, name: str, page: str = "table", **parameters: object) -> str:
     more = "".join(f"&{key}={value}" for key, value in parameters.items())
     return f"{INSIDE}/{page}?table={quote(str(server.tables / name), safe='')}{more}"
+
+
+def open_transaction(server: servers.Server, name: str) -> str:
+    """The id of the open transaction of a table."""
+    url = f"{server.url}/delta-tables/api/table?table={quote(str(server.tables / name), safe='')}"
+    request = urllib.request.Request(url, headers={"Cookie": f"_token={server.tokens['admin']}"})
+    with urllib.request.urlopen(request) as answer:
+        (told,) = json.load(answer)["transactions"]
+    return told["transaction_id"]
 
 
 def shoot(page: Any, name: str, *, whole: bool = False) -> None:
@@ -370,6 +380,35 @@ def test_a_key_of_another_run_is_told(visit, server):
     expect(page).to_have_url(re.compile(r"/dags/keyed_night/runs/manual__2026-03-02/tasks/txn\.commit"))
 
 
+def test_from_the_approval_to_what_would_be_published(visit, server):
+    from playwright.sync_api import expect
+
+    page = visit("/dags/reviewed_orders/runs/manual__2026-03-02/tasks/txn.approve", user="admin")
+    page.get_by_role("link", name="Required Action", exact=False).first.click()
+    link = page.get_by_role("link", name="What would be published")
+    expect(link).to_be_visible()
+    page.goto(link.get_attribute("href"))
+    shown = frame(page)
+    expect(shown.get_by_role("heading", name="What would be published")).to_contain_text("waiting")
+    expect(shown.locator("#waits")).to_have_text("txn.approve")
+    expect(shown.locator("#audits .state")).to_have_text(["passed", "passed"])
+    expect(shown.locator("#schema tbody tr")).to_have_text([re.compile(r"new\s*note")])
+    expect(shown.locator("#partitions tbody tr")).to_have_count(3)
+    expect(shown.locator("#sample")).to_contain_text("<script>document.title = 'harm'</script>")
+    expect(shown.locator("#sample script")).to_have_count(0)
+    expect(shown.locator("#statistics tbody tr")).to_have_count(4)
+
+
+def test_an_open_transaction_shows_no_rows_to_who_may_not_read_them(visit, server):
+    from playwright.sync_api import expect
+
+    page = visit(table_path(server, "reviewed"))
+    frame(page).get_by_role("link", name="What is staged").click()
+    expect(page).to_have_url(re.compile(r"/delta-tables/transaction\?"))
+    expect(frame(page).locator("#sample")).to_contain_text("shown to users who may edit the connection")
+    expect(frame(page).locator("#sample table, #statistics th:text('Min')")).to_have_count(0)
+
+
 def test_rows_are_compared_by_the_keys_that_are_given(visit, server):
     from playwright.sync_api import expect
 
@@ -400,6 +439,8 @@ def pages_of(server: servers.Server) -> dict[str, str]:
         "rows-keyed": table_path(server, "people", "rows", **people, keys="name"),
         "rows-refused": table_path(server, "people", "rows", **people, keys="nothing"),
         "staged": table_path(server, "sales", "transactions"),
+        "transaction": table_path(server, "reviewed", "transaction", id=open_transaction(server, "reviewed")),
+        "transaction-not-open": table_path(server, "reviewed", "transaction", id="unknown"),
         "error": table_path(server, "dropped"),
         "error-commit": table_path(server, "sales", "commit", version=99),
         "error-address": table_path(server, "sales", "commit", version="x"),

@@ -27,6 +27,9 @@ URL_ROUTE = "delta-tables"
 _RETURN_VALUE = "return_value"
 _MAX_MESSAGE = 500
 
+PAGE_KEY = "delta_transaction_page"
+"""XCom of a start task: the URL of the page that shows what its transaction would publish."""
+
 FAILURE_KEY = "delta_commit_failure"
 """XCom of a failed commit task: a short form of the error."""
 
@@ -77,6 +80,16 @@ class DeltaTableLink(BaseOperatorLink):
         return page_url("table", table=table) if table else ""
 
 
+class DeltaTransactionLink(BaseOperatorLink):
+    """What the open transaction of the task would publish; empty for a task that is not part of one."""
+
+    name = "Delta transaction"
+
+    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:  # noqa: ARG002 - the result says it all
+        """Return the URL of the transaction's page."""
+        return transaction_page(_result(ti_key))
+
+
 class DeltaCommitLink(BaseOperatorLink):
     """The commit that the task made; empty if it made none."""
 
@@ -96,6 +109,15 @@ def page_url(page: str, **parameters: str) -> str:
     base = (conf.get("api", "base_url", fallback="") or "").rstrip("/")
     # The UI shows in its frame what follows its own route: the path of the page as the browser requests it.
     return f"{base}/plugin/{URL_ROUTE}{urlsplit(base).path}{URL_PREFIX}/{page}?{urlencode(parameters)}"
+
+
+def transaction_page(told: Mapping[str, Any]) -> str:
+    """Return the URL of the page of an open transaction; empty if that is not known.
+
+    :param told: its handle, or what a task of it returned.
+    """
+    table, transaction_id = told.get("table"), told.get("transactionId")
+    return page_url("transaction", table=table, id=transaction_id) if table and transaction_id else ""
 
 
 def _result(ti_key: TaskInstanceKey) -> Mapping[str, Any]:

@@ -13,6 +13,7 @@ from airflow_delta.contract.audit import BOUNDS, RATIOS, WARN, limits_problem
 from airflow_delta.contract.choices import FAIL_OR_WARN, Choices, Given, check_choices, check_literals, is_literal
 from airflow_delta.contract.payloads import read_version_name, what_was_read
 from airflow_delta.exceptions import DeltaAuditFailedException, DeltaIllegalArgumentException
+from airflow_delta.links.delta import DeltaTransactionLink
 from airflow_delta.retry_policies import AUDIT_ERRORS
 from airflow_delta.tasks.base import DeltaOperator, Parts, templated
 from airflow_delta.tasks.ended import check_not_aborted
@@ -84,6 +85,7 @@ class DeltaAuditOperator(DeltaOperator):
         *templated(parts),
     )
     template_fields_renderers = {**SparkRunner.template_fields_renderers, "checks": "json"}
+    operator_extra_links = (DeltaTransactionLink(),)
     default_retry_policy = AUDIT_ERRORS
     ui_color = "#fff2cc"
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_delta import engine
+from airflow_delta.links.delta import DeltaTransactionLink
 from airflow_delta.retry_policies import AUDIT_ERRORS
 from airflow_delta.tasks.base import DeltaOperator, Parts, templated
 from airflow_delta.tasks.ended import check_not_aborted
@@ -45,6 +46,7 @@ class DeltaDiffOperator(DeltaOperator):
     changes_table: ClassVar[bool] = False
     parts: ClassVar[Parts] = (GivenTable,)
     template_fields: Sequence[str] = ("transaction", "staged", "keys", "sample", "limit", "delta_conn_id", *templated(parts))
+    operator_extra_links = (DeltaTransactionLink(),)
     default_retry_policy = AUDIT_ERRORS
     ui_color = "#fff2cc"
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_delta import engine
 from airflow_delta.contract.choices import PREVIEWS, Choices, check_choices
+from airflow_delta.links.delta import DeltaTransactionLink
 from airflow_delta.retry_policies import AUDIT_ERRORS
 from airflow_delta.tasks.base import DeltaOperator, Parts, templated
 from airflow_delta.tasks.ended import check_not_aborted
@@ -50,6 +51,7 @@ class DeltaPreviewOperator(DeltaOperator):
     changes_table: ClassVar[bool] = False
     parts: ClassVar[Parts] = (GivenTable,)
     template_fields: Sequence[str] = ("transaction", "staged", "only", "table_uri", "delta_conn_id", *templated(parts))
+    operator_extra_links = (DeltaTransactionLink(),)
     default_retry_policy = AUDIT_ERRORS
     ui_color = "#fff2cc"
 

@@ -22,7 +22,7 @@ from airflow_delta.exceptions import (
     StagingException,
 )
 from airflow_delta.hooks.delta import DeltaHook
-from airflow_delta.links.delta import DeltaCommitLink, DeltaTableLink
+from airflow_delta.links.delta import PAGE_KEY, DeltaCommitLink, DeltaTableLink, DeltaTransactionLink, transaction_page
 from airflow_delta.retry_policies import FINAL_ERRORS
 from airflow_delta.tasks.base import DeltaOperator, Parts, templated, warn_if_tested
 from airflow_delta.tasks.committing import CommitPart, check_upstream
@@ -81,7 +81,7 @@ class DeltaStartTransactionOperator(DeltaOperator):
     )
     template_fields_renderers = {"properties": "json", "schema": "json"}
     default_retry_policy = FINAL_ERRORS
-    operator_extra_links = (DeltaTableLink(),)
+    operator_extra_links = (DeltaTableLink(), DeltaTransactionLink())
     ui_color = "#d5e8d4"
 
     def __init__(
@@ -137,7 +137,9 @@ class DeltaStartTransactionOperator(DeltaOperator):
             f"; the key is already in version {handle.committed.version}: stages will do nothing" if handle.committed else "",
         )
         TaskMetrics(context["ti"]).started(handle)
-        return handle.to_dict()
+        told = handle.to_dict()
+        context["ti"].xcom_push(key=PAGE_KEY, value=transaction_page(told))
+        return told
 
 
 class DeltaCommitOperator(DeltaOperator):

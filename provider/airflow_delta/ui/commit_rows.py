@@ -42,7 +42,7 @@ ROWS, VALUES = 30_000, 300_000
 
 COLUMNS = 40
 _WIDTH = 100
-_MAX_NAME = 200
+MAX_NAME = 200
 
 _Row = Mapping[str, Any]
 
@@ -104,26 +104,27 @@ def _told(diff: Any) -> dict[str, Any]:
     data = diff_to_dict(diff)
     sample = data["sample"]
     changed = [(change["before"], change["after"]) for change in sample["changed"]]
-    columns = _columns([*(row for pair in changed for row in pair), *sample["added"], *sample["removed"]])
+    columns = sampled_columns([*(row for pair in changed for row in pair), *sample["added"], *sample["removed"]])
     shown = _shown(columns, data["keys"], changed)
     return {
         "version": diff.version,
         "summary": summary(diff),
         **{name: data[name] for name in ("keys", "exact", "added", "removed", "changed")},
-        "columns": [_shortened(name, _MAX_NAME) for name in shown],
+        "columns": [shortened(name, MAX_NAME) for name in shown],
         "num_columns": len(columns),
         "sample": {
-            "added": [_texts(row, shown) for row in sample["added"]],
-            "removed": [_texts(row, shown) for row in sample["removed"]],
+            "added": [cell_texts(row, shown) for row in sample["added"]],
+            "removed": [cell_texts(row, shown) for row in sample["removed"]],
             "changed": [
-                {"before": _texts(old, shown), "after": _texts(new, shown), "differs": _differs(old, new, shown)}
+                {"before": cell_texts(old, shown), "after": cell_texts(new, shown), "differs": _differs(old, new, shown)}
                 for old, new in changed
             ],
         },
     }
 
 
-def _columns(rows: Sequence[_Row]) -> list[str]:
+def sampled_columns(rows: Sequence[_Row]) -> list[str]:
+    """Return the columns of some rows, in their order."""
     return list(dict.fromkeys(name for row in rows for name in row))
 
 
@@ -134,19 +135,20 @@ def _shown(columns: Sequence[str], keys: Sequence[str], changed: Sequence[tuple[
     return [name for name in columns if name in first]
 
 
-def _texts(row: _Row, columns: Sequence[str]) -> list[str | None]:
-    return [_text(row.get(name)) for name in columns]
+def cell_texts(row: _Row, columns: Sequence[str]) -> list[str | None]:
+    """Return a row as the texts of its cells."""
+    return [cell_text(row.get(name)) for name in columns]
 
 
 def _differs(old: _Row, new: _Row, columns: Sequence[str]) -> list[bool]:
     return [old.get(name) != new.get(name) for name in columns]
 
 
-def _text(value: Any) -> str | None:
+def cell_text(value: Any) -> str | None:
     """Return a value of JSON as text of a cell; ``None`` is null."""
     if value is None:
         return None
-    return visible(_shortened(value if isinstance(value, str) else "".join(_pieces(value)), _WIDTH))
+    return visible(shortened(value if isinstance(value, str) else "".join(_pieces(value)), _WIDTH))
 
 
 def _pieces(value: Any) -> Iterator[str]:
@@ -159,5 +161,6 @@ def _pieces(value: Any) -> Iterator[str]:
             return
 
 
-def _shortened(text: str, width: int) -> str:
+def shortened(text: str, width: int) -> str:
+    """Return the start of a text that is too long."""
     return text if len(text) <= width else f"{text[:width]}…"

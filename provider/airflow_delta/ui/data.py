@@ -107,7 +107,7 @@ def open_transactions(log: DeltaLog) -> list[dict[str, Any]]:
     """
     if not log.store.list_directories(STAGING_DIRECTORY):
         return []
-    _check_size(log)
+    check_size(log)
     return [state.to_dict() for state in list_transactions(log, states=("open", "abandoned", "aborted"))]
 
 
@@ -260,7 +260,7 @@ def _only_info(raw: bytes) -> bytes:
     return b"".join(lines) if any(line.startswith(b'{"commitInfo"') for line in lines) else _NO_INFO + b"".join(lines)
 
 
-def _check_size(log: DeltaLog) -> None:
+def check_size(log: DeltaLog) -> None:
     """Refuse a log whose list of files takes too long or too much memory to read.
 
     :raises ReadLimitException: if it is over a limit.

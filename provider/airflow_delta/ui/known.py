@@ -410,6 +410,11 @@ def rows_url(prefix: str, table: str, version: int, **parameters: Any) -> str:
     return f"{prefix}/rows?{urlencode({'table': table, 'version': version, **parameters})}"
 
 
+def transaction_url(prefix: str, table: str, transaction_id: str) -> str:
+    """Return the URL of an open transaction's page."""
+    return f"{prefix}/transaction?{urlencode({'table': table, 'id': transaction_id})}"
+
+
 def diff_command(table: str, version: int, conn_id: str | None, keys: Sequence[str] = ()) -> str:
     """Return the command that shows the rows of a commit without the pages' limits."""
     connection = [] if conn_id is None else ["--conn-id", conn_id]

@@ -27,6 +27,7 @@ from airflow_delta.ui import charts, data, reading, views
 from airflow_delta.ui import charts as formats
 from airflow_delta.ui.access import Viewer, ViewerDep, may_see_assets
 from airflow_delta.ui.known import KnownTable, Place, commit_url, diff_command, find_table, table_of_connection, table_url
+from airflow_delta.ui.open_transaction import transaction_reports
 from airflow_delta.ui.problems import PageProblem, rows_refused, with_command
 from airflow_delta.ui.publications import with_states_elsewhere
 from airflow_delta.ui.reading import admitted, in_plugin_thread
@@ -46,7 +47,7 @@ _HEADERS = {
 MAX_LOCATION = 2_000
 """Longest location in an address."""
 
-_PAGES_OF_TABLES = {"/table": "", "/commit": "", "/rows": "Rows", "/transactions": "Transactions"}
+_PAGES_OF_TABLES = {"/table": "", "/commit": "", "/rows": "Rows", "/transactions": "Transactions", "/transaction": "Transaction"}
 """What is below a table, and the last part of its breadcrumbs."""
 
 Message = MutableMapping[str, Any]
@@ -217,6 +218,7 @@ Limit = Annotated[int | None, Query(ge=1, le=data.MAX_PAGE)]
 Offset = Annotated[int, Query(ge=0)]
 Search = Annotated[str, Query(alias="q", max_length=200)]
 Part = Annotated[str, Query(max_length=200)]
+TransactionId = Annotated[str, Query(alias="id", min_length=1, max_length=100)]
 Keys = Annotated[list[str] | None, Query(max_length=20)]
 _MAX_KEYS = 2_000
 
@@ -233,11 +235,13 @@ def create_app() -> FastAPI:
         ("/open", open_table),
         ("/table", table),
         ("/transactions", transactions),
+        ("/transaction", transaction),
         ("/commit", commit),
         ("/rows", rows),
         ("/api/tables", api_tables),
         ("/api/table", api_table),
         ("/api/transactions", api_transactions),
+        ("/api/transaction", api_transaction),
         ("/api/commit", api_commit),
         ("/api/rows", api_rows),
     ):
@@ -297,6 +301,12 @@ async def transactions(request: Request, viewer: ViewerDep, location: Location, 
     return await in_plugin_thread(render, request, "transactions_part.html" if part else "transactions.html", page=page)
 
 
+async def transaction(request: Request, viewer: ViewerDep, location: Location, transaction_id: TransactionId) -> Response:
+    """Show what an open transaction would do."""
+    page = await _transaction(request, viewer, location, transaction_id)
+    return await in_plugin_thread(render, request, "transaction.html", page=page)
+
+
 async def commit(request: Request, viewer: ViewerDep, location: Location, version: Version, offset: Offset = 0) -> Response:
     """Show one commit."""
     page = await _commit(request, viewer, location, version, offset)
@@ -324,6 +334,11 @@ async def api_table(request: Request, viewer: ViewerDep, location: Location, wan
 async def api_transactions(request: Request, viewer: ViewerDep, location: Location) -> Response:
     """Return the uncommitted transactions."""
     return JSONResponse(await _transactions(request, viewer, location))
+
+
+async def api_transaction(request: Request, viewer: ViewerDep, location: Location, transaction_id: TransactionId) -> Response:
+    """Return what an open transaction would do."""
+    return JSONResponse(await _transaction(request, viewer, location, transaction_id))
 
 
 async def api_commit(request: Request, viewer: ViewerDep, location: Location, version: Version, offset: Offset = 0) -> Response:
@@ -386,6 +401,14 @@ async def _transactions(request: Request, viewer: Viewer, location: str) -> dict
     known, place = await _located(viewer, location)
     found = await reading.read_open_transactions(place)
     return await in_plugin_thread(views.transactions_page, viewer, known, found, root_of(request), prefix_of(request))
+
+
+async def _transaction(request: Request, viewer: Viewer, location: str, transaction_id: str) -> dict[str, Any]:
+    known, place = await _located(viewer, location)
+    where = root_of(request), prefix_of(request)
+    asked = await in_plugin_thread(transaction_reports, viewer, known, transaction_id, *where)
+    found = await reading.read_staged(place, asked.handle, asked.staged, rows=asked.rows) if asked.staged else None
+    return {**asked.page, "found": found}
 
 
 async def _commit(request: Request, viewer: Viewer, location: str, version: int, offset: int) -> dict[str, Any]:

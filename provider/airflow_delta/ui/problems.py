@@ -105,6 +105,11 @@ def _of_rows(kinds: Collection[str], detail: str) -> PageProblem | None:
         return PageProblem(410, "The files of this commit are gone", advice, detail)
     if "RowKeysError" in kinds:
         return PageProblem(400, "These columns cannot identify a row", "Name columns of the table.", detail)
+    if "StagedFilesGoneError" in kinds:
+        advice = "An abort deletes them when a run fails. To stage again, clear the start task with everything downstream."
+        return PageProblem(410, "Staged files of this transaction are gone", advice, detail)
+    if "NotStagedError" in kinds:
+        return PageProblem(409, "The commit would refuse this transaction", "The detail says why.", detail)
     if "RowsNotShownError" in kinds:
         return PageProblem(422, "These rows cannot be shown here", detail=detail)
     return None
@@ -117,6 +122,25 @@ def rows_refused(table: str) -> PageProblem:
         "You may not read rows of this table",
         "Rows require permission to edit the connection that reaches the table, or delta_default if it has none.",
         table,
+    )
+
+
+def not_open() -> PageProblem:
+    """Return the answer for a transaction that is not open, or whose Dag this user may not see, which looks the same."""
+    return PageProblem(
+        404,
+        "This transaction is not open",
+        "It is committed, was begun again, or belongs to a run that Airflow no longer has or that you may not see. The table's "
+        "page shows what became of it.",
+    )
+
+
+def reports_refused(dag_id: str) -> PageProblem:
+    """Return the answer to a user who may see a run, but not what its tasks report."""
+    return PageProblem(
+        403,
+        "You may not see what this transaction has staged",
+        f"That requires permission to read the XComs of the Dag {dag_id}.",
     )
 
 

@@ -22,7 +22,7 @@ from airflow_delta.log.delta_log import DeltaLog
 from airflow_delta.log.storage.file_names import LOG_DIRECTORY
 from airflow_delta.log.storage.local import LocalStore, local_path
 from airflow_delta.masking import masked, masked_values, secret_values
-from airflow_delta.ui import commit_rows, data, table_state
+from airflow_delta.ui import commit_rows, data, staged_rows, table_state
 
 HEADER = struct.Struct(">I")
 MAX_ANSWER = 4 << 20
@@ -58,9 +58,9 @@ def main() -> None:
 def handle_request(request: Mapping[str, Any]) -> dict[str, Any]:
     """Return the answer to a request: ``{"result": ...}``, or ``{"kinds": [...], "detail": ...}`` of an error.
 
-    :param request: ``what`` (a function of :mod:`airflow_delta.ui.data`, of
-        :mod:`airflow_delta.ui.table_state` or of :mod:`airflow_delta.ui.commit_rows`) with its ``arguments``; ``uri``,
-        ``options`` and ``within`` say where the table is.
+    :param request: ``what`` (a function of :mod:`airflow_delta.ui.data`, :mod:`airflow_delta.ui.table_state`,
+        :mod:`airflow_delta.ui.commit_rows` or :mod:`airflow_delta.ui.staged_rows`) with its ``arguments``; ``uri``, ``options``
+        and ``within`` say where the table is.
     """
     secrets = secret_values(request.get("options") or {})
     try:
@@ -82,6 +82,7 @@ def _read(request: Mapping[str, Any]) -> Any:
         "commit": data.commit_detail,
         "transactions": data.open_transactions,
         "rows": commit_rows.rows_of_commit,
+        "staged": staged_rows.staged_rows,
     }
     log: DeltaLog = DeltaLog.for_table(request["uri"], storage_options=request.get("options") or None)
     if (base := request.get("within")) is not None:

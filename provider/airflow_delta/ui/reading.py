@@ -9,12 +9,14 @@ so none exist when a server process forks.
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
 import logging
 import os
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -58,8 +60,8 @@ PLACES = 32
 
 PLACES_OF_A_CONNECTION = 8
 
-LISTING, ROWS = "transactions", "rows"
-SLOW = frozenset({LISTING, ROWS})
+LISTING, ROWS, STAGED = "transactions", "rows", "staged"
+SLOW = frozenset({LISTING, ROWS, STAGED})
 """The slow reads; only one for each connection runs at a time, so that its histories need not wait."""
 
 logger = logging.getLogger(__name__)
@@ -123,6 +125,18 @@ async def commit_rows(place: Place, version: int, *, keys: Sequence[str] = ()) -
     """
     asked = {"version": version, "keys": list(keys)}
     return await _read(place, (ROWS, place.id, version, tuple(keys)), lambda ask_reader: ask_reader(ROWS, asked))
+
+
+async def read_staged(
+    place: Place, handle: Mapping[str, Any], staged: Sequence[Mapping[str, Any]], *, rows: bool
+) -> dict[str, Any]:
+    """Return what an open transaction would do, see :func:`airflow_delta.ui.staged_rows.staged_rows`.
+
+    :raises PageProblem: if it cannot be determined.
+    """
+    asked = {"handle": handle, "staged": staged, "rows": rows}
+    told = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).digest()
+    return await _read(place, (STAGED, place.id, told), lambda ask_reader: ask_reader(STAGED, asked))
 
 
 async def in_plugin_thread(function: Callable[..., T], *arguments: Any, **named: Any) -> T:

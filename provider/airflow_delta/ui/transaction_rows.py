@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_delta.airflow_internals.web import DagAccessEntity
 from airflow_delta.links.delta import masked_by_airflow
-from airflow_delta.ui.known import commit_url
+from airflow_delta.ui.known import commit_url, transaction_url
 from airflow_delta.ui.transaction_values import Asked, CommitRow, Transaction
 from airflow_delta.ui.transactions import airflow_transactions
 from airflow_delta.ui.tries import RECENT_EVENTS, events, outlets, task_run
@@ -99,6 +99,7 @@ def transaction_row(viewer: Viewer, table: KnownTable, one: Transaction, root: s
     answers = viewer.may_read_run(dag_id, DagAccessEntity.HITL_DETAIL)
     message = masked_by_airflow(_text_of(told.get("message")) or "") or None
     app_id = one.handle.get("appId")
+    staged = transaction_url(prefix, table.uri, one.transaction_id) if ending.state in OPEN and one.transaction_id else None
     repair = None
     if one.commit is not None:
         task = one.commit.task if one.commit.task is not None and viewer.may_read_run(one.commit.task[0]) else None
@@ -121,6 +122,7 @@ def transaction_row(viewer: Viewer, table: KnownTable, one: Transaction, root: s
         "reason": ending.reason,
         "rejected_by": ending.rejected_by if answers else None,
         "transaction_id": one.transaction_id,
+        "url_staged": staged,
         "key": app_id if isinstance(app_id, str) and viewer.may_read_app_id(app_id) else None,
         "repaired_by": repair,
     }

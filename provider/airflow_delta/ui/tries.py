@@ -256,11 +256,11 @@ def notes(session: Session, runs: Collection[Run]) -> dict[tuple[TaskKey, int], 
     return found
 
 
-def results(session: Session, runs: Collection[Run], tasks: Collection[str], key: str) -> dict[TaskKey, Any]:
-    """Return the XComs of some tasks; they are those of the last try."""
+def results(session: Session, runs: Collection[Run], tasks: Collection[str] | None, key: str) -> dict[TaskKey, Any]:
+    """Return the XComs of some tasks, or of all (``None``); they are those of the last try."""
     xcom_table = database.XComModel
     found: dict[TaskKey, Any] = {}
-    for some in _chunks(sorted(run.id for run in runs)) if tasks else ():
+    for some in _chunks(sorted(run.id for run in runs)) if tasks is None or tasks else ():
         columns = (
             xcom_table.dag_id,
             xcom_table.run_id,
@@ -270,8 +270,8 @@ def results(session: Session, runs: Collection[Run], tasks: Collection[str], key
         )
         where = (
             xcom_table.dag_run_id.in_(some),
-            xcom_table.task_id.in_(sorted(tasks)),
             xcom_table.key == key,
+            *(() if tasks is None else (xcom_table.task_id.in_(sorted(tasks)),)),
         )
         for *place, raw in session.execute(database.of_latest_tries(select(*columns)).where(*where).limit(MAX_TRIES)):
             found[_key(place)] = as_json(raw)

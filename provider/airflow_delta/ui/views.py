@@ -276,7 +276,7 @@ def history_page(
     ]
     return {
         **history,
-        **_head(table, prefix),
+        **table_head(table, prefix),
         "state": state,
         "latest": commits[0] if commits and history["newer"] is None else None,
         "commits": selected.of(commits),
@@ -326,7 +326,7 @@ def commit_page(viewer: Viewer, table: KnownTable, detail: Mapping[str, Any], ro
     _tell_keys([commit], keys, root)
     winners = [_commit(viewer, table, winner, None, {}, root, prefix) for winner in detail["winners"]]
     rows = rows_url(prefix, table.uri, commit["version"]) if viewer.may_read_rows(table.conn_id) else None
-    head = _head(table, prefix)
+    head = table_head(table, prefix)
     return {**detail, **head, "commit": commit, "winners": winners, "rows_url": rows, "notices": airflow.notices}
 
 
@@ -338,7 +338,7 @@ def rows_page(table: KnownTable, found: Mapping[str, Any], prefix: str, keys: Se
     version = found["version"]
     return {
         **found,
-        **_head(table, prefix),
+        **table_head(table, prefix),
         "commit_url": commit_url(prefix, table.uri, version),
         "rows_url": rows_url(prefix, table.uri, version),
         "command": diff_command(table.uri, version, table.conn_id, keys),
@@ -363,7 +363,7 @@ def transactions_page(
         for app_id in [transaction["app_id"]]
     ]
     staged_bytes = sum(found["num_bytes"] for found in shown)
-    return {**_head(table, prefix), "transactions": shown, "staged_bytes": staged_bytes, "notices": airflow.notices}
+    return {**table_head(table, prefix), "transactions": shown, "staged_bytes": staged_bytes, "notices": airflow.notices}
 
 
 def _run(commit: Mapping[str, Any]) -> tuple[str, str] | None:
@@ -371,7 +371,8 @@ def _run(commit: Mapping[str, Any]) -> tuple[str, str] | None:
     return (dag_id, run_id) if dag_id and run_id else None
 
 
-def _head(table: KnownTable, prefix: str) -> dict[str, Any]:
+def table_head(table: KnownTable, prefix: str) -> dict[str, Any]:
+    """Return what every page says of its table."""
     return {"table": table.uri, "name": table.name, "url": table_url(prefix, table.uri)}
 
 

@@ -318,9 +318,9 @@ def diff_to_dict(diff: TableDiff) -> dict[str, Any]:
         "changed": diff.changed,
         "schemaChanges": [change.to_dict() for change in diff.schema_changes],
         "sample": {
-            "added": [_plain(row) for row in diff.added_rows],
-            "removed": [_plain(row) for row in diff.removed_rows],
-            "changed": [{"before": _plain(old), "after": _plain(new)} for old, new in diff.changed_rows],
+            "added": [plain_value(row) for row in diff.added_rows],
+            "removed": [plain_value(row) for row in diff.removed_rows],
+            "changed": [{"before": plain_value(old), "after": plain_value(new)} for old, new in diff.changed_rows],
         },
     }
 
@@ -384,7 +384,7 @@ def _cell(value: Any) -> str:
     """Return a value as text of a cell: nothing in it is Markdown or HTML."""
     if value is None:
         return "null"
-    text = " ".join(str(_plain(value)).split())
+    text = " ".join(str(plain_value(value)).split())
     return _harmless(text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}…")
 
 
@@ -410,7 +410,8 @@ def _escaped(text: str) -> str:
     return text
 
 
-def _plain(value: Any) -> Any:
+def plain_value(value: Any) -> Any:
+    """Return a value of a row as plain JSON."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):  # JSON has no NaN
@@ -420,5 +421,5 @@ def _plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     if isinstance(value, dict):
-        return {str(name): _plain(each) for name, each in value.items()}
-    return [_plain(each) for each in value] if isinstance(value, list | tuple) else str(value)
+        return {str(name): plain_value(each) for name, each in value.items()}
+    return [plain_value(each) for each in value] if isinstance(value, list | tuple) else str(value)

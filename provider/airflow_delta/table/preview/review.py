@@ -1,0 +1,346 @@
+"""What a person who decides about an open transaction looks at: rows by partition, a sample, columns before and after.
+
+From what the commit would publish, whether or not a preview is written. The number of data files, rows and statistics that are
+looked at is bounded: counts of what is beyond come from the files' statistics, and are upper bounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
+from airflow_delta.log.actions.actions import Action, AddFile, Metadata, RemoveFile
+from airflow_delta.log.actions.decode import DecodedCommit
+from airflow_delta.log.actions.reconciliation import file_key
+from airflow_delta.log.expressions.simple import Columns, UnsupportedError
+from airflow_delta.log.table_definition import TableDefinition
+from airflow_delta.table.audit.bounds import column_statistics, plain
+from airflow_delta.table.changes.find import ChangedFiles, add_rewritten
+from airflow_delta.table.diff.compare import ReadLimits, TooManyRowsError, compare
+from airflow_delta.table.diff.sides import SchemaChange, Side, schema_changes
+from airflow_delta.table.diff.table_diff import plain_value
+from airflow_delta.table.preview.table_preview import commit_to_preview
+
+if TYPE_CHECKING:
+    from airflow_delta.log.delta_log import DeltaLog
+    from airflow_delta.log.expressions.ast import ColumnReference
+    from airflow_delta.log.snapshot import Snapshot
+
+SAMPLE = 10
+"""Rows of each kind."""
+
+_CHECKPOINT_ROWS = 4
+"""Rows of a checkpoint for each file of the table, at most: tombstones and transactions take some."""
+
+Values = tuple[tuple[str, str | None], ...]
+"""Partition values by physical name, as the log spells them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReviewLimits:
+    """What a review may read.
+
+    :param files: data files; 0: counts come from statistics alone, and there is no sample.
+    :param num_bytes: their size.
+    :param rows: rows that are compared, of those that come and of those that go.
+    :param values: values in these.
+    :param columns: columns with statistics.
+    :param statistics: statistics of single columns of single files.
+    """
+
+    files: int
+    num_bytes: int
+    rows: int
+    values: int
+    columns: int
+    statistics: int
+
+    @property
+    def data(self) -> ReadLimits | None:
+        """Return the limits of data files; ``None`` if none may be read."""
+        return ReadLimits(files=self.files, num_bytes=self.num_bytes, values=self.values) if self.files else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionRows:
+    """Rows that come and go in a partition; ``None`` if statistics lack them.
+
+    :param values: partition values by column.
+    """
+
+    values: Mapping[str, str | None]
+    added: int | None
+    removed: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnState:
+    """What the statistics of some files say of a column; ``None`` is unknown. Bounds may be wider than the values.
+
+    :param distinct: of partition columns alone.
+    """
+
+    nulls: int | None
+    low: Any
+    high: Any
+    distinct: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReviewedColumn:
+    """A column before and after; ``None`` where the table does not have it."""
+
+    name: str
+    type: str
+    before: ColumnState | None
+    after: ColumnState | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Review:
+    """What a commit would do.
+
+    :param exact: rows that are only copied to another file are not counted; if not, ``partitions`` may count them on both sides.
+    :param whole: columns are those of the table before and after; if not, of the files that go and of those that come.
+    :param num_columns: columns of the table; ``columns`` may be fewer.
+    :param added_rows: a sample of them, as plain JSON; so is ``removed_rows``.
+    """
+
+    operation: str
+    read_version: int
+    num_added_files: int
+    num_removed_files: int
+    exact: bool
+    partitions: list[PartitionRows]
+    schema_changes: list[SchemaChange]
+    whole: bool
+    columns: list[ReviewedColumn]
+    num_columns: int
+    added_rows: list[dict[str, Any]] = field(default_factory=list)
+    removed_rows: list[dict[str, Any]] = field(default_factory=list)
+
+
+def review(
+    log: DeltaLog,
+    handle: TransactionHandle,
+    staged: Sequence[StagedWrite | Mapping[str, Any]],
+    *,
+    limits: ReviewLimits,
+    sample: int = SAMPLE,
+) -> Review:
+    """Return what the commit of some stages would do to the version that their transaction reads.
+
+    :param sample: number of rows of each kind; they are read only if ``limits`` allow data.
+    :raises ReadLimitException: if the deletion vectors that change are beyond the limits.
+    :raises DeltaUnsupportedOperationException: if a file is outside the table's directory.
+
+    Also raises as :func:`~airflow_delta.table.preview.table_preview.commit_to_preview` does.
+    """
+    commit, actions = commit_to_preview(log, handle, staged)
+    adds = [action for action in actions if isinstance(action, AddFile)]
+    removes = [action for action in actions if isinstance(action, RemoveFile)]
+    before = commit.view.snapshot.metadata if handle.read_version >= 0 else None
+    found = _Changes(log, handle.read_version, before, commit.txn.metadata, _changed(log, handle, actions, limits), limits)
+    partitions, exact = found.partitions(sample)
+    whole, states = _states(commit.view.snapshot, handle, adds, removes, limits)
+    columns, num_columns = _columns(before, commit.txn.metadata, states, limits)
+    return Review(
+        operation=commit.operation.name,
+        read_version=handle.read_version,
+        num_added_files=len(adds),
+        num_removed_files=len(removes),
+        exact=exact,
+        partitions=partitions,
+        schema_changes=schema_changes(before, commit.txn.metadata),
+        whole=whole,
+        columns=columns,
+        num_columns=num_columns,
+        added_rows=[plain_value(row) for row in found.added_rows],
+        removed_rows=[plain_value(row) for row in found.removed_rows],
+    )
+
+
+def _changed(log: DeltaLog, handle: TransactionHandle, actions: Sequence[Action], limits: ReviewLimits) -> ChangedFiles:
+    """Return the files that come and go, none of which is outside the table's directory if data may be read."""
+    adds = [msgspec.structs.replace(action, data_change=True) for action in actions if isinstance(action, AddFile)]
+    removes = [msgspec.structs.replace(action, data_change=True) for action in actions if isinstance(action, RemoveFile)]
+    files = ChangedFiles(handle.read_version, 0)
+    if limits.data is not None:
+        limits.data.check(log, DecodedCommit(handle.read_version + 1, adds=adds, removes=removes))
+        add_rewritten(log, files, adds, (file.as_add() for file in removes))
+    else:  # deletion vectors are data as well
+        files.inserts, files.deletes = adds, [file.as_add() for file in removes]
+    return files
+
+
+class _Changes:
+    """Rows that come and go, partition by partition: a row that is only copied stays in its partition."""
+
+    def __init__(
+        self,
+        log: DeltaLog,
+        version: int,
+        before: Metadata | None,
+        after: Metadata,
+        files: ChangedFiles,
+        limits: ReviewLimits,
+    ) -> None:
+        self._limits = limits
+        self._before = Side(log, version, before, files.deletes, files.deleted_rows)
+        self._after = Side(log, version, after, files.inserts, files.inserted_rows)
+        self._columns = list(dict.fromkeys([*self._after.columns, *self._before.columns]))
+        self._names = {**_partition_names(before), **_partition_names(after)}
+        self.added_rows: list[dict[str, Any]] = []
+        self.removed_rows: list[dict[str, Any]] = []
+
+    def partitions(self, sample: int) -> tuple[list[PartitionRows], bool]:
+        """Return the rows by partition, and whether they are exact; take a sample on the way."""
+        old, new = _by_partition(self._before), _by_partition(self._after)
+        both = [values for values in new if values in old]
+        counts: dict[Values, tuple[int | None, int | None]] = {
+            values: (new[values].count if values in new else 0, old[values].count if values in old else 0)
+            for values in {**new, **old}
+        }
+        exact = not both
+        data = self._limits.data
+        if data is not None and data.hold([file for one in both for side in (old, new) for file in side[one].all_files]):
+            exact = self._compare(both, old, new, counts, sample)
+        if data is not None and sample:
+            alone = set(counts) - set(both)
+            self.added_rows += _of(self._after, alone).head(sample - len(self.added_rows), data)
+            self.removed_rows += _of(self._before, alone).head(sample - len(self.removed_rows), data)
+        rows = [
+            PartitionRows(values=self._named(values), added=counts[values][0], removed=counts[values][1]) for values in counts
+        ]
+        shown = [one for one in rows if one.added != 0 or one.removed != 0]
+        return sorted(shown, key=lambda one: [(value is None, value or "") for value in one.values.values()]), exact
+
+    def _compare(
+        self,
+        both: Sequence[Values],
+        old: Mapping[Values, Side],
+        new: Mapping[Values, Side],
+        counts: dict[Values, tuple[int | None, int | None]],
+        sample: int,
+    ) -> bool:
+        """Replace the counts of partitions in which rows come and go by exact ones, and return whether all of them are."""
+        assert self._limits.data is not None
+        left = min(self._limits.rows, self._limits.data.values // max(len(self._columns), 1))
+        for values in both:
+            try:
+                before, after = old[values].kept(left), new[values].kept(left)
+                found = compare(before, after, self._columns, keys=(), sample=sample, limit=left)
+            except TooManyRowsError:
+                return False
+            left -= max(sum(batch.num_rows for batch in stream()) for stream in (before, after))
+            counts[values] = found.added, found.removed
+            self.added_rows += found.added_rows[: sample - len(self.added_rows)]
+            self.removed_rows += found.removed_rows[: sample - len(self.removed_rows)]
+        return True
+
+    def _named(self, values: Values) -> dict[str, str | None]:
+        return {self._names.get(name, name): value for name, value in values}
+
+
+def _partition_names(metadata: Metadata | None) -> dict[str, str]:
+    """Return the partition columns by physical name."""
+    if metadata is None:
+        return {}
+    fields = TableDefinition.of(metadata).schema.fields
+    partitions = {name.lower() for name in metadata.partition_columns}
+    return {field.physical_name: field.name for field in fields if field.name.lower() in partitions}
+
+
+def _partition(file: AddFile) -> Values:
+    return tuple(sorted((name, value or None) for name, value in file.partition_values.items()))  # an empty text is null
+
+
+def _by_partition(side: Side) -> dict[Values, Side]:
+    groups: dict[Values, tuple[list[AddFile], list[AddFile]]] = {}
+    for index, files in enumerate((side.files, side.marked)):
+        for file in files:
+            groups.setdefault(_partition(file), ([], []))[index].append(file)
+    return {values: replace(side, files=files, marked=marked) for values, (files, marked) in groups.items()}
+
+
+def _of(side: Side, partitions: set[Values]) -> Side:
+    """Return the rows of some partitions."""
+    files, marked = ([file for file in files if _partition(file) in partitions] for files in (side.files, side.marked))
+    return replace(side, files=files, marked=marked)
+
+
+def _states(
+    snapshot: Snapshot,
+    handle: TransactionHandle,
+    adds: Sequence[AddFile],
+    removes: Sequence[RemoveFile],
+    limits: ReviewLimits,
+) -> tuple[bool, tuple[list[AddFile], list[AddFile]]]:
+    """Return the files before and after: those of the table if they are few, else those that go and those that come."""
+    if handle.read_version < 0:
+        return True, ([], list(adds))
+    most = limits.statistics // max(min(len(snapshot.schema.fields), limits.columns), 1)
+    files = _table_files(snapshot, most - len(adds))
+    if files is None:
+        return False, ([remove.as_add() for remove in removes], list(adds))
+    gone = {file_key(remove) for remove in removes}
+    return True, (files, [*(file for file in files if file_key(file) not in gone), *adds])
+
+
+def _table_files(snapshot: Snapshot, most: int) -> list[AddFile] | None:
+    """Return the files of a version; ``None`` if there are more than ``most``, which is found out without reading them."""
+    totals = snapshot.derived_totals()
+    if totals is not None and totals.num_files > most:
+        return None
+    if totals is None and (reader := snapshot.checkpoint_reader()) is not None:
+        rows = sum(group.num_rows for part in reader.parts for group in part.row_groups)
+        if rows > _CHECKPOINT_ROWS * most:
+            return None
+    files = snapshot.add_files()
+    return files if len(files) <= most else None
+
+
+def _columns(
+    before: Metadata | None, after: Metadata, files: tuple[list[AddFile], list[AddFile]], limits: ReviewLimits
+) -> tuple[list[ReviewedColumn], int]:
+    old, new = {} if before is None else _references(before), _references(after)
+    names = list(dict.fromkeys([*new, *old]))
+    if sum(map(len, files)) * min(len(names), limits.columns) > 2 * limits.statistics:
+        return [], len(names)
+    columns = []
+    for name in names[: limits.columns]:
+        was = None if before is None or name not in old else _state(old[name], before, files[0])
+        now = _state(new[name], after, files[1]) if name in new else None
+        columns.append(ReviewedColumn(name=name, type=str((new.get(name) or old[name]).data_type), before=was, after=now))
+    return columns, len(names)
+
+
+def _references(metadata: Metadata) -> dict[str, ColumnReference]:
+    """Return the columns whose values have statistics, by name."""
+    schema = TableDefinition.of(metadata).schema
+    columns = Columns("", schema, metadata.partition_columns)
+    found = {}
+    for name in schema.names:
+        try:
+            found[name] = columns.resolve([name])
+        except UnsupportedError:
+            continue
+    return found
+
+
+def _state(column: ColumnReference, metadata: Metadata, files: Sequence[AddFile]) -> ColumnState:
+    told = [column_statistics(file, column, metadata.configuration) for file in files]
+    nulls = [one.nulls for one in told]
+    valued = [one for one in told if not one.empty]
+    low, high = [one.low for one in valued], [one.high for one in valued]
+    physical = column.physical_path[0]
+    return ColumnState(
+        nulls=None if None in nulls else sum(one or 0 for one in nulls),
+        low=None if not low or None in low else plain(min(low)),
+        high=None if not high or None in high else plain(max(high)),
+        distinct=len({file.partition_values.get(physical) or None for file in files} - {None}) if column.is_partition else None,
+    )

@@ -1,0 +1,125 @@
+"""One open transaction for its page: what its tasks have reported to Airflow, as far as the user may see it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from airflow_delta.airflow_internals import database
+from airflow_delta.links.delta import masked_by_airflow
+from airflow_delta.ui.problems import PageProblem, not_open, reports_refused
+from airflow_delta.ui.transaction_rows import transaction_row, transactions_of
+from airflow_delta.ui.tries import TaskKey, results, task_run, tries_of
+from airflow_delta.ui.views import NO_HISTORY, TRIES, FromAirflow, table_head
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+    from airflow_delta.ui.access import Viewer
+    from airflow_delta.ui.known import KnownTable
+    from airflow_delta.ui.transaction_values import Transaction
+
+MAX_REPORTS = 2_000
+"""Stages of one transaction that are put together."""
+
+_UNKNOWN_COMMITS = {**NO_HISTORY, "older": 0}
+"""No commit of the table is at hand: what Airflow says of a commit task counts."""
+
+_CHECKS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class StagedReports:
+    """What the storage is asked for, and what the page says besides.
+
+    :param handle: of the transaction.
+    :param staged: what its stages reported; empty if none has.
+    :param rows: whether the user may read rows of the table.
+    """
+
+    page: dict[str, Any]
+    handle: Mapping[str, Any]
+    staged: Sequence[Mapping[str, Any]]
+    rows: bool
+
+
+@dataclass(slots=True)
+class _Reports:
+    staged: list[Mapping[str, Any]] = field(default_factory=list)
+    audits: list[dict[str, Any]] = field(default_factory=list)
+    previews: list[dict[str, Any]] = field(default_factory=list)
+
+
+def transaction_reports(viewer: Viewer, table: KnownTable, transaction_id: str, root: str, prefix: str) -> StagedReports:
+    """Return what an open transaction has reported.
+
+    Its runs, task instances and XComs must be the user's to read. What XComs claim is checked with the storage as a commit checks
+    it, and no file outside the table's directory is read for it.
+
+    :raises PageProblem: if the user may not see that, or the transaction is not open.
+    """
+    with database.create_session(scoped=False) as session:
+        airflow = FromAirflow(session)
+        known = airflow.read(TRIES, [], transactions_of, viewer, table, _UNKNOWN_COMMITS)
+        one = next((each for each in known if each.transaction_id == transaction_id and each.handle), None)
+        if one is None:
+            raise not_open()
+        if not viewer.may_read_xcom(one.run.dag_id):
+            raise reports_refused(one.run.dag_id)
+        reports = airflow.read(TRIES, _Reports(), _reports, one, root)
+        if len(reports.staged) > MAX_REPORTS:
+            raise PageProblem(413, "Too large to show", f"The pages look at up to {MAX_REPORTS:,} stages of a transaction.")
+    rows = viewer.may_read_rows(table.conn_id)
+    page = {
+        **table_head(table, prefix),
+        "transaction": transaction_row(viewer, table, one, root, prefix),
+        "num_stages": len(reports.staged),
+        "audits": reports.audits,
+        "previews": reports.previews,
+        "rows": rows,
+        "notices": airflow.notices,
+    }
+    return StagedReports(page, one.handle, reports.staged, rows)
+
+
+def _reports(session: Session, one: Transaction, root: str) -> _Reports:
+    """Return the reports of stages that succeeded, and of audits, which report before they fail."""
+    told = results(session, [one.run], None, "return_value")
+    ours = {key: value for key, value in told.items() if isinstance(value, Mapping) and _is_of(value, one)}
+    tries = tries_of(session, [one.run], {key[2] for key in ours})
+    found = _Reports()
+    for key, value in sorted(ours.items(), key=lambda item: item[0]):
+        state = tries[key][-1].state if tries.get(key) else None
+        if isinstance(value.get("checks"), list) and state in ("success", "failed"):
+            found.audits.append({"task": task_run(root, *key), "checks": _checks(value["checks"])})
+        elif state != "success":
+            continue
+        elif _is_stage(value, key) and not value.get("alreadyCommitted"):
+            found.staged.append(value)
+        elif value.get("only") in ("table", "changes") and isinstance(value.get("path"), str):
+            path = masked_by_airflow(value["path"])
+            found.previews.append({"task": task_run(root, *key), "only": value["only"], "path": path})
+    return found
+
+
+def _is_of(value: Mapping[str, Any], one: Transaction) -> bool:
+    return value.get("transactionId") == one.transaction_id
+
+
+def _is_stage(value: Mapping[str, Any], key: TaskKey) -> bool:
+    """Return whether a value is a staged write, reported by the task that staged it."""
+    return "attempt" in value and (value.get("taskId"), value.get("mapIndex", -1)) == key[2:]
+
+
+def _checks(checks: Sequence[Any]) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": str(check.get("name")),
+            "passed": check.get("passed") is True,
+            "warns": check.get("severity") == "warn",
+            "message": masked_by_airflow(str(check.get("message") or "")),
+        }
+        for check in checks[:_CHECKS]
+        if isinstance(check, Mapping)
+    ]
