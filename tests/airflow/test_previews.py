@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -48,6 +49,20 @@ def test_a_check_reads_the_rows_before_they_are_published(run_dag, tables):
     assert refused.state == "failed"
     assert [row["id"] for row in readers.rows(path)].count(13) == 0
     assert not Path(refused.xcom("txn.preview")["path"]).exists()  # the abort has deleted it
+
+
+def test_after_a_conflict_it_stays_until_the_abort_with_the_files_that_collided(run_dag, tables):
+    path = f"{tables}/collides"
+    deltalake.write_deltalake(path, pa.table({"id": [1, 2]}))
+    (removed,) = (action.path for action in DeltaLog.for_table(path).update().add_files())
+    run = run_dag("collides")
+    assert run.state == "failed"
+    looked = json.loads(Path(f"{tables}/looked.json").read_text())
+    assert looked["rows"] == [3, 4]
+    assert (looked["conflict"]["winningVersion"], looked["conflict"]["winningCommit"]["operation"]) == (1, "DELETE")
+    assert {"path": removed, "change": "removed"} in looked["conflict"]["files"]
+    assert not Path(run.xcom("txn.preview")["path"]).exists()
+    assert [row["id"] for row in readers.rows(path)] == [2]
 
 
 @pytest.mark.slow

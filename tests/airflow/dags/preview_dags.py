@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 from datetime import datetime
 
 from airflow.sdk import dag, task
+from deltalake import DeltaTable, QueryBuilder
 
 from airflow_delta import delta_transaction
 from airflow_delta.operators.preview import DeltaPreviewOperator
@@ -27,8 +29,6 @@ def write(handle, dag_run=None):
 
 @task
 def check(preview, changes):
-    from deltalake import DeltaTable, QueryBuilder
-
     def query(found, sql):
         return QueryBuilder().register("t", DeltaTable(found["path"], version=found["version"])).execute(sql).read_all()
 
@@ -47,4 +47,28 @@ def seen_before():
         check(txn.preview, DeltaPreviewOperator(task_id="changes", only="changes").output)
 
 
+def look(context):
+    """Leave what somebody finds who looks after the commit has failed, and before the abort."""
+    if context["ti"].task_id == "txn.commit":
+        preview = context["ti"].xcom_pull(task_ids="txn.preview")
+        with open(f"{preview['path']}/_conflict.json") as file:
+            found = json.load(file)
+        rows = QueryBuilder().register("t", DeltaTable(preview["path"])).execute("SELECT id FROM t ORDER BY id").read_all()
+        with open(f"{ROOT}/looked.json", "w") as file:
+            json.dump({"conflict": found, "rows": rows["id"].to_pylist()}, file)
+
+
+@dag(schedule=None, start_date=datetime(2026, 1, 1), catchup=False, default_args={"on_failure_callback": look})
+def collides():
+    with delta_transaction("txn", table=f"{ROOT}/collides", preview=True) as txn:
+        DeltaStageFilesOperator(task_id="stage", mode="overwrite", path=write(txn.transaction))
+
+        @task
+        def meanwhile(preview):
+            DeltaTable(preview["table"].removeprefix("file://")).delete("id = 1")
+
+        meanwhile(txn.preview)
+
+
 seen_before()
+collides()
