@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,11 +15,12 @@ import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
 from airflow_delta.log import AddFile, DeltaLog
-from airflow_delta.log.actions.actions import Action, AddCDCFile, Metadata, Protocol, RemoveFile, encode_actions
+from airflow_delta.log.actions.actions import MOVED_ROWS_TAG, Action, AddCDCFile, Metadata, Protocol, RemoveFile, encode_actions
 from airflow_delta.log.actions.deletion_vectors import inline_deletion_vector, read_deletion_vector, write_deletion_vectors
+from airflow_delta.log.actions.moved_rows import MovedRows, RowSource, write_moved_rows
 from airflow_delta.log.features.properties import TableProperties
 from airflow_delta.log.schema.types import arrow_type, parse_schema
-from airflow_delta.log.statistics.statistics import stats_from_footer, with_wide_bounds
+from airflow_delta.log.statistics.statistics import num_records, stats_from_footer, with_wide_bounds
 from airflow_delta.transaction import CommitPolicy, Operation, OptimisticTransaction
 from airflow_delta.transaction.reads.row_condition import KeySet
 from support import readers
@@ -130,9 +132,9 @@ class RowTable:
         options = CommitPolicy(conflict_detection=level, checksum=False, **policy)  # type: ignore[arg-type]
         return Work(self, self.log().start_transaction(policy=options, isolation_level=isolation))
 
-    def compact(self, *, keep_ids: bool = True) -> int:
-        """Rewrite all files into one, as another engine does."""
-        return self.begin("delta").compact(keep_ids=keep_ids).commit()
+    def compact(self, *, keep_ids: bool = True, recorded: bool = False) -> int:
+        """Rewrite all files into one, as another engine does, or as we do."""
+        return self.begin("delta").compact(keep_ids=keep_ids, recorded=recorded).commit()
 
     def info(self, version: int) -> dict[str, Any]:
         line = (self.root / "_delta_log" / f"{version:020d}.json").read_text().splitlines()[0]
@@ -257,8 +259,11 @@ class Work:
         self.actions += [file.remove(2) for file in self.files.values()]
         return self
 
-    def compact(self, *, keep_ids: bool = True) -> Work:
-        """Put all rows into one file, in the order of their ids if they have some."""
+    def compact(self, *, keep_ids: bool = True, recorded: bool = False) -> Work:
+        """Put all rows into one file.
+
+        :param recorded: in the order of the files and their rows, with a record of that.
+        """
         self.operation = Operation.optimize()
         rows: list[Row] = []
         ids: list[int] = []
@@ -273,10 +278,25 @@ class Work:
                 ids.append(stored_ids.get(at, -1))
         self.transaction.track_files_read(self.files)
         self.actions += [file.remove(3, data_change=False) for file in self.files.values()]
-        order = sorted(range(len(rows)), key=lambda at: (str(rows[at]), ids[at]), reverse=True)
+        order = list(range(len(rows)))
+        if not recorded:
+            order.sort(key=lambda at: (str(rows[at]), ids[at]), reverse=True)
         kept = [ids[at] for at in order] if self.table.tracked and keep_ids else None
-        self.actions.append(self.table.write(*(rows[at] for at in order), data_change=False, ids=kept))
+        new = self.table.write(*(rows[at] for at in order), data_change=False, ids=kept)
+        self.actions.append(self._recorded(new) if recorded else new)
         return self
+
+    def _recorded(self, new: AddFile) -> AddFile:
+        """Return a new file with the record that it has the rows of all files, one file after the other."""
+        store, sources, first = self.transaction.log.store, [], 0
+        for file in self.files.values():
+            deleted = BitMap64() if file.deletion_vector is None else read_deletion_vector(store, file.deletion_vector)
+            records = num_records(file.stats) or 0
+            sources.append(RowSource.of(file.path, file.size, records, first, deleted))
+            first += records - len(deleted)
+        record = MovedRows(path=new.path, size=new.size, num_records=first, sources=tuple(sources))
+        [tag] = write_moved_rows(store, f"staged/{uuid.uuid4()}/optimize/1-a", [record])
+        return msgspec.structs.replace(new, tags={MOVED_ROWS_TAG: tag})
 
     def with_data_change(self, value: bool) -> Work:
         found: list[Action] = []

@@ -9,6 +9,10 @@ from airflow_delta.lazy import door
 
 _HOMES = {
     "CarriedRows": "airflow_delta.transaction.conflicts.carried_rows",
+    "RearrangedRows": "airflow_delta.transaction.conflicts.rearranged_rows",
+    "all_rows": "airflow_delta.transaction.conflicts.moved_rows",
+    "find_moved": "airflow_delta.transaction.conflicts.moved_rows",
+    "rows_in": "airflow_delta.transaction.conflicts.moved_rows",
 }
 
 __all__ = sorted(_HOMES)

@@ -17,8 +17,7 @@ from pyroaring import BitMap64
 
 from airflow_delta.log.expressions import arrow_rows
 from airflow_delta.transaction.commit.loop import CommitLoop
-from airflow_delta.transaction.conflicts import carried_rows, marked_rows, rows_of_winners
-from airflow_delta.transaction.conflicts import marked_rows as moved_rows
+from airflow_delta.transaction.conflicts import carried_rows, marked_rows, moved_rows, rows_of_winners
 from airflow_delta.transaction.conflicts.carried_rows import CarriedRows
 from airflow_delta.transaction.conflicts.current_transaction import CurrentTransaction
 from airflow_delta.transaction.conflicts.file_conflicts import FileConflicts
@@ -196,7 +195,7 @@ MUTATIONS: dict[str, Broken] = {
     "the winner's vector is lost": _broken(MarkedRows, "meet", _without_others),
     "vectors are as they were": _broken(MarkedRows, "applied", _always(None)),
     "statistics stay exact": _broken(marked_rows, "with_wide_bounds", lambda _rule: lambda stats, _before=None: stats),
-    "rows that moved are where they were": _broken(marked_rows, "find_moved", _same_places),
+    "rows that moved are where they were": _broken(moved_rows, "find_moved", _same_places),
     "row ids begin at 0 in every file": _broken(moved_rows, "_row_ids", _from_zero),
     "files of others get new row ids": _broken(Resolution, "apply", _keeps_its_own),
     # The loop around it all.

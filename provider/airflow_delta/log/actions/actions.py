@@ -38,6 +38,10 @@ class DeletionVectorDescriptor(msgspec.Struct, frozen=True, kw_only=True, rename
         return base if self.offset is None else f"{base}@{self.offset}"
 
 
+MOVED_ROWS_TAG = "airflow.movedRows"
+"""Tag of an ``add`` of a compaction: where the record of its rows is (:mod:`airflow_delta.log.actions.moved_rows`)."""
+
+
 class AddFile(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """A data file added to the table.
 

@@ -94,12 +94,12 @@ def _rows(reader: WinnersRows, file: AddFile | RemoveFile, conditions: Sequence[
         if here:
             columns = reader.columns(data, number, start, length, names).columns
             positions = array(here, pa.int64())
-            values = [_exact(columns[name].take(positions)) for name in names]
+            values = [exact(columns[name].take(positions)) for name in names]
             for row in zip(*values, strict=True):
                 yield tuple((name, value) for name, value in zip(names, row, strict=True) if value is not None)
 
 
-def _exact(values: pa.Array) -> list[Any]:
+def exact(values: pa.Array) -> list[Any]:
     """Return values in a form that is equal only if they are the same: -0.0 is not 0.0, and NaN is NaN."""
     kind = values.type
     if pa.types.is_temporal(kind) and not pa.types.is_date32(kind):

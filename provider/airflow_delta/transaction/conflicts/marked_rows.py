@@ -1,7 +1,4 @@
-"""The rows that a transaction marks in deletion vectors, carried along when winning commits mark others or move them.
-
-Rows that a compaction moved, found again by row id (Delta protocol, "Row Tracking").
-"""
+"""The rows that a transaction marks in deletion vectors, carried along when winning commits mark others or move them."""
 
 from __future__ import annotations
 
@@ -12,113 +9,22 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from airflow_delta.contract.files import partition_texts_of
-from airflow_delta.exceptions import DeltaError
 from airflow_delta.log.actions.actions import Action, AddFile, RemoveFile
 from airflow_delta.log.actions.deletion_vectors import inline_deletion_vector, write_deletion_vectors
 from airflow_delta.log.statistics.statistics import num_records, with_wide_bounds
-from airflow_delta.transaction.conflicts.rows_of_winners import Undecided, WinnersRows, first_line, positions
+from airflow_delta.transaction import heavy
+from airflow_delta.transaction.conflicts.rows_of_winners import Undecided, WinnersRows
 from airflow_delta.transaction.conflicts.winning_commit import WinningCommit
-from airflow_delta.transaction.prepare import row_tracking
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyroaring import BitMap64
 
-    from airflow_delta.log.actions.actions import AddFile, DeletionVectorDescriptor, Metadata
+    from airflow_delta.log.actions.actions import DeletionVectorDescriptor, Metadata
     from airflow_delta.log.storage.base import LogStore
-    from airflow_delta.transaction.conflicts.rows_of_winners import WinnersRows
 
+INLINE_BYTES = 512
+"""Bytes up to which vectors are stored in the log itself."""
 
-_MATERIALIZED = "delta.rowTracking.materializedRowIdColumnName"
-
-
-def find_moved(
-    reader: WinnersRows, metadata: Metadata | None, file: AddFile, rows: BitMap64, added: Sequence[AddFile]
-) -> list[tuple[AddFile, BitMap64, int]]:
-    """Return where rows of a file are now: files, positions, and how many rows each file has.
-
-    :param metadata: of the table.
-    :param file: the file that the compaction removed.
-    :param rows: positions in it.
-    :param added: the files that the compaction added.
-    :raises Undecided: if the table has no row tracking, or not every row is found, or a file cannot be read within the limit.
-    """
-    import pyarrow as pa
-
-    if metadata is None or not row_tracking.has_row_tracking(metadata):
-        raise Undecided(
-            "its rows were moved to other files, and without row tracking (delta.enableRowTracking) nothing says where"
-        )
-    column = metadata.configuration.get(_MATERIALIZED)
-    try:
-        ids = pa.concat_arrays([values for values, _start in _row_ids(reader, file, column, rows)])
-        found, missing = [], set(ids.to_pylist())
-        place = partition_texts_of(file.partition_values)
-        for other in added:
-            if partition_texts_of(other.partition_values) == place:
-                here = _positions(reader, other, column, ids, missing)
-                if here:
-                    found.append((other, here, reader.open(other).num_rows))
-    except (pa.ArrowException, OSError, DeltaError) as error:
-        raise Undecided(f"its rows were moved to other files, and the row ids cannot be read ({first_line(error)})") from error
-    if missing or sum(len(here) for _other, here, _records in found) != len(rows):
-        raise Undecided("its rows were moved to other files, and not every row id is found there once")
-    return found
-
-
-def _positions(reader: WinnersRows, file: AddFile, column: str | None, ids: pa.Array, missing: set[int]) -> BitMap64:
-    """Return where live rows with some ids are in a file.
-
-    :param missing: ids that have not been found yet.
-    """
-    import pyarrow.compute as pc
-    from pyroaring import BitMap64
-
-    found, dead = BitMap64(), reader.vector(file.deletion_vector)
-    for values, start in _row_ids(reader, file, column, None):
-        live = positions(pc.is_in(values, value_set=ids), start) - dead
-        missing.difference_update(_taken(values, live, start).to_pylist())
-        found |= live
-    return found
-
-
-def _row_ids(reader: WinnersRows, file: AddFile, column: str | None, rows: BitMap64 | None) -> list[tuple[pa.Array, int]]:
-    """Return the row ids of each row group, and the position of its first row; with ``rows``, those rows' only."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    from airflow_delta.log.arrow.arrays import array
-
-    if file.base_row_id is None:
-        raise Undecided(f"its rows were moved, and the file {file.path} has no row ids")
-    data = reader.open(file)
-    names = [column] if column is not None and data.has(column) else []
-    if column is not None and data.has(column) is None:
-        raise Undecided(f"its rows were moved, and the row ids in {file.path} cannot be told from another column")
-    found = []
-    for number, start, length in data.groups():
-        if rows is not None and not rows.range_cardinality(start, start + length):
-            continue
-        values = array(range(file.base_row_id + start, file.base_row_id + start + length), pa.int64())
-        if names:
-            stored = reader.columns(data, number, start, length, names).columns[names[0]]
-            values = pc.coalesce(stored.cast(pa.int64()), values)
-        if rows is not None:
-            values = _taken(values, [row for row in rows if start <= row < start + length], start)
-        found.append((values, start))
-    return found
-
-
-def _taken(values: pa.Array, rows: Iterable[int], start: int) -> pa.Array:
-    import pyarrow as pa
-
-    from airflow_delta.log.arrow.arrays import array
-
-    return values.take(array([row - start for row in rows], pa.int64()))
-
-
-_INLINE_BYTES = 512
 _NAME_LENGTH = 20  # of a vector's file, encoded
 _METRICS = {
     "numDeletionVectorsAdded": "added",
@@ -134,6 +40,11 @@ _METRICS = {
 }
 _METRICS_OF_UPDATE = {**_METRICS, "numRemovedFiles": "touched"}
 """Delta counts every file that an UPDATE touches as removed."""
+
+
+def takes_vectors(metadata: Metadata | None) -> bool:
+    """Return whether a table's writers mark deleted rows in deletion vectors."""
+    return metadata is not None and metadata.configuration.get("delta.enableDeletionVectors", "false").lower() == "true"
 
 
 @dataclass(slots=True)
@@ -156,6 +67,8 @@ class _Marks:
     records: float
     is_new: bool = False
     """Whether others have touched the file since it was read."""
+    is_whole: bool = False
+    """Whether some of the rows are those of a file that the transaction removes or rewrites whole."""
 
     @property
     def marked(self) -> BitMap64:
@@ -241,12 +154,12 @@ class MarkedRows:
         return both
 
     def move(self, path: str, winner: WinningCommit) -> None:
-        """Find the rows that the transaction marks in a file that a winner compacted.
+        """Find the rows that the transaction marks in a file that a winner compacted, or all rows of one that it removes.
 
         :raises Undecided: if that cannot be done.
         """
-        marks = self._of(path)
-        found = find_moved(self.reader, self.metadata, marks.file, marks.rows, winner.added_files)
+        marks = self._of(path) if self.marks(path) else self._whole(path)
+        found = heavy.find_moved(self.reader, self.metadata, marks.file, marks.rows, winner.added_files)
         del self._marks[path]  # the file may be among those that were added, with some of its rows
         self._gone.add(path)
         self._changed = True
@@ -254,9 +167,28 @@ class MarkedRows:
             known = self._marks.get(file.path)
             if known is not None:
                 known.rows |= rows
+                known.is_whole |= marks.is_whole
                 continue
             others, stats = self.reader.vector(file.deletion_vector), with_wide_bounds(file.stats, file.deletion_vector)
-            self._marks[file.path] = _Marks(rows, others, file, stats, marks.remove, records, is_new=True)
+            self._marks[file.path] = _Marks(
+                rows, others, file, stats, marks.remove, records, is_new=True, is_whole=marks.is_whole
+            )
+
+    def check_vectors(self) -> None:
+        """Check that the table takes the vectors that moved rows need.
+
+        :raises Undecided: if it has no deletion vectors, and rows of a file that others wrote would have to be marked.
+        """
+        if takes_vectors(self.metadata):
+            return
+        needed = min(
+            (path for path, marks in self._marks.items() if marks.is_new and marks.is_whole and marks.stays), default=None
+        )
+        if needed is not None:
+            raise Undecided(
+                f"its rows were moved to the file {needed}, where only deletion vectors could mark them "
+                "(delta.enableDeletionVectors)"
+            )
 
     def applied(self, actions: Sequence[Action]) -> list[Action] | None:
         """Return the actions with vectors that mark what winners and the transaction mark; ``None`` if nothing has changed.
@@ -296,7 +228,7 @@ class MarkedRows:
     def _written(self, vectors: Sequence[BitMap64]) -> list[DeletionVectorDescriptor]:
         if self._directory is None:  # as those of the transaction
             inline = [inline_deletion_vector(rows) for rows in vectors]
-            if all(vector.size_in_bytes <= _INLINE_BYTES for vector in inline):
+            if all(vector.size_in_bytes <= INLINE_BYTES for vector in inline):
                 return inline
         return write_deletion_vectors(self.store, self._directory or "", vectors) if vectors else []
 
@@ -310,6 +242,27 @@ class MarkedRows:
                 known.default_row_commit_version if file.default_row_commit_version is None else file.default_row_commit_version
             ),
         )
+
+    def _whole(self, path: str) -> _Marks:
+        """Return a file that the transaction removes, as one of which it marks every row."""
+        if path in self._added or path not in self._removes:
+            raise Undecided(f"a compaction replaced the file {path}, which this transaction adds")
+        remove = self._removes[path]
+        if not remove.data_change:
+            raise Undecided(f"a compaction replaced the file {path}, which this transaction compacts")
+        records = num_records(remove.stats)
+        if records is None:
+            records = heavy.rows_in(self.reader, remove)
+        before = self.reader.vector(remove.deletion_vector, records)
+        read = msgspec.structs.replace(
+            remove.as_add(),
+            base_row_id=remove.base_row_id,
+            default_row_commit_version=remove.default_row_commit_version,
+        )
+        marks = _Marks(heavy.all_rows(records) - before, before, read, remove.stats, remove, records, is_whole=True)
+        self._marks[path] = marks
+        self._counted.update(marks.effect)
+        return marks
 
     def _of(self, path: str) -> _Marks:
         if path not in self._marks:

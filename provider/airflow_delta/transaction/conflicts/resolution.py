@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from airflow_delta.exceptions import DeltaAnalysisException
-from airflow_delta.log.actions.actions import AddFile
+from airflow_delta.log.actions.actions import MOVED_ROWS_TAG, AddFile
 from airflow_delta.log.features.column_mapping import mode
 from airflow_delta.log.schema.types import StructType
 from airflow_delta.log.table_definition import TableDefinition
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from airflow_delta.log.storage.base import LogStore
     from airflow_delta.transaction.conflicts.carried_rows import CarriedRows
     from airflow_delta.transaction.conflicts.current_transaction import CurrentTransaction
+    from airflow_delta.transaction.conflicts.rearranged_rows import RearrangedRows
     from airflow_delta.transaction.reads.read_set import ReadPredicate
     from airflow_delta.transaction.reads.row_condition import RowCondition
 
@@ -124,6 +126,7 @@ class Resolution:
     rows_of_both: RowsOfBoth | None = None
     _rows: WinnersRows = field(init=False)
     _marked: MarkedRows = field(init=False)
+    _rearranged: RearrangedRows | None = None
     _carried: CarriedRows | None = None
     _schemas: dict[str, StructType | None] = field(default_factory=dict)
     _reads: list[ReadPredicate] = field(default_factory=list)
@@ -144,7 +147,12 @@ class Resolution:
 
     def look(self, actions: Iterable[Action]) -> None:
         """Take in the actions of the transaction, as winners left them."""
-        self._marked.look(actions)
+        listed = list(actions)
+        self._marked.look(listed)
+        if self._rearranged is None and any(isinstance(one, AddFile) and MOVED_ROWS_TAG in (one.tags or {}) for one in listed):
+            self._rearranged = heavy.RearrangedRows(self.store, self._rows, self.current.read_metadata)
+        if self._rearranged is not None:
+            self._rearranged.look(listed)
 
     def begin(self, winners: Sequence[WinningCommit]) -> None:
         """Begin a batch of winners."""
@@ -213,19 +221,36 @@ class Resolution:
                 raise Undecided("it relies on the files of the whole table")
             for path in sorted(both):
                 self._move(path, winner)
+            self._marked.check_vectors()
             self._follow(winner)
             return
         if reads.all_rows:
             raise Undecided("it relies on the whole table")
         removed = {file.path: file for file in winner.removed_files}
+        carried = self._carry(winner, removed, both)
         marked: dict[str, ReplacedVector | None] = {}
-        for path in sorted(both):
+        for path in sorted(both - carried):
             marked[path] = self._meet(winner, removed[path])
-        for path in sorted(read):
+        for path in sorted(read - carried):
             self._was_not_read(winner, removed[path], marked)
 
+    def _carry(self, winner: WinningCommit, removed: dict[str, RemoveFile], both: set[str]) -> set[str]:
+        """Take along what a winner did to rows that this transaction only moves; return the files that had them.
+
+        What it read of them is only where they go.
+        """
+        rearranged = self._rearranged
+        if rearranged is None or self.level != "rows":
+            return set()
+        carried = set(filter(rearranged.carries, both))
+        for path in sorted(carried):
+            self._check_spelling(path, winner)
+            rearranged.meet(winner, removed[path])
+            self._note(ROWS, winner)
+        return carried
+
     def _move(self, path: str, winner: WinningCommit) -> None:
-        if self.level != "rows" or not self._marked.marks(path):
+        if self.level != "rows":
             raise Undecided(f"a compaction replaced the file {path}, which this transaction rewrites or removes")
         self._check_spelling(path, winner)
         added = winner.replaced.get(path)
@@ -342,6 +367,11 @@ class Resolution:
             current.replace_actions(actions)
             current.files_of_others = self.files_of_others
             current.count_again(self._marked.counted)
+        rearranged = self._rearranged
+        moved = None if rearranged is None else rearranged.applied(current.own_actions)
+        if rearranged is not None and moved is not None:
+            current.replace_actions(moved)
+            current.count_again(partial(rearranged.counted, moved))
         if self._how:
             current.add_tag(DETECTION_TAG, self.level)
             current.add_tag(RESOLVED_TAG, resolved_text({how: in_ranges(found) for how, found in self._how.items()}))

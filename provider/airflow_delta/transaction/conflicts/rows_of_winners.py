@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pyroaring import BitMap64
 
     from airflow_delta.log.actions.actions import AddFile, DeletionVectorDescriptor, RemoveFile
+    from airflow_delta.log.actions.moved_rows import MovedRows
     from airflow_delta.log.data_files.reader import DataFile, FileRows
     from airflow_delta.log.storage.base import LogStore
     from airflow_delta.transaction.conflicts.winning_commit import WinningCommit
@@ -50,13 +51,15 @@ class WinnersRows:
     """Reads rows of winning commits.
 
     :param limit: bytes of columns that may be read in all.
+    :ivar records: where the rows of files of compactions come from, as far as it was asked for; ``None`` if nothing says it.
     """
 
     def __init__(self, store: LogStore, limit: int) -> None:
-        self._store = store
+        self.store = store
         self._limit = limit
         self._read = 0
         self._vectors: dict[str, BitMap64] = {}
+        self.records: dict[str, MovedRows | None] = {}
 
     def vector(self, descriptor: DeletionVectorDescriptor | None, num_records: int | None = None) -> BitMap64:
         """Return the rows that a deletion vector marks; none if there is no vector. Callers do not change them.
@@ -71,9 +74,9 @@ class WinnersRows:
         if known is not None:
             return known
         if descriptor.storage_type != "i":
-            self._count(descriptor.size_in_bytes)
+            self.count(descriptor.size_in_bytes)
         try:
-            found = read_deletion_vector(self._store, descriptor, num_records=num_records)
+            found = read_deletion_vector(self.store, descriptor, num_records=num_records)
         except (DeltaError, OSError) as error:
             raise Undecided(f"a deletion vector of a winning commit cannot be read ({first_line(error)})") from error
         if len(self._vectors) >= _KEPT_VECTORS:
@@ -134,17 +137,21 @@ class WinnersRows:
         """
         from airflow_delta.log.data_files.reader import DataFile
 
-        return DataFile(self._store, file.path, file.size)
+        return DataFile(self.store, file.path, file.size)
 
     def columns(self, file: DataFile, group: int, start: int, length: int, names: Sequence[str]) -> FileRows:
         """Return columns of a row group.
 
         :raises Undecided: if that exceeds the limit.
         """
-        self._count(file.size_of(group, names))
+        self.count(file.size_of(group, names))
         return file.read(group, start, length, names)
 
-    def _count(self, size: int) -> None:
+    def count(self, size: int) -> None:
+        """Count bytes that are about to be read.
+
+        :raises Undecided: if that exceeds the limit.
+        """
         if self._read + size > self._limit:
             raise Undecided(
                 f"that would take reading more than {self._limit} bytes of what the winning commits wrote (conflict_read_limit)"

@@ -1,0 +1,266 @@
+"""Where rows are that a compaction has moved, found again in three ways.
+
+By the record that our compactions leave (:mod:`airflow_delta.log.actions.moved_rows`), by row id (Delta protocol, "Row
+Tracking"), or by the content of the rows, if it is unique. None is believed unless every row is found exactly once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyroaring import BitMap64
+
+from airflow_delta.contract.files import partition_texts_of
+from airflow_delta.exceptions import DeltaError
+from airflow_delta.log.actions.actions import MOVED_ROWS_TAG
+from airflow_delta.log.actions.moved_rows import read_moved_rows, size_of_moved_rows
+from airflow_delta.log.arrow.arrays import array
+from airflow_delta.log.features.column_mapping import mode
+from airflow_delta.log.statistics.statistics import num_records
+from airflow_delta.log.table_definition import TableDefinition
+from airflow_delta.transaction.conflicts.carried_rows import exact
+from airflow_delta.transaction.conflicts.rows_of_winners import (
+    NOT_IN_PYTHON,
+    Undecided,
+    WinnersRows,
+    first_line,
+    positions,
+)
+from airflow_delta.transaction.prepare import row_tracking
+
+if TYPE_CHECKING:
+    from airflow_delta.log.actions.actions import AddFile, Metadata, RemoveFile
+    from airflow_delta.log.actions.moved_rows import MovedRows, RowSource
+    from airflow_delta.log.data_files.reader import DataFile
+
+logger = logging.getLogger(__name__)
+
+_MAX_ROWS = 10_000
+"""Rows that are looked for by their content, at most."""
+
+Found = list[tuple["AddFile", "BitMap64", int]]
+"""Files, positions of the rows in them, and how many rows each file has."""
+
+
+def rows_in(reader: WinnersRows, file: AddFile | RemoveFile) -> int:
+    """Return how many rows a file has, by its statistics, else by its footer.
+
+    :raises Undecided: if neither says.
+    """
+    known = num_records(file.stats)
+    if known is not None:
+        return known
+    try:
+        return reader.open(file).num_rows
+    except (pa.ArrowException, OSError, DeltaError) as error:
+        raise Undecided(f"the file {file.path} cannot be read ({first_line(error)})") from error
+
+
+def all_rows(number: int) -> BitMap64:
+    """Return the positions of all rows of a file."""
+    return BitMap64(range(number))
+
+
+def find_moved(reader: WinnersRows, metadata: Metadata | None, file: AddFile, rows: BitMap64, added: Sequence[AddFile]) -> Found:
+    """Return where rows of a file are now.
+
+    :param metadata: of the table.
+    :param file: the file that the compaction removed.
+    :param rows: positions in it.
+    :param added: the files that the compaction added.
+    :raises Undecided: if not every row is found once, or a file cannot be read within the limit.
+    """
+    place = partition_texts_of(file.partition_values)
+    candidates = [other for other in added if partition_texts_of(other.partition_values) == place]
+    found = find_recorded(reader, file, rows, candidates)
+    if found is not None:
+        return found
+    if metadata is not None and row_tracking.has_row_tracking(metadata):
+        return _find_by_row_id(reader, metadata, file, rows, candidates)
+    return _find_by_content(reader, metadata, file, rows, candidates)
+
+
+# -- by the record ---------------------------------------------------------------------------------------------------------------
+
+
+def find_source(reader: WinnersRows, file: AddFile | RemoveFile, added: Sequence[AddFile]) -> tuple[AddFile, RowSource] | None:
+    """Return the new file that has a file's rows, and the record of them; ``None`` if no record is of any use.
+
+    A record is used only if it fits: path, size and number of rows of both files.
+    """
+    for other in added:
+        record = _record_of(reader, other)
+        source = None if record is None else record.source(file.path)
+        if record is not None and source is not None:
+            fits = source.size == file.size and source.num_records == rows_in(reader, file)
+            return (other, source) if fits and record.num_records == rows_in(reader, other) else None
+    return None
+
+
+def _record_of(reader: WinnersRows, file: AddFile) -> MovedRows | None:
+    if MOVED_ROWS_TAG not in (file.tags or {}):
+        return None
+    if file.path not in reader.records:
+        try:
+            reader.count(size_of_moved_rows(file))
+            reader.records[file.path] = read_moved_rows(reader.store, file)
+        except (DeltaError, OSError) as error:
+            logger.info("The record of where rows of %s come from is not used: %s", file.path, first_line(error))
+            reader.records[file.path] = None
+    return reader.records[file.path]
+
+
+def find_recorded(reader: WinnersRows, file: AddFile, rows: BitMap64, added: Sequence[AddFile]) -> Found | None:
+    """Return where rows are by the record of a compaction; ``None`` if there is none that fits.
+
+    :raises Undecided: if it says that a row was not copied.
+    """
+    found = find_source(reader, file, added)
+    if found is None:
+        return None
+    other, source = found
+    try:
+        return [(other, source.moved(rows), rows_in(reader, other))]
+    except ValueError as error:
+        raise Undecided("its rows were moved to other files, and some were deleted before that") from error
+
+
+# -- by row id -------------------------------------------------------------------------------------------------------------------
+
+
+_MATERIALIZED = "delta.rowTracking.materializedRowIdColumnName"
+
+
+def _find_by_row_id(reader: WinnersRows, metadata: Metadata, file: AddFile, rows: BitMap64, added: Sequence[AddFile]) -> Found:
+    column = metadata.configuration.get(_MATERIALIZED)
+    try:
+        ids = pa.concat_arrays([values for values, _start in _row_ids(reader, file, column, rows)])
+        found, missing = [], set(ids.to_pylist())
+        for other in added:
+            here = _positions(reader, other, column, ids, missing)
+            if here:
+                found.append((other, here, reader.open(other).num_rows))
+    except (pa.ArrowException, OSError, DeltaError) as error:
+        raise Undecided(f"its rows were moved to other files, and the row ids cannot be read ({first_line(error)})") from error
+    if missing or sum(len(here) for _other, here, _records in found) != len(rows):
+        raise Undecided("its rows were moved to other files, and not every row id is found there once")
+    return found
+
+
+def _positions(reader: WinnersRows, file: AddFile, column: str | None, ids: pa.Array, missing: set[int]) -> BitMap64:
+    """Return where live rows with some ids are in a file.
+
+    :param missing: ids that have not been found yet.
+    """
+    found, dead = BitMap64(), reader.vector(file.deletion_vector)
+    for values, start in _row_ids(reader, file, column, None):
+        live = positions(pc.is_in(values, value_set=ids), start) - dead
+        missing.difference_update(_taken(values, live, start).to_pylist())
+        found |= live
+    return found
+
+
+def _row_ids(reader: WinnersRows, file: AddFile, column: str | None, rows: BitMap64 | None) -> list[tuple[pa.Array, int]]:
+    """Return the row ids of each row group, and the position of its first row; with ``rows``, those rows' only."""
+    if file.base_row_id is None:
+        raise Undecided(f"its rows were moved, and the file {file.path} has no row ids")
+    data = reader.open(file)
+    names = [column] if column is not None and data.has(column) else []
+    if column is not None and data.has(column) is None:
+        raise Undecided(f"its rows were moved, and the row ids in {file.path} cannot be told from another column")
+    found = []
+    for number, start, length in data.groups():
+        if rows is not None and not rows.range_cardinality(start, start + length):
+            continue
+        values = array(range(file.base_row_id + start, file.base_row_id + start + length), pa.int64())
+        if names:
+            stored = reader.columns(data, number, start, length, names).columns[names[0]]
+            values = pc.coalesce(stored.cast(pa.int64()), values)
+        if rows is not None:
+            values = _taken(values, [row for row in rows if start <= row < start + length], start)
+        found.append((values, start))
+    return found
+
+
+def _taken(values: pa.Array, rows: Iterable[int], start: int) -> pa.Array:
+    return values.take(array([row - start for row in rows], pa.int64()))
+
+
+# -- by content ------------------------------------------------------------------------------------------------------------------
+
+_Row = tuple[Any, ...]
+_WOULD_HELP = (
+    "compactions by this provider record it (on tables with deletion vectors), as does row tracking (delta.enableRowTracking)"
+)
+
+
+def _find_by_content(
+    reader: WinnersRows, metadata: Metadata | None, file: AddFile, rows: BitMap64, added: Sequence[AddFile]
+) -> Found:
+    """Return where rows are that are, in every column of the table, like no other row of the new files."""
+    if len(rows) > _MAX_ROWS:
+        raise Undecided(f"its rows were moved to other files, more than {_MAX_ROWS} to be found by their content; {_WOULD_HELP}")
+    try:
+        names = _columns(metadata)
+        wanted: Counter[_Row] = Counter(row for _at, row in _contents(reader, file, names, rows))
+        seen: Counter[_Row] = Counter()
+        found: Found = []
+        for other in added:
+            here = _like(reader, other, names, wanted, seen)
+            if here:
+                found.append((other, here, reader.open(other).num_rows))
+    except Undecided as undecided:
+        raise Undecided(f"its rows were moved to other files, and {undecided}; {_WOULD_HELP}") from undecided
+    except (pa.ArrowException, OSError, DeltaError, *NOT_IN_PYTHON) as error:
+        raise Undecided(
+            f"its rows were moved to other files, and cannot be compared ({first_line(error)}); {_WOULD_HELP}"
+        ) from error
+    if seen != wanted:
+        raise Undecided(f"its rows were moved to other files, where their content is not found once; {_WOULD_HELP}")
+    return found
+
+
+def _columns(metadata: Metadata | None) -> list[str]:
+    """Return the names that files have for the columns of the table."""
+    if metadata is None or mode(metadata.configuration) == "id":
+        raise Undecided("the table finds columns by field id")
+    table = TableDefinition.of(metadata)
+    partitions = {name.lower() for name in table.partition_columns}
+    mapped = mode(metadata.configuration) == "name"
+    stored = [field for field in table.schema.fields if field.name.lower() not in partitions]
+    return [field.physical_name if mapped else field.name for field in stored]
+
+
+def _like(reader: WinnersRows, file: AddFile, names: Sequence[str], wanted: Counter[_Row], seen: Counter[_Row]) -> BitMap64:
+    """Return the live rows of a file that are among those wanted; counts what was seen."""
+    live = all_rows(rows_in(reader, file)) - reader.vector(file.deletion_vector)
+    found = BitMap64()
+    for at, row in _contents(reader, file, names, live):
+        if row in wanted:
+            found.add(at)
+            seen[row] += 1
+    return found
+
+
+def _contents(reader: WinnersRows, file: AddFile, names: Sequence[str], rows: BitMap64) -> Iterable[tuple[int, _Row]]:
+    """Yield rows of a file, each as its columns that are not null."""
+    data: DataFile = reader.open(file)
+    if rows and rows.max() >= data.num_rows:
+        raise Undecided(f"the file {file.path} has only {data.num_rows} rows")
+    there = [name for name in names if data.has(name)]
+    if any(data.has(name) is None for name in names):
+        raise Undecided(f"the file {file.path} has columns with fields")
+    for number, start, length in data.groups():
+        here = [row for row in rows if start <= row < start + length]
+        if not here:
+            continue
+        columns = reader.columns(data, number, start, length, there).columns
+        taken = array([row - start for row in here], pa.int64())
+        values = [exact(columns[name].take(taken)) for name in there]
+        for at, row in zip(here, zip(*values, strict=True) if values else [()] * len(here), strict=True):
+            yield at, tuple((name, value) for name, value in zip(there, row, strict=True) if value is not None)

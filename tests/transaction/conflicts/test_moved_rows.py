@@ -1,0 +1,303 @@
+"""Compactions against changes of the rows that they move, in both orders, on tables without row tracking."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from pyroaring import BitMap64
+
+from airflow_delta.exceptions import (
+    ConcurrentDeleteDeleteException,
+    ConcurrentDeleteReadException,
+    DeltaConcurrentModificationException,
+    DeltaLogCorruptedException,
+)
+from airflow_delta.log import AddFile
+from airflow_delta.log.actions.actions import MOVED_ROWS_TAG
+from airflow_delta.log.actions.moved_rows import (
+    MovedRows,
+    RowSource,
+    read_moved_rows,
+    write_moved_rows,
+)
+from airflow_delta.log.storage.local import LocalStore
+from airflow_delta.transaction import Operation
+from support.tables import add
+from transaction.conflicts.test_by_rows import merged, row, with_id
+from transaction.row_table import RowTable, Work
+
+SAME = ((1, 2, 3), (4, 5, 6), (7, 8, 9))
+
+
+def small_table(path: Path, **options: Any) -> RowTable:
+    """Three files of three rows; row 5 of the second is deleted."""
+    table = RowTable(path / "table", **options)
+    for ids in SAME:
+        table.append(*(row(number) for number in ids))
+    if table.vectors:
+        table.begin().delete("id = 5", with_id(5)).commit()
+    else:
+        table.begin().delete("id = 5", with_id(5), vectors=False).commit()
+    return table
+
+
+@pytest.fixture(params=["", "tracked", "feed"])
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> RowTable:
+    feed = {"delta.enableChangeDataFeed": "true"} if request.param == "feed" else {}
+    return small_table(tmp_path, tracked=request.param == "tracked", configuration=feed)
+
+
+def live(table: RowTable) -> dict[int, int]:
+    found = [(one["id"], one["n"]) for one in table.rows()]
+    assert len(dict(found)) == len(found)
+    return dict(found)
+
+
+BEFORE = dict.fromkeys((1, 2, 3, 4, 6, 7, 8, 9), 0)
+
+Change = Callable[[RowTable], Work]
+CHANGES: dict[str, tuple[Change, Callable[[dict[int, int]], dict[int, int]]]] = {
+    "DELETE": (
+        lambda table: table.begin().delete("id IN (2, 6, 7)", with_id(2, 6, 7)),
+        lambda rows: {number: n for number, n in rows.items() if number not in (2, 6, 7)},
+    ),
+    "DELETE of all rows of a file": (
+        lambda table: table.begin().delete("id IN (4, 6, 9)", with_id(4, 6, 9)),
+        lambda rows: {number: n for number, n in rows.items() if number not in (4, 6, 9)},
+    ),
+    "DELETE of all rows": (lambda table: table.begin().delete("id < 100", bool), lambda _rows: {}),
+    "UPDATE": (
+        lambda table: table.begin().update("id IN (3, 4)", with_id(3, 4), {"n": 3}),
+        lambda rows: {number: 3 if number in (3, 4) else n for number, n in rows.items()},
+    ),
+    "MERGE": (lambda table: merged(table, 1, 8, 20), lambda rows: rows | {1: 9, 8: 9, 20: 9}),
+    "copy-on-write DELETE": (
+        lambda table: table.begin().delete("id IN (2, 6)", with_id(2, 6), vectors=False),
+        lambda rows: {number: n for number, n in rows.items() if number not in (2, 6)},
+    ),
+    "copy-on-write UPDATE": (
+        lambda table: table.begin().update("id = 3", with_id(3), {"n": 3}, vectors=False),
+        lambda rows: rows | {3: 3},
+    ),
+}
+
+
+@pytest.mark.parametrize("recorded", [True, False], ids=["recorded", "found by content"])
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_that_loses_to_a_compaction(table: RowTable, change: str, recorded: bool) -> None:
+    work, after = CHANGES[change]
+    ours = work(table)
+    table.compact(recorded=recorded)
+    assert live(table) == BEFORE
+    ours.commit()
+    assert "rows" in ours.resolved
+    assert live(table) == after(BEFORE)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_compaction_that_loses_to_a_change(table: RowTable, change: str) -> None:
+    work, after = CHANGES[change]
+    ours = table.begin().compact(recorded=True)
+    work(table).commit()
+    rows = after(BEFORE)
+    assert live(table) == rows
+    version = ours.commit()
+    assert ours.resolved["rows"] == str(version - 1)
+    assert live(table) == rows
+    assert not any(action["dataChange"] for kind in ("add", "remove") for action in table.actions(version, kind))
+    # And on: the new file with a vector is one as any other.
+    table.begin().delete("id = 9", with_id(9)).commit()
+    table.compact(recorded=True)
+    assert live(table) == {number: n for number, n in rows.items() if number != 9}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("second", CHANGES)
+def test_changes_before_and_after_a_compaction(tmp_path: Path, change: str, second: str) -> None:
+    """Both were planned before the compaction, which loses to one of them and wins against the other."""
+    table = small_table(tmp_path)
+    (one, after), (two, then) = CHANGES[change], CHANGES[second]
+    compaction, late = table.begin().compact(recorded=True), two(table)
+    one(table).commit()
+    compaction.commit()
+    rows = after(BEFORE)
+    assert live(table) == rows
+    try:
+        late.commit()
+    except DeltaConcurrentModificationException:
+        assert live(table) == rows
+    else:  # as if it had been planned now
+        assert live(table) == then(rows)
+
+
+def test_both_change_the_same_row_around_a_compaction(table: RowTable) -> None:
+    ours = table.begin().delete("id IN (2, 3)", with_id(2, 3))
+    table.compact(recorded=True)
+    table.begin().delete("id = 2", with_id(2)).commit()
+    with pytest.raises(ConcurrentDeleteDeleteException, match="1 of the rows"):
+        ours.commit()
+
+
+def test_a_compaction_takes_several_winners_along(table: RowTable) -> None:
+    ours = table.begin().compact(recorded=True)
+    table.begin().delete("id = 1", with_id(1)).commit()
+    table.begin().delete("id IN (2, 8)", with_id(2, 8)).commit()
+    table.append(row(30))
+    table.begin().delete("id IN (3, 30)", with_id(3, 30)).commit()
+    ours.commit()
+    assert live(table) == {4: 0, 6: 0, 7: 0, 9: 0}
+    assert len(table.files()) == 1
+
+
+def test_metrics_and_removes_are_those_of_the_end(tmp_path: Path) -> None:
+    table = small_table(tmp_path)
+    ours = table.begin().compact(recorded=True)
+    sizes = [file.size for file in ours.files.values()]
+    ours.operation = Operation("OPTIMIZE", {}, {"numAddedFiles": 1, "numRemovedFiles": 3, "numRemovedBytes": sum(sizes)})
+    table.begin().delete("id IN (1, 7, 8, 9)", with_id(1, 7, 8, 9)).commit()
+    version = ours.commit()
+    removes = {action["path"]: action for action in table.actions(version, "remove")}
+    assert sorted(removes) == ["001.parquet", "002.parquet"]  # the winner removed the third
+    assert removes["001.parquet"]["deletionVector"]["cardinality"] == 1
+    [new] = table.actions(version, "add")
+    assert new["deletionVector"]["cardinality"] == 4
+    assert json.loads(new["stats"])["tightBounds"] is False
+    metrics = {
+        "numAddedFiles": "1",
+        "numRemovedFiles": "2",
+        "numRemovedBytes": str(sum(action["size"] for action in removes.values())),
+    }
+    assert table.info(version)["operationMetrics"] == metrics
+
+
+def test_without_vectors_a_compaction_that_loses_conflicts(tmp_path: Path) -> None:
+    table = small_table(tmp_path, vectors=False)
+    ours = table.begin().compact(recorded=True)
+    table.begin().delete("id = 2", with_id(2), vectors=False).commit()
+    with pytest.raises(DeltaConcurrentModificationException, match="enableDeletionVectors"):
+        ours.commit()
+    late = table.begin().delete("id = 3", with_id(3), vectors=False)
+    table.compact(recorded=True)
+    with pytest.raises(DeltaConcurrentModificationException, match="enableDeletionVectors"):
+        late.commit()
+
+
+def test_a_compaction_that_loses_to_a_compaction_conflicts(table: RowTable) -> None:
+    ours = table.begin().compact(recorded=True)
+    table.compact(recorded=True)
+    with pytest.raises(DeltaConcurrentModificationException, match="compaction replaced the file"):
+        ours.commit()
+
+
+def test_rows_that_are_alike_are_not_told_apart_by_content(tmp_path: Path) -> None:
+    """Rows 1 of both files are the same, and only one of them was marked: by a reader that knew the file."""
+    table = RowTable(tmp_path / "table")
+    table.append(row(1), row(2))
+    table.append(row(1), row(3))
+    ours = table.begin()
+    ours.files.pop("002.parquet")
+    ours.delete("id = 1", with_id(1))
+    recorded = table.begin("delta").compact(recorded=True)
+    recorded.commit()
+    ours.commit()  # the record tells them apart
+    assert [one["id"] for one in table.rows()] == [1, 2, 3]
+    table.append(row(1), row(4))
+    ours = table.begin()
+    ours.files = {path: file for path, file in ours.files.items() if path == "004.parquet"}
+    ours.delete("id = 1", with_id(1))
+    table.compact()
+    with pytest.raises(ConcurrentDeleteReadException, match="their content is not found once"):
+        ours.commit()
+
+
+# -- the record ------------------------------------------------------------------------------------------------------------------
+
+
+def record(new: AddFile, **changes: Any) -> MovedRows:
+    sources = (RowSource.of("a", 10, 4, 0, BitMap64([1])), RowSource.of("b", 20, 2, 3, BitMap64()))
+    return msgspec.structs.replace(MovedRows(path=new.path, size=new.size, num_records=5, sources=sources), **changes)
+
+
+def test_where_rows_went() -> None:
+    first, second = record(add("new")).sources
+    assert list(first.moved(BitMap64([0, 2, 3]))) == [0, 1, 2]
+    assert list(second.moved(BitMap64([0, 1]))) == [3, 4]
+    for source, rows in ((first, [1]), (first, [4]), (second, [2])):
+        with pytest.raises(ValueError, match="not copied"):
+            source.moved(BitMap64(rows))
+
+
+def test_a_record_is_read_back(tmp_path: Path) -> None:
+    store, new = LocalStore(str(tmp_path), {}), add("new")
+    other = record(add("other"), path="other")
+    tags = write_moved_rows(store, "staged/x/optimize/1-a", [other, record(new)])
+    found = read_moved_rows(store, msgspec.structs.replace(new, tags={MOVED_ROWS_TAG: tags[1]}))
+    assert found == record(new)
+    assert read_moved_rows(store, new) is None
+    with pytest.raises(DeltaLogCorruptedException, match="the record of the file other"):
+        read_moved_rows(store, msgspec.structs.replace(new, tags={MOVED_ROWS_TAG: tags[0]}))
+
+
+@pytest.mark.parametrize("num_records", [4, 6])
+def test_a_record_must_account_for_every_row(tmp_path: Path, num_records: int) -> None:
+    with pytest.raises(ValueError, match=f"5 of {num_records}"):
+        write_moved_rows(LocalStore(str(tmp_path), {}), "staged/x", [record(add("new"), num_records=num_records)])
+
+
+@pytest.mark.parametrize("damage", ["a bit", "cut", "gone", "not JSON", "beyond the end"])
+def test_a_damaged_record_is_not_used(tmp_path: Path, damage: str) -> None:
+    table = small_table(tmp_path)
+    table.append(row(2))  # so that content does not tell
+    ours = table.begin()
+    ours.files = {path: file for path, file in ours.files.items() if path == "001.parquet"}
+    ours.delete("id = 2", with_id(2))
+    winner = table.begin("delta").compact(recorded=True)
+    [path] = (table.root / "staged").rglob("moved-rows-*.json")
+    new = winner.actions[-1]
+    assert isinstance(new, AddFile)
+    assert new.tags is not None
+    tag = json.loads(new.tags[MOVED_ROWS_TAG] or "")
+    if damage == "gone":
+        path.unlink()
+    elif damage == "cut":
+        path.write_bytes(path.read_bytes()[:-5])
+    elif damage == "a bit":
+        path.write_bytes(path.read_bytes().replace(b'"firstRow":0', b'"firstRow":1'))
+    else:
+        text = "what" if damage == "not JSON" else json.dumps(tag | {"offset": 10_000})
+        winner.actions[-1] = msgspec.structs.replace(new, tags={MOVED_ROWS_TAG: text})
+    winner.commit()
+    with pytest.raises(ConcurrentDeleteReadException, match="content is not found once"):
+        ours.commit()
+
+
+@pytest.mark.parametrize("wrong", ["size", "num_records", "path"])
+def test_a_record_of_other_files_is_not_used(tmp_path: Path, wrong: str) -> None:
+    """Sources that are not the files of the commit: the rows are found by content, at other places than the record says."""
+    table = small_table(tmp_path)
+    ours = table.begin().delete("id = 4", with_id(4))
+    winner = table.begin("delta").compact(recorded=True)
+    new = winner.actions[-1]
+    assert isinstance(new, AddFile)
+    store = table.log().store
+    known = read_moved_rows(store, new)
+    assert known is not None
+    first, second, third = known.sources
+    if wrong == "path":
+        known = msgspec.structs.replace(known, sources=(first, msgspec.structs.replace(second, path="other"), third))
+    elif wrong == "size":
+        known = msgspec.structs.replace(known, sources=(first, msgspec.structs.replace(second, size=1), third))
+    else:
+        more = msgspec.structs.replace(second, num_records=4)
+        less = msgspec.structs.replace(third, first_row=third.first_row + 1, num_records=2)
+        known = msgspec.structs.replace(known, sources=(first, more, less))
+    [tag] = write_moved_rows(store, "staged/x/optimize/1-a", [known])
+    winner.actions[-1] = msgspec.structs.replace(new, tags={MOVED_ROWS_TAG: tag})
+    winner.commit()
+    ours.commit()
+    assert live(table) == {number: n for number, n in BEFORE.items() if number != 4}
