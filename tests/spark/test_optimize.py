@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
+from urllib.parse import unquote
 
+import pyarrow.parquet as pq
 import pytest
+from pyroaring import BitMap64
 
+from airflow_delta.log.actions.moved_rows import read_moved_rows
 from airflow_delta.log.expressions.predicate import Predicate
 from airflow_delta.spark.job import run_operation
 from airflow_delta.spark.optimize import _boundaries, _interleaved, _range_of, along_z_curve
 from airflow_delta.table.operations.optimize.plan import plan_optimize, select_for_optimize
 from airflow_delta.table.operations.optimize.run import run_rewrite
+from airflow_delta.table.operations.rewrite.update import plan_delete
 from airflow_delta.table.read.read_table import read_table
 from support import readers
 from table.flow import Table
@@ -139,3 +145,132 @@ def test_optimize_and_zorder_end_to_end(spark, tmp_path):
     assert len(found) < result.metrics["numAddedFiles"]
     assert run().metrics["numAddedFiles"] == 3
     assert table.versions() == 9
+
+
+IDENTITY = {"task_id": "optimize", "map_index": -1, "attempt": "1-a"}
+
+# -- where rows go ---------------------------------------------------------------------------------------------------------------
+
+
+def moved(table):
+    """Return, by path of an old file, where its rows are now: path of the new file, and new position by old."""
+    store, found = table.log().store, {}
+    for file in table.log().update().add_files():
+        record = read_moved_rows(store, file)
+        for source in () if record is None else record.sources:
+            live = BitMap64(range(source.num_records)) - source.deleted
+            found[source.path] = (file.path, dict(zip(live, source.moved(live), strict=True)))
+    return found
+
+
+def stored(table, path):
+    return pq.ParquetFile(table.path / unquote(path)).read().to_pylist()
+
+
+@pytest.mark.parametrize("kind", ["plain", "vectors", "row ids", "mapped", "partitioned", "one file of ZORDER"])
+def test_the_record_of_a_compaction_says_where_each_row_is(spark, tmp_path, kind):
+    table = Table(tmp_path / "a table [1]+%", spark)
+    configuration = {"delta.enableDeletionVectors": "true"}
+    if kind == "row ids":
+        configuration["delta.enableRowTracking"] = "true"
+    if kind == "mapped":
+        configuration["delta.columnMapping.mode"] = "name"
+    begin = {"configuration": configuration, "partition_by": ["p"] if kind == "partitioned" else []}
+    for number in range(6):  # sizes differ, and some are the same
+        columns = f"id + {number * 1000} AS id, id % 2 AS p, repeat('x', CAST(id % 50 AS INT)) AS t"
+        rows = f"SELECT {columns} FROM range({200 * (number % 3) + 5})"
+        table.write(rows, begin=begin if number == 0 else None)
+    if kind != "plain":
+        table.run(plan_delete, predicate="id % 7 = 3")
+        table.run(plan_delete, predicate="id IN (0, 1, 2, 1000, 1001, 2004)")
+    before = {file.path: stored(table, file.path) for file in table.log().update().add_files()}
+    rows = table.rows()
+    table.run(plan_optimize, **({"z_order_by": ["id"]} if kind == "one file of ZORDER" else {}))
+    assert table.rows() == rows
+    found = moved(table)
+    assert found.keys() == before.keys()
+    seen = 0
+    for path, (new, places) in found.items():
+        after = stored(table, new)
+        for old, at in places.items():
+            assert {**after[at], **before[path][old]} == after[at]
+            seen += 1
+    assert seen == len(rows)
+    [attempt] = {path.parent for path in table.path.rglob("moved-rows-*.json")}
+    assert attempt.parent.parent.parent.name == "staged"
+
+
+def test_nothing_is_recorded_where_it_is_of_no_use_or_not_known(spark, tmp_path):
+    plain = Table(tmp_path / "plain", spark)
+    for number in range(2):
+        plain.write(f"SELECT {number} AS id")
+    plain.run(plan_optimize)
+    table = Table(tmp_path / "vectors", spark)
+    for number in range(2):
+        rows = f"SELECT id + {number} AS id FROM range(2000)"
+        table.write(rows, begin={"configuration": {"delta.enableDeletionVectors": "true"}} if number == 0 else None)
+    size = max(file.size for file in table.log().update().add_files())
+    table.run(plan_optimize, z_order_by=["id"], max_file_size=size // 2)
+    assert len(table.log().update().add_files()) > 1
+    for one in (plain, table):
+        assert not list(one.path.rglob("moved-rows-*"))
+        assert not any(file.tags for file in one.log().update().add_files())
+
+
+@pytest.mark.parametrize("break_it", [
+    lambda found: [[at, first + 1] for at, first in found],
+    lambda found: [[at, first] for (at, _), (_, first) in zip(found, reversed(found), strict=True)],
+    lambda found: found[1:],
+    lambda found: [[at + 9, first] for at, first in found],
+    lambda _found: None,
+])  # fmt: skip
+def test_a_report_that_does_not_account_for_every_row_is_not_recorded(spark, tmp_path, break_it):
+    table = Table(tmp_path / "table", spark)
+    for number in range(2):
+        rows = f"SELECT id FROM range(0, {10 + number}, 1, 1)"
+        table.write(rows, begin={"configuration": {"delta.enableDeletionVectors": "true"}} if number == 0 else None)
+
+    def wrong(request):
+        report = run_operation(spark, request)
+        assert [len(found) for found in report.first_rows.values()] == [2]
+        return replace(report, first_rows={name: break_it(found) for name, found in report.first_rows.items()})
+
+    run_rewrite(table.log(), select_for_optimize, wrong, identity=IDENTITY)
+    assert not any(file.tags for file in table.log().update().add_files())
+
+
+@pytest.mark.parametrize("staged", [False, True])
+def test_optimize_and_a_delete_do_not_fail_each_other(spark, tmp_path, staged):
+    """In both orders; the OPTIMIZE on its own or as a stage."""
+    table = Table(tmp_path / "table", spark)
+    for number in range(3):
+        rows = f"SELECT id, 0 AS n FROM range({number * 1000}, {number * 1000 + 1000})"
+        table.write(rows, begin={"configuration": {"delta.enableDeletionVectors": "true"}} if number == 0 else None)
+    deletes = [table.begin() for _ in range(2)]
+    first = table.operate(deletes[0], plan_delete, predicate="id % 10 = 1 AND id < 2000")
+    second = table.operate(deletes[1], plan_delete, predicate="id % 10 = 2 OR id >= 2000")
+
+    def first_delete(*_):
+        table.publish(deletes[0], first)
+
+    if staged:
+        handle = table.begin()
+        stage = table.operate(handle, plan_optimize)
+        first_delete()
+        table.publish(handle, stage)
+    else:
+
+        def rewrite(request):
+            report = run_operation(spark, request)
+            first_delete()
+            return report
+
+        run_rewrite(
+            table.log(), select_for_optimize, rewrite, identity={"task_id": "optimize", "map_index": -1, "attempt": "1-a"}
+        )
+    assert len(table.rows()) == 2800
+    [file] = table.log().update().add_files()
+    assert file.deletion_vector.cardinality == 200
+    result = table.publish(deletes[1], second)
+    assert result.resolved == {"moved": str(result.version - 1), "rows": f"{result.version - 2}-{result.version - 1}"}
+    assert sorted(row[0] for row in table.rows()) == [number for number in range(2000) if number % 10 not in (1, 2)]

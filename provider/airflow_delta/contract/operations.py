@@ -65,6 +65,7 @@ class OptimizeArguments(Arguments):
     :param data_change: for each bin, whether its rows are changes staged by earlier stages.
     :param removes: ``remove`` actions of files staged by earlier stages.
     :param parameters: ``operationParameters`` of the commit.
+    :param record_rows: report where rows went (``StageReport.first_rows``).
     """
 
     bins: tuple[tuple[int, ...], ...]
@@ -76,6 +77,7 @@ class OptimizeArguments(Arguments):
     data_change: tuple[bool, ...] = ()
     removes: tuple[dict, ...] = ()  # type: ignore[type-arg]
     parameters: dict = field(default_factory=dict)  # type: ignore[type-arg]
+    record_rows: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

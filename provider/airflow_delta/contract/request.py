@@ -104,6 +104,9 @@ class StageReport(Payload):
     :param path: URI of the attempt's directory for Spark.
     :param written: ``numFiles``, ``numRows`` and ``numBytes`` of each of these directories; files and bytes are null if Spark
         cannot list them. The worker must find exactly that.
+    :param first_rows: of an OPTIMIZE or a REORG, for directories with one file whose rows are known to be those of the rewritten
+        files, one file after the other, each file's in order: pairs of a file's position in the request and of its first row in
+        the new file.
     :param metrics: what the operation counted, by its name in ``operationMetrics``.
     :param identities: identity columns with generated values.
     :param schema_string: Spark's JSON form of the schema written: data and partition columns under their logical names.
@@ -127,6 +130,7 @@ class StageReport(Payload):
     vector_directories: tuple[str, ...] = ()
     path: str = ""
     written: dict[str, dict] = field(default_factory=dict)  # type: ignore[type-arg]
+    first_rows: dict[str, list] = field(default_factory=dict)  # type: ignore[type-arg]
     metrics: dict[str, int] = field(default_factory=dict)
     identities: tuple[str, ...] = ()
     schema_string: str = ""

@@ -15,11 +15,12 @@ import json
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from pyspark import inheritable_thread_target
+from pyspark.sql import Observation
 from pyspark.sql import functions as sf
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
@@ -27,7 +28,7 @@ from airflow_delta.contract.operations import OptimizeArguments, RowIds
 from airflow_delta.contract.payloads import Json, ScanFile, ScanPlan
 from airflow_delta.contract.request import StageReport, StageRequest
 from airflow_delta.contract.schema import parse_struct
-from airflow_delta.contract.spark_paths import data_file_uri, normal_form
+from airflow_delta.contract.spark_paths import data_file_uri, normal_form, normal_form_of_metadata
 from airflow_delta.exceptions import StagingException
 from airflow_delta.spark.read import FILE_COLUMN, ROW_COLUMN, read_plan_files
 from airflow_delta.spark.rows import RowChecks, spark_name
@@ -161,11 +162,18 @@ def run(spark: SparkSession, request: StageRequest) -> StageReport:
     prefix = uuid.uuid4().hex[:8]  # a cluster manager may start the driver of one attempt twice
     names = [f"{prefix}-{number}" for number in range(len(bins))]
     rows: dict[str, int] = {}
+    first_rows: dict[str, list[list[int]]] = {}
 
     def work(number: int) -> None:
-        rows[names[number]] = _write_bin(spark, request, plan, arguments, number, names[number])
+        records = arguments.record_rows and arguments.outputs[number] == 1
+        order = _RowOrder(plan, bins[number]) if records else None
+        rows[names[number]] = _write_bin(spark, request, plan, arguments, number, names[number], order)
+        found = None if order is None else order.first_rows()
+        if found is not None:
+            first_rows[names[number]] = found
 
-    with session_settings(spark, WRITE_SETTINGS):
+    whole = _WHOLE_FILES if arguments.record_rows and not arguments.z_order_by else {}
+    with session_settings(spark, {**WRITE_SETTINGS, **whole}):
         parallel = min(arguments.parallel, len(bins))
         if parallel <= 1:
             for number in range(len(bins)):
@@ -187,6 +195,7 @@ def run(spark: SparkSession, request: StageRequest) -> StageReport:
         directories=tuple(names),
         path=request.path,
         written=written_files(spark, request, rows, physical_names(parse_struct(request.schema_string), request)),
+        first_rows=first_rows,
         rewritten_files=tuple(file.path for file in plan.files),
         schema_string=request.schema_string,
         partition_columns=request.partition_columns,
@@ -194,7 +203,13 @@ def run(spark: SparkSession, request: StageRequest) -> StageReport:
 
 
 def _write_bin(
-    spark: SparkSession, request: StageRequest, plan: ScanPlan, arguments: OptimizeArguments, number: int, directory: str
+    spark: SparkSession,
+    request: StageRequest,
+    plan: ScanPlan,
+    arguments: OptimizeArguments,
+    number: int,
+    directory: str,
+    order: _RowOrder | None,
 ) -> int:
     members, num_files = arguments.bins[number], arguments.outputs[number]
     files = [plan.files[position] for position in members]
@@ -203,11 +218,12 @@ def _write_bin(
     fields = [field for field in schema["fields"] if field["name"].lower() not in in_path]
     ids = arguments.row_ids
     if ids is None:
-        rows = read_plan_files(spark, plan, files)
+        rows = read_plan_files(spark, plan, files, file_column=order is not None, row_column=order is not None)
     else:
         rows = _with_row_ids(spark, plan, files, ids, [(ids.base[n], ids.version[n]) for n in members])
         fields += [_row_id_field(name) for name in ids.columns]
-    rows = rows.select(*[spark_name(field["name"]) for field in fields])
+    names = [spark_name(field["name"]) for field in fields]
+    rows = rows.select(*names, *([] if order is None else [FILE_COLUMN, ROW_COLUMN]))
     columns = arguments.z_order_by
     if columns and num_files > 1:
         counts = [file.num_records for file in files]
@@ -215,10 +231,83 @@ def _write_bin(
         rows = along_z_curve(rows, columns, num_files, known)
     else:
         rows = rows.coalesce(1)
+    if order is not None:
+        rows = order.watched(rows).select(*names)
     target = {"type": "struct", "fields": fields}
     if arguments.directories and arguments.directories[number]:
         directory = f"{directory}/{arguments.directories[number]}"
     return write_files(rows, replace(request, partition_columns=()), target, directory, RowChecks(plan.table, plan.read_version))
+
+
+# -- where rows go --------------------------------------------------------------------------------------------------------------
+
+_WHOLE_FILES = {"spark.sql.files.maxPartitionBytes": str(2**50), "spark.sql.files.minPartitionNum": "1"}
+"""A bin is one task, which reads one file after the other: splitting them would only mix their parts."""
+
+_POSITION, _HASH = "__airflow_delta_position", "__airflow_delta_hash"
+
+
+@dataclass(slots=True)
+class _RowOrder:
+    """Watches the job that writes a bin into one file, for what it says about the order of the rows.
+
+    A task numbers its rows as it writes them. If the number less the position in the old file is the same for all rows of each
+    file, they are there in order and without gaps. Rows of files with deletion vectors are sorted before, by file and position.
+
+    :param members: positions of the files in the plan.
+    """
+
+    plan: ScanPlan
+    members: Sequence[int]
+    _observation: Observation | None = None
+
+    @property
+    def _sorts(self) -> bool:
+        return any(self.plan.files[member].deletion_vector is not None for member in self.members)
+
+    def watched(self, rows: DataFrame) -> DataFrame:
+        """Return the rows of one task, watched.
+
+        :param rows: with :data:`FILE_COLUMN` and :data:`ROW_COLUMN`.
+        """
+        self._observation = Observation()
+        if self._sorts:
+            rows = rows.withColumn(_HASH, sf.xxhash64(FILE_COLUMN)).sortWithinPartitions(_HASH, ROW_COLUMN)
+            about = sf.col(_HASH)
+        else:
+            rows = rows.withColumn(_POSITION, sf.monotonically_increasing_id())
+            about = sf.col(_POSITION) - sf.col(ROW_COLUMN)
+        found = sf.collect_set(sf.struct(sf.col(FILE_COLUMN).alias("file"), about.alias("about")))
+        return rows.observe(self._observation, found.alias("files"))
+
+    def first_rows(self) -> list[list[int]] | None:
+        """Return, after the job, the position of each file in the plan and that of its first row in the new file.
+
+        ``None`` if the rows of a file are not all in order, one after the other, or a file is not known.
+        """
+        seen = None if self._observation is None else self._observation.get.get("files")
+        if seen is None:
+            return None
+        known = {normal_form(data_file_uri(self.plan.table, self.plan.files[member].path)): member for member in self.members}
+        about: dict[int, int] = {}
+        for row in seen:
+            member = known.get(normal_form_of_metadata(row["file"]))
+            if member is None or member in about:
+                return None
+            about[member] = row["about"]
+        if len(set(about.values())) < len(about):
+            return None
+        inputs = sorted(about, key=about.__getitem__)
+        if not self._sorts:
+            return [[member, about[member]] for member in inputs]
+        found, first = [], 0
+        for member in inputs:
+            found.append([member, first])
+            count = self.plan.files[member].num_records
+            if count is None:
+                return None
+            first += count
+        return found
 
 
 # -- row tracking -------------------------------------------------------------------------------------------------------------

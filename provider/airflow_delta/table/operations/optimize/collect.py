@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 import msgspec
+from pyroaring import BitMap64
 
 from airflow_delta.contract.files import partition_texts_of
 from airflow_delta.contract.operations import OptimizeArguments
 from airflow_delta.contract.payloads import DeclaredReads, ScanFile, StagedWrite
 from airflow_delta.contract.request import StageReport, StageRequest
-from airflow_delta.exceptions import StagedFileException, StagingException
-from airflow_delta.log.actions.actions import AddFile, RemoveFile
+from airflow_delta.exceptions import DeltaError, StagedFileException, StagingException
+from airflow_delta.log.actions.actions import MOVED_ROWS_TAG, AddFile, RemoveFile
+from airflow_delta.log.actions.deletion_vectors import read_deletion_vectors
+from airflow_delta.log.actions.moved_rows import MovedRows, RowSource, write_moved_rows
 from airflow_delta.log.data_files.footers import read_footers
-from airflow_delta.log.statistics.statistics import stats_from_footer
+from airflow_delta.log.statistics.statistics import num_records, stats_from_footer
 from airflow_delta.table.files.adds import DataFiles, check_rows, check_written, find_data_files
 from airflow_delta.table.files.footers import check_row_counts
 from airflow_delta.table.files.partitions import url_encode
 from airflow_delta.table.stage.scan import candidate_files
 from airflow_delta.table.stage.stage_view import StageView
+
+logger = logging.getLogger(__name__)
 
 
 def collect_optimize(stage: StageView, request: StageRequest, report: StageReport) -> StagedWrite:
@@ -64,17 +70,73 @@ def collect_actions(
             table=handle.table,
         )
     adds: list[AddFile] = []
+    records: list[MovedRows] = []
     total = 0
     changes = arguments.data_change or [False] * len(bins)
+    removes = _removes(stage, request, arguments)
     for members, name, data_change in zip(bins, report.directories, changes, strict=True):
         files = [plan.files[position] for position in members]
         found, rows = _new_files(stage, request, report, name, files[0].partition_values, data_change)
         before = [file.num_records for file in files]
         if not any(count is None for count in before) and rows != sum(count or 0 for count in before):
             _raise_other_rows(stage, request, files, rows, sum(count or 0 for count in before))
+        record = None
+        if arguments.record_rows and not data_change and len(found) == 1:
+            record = _record_of(stage, found[0], rows, [removes[at] for at in members], members, report.first_rows.get(name))
+        if record is not None:
+            records.append(record)
         adds += found
         total += rows
-    return adds, _removes(stage, request, arguments), total
+    return _tagged(stage, request, adds, records), removes, total
+
+
+def _record_of(
+    stage: StageView,
+    new: AddFile,
+    rows: int,
+    removes: Sequence[RemoveFile],
+    members: Sequence[int],
+    first_rows: Sequence[Sequence[int]] | None,
+) -> MovedRows | None:
+    """Return the record of where the rows of a bin went; ``None`` if what Spark reports does not account for every row.
+
+    :param removes: of its files.
+    :param members: positions of these files in the request.
+    :param first_rows: as Spark reports them.
+    """
+    of = dict(zip(members, removes, strict=True))
+    counts = {member: num_records(remove.stats) for member, remove in of.items()}
+    if first_rows is None or None in counts.values() or any(remove.size is None for remove in removes):
+        return None
+    try:
+        marked = [member for member in members if of[member].deletion_vector is not None]
+        vectors = [vector for member in marked if (vector := of[member].deletion_vector) is not None]
+        read = read_deletion_vectors(stage.log.store, vectors, [counts[member] for member in marked])
+        deleted = dict(zip(marked, read, strict=True))
+        sources = tuple(
+            RowSource.of(of[at].path, of[at].size or 0, counts[at] or 0, first, deleted.get(at, BitMap64()))
+            for at, first in first_rows
+        )
+        record = MovedRows(path=new.path, size=new.size, num_records=rows, sources=sources)
+        record.check()
+    except (DeltaError, ValueError, KeyError, TypeError, OSError) as error:
+        logger.info("Where the rows of %s come from is not recorded: %s", new.path, error)
+        return None
+    return record
+
+
+def _tagged(stage: StageView, request: StageRequest, adds: Sequence[AddFile], records: Sequence[MovedRows]) -> list[AddFile]:
+    """Write the records and return the new files with tags that name them; without them, the compaction is as good."""
+    try:
+        tags = write_moved_rows(stage.log.store, request.directory, records)
+    except OSError as error:
+        logger.warning("Where the rows of the new files come from is not recorded: %s", error)
+        return list(adds)
+    tag_of = {record.path: tag for record, tag in zip(records, tags, strict=True)}
+    return [
+        msgspec.structs.replace(add, tags={**(add.tags or {}), MOVED_ROWS_TAG: tag_of[add.path]}) if add.path in tag_of else add
+        for add in adds
+    ]
 
 
 def _raise_other_rows(stage: StageView, request: StageRequest, files: Sequence[ScanFile], rows: int, wanted: int) -> NoReturn:

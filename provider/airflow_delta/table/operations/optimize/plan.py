@@ -162,6 +162,8 @@ def stage_of(stage: StageView, rewrite: RewriteSelection, *, parallel: int = PAR
         data_change=tuple(changes_rows(stage, members[0]) for members in rewrite.bins),
         removes=_removes([file for file in files if file.path in staged]),
         parameters=dict(rewrite.parameters),
+        # Without vectors, rows of the new files cannot be marked, wherever they are.
+        record_rows=stage.definition.configuration.get("delta.enableDeletionVectors", "false").lower() == "true",
     )
     request = stage.request(
         arguments,
