@@ -15,6 +15,7 @@ import msgspec
 import pyarrow as pa
 from pyroaring import BitMap64
 
+from airflow_delta.log.actions.moved_rows import RowSource
 from airflow_delta.log.expressions import arrow_rows
 from airflow_delta.transaction.commit.loop import CommitLoop
 from airflow_delta.transaction.conflicts import carried_rows, marked_rows, moved_rows, rows_of_winners
@@ -22,6 +23,7 @@ from airflow_delta.transaction.conflicts.carried_rows import CarriedRows
 from airflow_delta.transaction.conflicts.current_transaction import CurrentTransaction
 from airflow_delta.transaction.conflicts.file_conflicts import FileConflicts
 from airflow_delta.transaction.conflicts.marked_rows import MarkedRows
+from airflow_delta.transaction.conflicts.rearranged_rows import RearrangedRows
 from airflow_delta.transaction.conflicts.resolution import Resolution
 from airflow_delta.transaction.conflicts.rows_of_winners import WinnersRows
 from airflow_delta.transaction.conflicts.winning_commit import WinningCommit
@@ -149,6 +151,26 @@ def _of_no_partition(rule: Any) -> Any:
     return values
 
 
+def _one_further(rule: Any) -> Any:
+    return lambda self, rows: BitMap64(row + 1 for row in rule(self, rows))
+
+
+def _as_if_none_was_deleted(_rule: Any) -> Any:
+    return lambda self, rows: BitMap64(row + self.first_row for row in rows)
+
+
+def _the_next(rule: Any) -> Any:
+    return lambda *arguments: BitMap64(row + 1 for row in rule(*arguments))
+
+
+def _forgets_before(rule: Any) -> Any:
+    def meet(self: Any, winner: Any, file: Any) -> None:
+        self._gone.clear()
+        rule(self, winner, file)
+
+    return meet
+
+
 def _keeps_its_own(rule: Any) -> Any:
     def apply(self: Any) -> None:
         rule(self)
@@ -197,6 +219,12 @@ MUTATIONS: dict[str, Broken] = {
     "statistics stay exact": _broken(marked_rows, "with_wide_bounds", lambda _rule: lambda stats, _before=None: stats),
     "rows that moved are where they were": _broken(moved_rows, "find_moved", _same_places),
     "row ids begin at 0 in every file": _broken(moved_rows, "_row_ids", _from_zero),
+    # Rows that compactions moved.
+    "moved rows are one row further": _broken(RowSource, "moved", _one_further),
+    "deleted rows were moved too": _broken(RowSource, "moved", _as_if_none_was_deleted),
+    "rows are alike to the next": _broken(moved_rows, "_like", _the_next),
+    "a compaction forgets what winners deleted": _broken(RearrangedRows, "applied", _always(None)),
+    "a compaction forgets vectors of earlier winners": _broken(RearrangedRows, "meet", _forgets_before),
     "files of others get new row ids": _broken(Resolution, "apply", _keeps_its_own),
     # The loop around it all.
     "only the newest winner is checked": _broken(CommitLoop, "check_for_conflicts", _forgets_the_winners),
@@ -225,6 +253,11 @@ AIMS = {
     "statistics stay exact": Aim(("optimize", "delete"), ("delete", "update"), "k", {"vectors": True, "tracked": True}),
     "rows that moved are where they were": Aim(("optimize",), ("delete", "update"), "k", {"vectors": True, "tracked": True}),
     "row ids begin at 0 in every file": Aim(("optimize",), ("delete", "update"), "k", {"vectors": True, "tracked": True}),
+    "moved rows are one row further": Aim(("optimize",), ("delete", "update"), "k", {"vectors": True}),
+    "deleted rows were moved too": Aim(("delete", "optimize"), ("delete", "update"), "k", {"vectors": True}),
+    "rows are alike to the next": Aim(("optimize",), ("delete", "update"), "k", {"vectors": True, "tracked": False}),
+    "a compaction forgets what winners deleted": Aim(("delete", "update"), ("optimize",), "k", {"vectors": True}),
+    "a compaction forgets vectors of earlier winners": Aim(("delete",), ("optimize",), "k", {"vectors": True}),
     "files of others get new row ids": Aim(("optimize",), ("delete", "update"), "k", {"vectors": True, "tracked": True}),
 }
 """What the histories are to be about, for mutations that few others notice."""

@@ -209,6 +209,7 @@ class Draw(RandomRows):
             pieces=draw.choice((1, 1, 2)),
             keeps_ids=draw.random() < (0.95 if self.narrow else 0.8),
             staged=draw.random() < (0.1 if self.narrow else 0.4),
+            recorded=draw.random() < 0.6,
         )
 
     def _restate(self) -> Restate:

@@ -197,6 +197,7 @@ class Optimize:
     :param count: files to rewrite, at most.
     :param pieces: files that take the rows, of each partition.
     :param keeps_ids: the new files hold the row ids.
+    :param recorded: rows stay in order, and a record says where they went: for one piece, on a table with deletion vectors.
     :param staged: as a stage of a transaction, which records less than the operator does, and writes ``txn``.
     """
 
@@ -205,6 +206,7 @@ class Optimize:
     count: int
     pieces: int = 1
     keeps_ids: bool = True
+    recorded: bool = False
     staged: bool = False
 
     def apply(self, rows: Sequence[Row]) -> Rows:

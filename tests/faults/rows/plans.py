@@ -19,6 +19,8 @@ from pyroaring import BitMap64
 from airflow_delta.contract.files import KEYS_NAME, attempt_directory, encode_manifest, manifest_ref
 from airflow_delta.contract.payloads import DeclaredReads, KeyRead, ManifestRef, StagedWrite, TransactionHandle
 from airflow_delta.log import AddFile, DeltaLog, RemoveFile, Snapshot
+from airflow_delta.log.actions.actions import MOVED_ROWS_TAG
+from airflow_delta.log.actions.moved_rows import MovedRows, RowSource, write_moved_rows
 from airflow_delta.log.statistics.statistics import with_wide_bounds
 from airflow_delta.table.stage.load import StageActions
 from faults.rows import model as model
@@ -147,17 +149,32 @@ class Planner:
         chosen = (parts.get(wanted) or max(parts.values(), key=len, default=[]))[: optimize.count]
         keeps = optimize.keeps_ids and self.table.setting.tracked and self.table.setting.has_ids
         placed = [(row, ids if keeps else None) for file in chosen for row, ids in self.table.live(file).values()]
-        placed.sort(key=lambda one: one[0][AT["k"]])
+        recorded = optimize.recorded and optimize.pieces == 1 and self.table.setting.vectors
+        if not recorded:
+            placed.sort(key=lambda one: one[0][AT["k"]])
         removes = [file.remove(0, data_change=False) for file in chosen]
         middle = len(placed) // 2 if optimize.pieces == 2 else 0
+        adds = [add for part in (placed[:middle], placed[middle:]) for add in self.table.write(part, data_change=False)]
         return self._stage(
-            [add for part in (placed[:middle], placed[middle:]) for add in self.table.write(part, data_change=False)],
+            self._recorded(adds, chosen) if recorded else adds,
             removes,
             mode="rewrite",
             operation="OPTIMIZE",
             num_copied_records=0 if keeps else len(placed),
             reads=DeclaredReads(files=tuple(remove.path for remove in removes)),
         )
+
+    def _recorded(self, adds: Sequence[AddFile], chosen: Sequence[AddFile]) -> list[AddFile]:
+        """Return the new file with the record of where it has the rows of the old ones."""
+        sources, first = [], 0
+        for file in chosen:
+            marked, live = self.table.marked(file), len(self.table.live(file))
+            sources.append(RowSource.of(file.path, file.size, live + len(marked), first, marked))
+            first += live
+        directory = attempt_directory(self.handle.transaction_id, STAGE, ATTEMPT)
+        records = [MovedRows(path=add.path, size=add.size, num_records=first, sources=tuple(sources)) for add in adds]
+        tags = write_moved_rows(self.log.store, directory, records)
+        return [msgspec.structs.replace(add, tags={MOVED_ROWS_TAG: tag}) for add, tag in zip(adds, tags, strict=True)]
 
     # -- rows -----------------------------------------------------------------------------------------------------------------
 
