@@ -26,6 +26,7 @@ from airflow_delta.exceptions import (
 )
 from airflow_delta.log.actions.actions import encode_actions
 from airflow_delta.table.operations.merge.plan import plan_merge
+from airflow_delta.table.operations.optimize.plan import plan_optimize
 from airflow_delta.table.operations.rewrite.update import plan_delete, plan_update
 from airflow_delta.transaction import CommitPolicy
 from airflow_delta.transaction.conflict_detection import ConflictDetection
@@ -490,13 +491,35 @@ def test_moved_rows_of_several_row_groups(make: Make, delta: SparkSession) -> No
     known.check()
 
 
-def test_moved_rows_without_row_tracking(make: Make) -> None:
+@pytest.mark.parametrize("ours", [delete(*MOVED), update(*MOVED), merge(*MOVED, 103), delete(*range(20))], ids="dumD")
+@pytest.mark.parametrize("compaction", ["OPTIMIZE {t}", "OPTIMIZE {t} ZORDER BY (v)"])
+def test_moved_rows_without_row_tracking(make: Make, compaction: str, ours: Change) -> None:
+    """Found by their content: Delta Spark does not say where rows went."""
     known = make("vectors")
-    staged, inserts = known.stage(delete(*MOVED)), known.stage(merge(103))
-    known.by_delta("OPTIMIZE {t}")
-    with pytest.raises(ConcurrentDeleteReadException, match="row tracking"):
-        known.publish(staged)
-    assert known.publish(inserts).resolved == {"moved": "4"}
+    staged = known.stage(ours)
+    known.by_delta(compaction)
+    assert known.publish(staged).resolved == {"moved": "4", "rows": "4"}
+    known.check()
+
+
+OPTIMIZE = Change("OPTIMIZE {t}", plan_optimize, {}, lambda rows: rows)
+
+
+@pytest.mark.parametrize("kind", ["vectors", "everything, mapped", "copy on write"])
+@pytest.mark.parametrize("theirs", [delete(*MOVED), update(*MOVED), merge(*MOVED, 103), delete(*range(12))], ids="dumD")
+def test_our_compaction_and_changes_of_delta(make: Make, kind: str, theirs: Change) -> None:
+    """It takes along what Delta Spark changed, and a change of ours that began before follows it."""
+    known = make(kind)
+    compaction, late = known.stage(OPTIMIZE), known.stage(delete(5, 17))
+    known.by_delta(theirs)
+    if not known.has(VECTORS):
+        with pytest.raises(ConcurrentDeleteReadException, match="enableDeletionVectors"):
+            known.publish(compaction)
+        return
+    assert known.publish(compaction).resolved["rows"] == str(known.version - 1)
+    if theirs.after(dict.fromkeys(range(12), 0)):  # else both have deleted row 5
+        assert known.publish(late).resolved["rows"] == f"{known.version - 2}-{known.version - 1}"
+    known.by_delta(update(1, 13, 18), "OPTIMIZE {t}", delete(16))
     known.check()
 
 
