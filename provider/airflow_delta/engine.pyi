@@ -38,6 +38,9 @@ from airflow_delta.table.audit.audit import parse_sql_checks as parse_sql_checks
 from airflow_delta.table.audit.audit import plan_checks_of_tables as plan_checks_of_tables
 from airflow_delta.table.audit.audit import plan_sql_checks as plan_sql_checks
 from airflow_delta.table.audit.statistics import statistics_checks as statistics_checks
+from airflow_delta.table.changes.column_values import column_values as column_values
+from airflow_delta.table.changes.partition_keys import changed_partitions as changed_partitions
+from airflow_delta.table.changes.partition_keys import check_partition_keys as check_partition_keys
 from airflow_delta.table.changes.read import change_schema as change_schema
 from airflow_delta.table.changes.read import plan_changes as plan_changes
 from airflow_delta.table.changes.read import read_changes as read_changes

@@ -20,6 +20,7 @@ from airflow_delta.operators.transaction import DeltaAbortOperator, DeltaCommitO
 from airflow_delta.tasks.base import WATCHER_SETTINGS, withdraw_defaults_outlets
 from airflow_delta.tasks.lineage import table_outlets, withdraw_default_outlets
 from airflow_delta.tasks.mapped_identity import check_group
+from airflow_delta.tasks.partition_events import check_outlets
 
 
 @attrs.define(kw_only=True, repr=False)
@@ -219,6 +220,7 @@ def delta_transaction(
     restart_conn_id: str | None = None,
     conflict_detection: str | None = None,
     outlets: Sequence[Any] | None = None,
+    partition_events: Any = None,
     preview: bool | str = False,
     keep_preview: timedelta | float | None = None,
     stage_kwargs: Mapping[str, Any] | None = None,
@@ -245,6 +247,10 @@ def delta_transaction(
         ``default_args``, or ``rows``. (templated)
     :param outlets: assets that the commit emits; default: the table's own, unless its name, or the connection of a relative name,
         is templated.
+    :param partition_events: emit an event with a partition key for each partition whose rows the commit has changed, besides the
+        event of the table: ``True``, a column, a template, a function, or
+        :class:`~airflow_delta.contract.partition_events.PartitionEvents`, as in
+        :class:`~airflow_delta.tasks.committing.CommitPart`.
     :param preview: ``True``, or ``"changes"``: a task ``preview`` after the stages writes what they have staged as a Delta table,
         whole or the changed rows alone (:class:`~airflow_delta.operators.preview.DeltaPreviewOperator`). Its output is
         ``txn.preview``; tasks that use it run between it and the commit.
@@ -277,13 +283,16 @@ def delta_transaction(
         "isolation_level": isolation_level,
         "create": create,
     }
+    own_outlets = table_outlets(table, delta_conn_id) if outlets is None else list(outlets)
+    check_outlets(partition_events, own_outlets, f"The transaction {group_id!r}")
     own_commit_kwargs = {
-        "outlets": table_outlets(table, delta_conn_id) if outlets is None else list(outlets),
+        "outlets": own_outlets,
         "on_conflict": on_conflict,
         "on_clear": on_clear,
         "max_restarts": max_restarts,
         "restart_conn_id": restart_conn_id,
         **({} if keep_preview is None else {"keep_preview": keep_preview}),
+        **({} if partition_events is None else {"partition_events": partition_events}),
         **({} if conflict_detection is None else {"conflict_detection": conflict_detection}),
     }
     return DeltaTransactionGroup(

@@ -13,14 +13,15 @@ from support.readers import rows
 pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_database")]
 
 DAGS = """
-from datetime import datetime
+from datetime import date, datetime
 import pyarrow as pa
 from airflow.sdk import DAG, PartitionedAssetTimetable, PartitionedAtRuntime, task
 from airflow_delta import delta_transaction
 from airflow_delta.assets.delta import commits_of_events, delta_asset
 
 ORDERS, REPORTS = {folder!r} + "/orders", {folder!r} + "/reports"
-ASSET = delta_asset(ORDERS)
+DAILY = {folder!r} + "/daily"
+ASSET, DAY = delta_asset(ORDERS), delta_asset(DAILY)
 ALWAYS = dict(start_date=datetime(2026, 1, 1), catchup=False, is_paused_upon_creation=False)
 
 with DAG("partition_producer", schedule=PartitionedAtRuntime(), **ALWAYS):
@@ -44,6 +45,28 @@ with DAG("partition_consumer", schedule=PartitionedAssetTimetable(assets=ASSET),
             return pa.table({{"region": [dag_run.partition_key], "version": [commit["version"]]}})
         report()
 
+with DAG("partition_by_day", schedule=PartitionedAtRuntime(), **ALWAYS):
+    key = "{{{{ dag_run.conf['days'] | join }}}}"
+    with delta_transaction("txn", table=DAILY, partition_by="day", transaction_key=key, key_check="off", partition_events=True):
+        @task.delta_stage(engine="arrow")
+        def days(dag_run):
+            days = [date.fromisoformat(day) for day in dag_run.conf["days"]]
+            return pa.table({{"day": days, "number": [day.day for day in days]}})
+        days()
+
+with DAG("partition_of_day", schedule=PartitionedAssetTimetable(assets=DAY), **ALWAYS):
+    @task
+    def read(dag_run, triggering_asset_events):
+        (commit,) = commits_of_events(triggering_asset_events[DAY])
+        return [dag_run.partition_key, commit["version"], commit["num_partition_keys"]]
+    read()
+
+with DAG("partition_any_day", schedule=[DAY], **ALWAYS):
+    @task
+    def never_mind():
+        pass
+    never_mind()
+
 with DAG("partition_of_none", schedule=[ASSET], **ALWAYS):
     @task
     def never():
@@ -59,6 +82,7 @@ class Scheduler:
         from airflow.dag_processing.bundles.manager import DagBundlesManager
         from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
 
+        self.folder = folder
         path = folder / "partitions.py"
         path.write_text(DAGS.format(folder=str(folder)))
         self.bag = DagBag(dag_folder=str(path))
@@ -66,7 +90,7 @@ class Scheduler:
         DagBundlesManager().sync_bundles_to_db()
         sync_bag_to_db(self.bag, "tests", None)
 
-    def run(self, dag_id: str, run_id: str, key: str | None = None) -> str:
+    def run(self, dag_id: str, run_id: str, key: str | None = None, **conf: Any) -> str:
         """Run a Dag by hand; return the state of the run."""
         from airflow.sdk.timezone import utcnow
         from airflow.utils.session import create_session
@@ -80,12 +104,13 @@ class Scheduler:
                 triggered_by=DagRunTriggeredByType.TEST,
                 state="running",
                 partition_key=key,
+                conf=conf,
                 session=session,
             )
             return self._to_end(dag_run, session)
 
-    def run_what_is_due(self) -> list[tuple[str, str, str]]:
-        """Make and run the runs that events with keys are for; return Dag, key and state of each."""
+    def run_what_is_due(self, dag_id: str = "partition_consumer") -> list[tuple[str, str, str]]:
+        """Make the runs that events with keys are for, and run those of a Dag; return Dag, key and state of each."""
         from airflow.jobs.job import Job
         from airflow.jobs.scheduler_job_runner import SchedulerJobRunner
         from airflow.models.dagrun import DagRun
@@ -95,8 +120,18 @@ class Scheduler:
         with create_session() as session:
             SchedulerJobRunner(job=Job())._create_dagruns_for_partitioned_asset_dags(session)
             session.commit()
-            due = session.scalars(select(DagRun).where(DagRun.state == "queued").order_by(DagRun.partition_key)).all()
-            return [(dag_run.dag_id, dag_run.partition_key, self._to_end(dag_run, session)) for dag_run in due]
+            queued = select(DagRun.id).where(DagRun.state == "queued", DagRun.dag_id == dag_id)
+            due = session.scalars(queued.order_by(DagRun.partition_key)).all()
+        return [self._run_due(dag_run_id) for dag_run_id in due]
+
+    def _run_due(self, dag_run_id: int) -> tuple[str, str, str]:
+        from airflow.models.dagrun import DagRun
+        from airflow.utils.session import create_session
+
+        with create_session() as session:
+            dag_run = session.get_one(DagRun, dag_run_id)
+            of = (dag_run.dag_id, dag_run.partition_key)
+            return (*of, self._to_end(dag_run, session))
 
     def _to_end(self, dag_run: Any, session: Any) -> str:
         dag = self.bag.dags[dag_run.dag_id]
@@ -118,12 +153,12 @@ class Scheduler:
             return [(event.source_dag_id, event.partition_key) for event in found]
 
 
-@pytest.fixture
-def scheduler(tmp_path: Path) -> Scheduler:
-    return Scheduler(tmp_path)
+@pytest.fixture(scope="module")
+def scheduler(airflow_database: None, tmp_path_factory: pytest.TempPathFactory) -> Scheduler:
+    return Scheduler(tmp_path_factory.mktemp("partitions"))
 
 
-def test_a_partition_goes_through_the_dags(scheduler: Scheduler, tmp_path: Path) -> None:
+def test_a_partition_goes_through_the_dags(scheduler: Scheduler) -> None:
     from airflow.models.asset import AssetDagRunQueue
     from airflow.utils.session import create_session
     from sqlalchemy import select
@@ -131,17 +166,17 @@ def test_a_partition_goes_through_the_dags(scheduler: Scheduler, tmp_path: Path)
     assert scheduler.run("partition_producer", "one", "eu") == "success"
     assert scheduler.events() == [("partition_producer", "eu")]
     assert scheduler.run_what_is_due() == [("partition_consumer", "eu", "success")]
-    assert rows(f"{tmp_path}/reports") == [{"region": "eu", "version": 0}]
+    assert rows(f"{scheduler.folder}/reports") == [{"region": "eu", "version": 0}]
 
     # Another run of the same partition is the same work: its event is about the same commit, and neither Dag publishes again.
     assert scheduler.run("partition_producer", "two", "eu") == "success"
     assert scheduler.run_what_is_due() == [("partition_consumer", "eu", "success")]
-    assert [len(rows(f"{tmp_path}/{name}")) for name in ("orders", "reports")] == [1, 1]
+    assert [len(rows(f"{scheduler.folder}/{name}")) for name in ("orders", "reports")] == [1, 1]
 
     assert scheduler.run("partition_producer", "three", "us") == "success"
     assert scheduler.run_what_is_due() == [("partition_consumer", "us", "success")]
-    assert sorted(row["region"] for row in rows(f"{tmp_path}/orders")) == ["eu", "us"]
-    assert sorted((row["region"], row["version"]) for row in rows(f"{tmp_path}/reports")) == [("eu", 0), ("us", 1)]
+    assert sorted(row["region"] for row in rows(f"{scheduler.folder}/orders")) == ["eu", "us"]
+    assert sorted((row["region"], row["version"]) for row in rows(f"{scheduler.folder}/reports")) == [("eu", 0), ("us", 1)]
 
     # A run without a key has no identity here; and an event with one is not for Dags without partitions.
     assert scheduler.run("partition_producer", "four") == "failed"
@@ -154,3 +189,44 @@ def test_several_keys_of_a_task_of_ones_own(scheduler: Scheduler) -> None:
     before = len(scheduler.events())
     assert scheduler.run("partition_several", "five") == "success"
     assert sorted(key for _, key in scheduler.events()[before:]) == ["north", "south"]
+
+
+def test_a_commit_tells_the_partitions_that_it_changed(scheduler: Scheduler) -> None:
+    """One event for each, besides the table's own; a retry of a commit that was written tells the same."""
+    from airflow.models.asset import AssetDagRunQueue
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    days = ["2026-11-24", "2026-11-25"]
+
+    def keys(since: int) -> list[str | None]:
+        return sorted((key for _, key in scheduler.events()[since:]), key=str)
+
+    before = len(scheduler.events())
+    assert scheduler.run("partition_by_day", "days", days=days) == "success"
+    assert keys(before) == [*days, None]
+    assert scheduler.run_what_is_due("partition_of_day") == [("partition_of_day", day, "success") for day in days]
+    with create_session() as session:  # the table's own event is for Dags without partitions
+        waiting = select(AssetDagRunQueue).where(AssetDagRunQueue.target_dag_id == "partition_any_day")
+        assert len(session.scalars(waiting).all()) == 1
+
+    # Another run of the same transaction key finds the commit of the first, and says what the log says of it.
+    before = len(scheduler.events())
+    assert scheduler.run("partition_by_day", "again", days=days) == "success"
+    assert keys(before) == [*days, None]
+
+    # In a run of a partition, the table's event has its key already.
+    before = len(scheduler.events())
+    assert scheduler.run("partition_by_day", "one", "2026-11-26", days=["2026-11-26"]) == "success"
+    assert keys(before) == ["2026-11-26"]
+
+
+def test_aliases_have_no_partitions() -> None:
+    from airflow.sdk import DAG, AssetAlias
+
+    from airflow_delta import delta_transaction
+    from airflow_delta.exceptions import DeltaIllegalArgumentException
+
+    for options in ({"table": "/lake/t", "outlets": [AssetAlias("any")]}, {"table": "/lake/{{ params.t }}"}):
+        with DAG("of_alias", schedule=None), pytest.raises(DeltaIllegalArgumentException, match="partition_events"):
+            delta_transaction("txn", partition_events=True, **options)

@@ -6,6 +6,7 @@ Each function says which public name it waits for. The Task SDK keeps no promise
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 
@@ -81,6 +82,16 @@ def skip_key() -> str:
     from airflow.sdk.bases.skipmixin import XCOM_SKIPMIXIN_KEY
 
     return str(XCOM_SKIPMIXIN_KEY)
+
+
+def add_keyed_events(accessor: Any, keys: Iterable[str], *, whole: bool) -> None:
+    """Have a task emit an event of an asset for each key, and, with ``whole``, the one that it emits without keys as well.
+
+    Waits for: keys beside the event of the asset in ``outlet_events[asset].add_partitions``, which replace it.
+    """
+    accessor.add_partitions(list(keys))
+    if whole:
+        accessor.partition_keys.add(None)  # Airflow takes the key of the run for it, if that has one
 
 
 def send_metric(how: str, name: str, value: float, tags: dict[str, str]) -> None:

@@ -196,7 +196,7 @@ def dedupe_key(table_id: str | None, version: int) -> str:
     return f"{table_id}/{version}"
 
 
-def _names_its_commit(result: CommitResult) -> bool:
+def names_its_commit(result: CommitResult) -> bool:
     """Return whether the version of a result is that of its own commit."""
     if result.committed_before:
         return bool(result.operation or result.transaction_id)
@@ -230,7 +230,7 @@ def event_extra(result: CommitResult) -> dict[str, Any]:
         "num_partitions": len(result.partitions),
         "partitions": [dict(partition) for partition in result.partitions[:_MAX_PARTITIONS_IN_EVENT]],
         "committed_before": result.committed_before,
-        "dedupe_key": dedupe_key(result.table_id, result.version) if _names_its_commit(result) else None,
+        "dedupe_key": dedupe_key(result.table_id, result.version) if names_its_commit(result) else None,
     }
 
 

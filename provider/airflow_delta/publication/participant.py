@@ -224,7 +224,7 @@ class Participant:
         if snapshot.version < 0 or at not in (None, snapshot.version):
             return False
         publication = self._plan.publication
-        policy = replace(self._policy, next_version_only=True, intents=IGNORE_INTENTS, cancelled=None)
+        policy = replace(self._policy, next_version_only=True, intents=IGNORE_INTENTS, cancelled=None, check_actions=None)
         txn = OptimisticTransaction(self.log, snapshot, txn_id=f"{publication}#{state}", policy=policy)
         now = int(time.time() * 1000)
         app_id = f"{INTENT_APP if state == INTENT else STATE_APP}{publication}"

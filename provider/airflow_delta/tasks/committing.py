@@ -24,6 +24,7 @@ from airflow.sdk import Asset, AssetAlias
 from airflow_delta import engine, exceptions
 from airflow_delta.assets.delta import delta_asset, event_extra
 from airflow_delta.contract.choices import CHECKPOINT, Choices
+from airflow_delta.contract.partition_events import PartitionEvents
 from airflow_delta.contract.payloads import read_version_name
 from airflow_delta.exceptions import (
     CommitStateUnknownException,
@@ -39,6 +40,7 @@ from airflow_delta.tasks.handle_check import start_tasks
 from airflow_delta.tasks.identity import commit_tags
 from airflow_delta.tasks.lineage import withdraw_default_outlets
 from airflow_delta.tasks.observability import Stopwatch, TaskMetrics
+from airflow_delta.tasks.partition_events import add_partition_events, event_keys, with_keys
 from airflow_delta.tasks.settlement import rule_of_commit
 from airflow_delta.transaction.conflict_detection import DETECTION_TAG, KEYS, LEVELS, MOVED, ROWS, STATISTICS, check_level
 
@@ -187,6 +189,10 @@ class CommitPart(Part):
     :param checkpoint: ``inline`` writes a checkpoint after the commit if one is due, ``off`` leaves it to maintenance.
     :param post_commit_hooks: hooks to run after the commit, besides the table's own (checkpoint, checksum).
     :param fail_on_hook_error: fail the task if a hook fails. The commit stays either way.
+    :param partition_events: emit an event with a partition key for each partition whose rows the commit has changed, besides the
+        event of the table: ``True``, with the values of the partition columns (``eu|2026-11-25``); a column or a template
+        (``{event_time:%Y-%m-%d}``); a function; or :class:`~airflow_delta.contract.partition_events.PartitionEvents`. Not for
+        outlets that are aliases.
     """
 
     choices: ClassVar[Choices] = {"conflict_detection": LEVELS, "checkpoint": CHECKPOINT}
@@ -199,12 +205,14 @@ class CommitPart(Part):
     checkpoint: str = "inline"
     post_commit_hooks: Sequence[PostCommitHook] = ()
     fail_on_hook_error: bool = False
+    partition_events: Any = None
     clock: Stopwatch | None = field(init=False, default=None)
     _log: DeltaLog | None = field(init=False, default=None)
     _named: TableName | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         check_literal_level(self.conflict_detection)
+        PartitionEvents.of(self.partition_events)
 
     def options(self, context: Context) -> dict[str, Any]:
         """Return ``policy``, ``tags``, ``user_metadata`` and ``hooks`` of the commit."""
@@ -225,8 +233,10 @@ class CommitPart(Part):
         :raises DeltaIllegalArgumentException: if a limit is not valid, or ``conflict_detection`` is not a level.
         """
         limits: dict[str, Any] = {"max_attempts": self.max_commit_attempts, "total_timeout": self.commit_timeout}
+        events = PartitionEvents.of(self.partition_events)
         return engine.CommitPolicy(
             cancelled=lambda: self.task.is_cancelled,
+            check_actions=None if events is None else engine.check_partition_keys(events),
             checkpoint=self.checkpoint,  # type: ignore[arg-type]
             fail_on_hook_error=self.fail_on_hook_error,
             conflict_detection=self.conflict_detection,  # type: ignore[arg-type]
@@ -284,12 +294,14 @@ class CommitPart(Part):
 
     def emit(self, context: Context, result: CommitResult) -> None:
         """Fill in the asset events of the outlets."""
-        extra = event_extra(result)
+        keys = event_keys(self.task, self._log, result)
+        extra = with_keys(event_extra(result), keys)
         if result.committed_nothing:
             withdraw_default_outlets(self.task)
         for outlet in self.task.outlets:
             if isinstance(outlet, Asset):
                 context["outlet_events"][outlet].extra.update(extra)
+                add_partition_events(context, outlet, keys)
             elif isinstance(outlet, AssetAlias):
                 context["outlet_events"][outlet].add(self._asset(result), extra=extra)
 

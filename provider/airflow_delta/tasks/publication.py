@@ -28,6 +28,7 @@ from airflow_delta.exceptions import (
 from airflow_delta.tasks.expected_stages import expected_stages, stage_tasks, valid_reports
 from airflow_delta.tasks.handle_check import open_transaction, start_tasks
 from airflow_delta.tasks.identity import flatten_reports
+from airflow_delta.tasks.partition_events import add_partition_events, event_keys, with_keys
 from airflow_delta.tasks.restart import Restart
 
 if TYPE_CHECKING:
@@ -173,14 +174,19 @@ def emit_tables(task: Any, context: Context, tables: Sequence[PublishedTable], r
     shared = {"publication": result.publication, "publication_versions": versions}
     extras = {uri: {**event_extra(commit), **shared} for uri, commit in _commits(result)}
     by_asset: dict[str, dict[str, Any]] = {}
+    keys_of: dict[str, tuple[str, ...] | None] = {}
     for table in tables:
-        extra = extras[table.handle.table]
+        commit = result.tables[table.handle.table]
+        keys = None if commit is None else event_keys(task, table.log, commit)
+        extra = extras[table.handle.table] = with_keys(extras[table.handle.table], keys)
+        keys_of[delta_asset_uri(table.handle.table)] = keys_of[_asset_of(table).uri] = keys
         by_asset[delta_asset_uri(table.handle.table)] = extra
         if isinstance(table.handle.given_table, str) and table.handle.given_table.strip():
             by_asset[_asset_of(table).uri] = extra
     for outlet in task.outlets:
         if isinstance(outlet, Asset):
             context["outlet_events"][outlet].extra.update(by_asset.get(outlet.uri, shared))
+            add_partition_events(context, outlet, keys_of.get(outlet.uri))
         elif isinstance(outlet, AssetAlias):
             for table in tables:
                 context["outlet_events"][outlet].add(_asset_of(table), extra=extras[table.handle.table])

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.log.actions.actions import CommitInfo
 from airflow_delta.transaction.conflict_detection import ConflictDetection, check_level
 from airflow_delta.transaction.intents import WAIT_FOR_INTENTS, IntentRule
+
+if TYPE_CHECKING:
+    from airflow_delta.log.actions.actions import Action, Metadata
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,6 +47,8 @@ class CommitPolicy:
     :param max_wait: seconds; the longest pause.
     :param total_timeout: seconds that the whole loop may take; ``None`` for no limit.
     :param cancelled: called right before every put; if it returns true, the commit stops with nothing written.
+    :param check_actions: called with the metadata and the actions of the commit before anything is written; raises what forbids
+        it.
     :param checkpoint: ``inline`` writes a due checkpoint after the commit, ``off`` leaves it to maintenance.
     :param checksum: write ``<version>.crc`` after the commit.
     :param fail_on_hook_error: raise an error if a post-commit hook fails. The commit is valid either way.
@@ -82,6 +87,7 @@ class CommitPolicy:
     max_wait: float = 0.25
     total_timeout: float | None = 600.0
     cancelled: Callable[[], bool] | None = None
+    check_actions: Callable[[Metadata, Sequence[Action]], None] | None = None
     checkpoint: Literal["inline", "off"] = "inline"
     checksum: bool = True
     fail_on_hook_error: bool = False

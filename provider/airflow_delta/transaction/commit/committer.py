@@ -164,6 +164,7 @@ class Committer:
         check_added_files(self.log.uri, prepared.actions, prepared.metadata, self.policy)
         self._check_among_themselves(prepared.actions, operation.name)
         check_domain_actions(self.log.uri, prepared.actions, prepared.protocol)
+        self._check_by_policy(prepared)
         return prepared
 
     def _prepare_large(self, actions: Sequence[Action], operation: Operation) -> PreparedCommit:
@@ -172,7 +173,12 @@ class Committer:
         prepared = prepare_commit(self.changes.state(), complete, operation, policy=self.policy, large=True)
         check_added_files(self.log.uri, prepared.actions, prepared.metadata, self.policy)
         check_consistent_data_change(self.log.uri, prepared.actions, operation.name, self.policy)
+        self._check_by_policy(prepared)
         return prepared
+
+    def _check_by_policy(self, prepared: PreparedCommit) -> None:
+        if self.policy.check_actions is not None:
+            self.policy.check_actions(prepared.metadata, prepared.actions)
 
     def _check_among_themselves(self, actions: Sequence[Action], operation: str) -> None:
         """Check actions that are written together; again after winning commits have changed them."""

@@ -1,0 +1,263 @@
+"""The partitions whose rows a commit has changed, as keys of asset events.
+
+They are read from the commit's entry in the log, not from what a task remembers: a retry of a commit that was written tells the
+same. Files without ``dataChange`` (OPTIMIZE) count for nothing, and what the stages of a transaction undo among themselves is not
+in the entry. The cost depends on the commit, never on the table.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
+
+import msgspec
+
+from airflow_delta.contract.partition_events import MANY, KeyField, PartitionEvents
+from airflow_delta.exceptions import DeltaAnalysisException, DeltaIllegalArgumentException
+from airflow_delta.log.actions.actions import AddCDCFile, AddFile, Metadata, RemoveFile
+from airflow_delta.log.actions.decode import DecodedCommit, decode_commit
+from airflow_delta.log.features.column_mapping import mode, physical_partition_columns
+from airflow_delta.log.schema.partition_values import parse_partition_value
+from airflow_delta.log.schema.types import INTEGRAL, StructField, known_names
+from airflow_delta.log.table_definition import TableDefinition
+from airflow_delta.table.changes.find import change_files
+
+if TYPE_CHECKING:
+    from airflow_delta.log.actions.actions import Action
+    from airflow_delta.log.delta_log import DeltaLog
+
+_MOMENTS = ("timestamp", "timestamp_ntz")
+_HOURS = ("%H", "%I", "%c", "%X", "%T", "%R")
+_MINUTES = ("%M", "%c", "%X", "%T", "%R")
+
+ReadColumn = Callable[..., Iterable[tuple[AddFile, Any]]]
+"""Reads the distinct values of a column in some files (:func:`airflow_delta.table.changes.column_values.column_values`)."""
+
+
+class _Stats(msgspec.Struct, rename="camel"):
+    num_records: int | None = None
+    min_values: dict[str, msgspec.Raw] = {}
+    max_values: dict[str, msgspec.Raw] = {}
+    null_count: dict[str, msgspec.Raw] = {}
+
+
+_stats = msgspec.json.Decoder(_Stats)
+
+
+class _Untold(Exception):
+    """A log entry does not tell the partition of a file."""
+
+
+def changed_partitions(log: DeltaLog, version: int, events: PartitionEvents, *, read: ReadColumn) -> tuple[str, ...]:
+    """Return the keys of the partitions whose rows a version has changed; :data:`MANY` alone if they are too many, or not told.
+
+    :param read: reads a column of files, if ``events`` is ``exact``, or statistics lack it.
+    :raises FileNotFoundError: if the log no longer holds the version.
+    :raises DeltaIllegalArgumentException: if the keys are to fail: too long, too many, of a column that is not there.
+    """
+    return keys_of_commit(log, decode_commit(version, log.read_commit(version), table=log.uri), events, read=read)
+
+
+def keys_of_commit(log: DeltaLog, commit: DecodedCommit, events: PartitionEvents, *, read: ReadColumn) -> tuple[str, ...]:
+    """Return the keys of a commit that is already decoded, as :func:`changed_partitions` does."""
+    metadata = commit.metadata[-1] if commit.metadata else log.snapshot.metadata
+    if not _changed(commit):
+        return ()
+    bound = BoundKeys.of(events, metadata, log.uri)
+    try:
+        keys = events.keys(_keys(log, commit, bound, metadata, read))
+    except _Untold as untold:
+        events.refuse_many(str(untold))
+        keys = None
+    return (MANY,) if keys is None else keys
+
+
+def check_partition_keys(events: PartitionEvents) -> Callable[[Metadata, Sequence[Action]], None]:
+    """Return a check of a commit before it is written: of its keys, as far as they are known without reading files."""
+
+    def check(metadata: Metadata, actions: Sequence[Action]) -> None:
+        files = [action for action in actions if isinstance(action, AddFile | RemoveFile) and action.data_change]
+        if not files:
+            return
+        bound = BoundKeys.of(events, metadata, metadata.name or metadata.id)
+        try:
+            events.keys(key for file in files if not events.exact for key in bound.keys_of_file(file) or ())
+        except _Untold as untold:
+            events.refuse_many(str(untold))
+
+    return check
+
+
+def _keys(log: DeltaLog, commit: DecodedCommit, bound: BoundKeys, metadata: Metadata, read: ReadColumn) -> Iterator[str]:
+    column = bound.column
+    if column is not None and bound.events.exact:
+        for kind, changed_files in change_files(log, commit, 0).kinds().items():
+            marked = kind in ("inserted_rows", "deleted_rows")
+            for file, value in read(
+                log, changed_files, metadata=metadata, version=commit.version, column=column.name, deleted=marked
+            ):
+                yield from bound.keys_of_values(file.partition_values, value, value)
+        return
+    files = _changed(commit)
+    if column is None and commit.cdcs:
+        files = list(commit.cdcs)  # a rewrite holds rows of its partition that did not change; these do not
+    unknown: list[AddFile] = []
+    for changed in files:
+        keys = bound.keys_of_file(changed)
+        if keys is None and not isinstance(changed, AddCDCFile):
+            unknown.append(changed.as_add() if isinstance(changed, RemoveFile) else changed)
+        yield from keys or ()
+    if column is not None and unknown:
+        for file, value in read(log, unknown, metadata=metadata, version=commit.version, column=column.name, deleted=False):
+            yield from bound.keys_of_values(file.partition_values, value, value)
+
+
+def _changed(commit: DecodedCommit) -> list[AddFile | RemoveFile | AddCDCFile]:
+    return [*(add for add in commit.adds if add.data_change), *(remove for remove in commit.removes if remove.data_change)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoundKeys:
+    """Keys for one table.
+
+    :param partitions: name, physical name and field of each partition column.
+    :param column: the column of the keys that the table is not partitioned by.
+    """
+
+    events: PartitionEvents
+    fields: Sequence[KeyField]
+    partitions: Sequence[tuple[str, str, StructField]]
+    column: StructField | None
+    physical: str
+
+    @classmethod
+    def of(cls, events: PartitionEvents, metadata: Metadata, table: str) -> BoundKeys:
+        """Return the keys for a table.
+
+        :raises DeltaIllegalArgumentException: if a column is not there, or keys cannot be made of it.
+        """
+
+        def refused(problem: str) -> DeltaIllegalArgumentException:
+            return DeltaIllegalArgumentException(f"partition_events: {problem} (table {table}).", table=table)
+
+        schema, by = TableDefinition.of(metadata).schema, metadata.partition_columns
+        fields, named = [], [events.column] if events.column is not None else []
+        for field in events.fields(by):
+            if field.column is not None:
+                found = schema.find(field.column)
+                if found is None:
+                    raise refused(f"there is no column {field.column!r}. {known_names(field.column, schema.names)}")
+                field = field._replace(column=found.name)
+                named.append(found.name)
+            fields.append(field)
+        partitions = list(zip(by, physical_partition_columns(metadata), schema.select(by), strict=True))
+        names = {name.lower() for name in by}
+        others = list(dict.fromkeys(name for name in named if name.lower() not in names))
+        if len(others) > 1:
+            raise refused(f"of the columns {', '.join(others)}, at most one may be none that the table is partitioned by")
+        if not others and not by:
+            raise refused("the table has no partition columns. Name a column, such as {event_time:%Y-%m-%d}")
+        column = schema.find(others[0]) if others else None
+        if others and column is None:
+            raise refused(f"there is no column {others[0]!r}. {known_names(others[0], schema.names)}")
+        if column is not None and not events.exact and fields:
+            form = next(field.format for field in fields if field.column == column.name)
+            kind = str(column.data_type)
+            if kind in _MOMENTS and not form:
+                raise refused(f"say how to spell the times of {column.name!r}, such as {{{column.name}:%Y-%m-%d}}")
+            if kind not in (*_MOMENTS, "date") and getattr(column.data_type, "name", "") not in INTEGRAL:
+                raise refused(f"the values of {column.name!r} ({kind}) between two others are not known. Pass exact=True")
+        mapped = column is not None and mode(metadata.configuration) != "none"
+        physical = "" if column is None else column.physical_name if mapped else column.name
+        return cls(events=events, fields=fields, partitions=partitions, column=column, physical=physical)
+
+    def keys_of_file(self, file: AddFile | RemoveFile | AddCDCFile) -> Iterable[str] | None:
+        """Return the keys of a file by its action; ``None`` if that does not tell the range of the column.
+
+        :raises _Untold: if it does not tell the partition.
+        """
+        if self.column is None:
+            return self.keys_of_values(file.partition_values, None, None)
+        stats = None if isinstance(file, AddCDCFile) else file.stats
+        if (ends := _range(stats, self.physical, self.column)) is None:
+            return None
+        low, high, nulls = ends
+        keys = [] if low is None else list(self.keys_of_values(file.partition_values, low, high))
+        return [*keys, *self.keys_of_values(file.partition_values, None, None)] if nulls else keys
+
+    def keys_of_values(self, partition_values: Mapping[str, str | None] | None, low: Any, high: Any) -> Iterator[str]:
+        """Yield the keys of a partition, for all values of the column from ``low`` to ``high``."""
+        values: dict[str, Any] = {}
+        for name, physical, field in self.partitions:
+            if partition_values is None or physical not in partition_values:
+                raise _Untold("does not tell the partition of a file")
+            values[name] = _typed(partition_values[physical], field)
+        column = self.column
+        if callable(self.events.key):
+            if column is not None:
+                values[column.name] = (low, high)
+            made = self.events.key(values)
+            yield from () if made is None else (made,) if isinstance(made, str) else made
+        elif column is None:
+            yield self.events.spelled(self.fields, values)
+        else:
+            form = next(field.format for field in self.fields if field.column == column.name)
+            for value in self._between(low, high, form):
+                yield self.events.spelled(self.fields, {**values, column.name: value})
+
+    def _between(self, low: Any, high: Any, form: str) -> Iterator[Any]:
+        """Yield values such that each key of the range is of one of them."""
+        if isinstance(low, dt.datetime):
+            if low.tzinfo is not None:  # of the wall clock: days have 23 to 25 hours
+                zone = ZoneInfo(self.events.timezone)
+                low, high = (moment.astimezone(zone).replace(tzinfo=None) for moment in (low, high))
+            minutes = 1 if any(part in form for part in _MINUTES) else 60 if any(part in form for part in _HOURS) else 1440
+            yield from _steps(low, high, dt.timedelta(minutes=minutes))
+        elif isinstance(low, dt.date):
+            yield from _steps(low, high, dt.timedelta(days=1))
+        elif isinstance(low, int) and not isinstance(low, bool):
+            yield from range(low, high + 1)
+        else:
+            yield low
+
+
+def _steps(low: Any, high: Any, step: dt.timedelta) -> Iterator[Any]:
+    while low < high:
+        yield low
+        try:
+            low += step
+        except OverflowError:
+            break
+    yield high
+
+
+def _typed(text: str | None, field: StructField) -> Any:
+    try:
+        return parse_partition_value(text, field.data_type)
+    except DeltaAnalysisException:  # another writer's spelling
+        return text
+
+
+def _range(stats: str | None, physical: str, column: StructField) -> tuple[Any, Any, bool] | None:
+    """Return the least and greatest value of a column in a file, and whether it has nulls; ``None`` if that is not certain."""
+    try:
+        found = _stats.decode(stats) if stats else _Stats()
+        nulls, records = int(bytes(found.null_count.get(physical, b"-1"))), found.num_records
+        if nulls < 0 or records is None or nulls > records:
+            return None
+        if nulls == records:
+            return None, None, nulls > 0
+        low, high = (_bound(bytes(ends[physical]), column) for ends in (found.min_values, found.max_values))
+    except (msgspec.MsgspecError, DeltaAnalysisException, ValueError, KeyError, UnicodeError):
+        return None
+    return (low, high, nulls > 0) if low is not None and high is not None and low <= high else None
+
+
+def _bound(raw: bytes, column: StructField) -> Any:
+    value = msgspec.json.decode(raw)
+    if getattr(column.data_type, "name", "") in INTEGRAL:
+        return value if isinstance(value, int) and not isinstance(value, bool) else None
+    return parse_partition_value(value, column.data_type) if isinstance(value, str) else None

@@ -1,0 +1,83 @@
+"""Asset events by partition: one for each partition whose rows a commit has changed, besides the event of the table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import Asset
+
+from airflow_delta import engine
+from airflow_delta.airflow_internals import tasks as airflow_tasks
+from airflow_delta.assets.delta import names_its_commit
+from airflow_delta.contract.partition_events import MANY, PartitionEvents
+from airflow_delta.exceptions import DeltaIllegalArgumentException
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_delta.contract.payloads import CommitResult
+    from airflow_delta.log.delta_log import DeltaLog
+
+_FEW = 20
+"""Keys up to which each event lists the partitions of all of them."""
+
+
+def check_outlets(events: Any, outlets: Sequence[Any], what: str) -> None:
+    """Refuse events by partition that no outlet can have: Airflow gives the events of an alias no keys of their own.
+
+    :param events: as the Dag gives them.
+    :param what: whose outlets, for the message.
+    :raises DeltaIllegalArgumentException: if no outlet is an asset.
+    """
+    if PartitionEvents.of(events) is not None and not any(isinstance(outlet, Asset) for outlet in outlets):
+        raise DeltaIllegalArgumentException(
+            f"{what} has partition_events, but no asset as outlet that could have them: a table with a templated name has none "
+            "by default, and Airflow gives the events of an AssetAlias no partition keys. Pass outlets=[delta_asset(...)]."
+        )
+
+
+def event_keys(task: Any, log: DeltaLog | None, result: CommitResult) -> tuple[str, ...] | None:
+    """Return the partition keys of a commit's events, as its entry in the log tells them; ``None``: the task has none.
+
+    The commit is written: what cannot be told by partition does not fail the task, but is one event with the key ``many``.
+
+    :param task: has ``partition_events``.
+    """
+    events = PartitionEvents.of(getattr(task, "partition_events", None))
+    if events is None or log is None or result.committed_nothing or not names_its_commit(result):
+        return None
+    try:
+        return engine.changed_partitions(log, result.version, events, read=_read)
+    except FileNotFoundError:
+        why = "its entry has left the log"
+    except OSError:
+        raise  # a retry finds the commit, and tells the same
+    except Exception as error:  # noqa: BLE001 - of the author's function, too
+        why = f"{type(error).__name__}: {error}"
+    task.log.error(
+        "Version %s of %s cannot be told by partition, its event has the key %r: %s", result.version, result.table, MANY, why
+    )
+    return (MANY,)
+
+
+def _read(*files: Any, **options: Any) -> Iterable[tuple[Any, Any]]:
+    return engine.column_values(*files, **options)
+
+
+def with_keys(extra: dict[str, Any], keys: tuple[str, ...] | None) -> dict[str, Any]:
+    """Return the ``extra`` of a commit's events, which all share it: with the number of keys; of many, without the partitions."""
+    if keys is None:
+        return extra
+    few = len(keys) <= _FEW and keys != (MANY,)
+    more: dict[str, Any] = {} if few else {"partitions": []}
+    return {**extra, **more, "num_partition_keys": None if keys == (MANY,) else len(keys)}
+
+
+def add_partition_events(context: Context, outlet: Asset, keys: tuple[str, ...] | None) -> None:
+    """Have a task emit an event of an asset for each key, besides the event that it emits anyway."""
+    if not keys:
+        return
+    of_run = getattr(context["dag_run"], "partition_key", None)
+    # Of a run with a key, that event has this key: it would come twice.
+    airflow_tasks.add_keyed_events(context["outlet_events"][outlet], keys, whole=of_run not in keys)
