@@ -40,7 +40,7 @@ from airflow_delta.tasks.handle_check import start_tasks
 from airflow_delta.tasks.identity import commit_tags
 from airflow_delta.tasks.lineage import withdraw_default_outlets
 from airflow_delta.tasks.observability import Stopwatch, TaskMetrics
-from airflow_delta.tasks.partition_events import add_partition_events, event_keys, with_keys
+from airflow_delta.tasks.partition_events import TOLD_TAG, add_partition_events, event_keys, with_keys
 from airflow_delta.tasks.settlement import rule_of_commit
 from airflow_delta.transaction.conflict_detection import DETECTION_TAG, KEYS, LEVELS, MOVED, ROWS, STATISTICS, check_level
 
@@ -224,8 +224,9 @@ class CommitPart(Part):
         }
 
     def tags(self, context: Context) -> dict[str, str]:
-        """Return the tags of the commit: its task, and how closely it checks concurrent commits."""
-        return {**commit_tags(context), **detection_tags(self.conflict_detection)}
+        """Return the tags of the commit: its task, how closely it checks concurrent commits, whether it tells of partitions."""
+        told = {} if PartitionEvents.of(self.partition_events) is None else {TOLD_TAG: "true"}
+        return {**commit_tags(context), **detection_tags(self.conflict_detection), **told}
 
     def policy(self) -> CommitPolicy:
         """Return the limits of the commit.

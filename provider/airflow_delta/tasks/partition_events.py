@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from airflow_delta.contract.payloads import CommitResult
     from airflow_delta.log.delta_log import DeltaLog
 
+TOLD_TAG = "airflow.partitionEvents"
+"""Tag of ``commitInfo``: the task that commits emits the events of its partitions."""
+
 _FEW = 20
 """Keys up to which each event lists the partitions of all of them."""
 
@@ -48,7 +51,7 @@ def event_keys(task: Any, log: DeltaLog | None, result: CommitResult) -> tuple[s
     if events is None or log is None or result.committed_nothing or not names_its_commit(result):
         return None
     try:
-        return engine.changed_partitions(log, result.version, events, read=_read)
+        return engine.changed_partitions(log, result.version, events, read=read_column)
     except FileNotFoundError:
         why = "its entry has left the log"
     except OSError:
@@ -61,7 +64,8 @@ def event_keys(task: Any, log: DeltaLog | None, result: CommitResult) -> tuple[s
     return (MANY,)
 
 
-def _read(*files: Any, **options: Any) -> Iterable[tuple[Any, Any]]:
+def read_column(*files: Any, **options: Any) -> Iterable[tuple[Any, Any]]:
+    """Return what ``engine.column_values`` does, which is loaded only if a column has to be read."""
     return engine.column_values(*files, **options)
 
 

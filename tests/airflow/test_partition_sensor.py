@@ -1,0 +1,99 @@
+"""Commits of other engines as events by partition: each once, whatever becomes of the task that tells them."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pyarrow as pa
+import pytest
+from airflow.sdk import AssetAlias
+from airflow.sdk.exceptions import AirflowSkipException, TaskDeferred
+
+from airflow_delta.contract.partition_events import PartitionEvents
+from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.sensors.partitions import DeltaPartitionSensor
+from support.running_tasks import context
+
+pytestmark = pytest.mark.usefixtures("outside_of_the_task_runner")
+
+DAYS = [dt.date(2026, 3, number) for number in (1, 2, 3)]
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    path = tmp_path / "table"
+    write(path, *DAYS[:2])
+    return path
+
+
+def write(table: Path, *days: dt.date) -> None:
+    rows = pa.table({"day": list(days), "number": [day.day for day in days]})
+    deltalake.write_deltalake(str(table), rows, mode="append", partition_by=["day"])
+
+
+def tell(table: Path, run_id: str = "a_run", states: dict[str, str] | None = None, **options: Any) -> list[str]:
+    """Return the keys of the events of a run."""
+    sensor = DeltaPartitionSensor(task_id="changed", table=str(table), **{"wait": False, "changed_since": -1, **options})
+    given = context(sensor, run_id=run_id, states=states)
+    found = sensor.execute(given)
+    accessor = given["outlet_events"][sensor.outlets[0]]
+    assert sorted(found["keys"]) == sorted(accessor.partition_keys)
+    assert accessor.extra["version"] == found["versions"][-1]
+    return sorted(accessor.partition_keys)
+
+
+def test_each_commit_is_told_once(table: Path) -> None:
+    assert tell(table, "one") == ["2026-03-01", "2026-03-02"]
+    write(table, DAYS[2])
+    deltalake.DeltaTable(str(table)).optimize.compact()
+    assert tell(table, "two") == ["2026-03-03"]
+    with pytest.raises(AirflowSkipException, match="since version"):
+        tell(table, "three")
+
+
+def test_what_a_failed_task_found_is_told_by_the_next(table: Path) -> None:
+    assert tell(table, "one") == ["2026-03-01", "2026-03-02"]
+    write(table, DAYS[2])
+    assert tell(table, "two", states={"changed": "failed"}) == ["2026-03-01", "2026-03-02", "2026-03-03"]
+    # A retry, or a clear, of the task instance itself tells the same again.
+    assert tell(table, "two", states={"changed": "running"}) == ["2026-03-01", "2026-03-02", "2026-03-03"]
+    with pytest.raises(AirflowSkipException):
+        tell(table, "three", states={"changed": "success"})
+
+
+def test_from_now_on(table: Path) -> None:
+    with pytest.raises(AirflowSkipException):
+        tell(table, "one", changed_since=None)
+    write(table, DAYS[2])
+    assert tell(table, "two", changed_since=None) == ["2026-03-03"]
+
+
+def test_keys_of_ones_own(table: Path) -> None:
+    march_second = PartitionEvents(lambda values: f"{values['day']:%j}" if values["day"].day == 2 else None)
+    assert tell(table, partition_events=march_second) == ["061"]
+
+
+def test_it_waits_in_the_triggerer(table: Path) -> None:
+    """The trigger begins where the sensor has looked; a commit that others tell of does not end the wait."""
+    sensor = DeltaPartitionSensor(task_id="changed", table=str(table), deferrable=True)
+    given = context(sensor)
+    with pytest.raises(TaskDeferred) as deferred:
+        sensor.execute(given)
+    assert deferred.value.trigger.after_version == 0
+    deltalake.DeltaTable(str(table)).optimize.compact()
+    woken = DeltaPartitionSensor(task_id="changed", table=str(table), deferrable=True)
+    with pytest.raises(TaskDeferred):
+        woken.execute_complete(context(woken), {"status": "success"})
+    write(table, DAYS[2])
+    woken = DeltaPartitionSensor(task_id="changed", table=str(table), deferrable=True)
+    assert woken.execute_complete(context(woken), {"status": "success"})["keys"] == ["2026-03-03"]
+    with pytest.raises(DeltaIllegalArgumentException, match="no such thing"):
+        woken.execute_complete(given, {"status": "error", "error": "DeltaIllegalArgumentException", "message": "no such thing"})
+
+
+def test_it_needs_an_asset() -> None:
+    with pytest.raises(DeltaIllegalArgumentException, match="partition_events"):
+        DeltaPartitionSensor(task_id="changed", table="/lake/t", outlets=[AssetAlias("any")])

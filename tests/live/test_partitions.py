@@ -1,0 +1,85 @@
+"""Events by partition on a running Airflow: what depends on a late correction runs again, and nothing else."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import date
+
+from live.runs import Live
+
+NAMES = ("raw", "daily", "monthly", "of_others")
+DAYS = ["2026-03-02", "2026-03-03", "2026-03-04"]
+RAW = "partitions_raw"
+
+
+def test_a_late_correction(live: Live) -> None:
+    """By a Dag, by delta-rs, and by delta-rs while the triggerer is dead: 3 March and March run again, once each time."""
+    for name in NAMES:
+        live.unpause(f"delta_partitions_{name}")
+    monthly = live.table("partitions_monthly")
+    live.trigger("delta_partitions_raw", day=DAYS[0], days=3, amount=10).wait()
+    settle(live, daily=3)
+    assert Counter(keys_of(live, "daily")) == Counter(DAYS)
+    assert set(keys_of(live, "monthly")) == {"2026-03"}
+    assert monthly.rows() == [{"month": "2026-03", "days": 3, "total": 30}]
+
+    def corrected(correct, total: int) -> None:
+        before = {name: keys_of(live, name) for name in ("daily", "monthly")}
+        correct()
+        settle(live, daily=len(before["daily"]) + 1, monthly=len(before["monthly"]) + 1)
+        assert keys_of(live, "daily")[len(before["daily"]) :] == ["2026-03-03"]
+        assert keys_of(live, "monthly")[len(before["monthly"]) :] == ["2026-03"]
+        assert monthly.rows() == [{"month": "2026-03", "days": 3, "total": total}]
+
+    corrected(lambda: live.trigger("delta_partitions_raw", day="2026-03-03", days=1, amount=15).wait(), 35)
+    corrected(lambda: add_by_another_engine(live, 1), 36)
+
+    live.airflow.kill("triggerer")
+    add_by_another_engine(live, 4)
+    live.airflow.start_again("triggerer")
+    corrected(lambda: None, 40)
+
+    # Another engine compacts: no row changes, nothing runs.
+    import deltalake
+
+    deltalake.DeltaTable(str(live.table(RAW))).optimize.compact()
+    before = {name: keys_of(live, name) for name in ("daily", "monthly")}
+    add_by_another_engine(live, 2)
+    settle(live, daily=len(before["daily"]) + 1, monthly=len(before["monthly"]) + 1)
+    assert keys_of(live, "daily")[len(before["daily"]) :] == ["2026-03-03"]
+
+    # Each commit of the other engine was told once, those of our own by themselves.
+    told = [run.xcom("changed") for run in live.runs_of("delta_partitions_of_others") if run.state == "success"]
+    assert sorted(version for each in told for version in each["versions"]) == [2, 3, 5]
+    assert {key for each in told for key in each["keys"]} == {"2026-03-03"}
+
+
+def add_by_another_engine(live: Live, amount: int) -> None:
+    import deltalake
+    import pyarrow as pa
+
+    rows = pa.table({"day": [date(2026, 3, 3)], "amount": pa.array([amount], pa.int64())})
+    deltalake.write_deltalake(str(live.table(RAW)), rows, mode="append")
+
+
+def keys_of(live: Live, name: str) -> list[str | None]:
+    return [run.partition_key for run in live.runs_of(f"delta_partitions_{name}")]
+
+
+def settle(live: Live, **at_least: int) -> None:
+    """Wait until there are as many runs, all have ended, and none is about to be made."""
+    dags = [f"delta_partitions_{name}" for name in ("raw", "daily", "monthly")]
+
+    def settled() -> bool:
+        runs = {dag_id: [run.state for run in live.runs_of(dag_id)] for dag_id in dags}
+        assert not any("failed" in states for states in runs.values()), [
+            run.explain() for dag_id in dags for run in live.runs_of(dag_id)
+        ]
+        waiting = live.airflow.query(
+            "SELECT count(*) FROM asset_partition_dag_run WHERE created_dag_run_id IS NULL AND target_dag_id LIKE %s",
+            "delta_partitions_%",
+        )[0][0]
+        ended = all(state == "success" for states in runs.values() for state in states)
+        return ended and not waiting and all(len(runs[f"delta_partitions_{name}"]) >= n for name, n in at_least.items())
+
+    live.until(settled, f"runs have ended: {at_least}", explain=lambda: str({dag_id: live.runs_of(dag_id) for dag_id in dags}))
