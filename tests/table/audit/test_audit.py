@@ -270,7 +270,7 @@ def test_a_rewrite_of_rows_that_another_stage_replaces_is_refused_as_by_the_comm
         stage(filled, handle, "new", ids(9), part="a", mode="overwrite", replace_where="p = 'a'"), actions=(), num_files=0
     )
     for judge in (audited, filled.publish):
-        with pytest.raises(StageConflictException, match="removed whole by stage new"):
+        with pytest.raises(StageConflictException, match=rf"both touch {old.path}, in partition \[p=a\]"):
             judge(*((filled,) if judge is audited else ()), handle, rewrite, emptied)
 
 

@@ -12,18 +12,22 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_delta.contract.files import new_attempt
-from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
+from airflow_delta.contract.payloads import DeclaredReads, StagedWrite, TransactionHandle
 from airflow_delta.exceptions import StageConflictException
+from airflow_delta.table.audit.audit import AuditedTable
 from airflow_delta.table.operations.rewrite.update import plan_delete, plan_truncate
 from airflow_delta.table.stage.stage_view import open_stage
 from airflow_delta.table.stage.write.collect import collect_files
+from airflow_delta.transaction import CommitPolicy
 from table.flow import Table
 
 
-def rows(table: Table, handle: TransactionHandle, part: str, *, task_id: str = "rows", **options) -> StagedWrite:
+def rows(
+    table: Table, handle: TransactionHandle, part: str, *, task_id: str = "rows", ids: tuple[int, ...] = (1, 2), **options
+) -> StagedWrite:
     directory = Path(handle.staging_path) / task_id / f"p={part}"
     directory.mkdir(parents=True)
-    pq.write_table(pa.table({"id": pa.array([1, 2], pa.int64())}), directory / "0.parquet")
+    pq.write_table(pa.table({"id": pa.array(ids, pa.int64())}), directory / "0.parquet")
     return table.stage_files(handle, task_id=task_id, path=task_id, **options)
 
 
@@ -174,3 +178,177 @@ def test_instances_of_one_mapped_task_overwrite_together(filled):
         stages.append(collect_files(view, path=f"parts-{index}", mode="overwrite"))
     filled.publish(handle, *stages)
     assert filled.rows() == [(1, "a"), (1, "b"), (2, "a"), (2, "b")]
+
+
+# -- what appends have read ---------------------------------------------------------------------------------------------------
+
+
+def reading(write: StagedWrite, *predicates: str, whole: bool = False) -> StagedWrite:
+    """Return a staged write that has read the table, as ``read=`` does."""
+    return replace(write, reads=DeclaredReads(predicates=predicates, scanned=predicates, whole_table=whole))
+
+
+def values(
+    table: Table, handle: TransactionHandle, ids: list[int], *, task_id: str, read: str | None = None, **options
+) -> StagedWrite:
+    """Stage one file with ``ids``, for a table without partitions."""
+    index = options.get("map_index", -1)
+    directory = Path(handle.staging_path) / f"{task_id}{index}"
+    directory.mkdir(parents=True)
+    pq.write_table(pa.table({"id": pa.array(ids, pa.int64())}), directory / "0.parquet")
+    write = table.stage_files(handle, task_id=task_id, path=f"{task_id}{index}", **options)
+    return write if read is None else reading(write, read)
+
+
+def refused(
+    table: Table, handle: TransactionHandle, *stages: StagedWrite, match: str = "both touch|all touch", **options
+) -> None:
+    """Check that the commit refuses stages in whatever order it gets them, and writes nothing."""
+    before = table.versions()
+    for given in (stages, stages[::-1]):
+        with pytest.raises(StageConflictException, match=match):
+            table.publish(handle, *given, **options)
+    assert table.versions() == before
+
+
+def test_two_appends_that_each_add_what_the_other_has_read_are_refused(filled):
+    """Write skew: whichever came second would have read the rows of the first."""
+    handle = filled.begin()
+    one = reading(rows(filled, handle, "a", task_id="one"), "p = 'b'")
+    two = reading(rows(filled, handle, "b", task_id="two"), "p = 'a'")
+    refused(filled, handle, one, two, match=r"one \(WRITE\) and two \(WRITE\)|two \(WRITE\) and one \(WRITE\)")
+    refused(filled, handle, one, two, match=r"both touch \S+\.parquet, in partition \[p=[ab]\].*after=<output of the other>")
+
+
+@pytest.mark.parametrize("level", ["delta", "statistics", "rows"])
+def test_the_level_of_conflict_detection_is_about_the_commits_of_others(filled, level):
+    handle = filled.begin()
+    one = reading(rows(filled, handle, "a", task_id="one"), "p = 'b'")
+    two = reading(rows(filled, handle, "b", task_id="two"), "p = 'a'")
+    refused(filled, handle, one, two, policy=CommitPolicy(conflict_detection=level))
+
+
+def test_two_appends_that_both_read_the_whole_table_are_refused(filled):
+    handle = filled.begin()
+    stages = [reading(rows(filled, handle, "c", task_id=name), whole=True) for name in ("one", "two")]
+    refused(filled, handle, *stages, match="depends on rows that")
+
+
+def test_an_append_may_have_read_what_another_one_adds(filled):
+    """It comes first."""
+    handle = filled.begin()
+    one = reading(rows(filled, handle, "a", task_id="one"), "p = 'b'")
+    filled.publish(handle, one, rows(filled, handle, "b", task_id="two"))
+    assert len(filled.rows()) == 8
+
+
+def test_appends_in_a_ring_are_refused_and_in_a_row_are_not(filled):
+    handle = filled.begin()
+    one = reading(rows(filled, handle, "a", task_id="one"), "p = 'b'")
+    two = reading(rows(filled, handle, "b", task_id="two"), "p = 'c'")
+    three = rows(filled, handle, "c", task_id="three")
+    refused(filled, handle, one, two, reading(three, "p = 'a'"), match="three depends on rows that one changes")
+    filled.publish(handle, one, two, three)
+    assert len(filled.rows()) == 10
+
+
+def test_an_append_that_was_planned_on_top_of_another_has_read_its_rows(filled):
+    handle = filled.begin()
+    one = reading(rows(filled, handle, "a", task_id="one"), "p = 'b'")
+    two = reading(rows(filled, handle, "b", task_id="two", after=[one.to_dict()]), "p = 'a'")
+    filled.publish(handle, two, one)
+    assert len(filled.rows()) == 8
+
+
+def test_what_was_planned_on_top_of_another_closes_a_ring(filled):
+    """``two`` was planned on ``one``; ``three`` has read what ``one`` adds, and ``two`` what ``three`` adds."""
+    handle = filled.begin()
+    one = rows(filled, handle, "a", task_id="one")
+    two = reading(rows(filled, handle, "b", task_id="two", after=[one.to_dict()]), "p = 'c'")
+    three = rows(filled, handle, "c", task_id="three")
+    refused(filled, handle, one, two, reading(three, "p = 'a'"), match="two was planned on top of one")
+    filled.publish(handle, one, two, reading(three, "p = 'd'"))
+    assert len(filled.rows()) == 10
+
+
+def test_rows_that_are_told_apart_by_bounds_or_values_are_no_conflict(tmp_path):
+    table = Table(tmp_path / "table")
+    handle = table.begin()
+    table.publish(handle, values(table, handle, [1], task_id="first"))
+    handle = table.begin()
+    low = values(table, handle, [5], task_id="low", read="id > 100")
+    refused(table, handle, low, values(table, handle, [200], task_id="high", read="id < 100"))
+    table.publish(handle, low, values(table, handle, [20], task_id="other", read="id < 5"))
+    handle = table.begin()
+    odd = values(table, handle, [1, 3, 9], task_id="odd", read="id = 4")
+    table.publish(handle, odd, values(table, handle, [2, 8], task_id="even", read="id = 5"))
+    handle = table.begin()
+    odd = values(table, handle, [1, 5, 9], task_id="odd", read="id = 4")
+    refused(table, handle, odd, values(table, handle, [2, 4, 8], task_id="even", read="id = 5"))
+
+
+def test_instances_of_one_mapped_task_do_not_know_each_other(tmp_path):
+    table = Table(tmp_path / "table")
+    handle = table.begin()
+    table.publish(handle, values(table, handle, [1], task_id="first"))
+    handle = table.begin()
+    whole = [values(table, handle, [n], task_id="parts", read="id < 10", map_index=n) for n in (2, 3)]
+    refused(table, handle, *whole, match=r"parts(__|-|\[)?\S*2.* and parts|parts\S*3.* and parts")
+    own = [values(table, handle, [n], task_id="own", read=f"id = {n}", map_index=n) for n in (2, 3)]
+    table.publish(handle, *own)
+    assert table.rows() == [(1,), (2,), (3,)]
+
+
+def test_an_overwrite_and_an_append_that_has_read_what_it_replaces(filled):
+    """The rows that were added stay, so the append would come second, but has read the rows that are gone."""
+    handle = filled.begin()
+    over = rows(filled, handle, "a", task_id="over", ids=(3,), mode="overwrite", replace_where="p = 'a'")
+    again = reading(rows(filled, handle, "a", task_id="again"), "p = 'a'")
+    refused(filled, handle, over, again, match="over depends on rows that again changes|again depends on rows that over changes")
+    other = rows(filled, handle, "b", task_id="other")
+    refused(filled, handle, replace(over, reads=DeclaredReads(predicates=("p = 'b'",))), reading(other, "p = 'a'"))
+    filled.publish(handle, over, reading(other, "p = 'a'"))
+
+
+def test_an_overwrite_with_the_same_rows_changes_nothing_that_was_read(filled):
+    handle = filled.begin()
+    over = rows(filled, handle, "a", task_id="over", mode="overwrite", replace_where="p = 'a'")
+    filled.publish(handle, over, reading(rows(filled, handle, "a", task_id="again"), "p = 'a'"))
+    assert filled.rows() == [(1, "a"), (1, "a"), (1, "b"), (2, "a"), (2, "a"), (2, "b")]
+
+
+def test_nothing_comes_between_the_parts_of_one_overwrite(filled):
+    """An append has read what one part adds, and another part has read what the append adds."""
+    handle = filled.begin()
+    parts = []
+    for index, part in enumerate("na"):
+        path = f"parts-{index}"
+        directory = Path(handle.staging_path) / path / f"p={part}"
+        directory.mkdir(parents=True)
+        pq.write_table(pa.table({"id": pa.array([1], pa.int64())}), directory / "0.parquet")
+        options = {"path": path, "mode": "overwrite", "replace_where": "p IN ('a', 'n')"}
+        parts.append(filled.stage_files(handle, task_id="parts", map_index=index, **options))
+    added = reading(rows(filled, handle, "c"), "p = 'n'")
+    refused(filled, handle, parts[0], reading(parts[1], "p = 'c'"), added)
+    filled.publish(handle, *parts, added)
+    assert filled.rows() == [(1, "a"), (1, "b"), (1, "c"), (1, "n"), (2, "b"), (2, "c")]
+
+
+def test_the_first_rows_of_a_table_can_be_skewed_too(tmp_path):
+    table = Table(tmp_path / "table")
+    handle = table.begin(partition_by=["p"])
+    one = reading(rows(table, handle, "a", task_id="one"), "p = 'b'")
+    two = rows(table, handle, "b", task_id="two")
+    for stages in ((one, reading(two, "p = 'a'")), (reading(two, whole=True), one)):
+        with pytest.raises(StageConflictException, match="both touch"):
+            table.publish(handle, *stages)
+    table.publish(handle, one, reading(two, "p = 'c'"))
+    assert len(table.rows()) == 4
+
+
+def test_an_audit_refuses_what_the_commit_refuses(filled):
+    handle = filled.begin()
+    one = reading(rows(filled, handle, "a", task_id="one"), "p = 'b'")
+    two = reading(rows(filled, handle, "b", task_id="two"), "p = 'a'")
+    with pytest.raises(StageConflictException, match="both touch"):
+        AuditedTable(filled.log(), handle, [one, two])

@@ -1,92 +1,370 @@
-"""Conflicts between stages of one transaction, found before the commit by the rules that hold between transactions.
+"""Conflicts between stages of one transaction, found before the commit by the checker that compares transactions.
 
-A stage that rewrites or removes rows has read them at the version that the transaction reads, without what another stage adds or
-removes there. Neither order of the two would be right; only a stage that was planned on top of the other (``after=``) knows of
-it.
+Stages that do not know each other have all read the version that the transaction reads, so one must not lose what another did.
+Each is checked as a transaction that lost against the other: a conflict means that it must come first. What all stages leave
+together is right if it is what some order of them leaves one by one, so the commit is refused if there is none: two stages that
+each changed what the other has read (write skew), or more of them in a ring. A stage that was planned on top of another
+(``after=``) has read what that one left, and comes after it.
 
-Overwrites beside each other in one transaction: one may not write into what another replaces.
+Four rules have no counterpart between transactions:
 
-Whichever came last would win, and nothing says which it is. If no new row of either is in what the other replaces, both orders
-give the same table. Instances of one mapped task are one overwrite in parts: what they write together replaces the rows.
+- Of two tasks that replace rows, neither may write into what the other replaces: both orders may be possible, but they differ,
+  and nothing says which one is meant. A file that both replace is removed once.
+- Instances of one mapped task that replace rows are one overwrite in parts: together they replace what each of them replaces.
+- A stage that rewrites or removes rows has read their partitions: no other may touch these.
+- A file that two stages rewrite is a conflict even if they mark different rows in it: each lists one deletion vector.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
-from airflow_delta.exceptions import StageConflictException
-from airflow_delta.log.actions.actions import AddFile, RemoveFile
+from airflow_delta.exceptions import DeltaConcurrentModificationException, StageConflictException
+from airflow_delta.log.actions.actions import AddFile, CommitInfo, Protocol, RemoveFile, encode_actions
+from airflow_delta.log.actions.decode import CommitFile
+from airflow_delta.log.actions.reconciliation import file_key
 from airflow_delta.table.definition.create import written
+from airflow_delta.table.stage.data_change import is_rearranging
 from airflow_delta.table.stage.load import StageActions, stage_id
+from airflow_delta.table.stage.net_effect import key_set, whole_files
+from airflow_delta.table.stage.view import TransactionView
+from airflow_delta.transaction.conflicts.checker import ConflictChecker
+from airflow_delta.transaction.conflicts.current_transaction import CurrentTransaction
+from airflow_delta.transaction.conflicts.resolution import Resolution
+from airflow_delta.transaction.conflicts.winning_commit import WinningCommit
+from airflow_delta.transaction.policy import CommitPolicy, ConflictOptions
+from airflow_delta.transaction.prepare.isolation import IsolationLevel
+from airflow_delta.transaction.reads.read_set import ReadSet
+from airflow_delta.transaction.reads.table_reads import TableReads
 
 if TYPE_CHECKING:
     from airflow_delta.log.expressions.predicate import Predicate
-    from airflow_delta.table.stage.view import TransactionView
-
 
 OVERWRITES = ("overwrite", "dynamic")
 
 
-def check_staged_overwrites(view: TransactionView) -> None:
-    """Refuse overwrites of different tasks that may replace each other's new rows, unless one was planned on top of the other.
+def check_stages(view: TransactionView) -> None:
+    """Refuse stages of which no order leaves what they leave together, and overwrites whose order would matter.
 
-    :raises StageConflictException: if there are two.
+    Rows decide where partition values and column bounds do not, whatever ``conflict_detection`` the commit has: that is about the
+    commits of others, and an audit or a preview does not know it.
+
+    :raises StageConflictException: if there are such stages.
     """
-    stages = [stage for stage in view.stages if stage.write.mode in OVERWRITES]
-    if len({stage.write.task_id for stage in stages}) < 2:
+    if len(view.stages) < 2:
         return
+    _check_rewrites(view)
+    stages = [_Stage(view, position, stage) for position, stage in enumerate(view.stages)]
+    order = _Order(stages)
     for stage in stages:
-        others = [other for other in stages if other.write.task_id != stage.write.task_id and not _not_ordered(stage, other)]
-        for other in others:
-            if (file := next(_replaced(view, stage, other.adds), None)) is not None:
-                raise _overwrite_conflict(view, stage, other, file)
+        for other in stage.conflicts_with_overwrites(stages):
+            if other.write.task_id != stage.write.task_id:
+                raise _overwrite_conflict(stage, other)
+            order.join(stage, other)
+    for stage in stages:
+        for other in stage.conflicts_with(stages):
+            order.put_before(stage, other)
+    ring = order.ring()
+    if ring is not None:
+        raise _conflict(ring)
 
 
-def _not_ordered(one: StageActions, other: StageActions) -> bool:
-    return stage_id(one.write) in other.write.after or stage_id(other.write) in one.write.after
+class _Stage:
+    """A stage as the checker sees it: one that lost, or one that won."""
+
+    def __init__(self, view: TransactionView, position: int, actions: StageActions) -> None:
+        self.view = view
+        self.position = position
+        self.actions = actions
+        self.write: StagedWrite = actions.write
+        self.replaces = self.write.mode in OVERWRITES
+
+    def is_ordered(self, other: _Stage) -> bool:
+        """Tell whether one of the two was planned on top of the other."""
+        return stage_id(self.write) in other.write.after or stage_id(other.write) in self.write.after
+
+    # -- as the one that lost -------------------------------------------------------------------------------------------------
+
+    def conflicts_with(self, stages: Sequence[_Stage]) -> list[_Stage]:
+        """Return the stages that changed what this one has read, rewritten or replaced: it must come before them."""
+        declared = self.write.reads
+        reads = bool(declared.predicates or declared.files or declared.whole_table)
+        if not (reads or self.may_remove):
+            return []
+        others = [other for other in stages if other is not self and not self.is_ordered(other)]
+        found = [other for other in others if self.removes_files_of(other)]
+        if reads:
+            left = [(other, other.commit) for other in others if other not in found]
+            moves = self.write.mode == "rewrite" and is_rearranging(self.write)
+            level = IsolationLevel.SNAPSHOT_ISOLATION if moves else IsolationLevel.SERIALIZABLE
+            found += self._lost_to(left, self.reads, level)
+        if self.replaces:
+            left = [(other, other.commit_of_adds) for other in others if other not in found and not other.replaces]
+            found += self._lost_to(left, self.replaced_rows, IsolationLevel.SERIALIZABLE)
+        return found
+
+    def conflicts_with_overwrites(self, stages: Sequence[_Stage]) -> list[_Stage]:
+        """Return the overwrites that have new rows in what this one replaces."""
+        if not self.replaces:
+            return []
+        others = [other for other in stages if other is not self and other.replaces and not self.is_ordered(other)]
+        new = [(other, other.commit_of_adds) for other in others]
+        return self._lost_to(new, self.replaced_rows, IsolationLevel.SERIALIZABLE)
+
+    def _lost_to(self, winners: Sequence[tuple[_Stage, WinningCommit]], reads: ReadSet, level: IsolationLevel) -> list[_Stage]:
+        """Return those of other stages that this one cannot be serialised after."""
+        winners = [(other, commit) for other, commit in winners if other.actions.adds or other.may_remove]
+        if not winners:
+            return []
+        current = self._as_transaction(reads, level)
+        resolution = Resolution(current, "rows", self.view.log.store, CommitPolicy().conflict_read_limit)
+        checker = ConflictChecker(current, lambda _version: 0, resolution)
+        checker.begin([commit for _other, commit in winners])
+        found = []
+        for other, commit in winners:  # each after those that it was planned on top of
+            try:
+                checker.check(commit)
+            except DeltaConcurrentModificationException:
+                found.append(other)
+        return found
+
+    def _as_transaction(self, reads: ReadSet, level: IsolationLevel) -> CurrentTransaction:
+        view, seen = self.view, self.view.seen_by(self.actions)
+        if not seen.is_known:
+            seen = written(self.write)
+        return CurrentTransaction(
+            table=view.log.uri,
+            read_version=view.handle.read_version,
+            reads=reads,
+            metadata=view.target.metadata,
+            protocol=Protocol(min_reader_version=1, min_writer_version=2),
+            partition_columns=view.target.partition_columns,
+            actions=[*self.actions.removes, *self.actions.adds],
+            is_blind_append=False,
+            isolation_level=level,
+            commit_info=CommitInfo(),
+            operation=self.write.operation,
+            read_metadata=seen.metadata,
+            read_protocol=None,
+            read_high_water_mark=lambda: 0,
+            options=ConflictOptions(),
+            snapshot_at=view.log.snapshot_at,
+            validate=lambda _actions: None,
+        )
+
+    @cached_property
+    def reads(self) -> ReadSet:
+        """What the stage has read, apart from the rows that an overwrite replaces."""
+        declared, recorder = self.write.reads, TableReads(self.view.snapshot)
+        if declared.whole_table:
+            recorder.read_whole_table(rows=True, selected=declared.selected)
+        for text in declared.predicates:
+            if self.replaces and text == self.write.replace_where:
+                continue
+            predicate = self.view.predicate_of(self.actions, text)
+            # A rewrite lists the files that it depends on; others that it looked at had no matching rows.
+            scanned = self.write.mode != "rewrite" or text in declared.scanned
+            keys = key_set(self.view, self.actions, text)
+            recorder.track_read_predicates(predicate, keys=keys, marked=text in declared.marked, scanned=scanned)
+        if declared.files:
+            recorder.track_files_read(declared.files, whole=not (declared.predicates or declared.whole_table))
+        return recorder.recorded
+
+    @cached_property
+    def replaced_rows(self) -> ReadSet:
+        """The rows that an overwrite replaces, as reads."""
+        recorder = TableReads(self.view.snapshot)
+        if self.write.mode == "dynamic":
+            partitions = self.view.partitions_of(self.actions)
+            recorder.recorded.add_predicate(partitions.text, partitions, partitions.members)
+        elif self.write.replace_where is None:
+            recorder.recorded.add_predicate("true")
+        else:
+            recorder.track_read_predicates(self.view.predicate_of(self.actions, self.write.replace_where))
+        return recorder.recorded
+
+    @property
+    def may_remove(self) -> bool:
+        """Whether the stage may remove files."""
+        return self.replaces or bool(self.actions.removes)
+
+    def removes_files_of(self, other: _Stage) -> bool:
+        """Tell whether both remove a file, and do not both replace all of its rows."""
+        if not (self.may_remove and other.may_remove) or (self.replaces and other.replaces):
+            return False
+        return not self.removed_paths.isdisjoint(other.removed_paths)
+
+    # -- as the one that won --------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def removed(self) -> list[RemoveFile]:
+        """The files that the stage removes: those that it lists, and those that an overwrite removes whole."""
+        if not self.replaces:
+            return self.actions.removes
+        listed = {file_key(remove) for remove in self.actions.removes}
+        before = [other for other in self.view.stages if stage_id(other.write) in self.write.after]
+        staged = {file_key(add): add for stage in before for add in stage.adds}
+        whole = [staged[key] for key in self.view.gone(staged.values(), self.actions)]
+        if self.view.handle.read_version >= 0:
+            whole += whole_files(self.view, TableReads(self.view.snapshot), self.actions) or ()
+        changes = self.write.data_change
+        return [*self.actions.removes, *(add.remove(0, data_change=changes) for add in whole if file_key(add) not in listed)]
+
+    @cached_property
+    def removed_paths(self) -> frozenset[str]:
+        """The paths of the files that the stage removes."""
+        return frozenset(file.path for file in self.removed)
+
+    @cached_property
+    def commit(self) -> WinningCommit:
+        """The stage as a commit that landed after the version that was read."""
+        return self._commit([*self.removed, *self.actions.adds])
+
+    @cached_property
+    def commit_of_adds(self) -> WinningCommit:
+        """The files that it adds as such a commit."""
+        return self._commit(self.actions.adds)
+
+    def _commit(self, actions: Sequence[AddFile | RemoveFile]) -> WinningCommit:
+        version = self.view.handle.read_version + 1 + self.position
+        data = encode_actions([CommitInfo(operation=self.write.operation), *actions])
+        return WinningCommit(CommitFile(version, data, 0), table=self.view.log.uri)
 
 
-def _replaced(view: TransactionView, stage: StageActions, adds: Sequence[AddFile]) -> Iterator[AddFile]:
-    """Yield the files that may have rows in what an overwrite replaces; whatever cannot be told has some."""
-    write = stage.write
-    if write.mode == "dynamic":
-        partitions = view.partitions_of(stage)
-        yield from (add for add in adds if partitions.matches_partition(add.partition_values))
-        return
-    if write.replace_where is None:
-        yield from adds
-        return
-    from airflow_delta.transaction.reads.row_condition import RowCondition
+@dataclass(frozen=True, slots=True)
+class _Before:
+    """One stage must come before another.
 
-    condition = RowCondition(view.predicate_of(stage, write.replace_where))
-    seen = view.seen_by(stage)
-    known = seen if seen.is_known else written(write)
-    told = condition.may_hold(adds) if adds and condition.fits(known.schema) else [True] * len(adds)
-    yield from (add for add, may_hold in zip(adds, told, strict=True) if may_hold)
+    :param is_planned: because the other was planned on top of it.
+    """
+
+    first: _Stage
+    then: _Stage
+    is_planned: bool
 
 
-def _overwrite_conflict(view: TransactionView, stage: StageActions, other: StageActions, file: AddFile) -> StageConflictException:
-    values = ", ".join(f"{name}={value}" for name, value in (file.partition_values or {}).items())
-    where = f"partition [{values}]" if values else "the same rows"
-    handle, predicate = view.handle, stage.write.replace_where
+class _Order:
+    """Which stages must come before which others."""
+
+    def __init__(self, stages: Sequence[_Stage]) -> None:
+        self._part_of = list(range(len(stages)))
+        self._known: list[_Before] = []
+        by_id = {stage_id(stage.write): stage for stage in stages}
+        for stage in stages:
+            self._known += [_Before(by_id[earlier], stage, True) for earlier in stage.write.after if earlier in by_id]
+
+    def join(self, one: _Stage, other: _Stage) -> None:
+        """Take two stages for parts of one."""
+        kept, gone = self._part_of[one.position], self._part_of[other.position]
+        self._part_of = [kept if part == gone else part for part in self._part_of]
+
+    def put_before(self, stage: _Stage, other: _Stage) -> None:
+        """Put a stage before another one."""
+        self._known.append(_Before(stage, other, False))
+
+    def ring(self) -> list[_Before] | None:
+        """Return conditions that contradict each other, each about the stage that the one before ends with, if there are any."""
+        after: dict[int, list[_Before]] = {}
+        for known in self._known:
+            after.setdefault(self._part_of[known.first.position], []).append(known)
+        done: set[int] = set()
+        for start in after:
+            found = self._ring_from(start, after, done)
+            if found is not None:
+                return found
+        return None
+
+    def _ring_from(self, start: int, after: dict[int, list[_Before]], done: set[int]) -> list[_Before] | None:
+        """Search depth first, without recursion: stages may be many."""
+        path: list[_Before] = []
+        entered = [start]
+        waiting = [iter(after[start])] if start not in done else []
+        while waiting:
+            step = next(waiting[-1], None)
+            if step is None:
+                waiting.pop()
+                done.add(entered.pop())
+                if path:
+                    path.pop()
+                continue
+            part = self._part_of[step.then.position]
+            if part in entered:
+                return [*path[entered.index(part) :], step]
+            if part not in done:
+                path.append(step)
+                entered.append(part)
+                waiting.append(iter(after.get(part, ())))
+        return None
+
+
+def _overwrite_conflict(stage: _Stage, other: _Stage) -> StageConflictException:
+    handle, predicate = stage.view.handle, stage.write.replace_where
+    file = _touched(stage.replaced_rows, other.actions.adds)
+    values = "" if file is None else _partition(file)
     what = f"replace_where {predicate!r}" if predicate is not None else stage.write.mode
-    return StageConflictException(
+    return handle.error(
+        StageConflictException,
         f"The stages {stage.write.stage} ({what}) and {other.write.stage} of transaction {handle.transaction_id} on table "
-        f"{handle.table} both overwrite {where}, and nothing says which of them wins. Give one of them after=<output of the "
-        "other>, let them replace different partitions, or make them instances of one mapped task.",
-        table=handle.table,
-        version=handle.read_version,
+        f"{handle.table} both overwrite {f'partition {values}' if values else 'the same rows'}, and nothing says which of them "
+        "wins. Give one of them after=<output of the other>, let them replace different partitions, or make them instances of "
+        "one mapped task.",
     )
 
 
-def check_stages(view: TransactionView) -> None:
-    """Refuse stages that change what another stage reads and changes, unless one was planned on top of the other.
+def _conflict(ring: Sequence[_Before]) -> StageConflictException:
+    """Return the error of stages that must each come before the next one, and the last before the first."""
+    handle = ring[0].first.view.handle
+    writes = list({id(stage): stage.write for step in ring for stage in (step.first, step.then)}.values())
+    *named, last = [f"{write.stage} ({write.operation})" for write in writes]
+    read = next((step for step in ring if not step.is_planned), ring[0])
+    both = "both" if len(writes) == 2 else "all"
+    why = "; ".join(
+        f"{step.then.write.stage} was planned on top of {step.first.write.stage}"
+        if step.is_planned
+        else f"{step.first.write.stage} depends on rows that {step.then.write.stage} changes"
+        for step in ring
+    )
+    return handle.error(
+        StageConflictException,
+        f"The stages {', '.join(named)} and {last} of transaction {handle.transaction_id} on table {handle.table} {both} touch "
+        f"{_place(read)}, and no order of them gives what they leave together: {why}. Give one of them after=<output of the "
+        "other>, or make their predicates name different rows or partitions.",
+    )
 
-    :raises StageConflictException: if two stages touch the same file or the same partition, or two tasks overwrite the same rows.
-    """
-    check_staged_overwrites(view)
+
+def _place(step: _Before) -> str:
+    """Return which of the rows that one stage depends on another one changes."""
+    stage, other = step.first, step.then
+    files: list[AddFile | RemoveFile] = [*other.removed, *other.actions.adds]
+    own = stage.removed_paths if stage.removes_files_of(other) else ()
+    file = next((file for file in files if file.path in own), None) or _touched(stage.reads, files)
+    if file is None and stage.replaces:
+        file = _touched(stage.replaced_rows, files)
+    if file is None:
+        return "the same rows"
+    values = _partition(file)
+    return f"{file.path}, in partition {values}" if values else file.path
+
+
+def _touched(reads: ReadSet, files: Sequence[AddFile | RemoveFile]) -> AddFile | RemoveFile | None:
+    """Return the first of some files that may hold rows that were read, by path and partition."""
+    known = reads.read_among([file.path for file in files])
+    for file in files:
+        if file.path in known or any(read.covers(file.partition_values or {}) for read in reads.predicates.values()):
+            return file
+    return None
+
+
+def _partition(file: AddFile | RemoveFile) -> str:
+    values = ", ".join(f"{name}={value}" for name, value in (file.partition_values or {}).items())
+    return f"[{values}]" if values else ""
+
+
+def _check_rewrites(view: TransactionView) -> None:
     stages = view.stages
     rewriting = [stage for stage in stages if stage.write.mode == "rewrite"]
     for stage in rewriting:
@@ -97,7 +375,7 @@ def check_stages(view: TransactionView) -> None:
             changed: list[AddFile | RemoveFile] = [*other.adds, *other.removes]
             touched = next((action for action in changed if _reads(read, action)), None)
             if touched is not None or (read is None and other.write.mode != "append"):
-                raise _conflict(view.handle, stage.write, other.write, touched)
+                raise _rewrite_conflict(view.handle, stage.write, other.write, touched)
 
 
 def _ordered(one: StagedWrite, other: StagedWrite) -> bool:
@@ -117,7 +395,7 @@ def _reads(predicates: Sequence[Predicate] | None, action: AddFile | RemoveFile)
     return predicates is None or any(predicate.matches_partition(values) for predicate in predicates)
 
 
-def _conflict(
+def _rewrite_conflict(
     handle: TransactionHandle, stage: StagedWrite, other: StagedWrite, touched: AddFile | RemoveFile | None
 ) -> StageConflictException:
     where = "the whole table"

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from airflow_delta.table.stage.view import TransactionView
     from airflow_delta.transaction import OptimisticTransaction
     from airflow_delta.transaction.reads.row_condition import KeySet
+    from airflow_delta.transaction.reads.table_reads import TableReads
 
 
 def key_set(view: TransactionView, stage: StageActions, predicate: str) -> Callable[[], KeySet] | None:
@@ -190,7 +191,7 @@ def find_replaced(view: TransactionView, txn: OptimisticTransaction) -> NetEffec
             if stage.write.mode not in _LISTS_FILES:
                 txn.filter_files()
             continue
-        files = _whole_files(view, txn, stage)
+        files = whole_files(view, txn, stage)
         if files is not None:
             whole.append((stage, files))
     for stage, files in whole:  # once the rewrites of all stages are known
@@ -224,8 +225,11 @@ def _record_reads(view: TransactionView, txn: OptimisticTransaction, stage: Stag
         txn.track_app_ids(*reads.app_ids)
 
 
-def _whole_files(view: TransactionView, txn: OptimisticTransaction, stage: StageActions) -> list[AddFile] | None:
-    """Return the files that a stage removes whole; ``None`` if there are none, or it lists its removes itself."""
+def whole_files(view: TransactionView, txn: OptimisticTransaction | TableReads, stage: StageActions) -> list[AddFile] | None:
+    """Return the files that a stage removes whole, and record them as read.
+
+    ``None`` if there are none, or the stage lists its removes itself.
+    """
     write = stage.write
     if write.mode in _LISTS_FILES:
         return None
