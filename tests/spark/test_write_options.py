@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_delta.contract.payloads import StagedWrite
+from airflow_delta.contract.payloads import DeclaredReads, StagedWrite
 from airflow_delta.exceptions import (
     ConstraintViolationException,
     DeltaIllegalArgumentException,
@@ -112,8 +113,8 @@ def test_replace_on(table: Table) -> None:
     handle = table.begin()
     one = table.stage(handle, ROWS, task_id="one", mode="overwrite", replace_on="t.id = s.id")
     two = table.stage(handle, ROWS, task_id="two")
-    with pytest.raises(StageConflictException):  # the one has read the whole table
-        table.publish(handle, one, two)
+    with pytest.raises(StageConflictException):  # the one would replace rows of the other, which has read the whole table
+        table.publish(handle, one, replace(two, reads=DeclaredReads(whole_table=True)))
     result = table.write("SELECT 1 AS id, 1 AS p, 'new' AS v", mode="overwrite", replace_on="t.id <= s.id AND t.p = s.p")
     assert (result.num_removed_files, result.is_blind_append) == (1, False)
     assert read(table) == [(0, 0, "old"), (1, 1, "new"), (2, 0, "old"), (3, 1, "old"), (4, 0, "old"), (5, 1, "old")]

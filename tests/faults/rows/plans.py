@@ -51,20 +51,24 @@ class Changed:
 
 @dataclass
 class Planner:
-    """Plans one transaction."""
+    """Plans one transaction.
+
+    :param name: of its stage, or of its first one.
+    """
 
     table: Table
     log: DeltaLog
     snapshot: Snapshot
     handle: TransactionHandle
     step: model.Step
+    name: str = STAGE
 
     def plan(self) -> list[StageActions]:
         """Return what the stages of the transaction leave to the commit."""
         operations = [self.step.operation, *([] if self.step.also is None else [self.step.also])]
         stages: list[StageActions] = [getattr(self, f"_{operation.kind}")(operation) for operation in operations]
         for number, stage in enumerate(stages):
-            name = STAGE + "-again" * number
+            name = self.name + "-again" * number
             stage.write = dataclasses.replace(stage.write, stage=name, task_id=name)
         return stages
 
@@ -236,7 +240,7 @@ class Planner:
                     new.append((after, live[at][1] if self.step.keeps_ids else None))
             if marks and len(gone) < len(live):
                 marked.append((file, self.table.marked(file) | BitMap64(gone)))
-        directory = attempt_directory(self.handle.transaction_id, STAGE, ATTEMPT)
+        directory = attempt_directory(self.handle.transaction_id, self.name, ATTEMPT)
         vectors = self.table.vectors(self.log, directory, [rows for _file, rows in marked], inline=self.step.inline)
         for (file, _rows), vector in zip(marked, vectors, strict=True):
             stats = with_wide_bounds(file.stats, file.deletion_vector)
@@ -248,8 +252,8 @@ class Planner:
     def _stage(self, adds: list[AddFile], removes: Sequence[RemoveFile] = (), **fields: Any) -> StageActions:
         write = StagedWrite(
             transaction_id=self.handle.transaction_id,
-            stage=STAGE,
-            task_id=STAGE,
+            stage=self.name,
+            task_id=self.name,
             attempt=ATTEMPT,
             schema_string=str(self.handle.schema_string),
             partition_columns=self.handle.partition_columns,
@@ -276,7 +280,7 @@ class Planner:
         )
 
     def _key_file(self, rows: Sequence[Sequence[Any]]) -> ManifestRef:
-        path = f"{attempt_directory(self.handle.transaction_id, STAGE, ATTEMPT)}/{KEYS_NAME}"
+        path = f"{attempt_directory(self.handle.transaction_id, self.name, ATTEMPT)}/{KEYS_NAME}"
         data = encode_manifest([msgspec.json.encode(row) for row in rows])
         self.log.store.put(path, data)
         return manifest_ref(path, data, len(rows))

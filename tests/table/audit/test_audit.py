@@ -228,8 +228,9 @@ def test_what_the_commit_would_refuse_the_audit_refuses(filled):
     with pytest.raises(ForeignTransactionException):
         audited(filled, handle, stage(filled, filled.begin(), "new", ids(1), part="a"))
     appended = stage(filled, handle, "new", ids(1), part="a")
+    has_read = replace(appended, reads=DeclaredReads(whole_table=True))
     with pytest.raises(StageConflictException):
-        audited(filled, handle, appended, filled.operate(handle, plan_delete, predicate="p = 'a'"))
+        audited(filled, handle, has_read, filled.operate(handle, plan_delete, predicate="p = 'a'"))
     on_top = filled.operate(handle, plan_delete, task_id="top", predicate="p = 'a'", after=[appended])
     with pytest.raises(StageConflictException, match="Pass them as well"):
         audited(filled, handle, on_top)

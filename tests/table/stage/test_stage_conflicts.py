@@ -35,6 +35,22 @@ def delete(table: Table, handle: TransactionHandle, part: str, *, task_id: str =
     return table.operate(handle, plan_delete, predicate=f"p = '{part}'", task_id=task_id, **options)
 
 
+def reading(write: StagedWrite, *predicates: str, whole: bool = False) -> StagedWrite:
+    """Return a staged write that has read the table, as ``read=`` does."""
+    return replace(write, reads=DeclaredReads(predicates=predicates, scanned=predicates, whole_table=whole))
+
+
+def refused(
+    table: Table, handle: TransactionHandle, *stages: StagedWrite, match: str = "both touch|all touch", **options
+) -> None:
+    """Check that the commit refuses stages in whatever order it gets them, and writes nothing."""
+    before = table.versions()
+    for given in (stages, stages[::-1]):
+        with pytest.raises(StageConflictException, match=match):
+            table.publish(handle, *given, **options)
+    assert table.versions() == before
+
+
 @pytest.fixture
 def filled(tmp_path) -> Table:
     """A table with rows in the partitions ``a`` and ``b``."""
@@ -46,7 +62,6 @@ def filled(tmp_path) -> Table:
 
 
 OTHERS: dict[str, Callable[[Table, TransactionHandle], StagedWrite]] = {
-    "an append": lambda table, handle: rows(table, handle, "a"),
     "a delete": lambda table, handle: delete(table, handle, "a", task_id="other"),
     "an overwrite": lambda table, handle: rows(table, handle, "a", mode="overwrite", replace_where="p = 'a'"),
     "a truncate": lambda table, handle: table.operate(handle, plan_truncate, task_id="all"),
@@ -55,22 +70,39 @@ OTHERS: dict[str, Callable[[Table, TransactionHandle], StagedWrite]] = {
 
 @pytest.mark.parametrize("first", [True, False], ids=["first", "last"])
 @pytest.mark.parametrize("other", OTHERS)
-def test_a_delete_beside_what_changes_its_partition_is_refused(filled, other, first):
+def test_a_delete_beside_what_removes_its_files_is_refused(filled, other, first):
     handle = filled.begin()
     stages = [delete(filled, handle, "a"), OTHERS[other](filled, handle)]
-    with pytest.raises(
-        StageConflictException, match="both touch" if "append" in other else "both touch|is rewritten by two stages"
-    ):
+    with pytest.raises(StageConflictException, match=r"both touch|is rewritten by two stages"):
         filled.publish(handle, *(stages if first else reversed(stages)))
     assert filled.versions() == 2
 
 
 def test_the_error_names_both_stages_and_the_partition(filled):
     handle = filled.begin()
-    written = rows(filled, handle, "a")
+    over = rows(filled, handle, "a", mode="overwrite", replace_where="p = 'a'")
     with pytest.raises(StageConflictException) as raised:
-        filled.publish(handle, written, delete(filled, handle, "a"))
-    assert re.search(r"delete \(DELETE\) and rows \(WRITE\) .* both touch \S+\.parquet, in partition \[p=a\]", str(raised.value))
+        filled.publish(handle, over, delete(filled, handle, "a"))
+    assert re.search(r"rows \(WRITE\) and delete \(DELETE\) .* both touch \S+\.parquet, in partition \[p=a\]", str(raised.value))
+    assert "rows depends on rows that delete changes; delete depends on rows that rows changes" in str(raised.value)
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["first", "last"])
+def test_rows_that_are_added_beside_a_delete_stay(filled, first):
+    """The delete comes before the append, which has read nothing."""
+    handle = filled.begin()
+    stages = [delete(filled, handle, "a"), rows(filled, handle, "a", ids=(7,))]
+    filled.publish(handle, *(stages if first else reversed(stages)))
+    assert filled.rows() == [(1, "b"), (2, "b"), (7, "a")]
+
+
+def test_an_append_that_has_read_what_a_delete_removes_comes_first(filled):
+    """Which it cannot, if it adds what the delete would have removed."""
+    handle = filled.begin()
+    gone = delete(filled, handle, "a")
+    refused(filled, handle, gone, reading(rows(filled, handle, "a"), "p = 'a'"), match="both touch")
+    filled.publish(handle, gone, reading(rows(filled, handle, "b", task_id="other"), "p = 'a'"))
+    assert filled.rows() == [(1, "b"), (1, "b"), (2, "b"), (2, "b")]
 
 
 def test_another_partition_is_no_conflict(filled):
@@ -90,30 +122,47 @@ def test_each_of_several_is_looked_at(filled):
     handle = filled.begin()
     gone = delete(filled, handle, "a")
     harmless = [rows(filled, handle, "b"), rows(filled, handle, "a", task_id="after", after=[gone.to_dict()])]
+    late = reading(rows(filled, handle, "a", task_id="late"), "p = 'a'")
     with pytest.raises(StageConflictException, match="late"):
-        filled.publish(handle, *harmless, gone, rows(filled, handle, "a", task_id="late"))
+        filled.publish(handle, *harmless, gone, late)
     filled.publish(handle, *harmless, gone)
     assert filled.rows() == [(1, "a"), (1, "b"), (1, "b"), (2, "a"), (2, "b"), (2, "b")]
 
 
 @pytest.mark.parametrize("part", ["a", "c"])
-def test_a_truncate_beside_new_rows_is_refused(filled, part):
+def test_rows_that_are_added_beside_a_truncate_stay(filled, part):
     handle = filled.begin()
-    with pytest.raises(StageConflictException, match="both touch"):
-        filled.publish(handle, rows(filled, handle, part), filled.operate(handle, plan_truncate, task_id="all"))
+    filled.publish(handle, rows(filled, handle, part), filled.operate(handle, plan_truncate, task_id="all"))
+    assert filled.rows() == [(1, part), (2, part)]
 
 
-def test_a_stage_that_read_the_whole_table_beside_any_other_that_replaces_rows_is_refused(filled):
-    """Even if that one found nothing to remove, and added nothing; an append of nothing is harmless."""
+def test_a_stage_that_read_the_whole_table_comes_before_any_change(filled):
     handle = filled.begin()
     whole = delete(filled, handle, "a")
     whole = replace(whole, reads=replace(whole.reads, whole_table=True))
+    other = delete(filled, handle, "b", task_id="other")
     nothing = delete(filled, handle, "z", task_id="nothing")
     assert (nothing.num_files, nothing.num_removed_files) == (0, 0)
-    with pytest.raises(StageConflictException, match="both touch the whole table"):
-        filled.publish(handle, whole, nothing)
-    filled.publish(handle, whole, replace(nothing, mode="append"))
-    assert filled.rows() == [(1, "b"), (2, "b")]
+    refused(filled, handle, whole, replace(other, reads=replace(other.reads, whole_table=True)), match="both touch")
+    filled.publish(handle, whole, other, replace(nothing, reads=replace(nothing.reads, whole_table=True)))
+    assert filled.rows() == []
+
+
+def test_overwrites_that_have_read_each_other_are_refused_unless_they_are_parts_of_one(filled):
+    """What instances of one mapped task have read is what was there before all of them."""
+    handle = filled.begin()
+    parts = []
+    for index, part in enumerate("ab"):
+        path = f"parts-{index}"
+        directory = Path(handle.staging_path) / path / f"p={part}"
+        directory.mkdir(parents=True)
+        pq.write_table(pa.table({"id": pa.array([5], pa.int64())}), directory / "0.parquet")
+        write = filled.stage_files(handle, task_id="parts", map_index=index, path=path, mode="dynamic")
+        parts.append(reading(write, whole=True))
+    another = reading(rows(filled, handle, "b", task_id="another", mode="dynamic"), whole=True)
+    refused(filled, handle, parts[0], another, match="both touch")
+    filled.publish(handle, *parts)
+    assert filled.rows() == [(5, "a"), (5, "b")]
 
 
 OVERWRITES = [
@@ -183,11 +232,6 @@ def test_instances_of_one_mapped_task_overwrite_together(filled):
 # -- what appends have read ---------------------------------------------------------------------------------------------------
 
 
-def reading(write: StagedWrite, *predicates: str, whole: bool = False) -> StagedWrite:
-    """Return a staged write that has read the table, as ``read=`` does."""
-    return replace(write, reads=DeclaredReads(predicates=predicates, scanned=predicates, whole_table=whole))
-
-
 def values(
     table: Table, handle: TransactionHandle, ids: list[int], *, task_id: str, read: str | None = None, **options
 ) -> StagedWrite:
@@ -198,17 +242,6 @@ def values(
     pq.write_table(pa.table({"id": pa.array(ids, pa.int64())}), directory / "0.parquet")
     write = table.stage_files(handle, task_id=task_id, path=f"{task_id}{index}", **options)
     return write if read is None else reading(write, read)
-
-
-def refused(
-    table: Table, handle: TransactionHandle, *stages: StagedWrite, match: str = "both touch|all touch", **options
-) -> None:
-    """Check that the commit refuses stages in whatever order it gets them, and writes nothing."""
-    before = table.versions()
-    for given in (stages, stages[::-1]):
-        with pytest.raises(StageConflictException, match=match):
-            table.publish(handle, *given, **options)
-    assert table.versions() == before
 
 
 def test_two_appends_that_each_add_what_the_other_has_read_are_refused(filled):

@@ -6,12 +6,12 @@ together is right if it is what some order of them leaves one by one, so the com
 each changed what the other has read (write skew), or more of them in a ring. A stage that was planned on top of another
 (``after=``) has read what that one left, and comes after it.
 
-Four rules have no counterpart between transactions:
+Three rules have no counterpart between transactions:
 
 - Of two tasks that replace rows, neither may write into what the other replaces: both orders may be possible, but they differ,
   and nothing says which one is meant. A file that both replace is removed once.
-- Instances of one mapped task that replace rows are one overwrite in parts: together they replace what each of them replaces.
-- A stage that rewrites or removes rows has read their partitions: no other may touch these.
+- Instances of one mapped task that replace rows are one overwrite in parts: together they replace what each of them replaces,
+  and what they have read is what was there before all of them.
 - A file that two stages rewrite is a conflict even if they mark different rows in it: each lists one deletion vector.
 """
 
@@ -20,9 +20,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
-from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
+from airflow_delta.contract.payloads import StagedWrite
 from airflow_delta.exceptions import DeltaConcurrentModificationException, StageConflictException
 from airflow_delta.log.actions.actions import AddFile, CommitInfo, Protocol, RemoveFile, encode_actions
 from airflow_delta.log.actions.decode import CommitFile
@@ -41,9 +40,6 @@ from airflow_delta.transaction.prepare.isolation import IsolationLevel
 from airflow_delta.transaction.reads.read_set import ReadSet
 from airflow_delta.transaction.reads.table_reads import TableReads
 
-if TYPE_CHECKING:
-    from airflow_delta.log.expressions.predicate import Predicate
-
 OVERWRITES = ("overwrite", "dynamic")
 
 
@@ -57,7 +53,6 @@ def check_stages(view: TransactionView) -> None:
     """
     if len(view.stages) < 2:
         return
-    _check_rewrites(view)
     stages = [_Stage(view, position, stage) for position, stage in enumerate(view.stages)]
     order = _Order(stages)
     for stage in stages:
@@ -67,7 +62,10 @@ def check_stages(view: TransactionView) -> None:
             order.join(stage, other)
     for stage in stages:
         for other in stage.conflicts_with(stages):
-            order.put_before(stage, other)
+            if stage.replaces and other.replaces and stage.write.task_id == other.write.task_id:
+                order.join(stage, other)
+            else:
+                order.put_before(stage, other)
     ring = order.ring()
     if ring is not None:
         raise _conflict(ring)
@@ -270,7 +268,9 @@ class _Order:
         """Return conditions that contradict each other, each about the stage that the one before ends with, if there are any."""
         after: dict[int, list[_Before]] = {}
         for known in self._known:
-            after.setdefault(self._part_of[known.first.position], []).append(known)
+            first, then = (self._part_of[stage.position] for stage in (known.first, known.then))
+            if first != then:
+                after.setdefault(first, []).append(known)
         done: set[int] = set()
         for start in after:
             found = self._ring_from(start, after, done)
@@ -362,50 +362,3 @@ def _touched(reads: ReadSet, files: Sequence[AddFile | RemoveFile]) -> AddFile |
 def _partition(file: AddFile | RemoveFile) -> str:
     values = ", ".join(f"{name}={value}" for name, value in (file.partition_values or {}).items())
     return f"[{values}]" if values else ""
-
-
-def _check_rewrites(view: TransactionView) -> None:
-    stages = view.stages
-    rewriting = [stage for stage in stages if stage.write.mode == "rewrite"]
-    for stage in rewriting:
-        read = _read_predicates(view, stage)
-        for other in stages:
-            if other is stage or _ordered(stage.write, other.write):
-                continue
-            changed: list[AddFile | RemoveFile] = [*other.adds, *other.removes]
-            touched = next((action for action in changed if _reads(read, action)), None)
-            if touched is not None or (read is None and other.write.mode != "append"):
-                raise _rewrite_conflict(view.handle, stage.write, other.write, touched)
-
-
-def _ordered(one: StagedWrite, other: StagedWrite) -> bool:
-    return stage_id(one) in other.after or stage_id(other) in one.after
-
-
-def _read_predicates(view: TransactionView, stage: StageActions) -> list[Predicate] | None:
-    """Return the predicates that a stage has read by, ``None`` for the whole table."""
-    reads = stage.write.reads
-    if reads.whole_table or not reads.predicates:
-        return None
-    return [view.predicate_of(stage, text) for text in reads.predicates]
-
-
-def _reads(predicates: Sequence[Predicate] | None, action: AddFile | RemoveFile) -> bool:
-    values = action.partition_values or {}
-    return predicates is None or any(predicate.matches_partition(values) for predicate in predicates)
-
-
-def _rewrite_conflict(
-    handle: TransactionHandle, stage: StagedWrite, other: StagedWrite, touched: AddFile | RemoveFile | None
-) -> StageConflictException:
-    where = "the whole table"
-    if touched is not None:
-        values = ", ".join(f"{name}={value}" for name, value in (touched.partition_values or {}).items())
-        where = f"{touched.path}, in partition [{values}]" if values else touched.path
-    return StageConflictException(
-        f"The stages {stage.stage} ({stage.operation}) and {other.stage} ({other.operation}) of transaction "
-        f"{handle.transaction_id} on table {handle.table} both touch {where}, and neither was planned on top of the other. Give "
-        "one of them after=<output of the other>, or make their predicates name different partitions.",
-        table=handle.table,
-        version=handle.read_version,
-    )
