@@ -32,6 +32,7 @@ PARTS = [
     "loads",
     "json",
     "checkpoints",
+    "previews",
     "spark",
     "commits",
     "contention",
@@ -219,6 +220,14 @@ def checkpoints(work: Path, sizes: list[int]) -> None:
     report(f"{sizes[-1]:,} files, as V2 with sidecars (delta-rs writes none)", None, summarised(ours))
 
 
+def previews(work: Path, sizes: list[int]) -> None:
+    head("Writing a preview of one staged file of 1,000 rows (delta-rs has none: opening the table and writing its checkpoint)")
+    for size in sizes:
+        compare(f"{size:,} files: the table", "preview", work / f"foreign-{size}", "table")
+        changes = [run_case("ours", "preview", work / f"foreign-{size}", "changes") for _ in range(3)]
+        report(f"{size:,} files: the changes only", None, summarised(changes))
+
+
 def run_and_restore(engine: str, case: str, table: Path) -> dict[str, Any]:
     before = content(table)
     result = run_case(engine, case, table)
@@ -377,6 +386,8 @@ def main() -> None:
             json_log(work)
         if "checkpoints" in wanted:
             checkpoints(work, sizes)
+        if "previews" in wanted:
+            previews(work, sizes)
         if "spark" in wanted:
             delta_spark(work, sizes)
         if "commits" in wanted:
