@@ -130,7 +130,7 @@ def documents() -> list[Path]:
 
 def test_links_between_documents_lead_somewhere():
     links = [(path, target) for path in documents() for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", path.read_text())]
-    inner = [(path, target) for path, target in links if "://" not in target]
+    inner = [(path, target) for path, target in links if "://" not in target and not target.startswith("{")]  # a value in code
     assert [f"{path.relative_to(ROOT)}: {target}" for path, target in inner if not (path.parent / target).exists()] == []
 
 
