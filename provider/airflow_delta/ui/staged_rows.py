@@ -82,13 +82,13 @@ def staged_rows(
     try:
         found = review(log, TransactionHandle.from_dict(handle), staged, limits=limits, sample=SAMPLE if rows else 0)
     except (StagedFileException, DeltaFileNotFoundException) as error:
-        raise StagedFilesGoneError(error.message, table=log.uri) from error
+        raise log.error(StagedFilesGoneError, error.message) from error
     except (DeltaLogCorruptedException, DeltaTableNotFoundException, VersionNotFoundException):
         raise  # they have pages of their own
     except StagingException as error:
-        raise NotStagedError(error.message, table=log.uri) from error
+        raise log.error(NotStagedError, error.message) from error
     except (DeltaAnalysisException, DeltaIllegalStateException, DeltaUnsupportedOperationException) as error:
-        raise RowsNotShownError(error.message, table=log.uri) from error
+        raise log.error(RowsNotShownError, error.message) from error
     return {"latest": latest, "rows": rows, **_told(found, rows=rows)}
 
 
