@@ -130,6 +130,14 @@ def vectors(root: Path, winners: int) -> Race:
     return race
 
 
+def compaction(root: Path, *, recorded: bool) -> Race:
+    """A winner that compacts the file with the rows that are deleted."""
+    race = Race(new_table(root))
+    race.table.compact(recorded=recorded)
+    race.keep_aside(2)
+    return race
+
+
 def measure(runs: Mapping[str, Callable[[], Run]], laps: int) -> dict[str, dict[str, Any]]:
     """Return the medians of each, taking turns, each in its turn the first; the first lap warms up."""
     found: dict[str, list[Run]] = {name: [] for name in runs}
@@ -190,6 +198,9 @@ def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
         report(f"{number} appends of 1 file of {ROWS:,} rows, same bounds", measure(levels_of(race), laps), {}, rows)
         race = vectors(work / "vectors", number)
         report(f"{number} deletion vectors in turn on one file", measure(levels_of(race), laps), {"rows": "rows"}, rows)
+        for name, recorded in (("recorded", True), ("rows found by content", False)):
+            race = compaction(work / f"compaction-{recorded}", recorded=recorded)
+            report(f"an OPTIMIZE of its file, {name}", measure(levels_of(race), laps), {"rows": "moved+rows"}, rows)
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return rows

@@ -301,3 +301,22 @@ def test_a_record_of_other_files_is_not_used(tmp_path: Path, wrong: str) -> None
     winner.commit()
     ours.commit()
     assert live(table) == {number: n for number, n in BEFORE.items() if number != 4}
+
+
+def test_rows_are_found_by_content_among_many_row_groups(tmp_path: Path) -> None:
+    """Values that are null, empty, or in no column of the old file; only columns of groups with such rows are read."""
+    table = RowTable(tmp_path / "table", row_groups=10)
+    table.append(*(row(number, "" if number % 3 else None) for number in range(100)))
+    table.append(*({"id": number, "kind": None, "n": None} for number in range(100, 130)))
+    table.append({"id": None, "kind": None, "n": None}, row(130, "x"))
+    gone = {3, 50, 99, 110, None}
+    ours = table.begin().delete("id IN (3, 50, 99, 110) OR id IS NULL", lambda one: one["id"] in gone)
+    table.compact()
+    ours.commit()
+    found = [one["id"] for one in table.rows()]
+    assert sorted(found) == [number for number in range(131) if number not in gone]
+    late = table.begin(conflict_read_limit=300).delete("id = 7", with_id(7))
+    table.append(row(200))
+    table.compact()
+    with pytest.raises(ConcurrentDeleteReadException, match="more than 300 bytes"):
+        late.commit()

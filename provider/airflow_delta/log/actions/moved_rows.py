@@ -76,7 +76,9 @@ class RowSource(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
         if rows & deleted or (rows and rows.max() >= self.num_records):
             raise ValueError("a row was not copied")
         if not deleted:
-            return BitMap64(row + self.first_row for row in rows)
+            return rows.shift(self.first_row)
+        if len(rows) == self.num_records - len(deleted):
+            return BitMap64(range(self.first_row, self.first_row + len(rows)))
         return BitMap64(row + self.first_row - deleted.rank(row) for row in rows)
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -19,7 +20,7 @@ from airflow_delta.contract.files import partition_texts_of
 from airflow_delta.exceptions import DeltaError
 from airflow_delta.log.actions.actions import MOVED_ROWS_TAG
 from airflow_delta.log.actions.moved_rows import read_moved_rows, size_of_moved_rows
-from airflow_delta.log.arrow.arrays import array
+from airflow_delta.log.arrow.arrays import array, repeated
 from airflow_delta.log.features.column_mapping import mode
 from airflow_delta.log.statistics.statistics import num_records
 from airflow_delta.log.table_definition import TableDefinition
@@ -77,11 +78,11 @@ def find_moved(reader: WinnersRows, metadata: Metadata | None, file: AddFile, ro
     """
     place = partition_texts_of(file.partition_values)
     candidates = [other for other in added if partition_texts_of(other.partition_values) == place]
+    if metadata is not None and row_tracking.has_row_tracking(metadata):  # which shows, too, that rows have kept their ids
+        return _find_by_row_id(reader, metadata, file, rows, candidates)
     found = find_recorded(reader, file, rows, candidates)
     if found is not None:
         return found
-    if metadata is not None and row_tracking.has_row_tracking(metadata):
-        return _find_by_row_id(reader, metadata, file, rows, candidates)
     return _find_by_content(reader, metadata, file, rows, candidates)
 
 
@@ -202,25 +203,27 @@ _WOULD_HELP = (
 def _find_by_content(
     reader: WinnersRows, metadata: Metadata | None, file: AddFile, rows: BitMap64, added: Sequence[AddFile]
 ) -> Found:
-    """Return where rows are that are, in every column of the table, like no other row of the new files."""
+    """Return where rows are that the new files have as often as they were marked, in every column of the table."""
     if len(rows) > _MAX_ROWS:
         raise Undecided(f"its rows were moved to other files, more than {_MAX_ROWS} to be found by their content; {_WOULD_HELP}")
     try:
-        names = _columns(metadata)
-        wanted: Counter[_Row] = Counter(row for _at, row in _contents(reader, file, names, rows))
+        wanted = _Content.of(_columns(metadata))
+        for _at, row in wanted.rows_of(reader, file, rows):
+            wanted.counts[row] += 1
+        wanted.is_known = True
         seen: Counter[_Row] = Counter()
         found: Found = []
         for other in added:
-            here = _like(reader, other, names, wanted, seen)
+            here = _like(reader, other, wanted, seen)
             if here:
-                found.append((other, here, reader.open(other).num_rows))
+                found.append((other, here, rows_in(reader, other)))
     except Undecided as undecided:
         raise Undecided(f"its rows were moved to other files, and {undecided}; {_WOULD_HELP}") from undecided
     except (pa.ArrowException, OSError, DeltaError, *NOT_IN_PYTHON) as error:
         raise Undecided(
             f"its rows were moved to other files, and cannot be compared ({first_line(error)}); {_WOULD_HELP}"
         ) from error
-    if seen != wanted:
+    if seen != wanted.counts:
         raise Undecided(f"its rows were moved to other files, where their content is not found once; {_WOULD_HELP}")
     return found
 
@@ -236,31 +239,70 @@ def _columns(metadata: Metadata | None) -> list[str]:
     return [field.physical_name if mapped else field.name for field in stored]
 
 
-def _like(reader: WinnersRows, file: AddFile, names: Sequence[str], wanted: Counter[_Row], seen: Counter[_Row]) -> BitMap64:
+def _like(reader: WinnersRows, file: AddFile, wanted: _Content, seen: Counter[_Row]) -> BitMap64:
     """Return the live rows of a file that are among those wanted; counts what was seen."""
     live = all_rows(rows_in(reader, file)) - reader.vector(file.deletion_vector)
     found = BitMap64()
-    for at, row in _contents(reader, file, names, live):
-        if row in wanted:
+    for at, row in wanted.rows_of(reader, file, live):
+        if row in wanted.counts:
             found.add(at)
             seen[row] += 1
     return found
 
 
-def _contents(reader: WinnersRows, file: AddFile, names: Sequence[str], rows: BitMap64) -> Iterable[tuple[int, _Row]]:
-    """Yield rows of a file, each as its columns that are not null."""
-    data: DataFile = reader.open(file)
-    if rows and rows.max() >= data.num_rows:
-        raise Undecided(f"the file {file.path} has only {data.num_rows} rows")
-    there = [name for name in names if data.has(name)]
-    if any(data.has(name) is None for name in names):
-        raise Undecided(f"the file {file.path} has columns with fields")
-    for number, start, length in data.groups():
-        here = [row for row in rows if start <= row < start + length]
-        if not here:
-            continue
-        columns = reader.columns(data, number, start, length, there).columns
-        taken = array([row - start for row in here], pa.int64())
-        values = [exact(columns[name].take(taken)) for name in there]
-        for at, row in zip(here, zip(*values, strict=True) if values else [()] * len(here), strict=True):
-            yield at, tuple((name, value) for name, value in zip(there, row, strict=True) if value is not None)
+@dataclass(slots=True)
+class _Content:
+    """Rows that are looked for.
+
+    :param names: of the columns, in files.
+    :param counts: how often each row is there.
+    :param values: of each column, in row groups of the old file.
+    :param is_known: whether all rows are in ``values``, so that others need not be looked at.
+    """
+
+    names: Sequence[str]
+    counts: Counter[_Row]
+    values: dict[str, list[pa.Array]]
+    is_known: bool = False
+
+    @classmethod
+    def of(cls, names: Sequence[str]) -> _Content:
+        return cls(names, Counter(), {name: [] for name in names})
+
+    def rows_of(self, reader: WinnersRows, file: AddFile, rows: BitMap64) -> Iterator[tuple[int, _Row]]:
+        """Yield rows of a file, each as its columns that are not null; of a new file at least those that are wanted."""
+        data: DataFile = reader.open(file)
+        if rows and rows.max() >= data.num_rows:
+            raise Undecided(f"the file {file.path} has only {data.num_rows} rows")
+        if any(data.has(name) is None for name in self.names):
+            raise Undecided(f"the file {file.path} has columns with fields")
+        there = [name for name in self.names if data.has(name)]
+        for number, start, length in data.groups():
+            here = rows & BitMap64(range(start, start + length))
+            columns: dict[str, pa.Array] = {}
+            for name in there:
+                if not here:
+                    break
+                columns[name] = reader.columns(data, number, start, length, [name]).columns[name]
+                if self.is_known:
+                    here &= positions(self._among(name, columns[name]), start)
+            if not here:
+                continue
+            at = list(here)
+            taken = array([row - start for row in at], pa.int64())
+            chosen = {name: column.take(taken) for name, column in columns.items()}
+            if not self.is_known:
+                for name in self.names:
+                    self.values[name].append(chosen.get(name, pa.nulls(len(at))))
+            values = [exact(column) for column in chosen.values()]
+            for position, row in zip(at, zip(*values, strict=True) if values else [()] * len(at), strict=True):
+                yield position, tuple((name, value) for name, value in zip(chosen, row, strict=True) if value is not None)
+
+    def _among(self, name: str, column: pa.Array) -> pa.BooleanArray:
+        """Return which values of a column may be those of a wanted row."""
+        kind = column.type
+        types = pa.types
+        is_exact = types.is_integer(kind) or types.is_string(kind) or types.is_boolean(kind) or types.is_date32(kind)
+        if is_exact and all(part.type in (kind, pa.null()) for part in self.values[name]):
+            return pc.is_in(column, value_set=pa.concat_arrays([part.cast(kind) for part in self.values[name]]))
+        return repeated(True, len(column), pa.bool_())
