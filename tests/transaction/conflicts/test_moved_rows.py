@@ -15,7 +15,6 @@ from airflow_delta.exceptions import (
     ConcurrentDeleteDeleteException,
     ConcurrentDeleteReadException,
     DeltaConcurrentModificationException,
-    DeltaLogCorruptedException,
 )
 from airflow_delta.log import AddFile
 from airflow_delta.log.actions.actions import MOVED_ROWS_TAG
@@ -239,7 +238,7 @@ def test_a_record_is_read_back(tmp_path: Path) -> None:
     found = read_moved_rows(store, msgspec.structs.replace(new, tags={MOVED_ROWS_TAG: tags[1]}))
     assert found == record(new)
     assert read_moved_rows(store, new) is None
-    with pytest.raises(DeltaLogCorruptedException, match="the record of the file other"):
+    with pytest.raises(ValueError, match="the record of the file other"):
         read_moved_rows(store, msgspec.structs.replace(new, tags={MOVED_ROWS_TAG: tags[0]}))
 
 

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 import msgspec
 from pyroaring import BitMap64
 
-from airflow_delta.exceptions import DeltaLogCorruptedException
 from airflow_delta.log.actions.actions import MOVED_ROWS_TAG
 from airflow_delta.log.actions.reconciliation import canonical_path
 
@@ -148,7 +147,7 @@ def read_moved_rows(store: LogStore, add: AddFile) -> MovedRows | None:
     """Return the record of a file's rows, checked; ``None`` if its ``add`` has no tag.
 
     :raises FileNotFoundError: if it is gone, as after a VACUUM.
-    :raises DeltaLogCorruptedException: if it is damaged, does not account for every row, or is that of another file.
+    :raises ValueError: if it is damaged, does not account for every row, or is that of another file.
     """
     text = (add.tags or {}).get(MOVED_ROWS_TAG)
     if text is None:
@@ -165,10 +164,7 @@ def read_moved_rows(store: LogStore, add: AddFile) -> MovedRows | None:
         if canonical_path(record.path) != canonical_path(add.path) or record.size != add.size:
             raise ValueError(f"it is the record of the file {record.path} of {record.size} bytes")
     except (ValueError, msgspec.MsgspecError) as error:
-        raise DeltaLogCorruptedException(
-            f"The record of where the rows of the file {add.path} of table {store.root} come from cannot be used: {error}",
-            table=store.root,
-        ) from error
+        raise ValueError(f"the record of where the rows of the file {add.path} come from cannot be used: {error}") from error
     return record
 
 

@@ -110,7 +110,7 @@ def _record_of(reader: WinnersRows, file: AddFile) -> MovedRows | None:
         try:
             reader.count(size_of_moved_rows(file))
             reader.records[file.path] = read_moved_rows(reader.store, file)
-        except (DeltaError, OSError) as error:
+        except (ValueError, DeltaError, OSError) as error:
             logger.info("The record of where rows of %s come from is not used: %s", file.path, first_line(error))
             reader.records[file.path] = None
     return reader.records[file.path]
