@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from datetime import date
 from pathlib import Path
 from typing import Any
 
+import deltalake
+import pyarrow as pa
 import pytest
 
 from support.dag_runs import run_to_end, scheduler_dag
@@ -15,13 +19,13 @@ pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_database")]
 DAGS = """
 from datetime import date, datetime
 import pyarrow as pa
-from airflow.sdk import DAG, PartitionedAssetTimetable, PartitionedAtRuntime, task
+from airflow.sdk import DAG, PartitionedAssetTimetable, PartitionedAtRuntime, StartOfMonthMapper, task
 from airflow_delta import delta_transaction
 from airflow_delta.assets.delta import commits_of_events, delta_asset
 
 ORDERS, REPORTS = {folder!r} + "/orders", {folder!r} + "/reports"
 DAILY = {folder!r} + "/daily"
-ASSET, DAY = delta_asset(ORDERS), delta_asset(DAILY)
+ASSET, DAY, CHANGED = delta_asset(ORDERS), delta_asset(DAILY), delta_asset({folder!r} + "/changed")
 ALWAYS = dict(start_date=datetime(2026, 1, 1), catchup=False, is_paused_upon_creation=False)
 
 with DAG("partition_producer", schedule=PartitionedAtRuntime(), **ALWAYS):
@@ -60,6 +64,15 @@ with DAG("partition_of_day", schedule=PartitionedAssetTimetable(assets=DAY), **A
         (commit,) = commits_of_events(triggering_asset_events[DAY])
         return [dag_run.partition_key, commit["version"], commit["num_partition_keys"]]
     read()
+
+by_month = PartitionedAssetTimetable(
+    assets=CHANGED, default_partition_mapper=StartOfMonthMapper(input_format="%Y-%m-%d")
+)
+with DAG("partition_by_month", schedule=by_month, **ALWAYS):
+    @task
+    def sum_up(dag_run):
+        return dag_run.partition_key
+    sum_up()
 
 with DAG("partition_any_day", schedule=[DAY], **ALWAYS):
     @task
@@ -230,3 +243,36 @@ def test_aliases_have_no_partitions() -> None:
     for options in ({"table": "/lake/t", "outlets": [AssetAlias("any")]}, {"table": "/lake/{{ params.t }}"}):
         with DAG("of_alias", schedule=None), pytest.raises(DeltaIllegalArgumentException, match="partition_events"):
             delta_transaction("txn", partition_events=True, **options)
+
+
+def test_backfill_of_what_has_changed(scheduler: Scheduler, capsys: pytest.CaptureFixture[str]) -> None:
+    """The runs of a Dag for partitions that another engine changed, by the mapper of the Dag; only shown, then made."""
+    from airflow.cli import cli_parser
+
+    changed = f"{scheduler.folder}/changed"
+    days = [date(2026, 2, 27), date(2026, 2, 28), date(2026, 3, 1)]
+    for some in (days, days[:2]):
+        rows = pa.table({"day": some, "number": [day.day for day in some]})
+        deltalake.write_deltalake(changed, rows, mode="append", partition_by=["day"])
+    parser = cli_parser.get_parser()
+
+    def runs(*options: str, dag_id: str = "partition_by_month") -> list[dict[str, Any]]:
+        args = parser.parse_args(["delta", "backfill", changed, "--dag", dag_id, "-o", "json", *options])
+        args.func(args)
+        return json.loads(capsys.readouterr().out)
+
+    february = {"dag": "partition_by_month", "partition_key": "2026-02", "versions": [0, 1], "run_id": None}
+    march = {"dag": "partition_by_month", "partition_key": "2026-03", "versions": [0], "run_id": None}
+    assert runs("--since=-1") == [february, march]
+    assert runs("--since=0") == [{**february, "versions": [1]}]
+    assert runs("--since=1") == []
+    (made,) = runs("--since=0", "--go")
+    assert scheduler.run_what_is_due("partition_by_month") == [("partition_by_month", "2026-02", "success")]
+    assert made["run_id"].startswith("manual__")
+    # Of a Dag that listens to another asset, the keys are as they are.
+    assert [run["partition_key"] for run in runs("--since=0", dag_id="partition_of_day")] == ["2026-02-27", "2026-02-28"]
+    for dag_id, problem in (("partition_of_none", "have no partition keys"), ("nowhere", "no Dag 'nowhere'")):
+        with pytest.raises(SystemExit, match=problem):
+            runs("--since=0", dag_id=dag_id)
+    with pytest.raises(SystemExit, match="more than 1 partitions"):
+        runs("--since=0", "--max-keys=1")

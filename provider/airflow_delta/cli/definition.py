@@ -142,6 +142,23 @@ ARG_SLOTS = _argument(
     "--slots", type=_whole_number(allow_zero=False), default=1, help="Tasks of the pool that may run at once (default: 1)"
 )
 
+ARG_DAG = _argument("--dag", metavar="DAG_ID", required=True, help="Dag to run: its timetable is a partitioned one")
+ARG_SINCE = _argument(
+    "--since", type=int, required=True, metavar="VERSION", help="Partitions that commits after this version have changed; -1: all"
+)
+ARG_KEY = _argument(
+    "--key",
+    metavar="TEMPLATE",
+    help="Column or template that makes the keys, as partition_events does (default: the partition columns)",
+)
+ARG_EXACT = _argument(
+    "--exact", action="store_true", help="Read the column of the keys, if it is no partition column, instead of its range"
+)
+ARG_MAX_KEYS = _argument(
+    "--max-keys", type=_whole_number(allow_zero=False), default=500, help="Most partitions that may have changed (default: 500)"
+)
+ARG_GO = _argument("--go", action="store_true", help="Make the runs; without it, they are only shown")
+
 _COMMON = (ARG_CONN_ID, ARG_OUTPUT, ARG_VERBOSE)
 
 DELTA_COMMANDS = (
@@ -214,6 +231,16 @@ DELTA_COMMANDS = (
         help="Write a checkpoint of the latest version",
         func=lazy_load_command(f"{_COMMANDS}.delta_checkpoint"),
         args=(ARG_TABLE, *_COMMON),
+    ),
+    ActionCommand(
+        name="backfill",
+        help="Run a Dag again for the partitions that have changed since a version; only shows the runs without --go",
+        description=(
+            "Show which partitions commits of any writer have changed since a version, and the runs of a partitioned Dag for "
+            "them, by its own mapping. --go makes these runs, one for each key."
+        ),
+        func=lazy_load_command("airflow_delta.cli.backfill.delta_backfill"),
+        args=(ARG_TABLE, ARG_DAG, ARG_SINCE, ARG_KEY, ARG_EXACT, ARG_MAX_KEYS, ARG_GO, *_COMMON),
     ),
     ActionCommand(
         name="pool",
