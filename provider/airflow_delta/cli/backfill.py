@@ -26,10 +26,10 @@ def delta_backfill(args: Namespace) -> None:
             for key in engine.changed_partitions(log, match.summary.version, events, read=engine.column_values):
                 changed.setdefault(key, []).append(match.summary.version)
     if MANY in changed or len(changed) > args.max_keys:
-        raise DeltaIllegalArgumentException(
+        raise log.error(
+            DeltaIllegalArgumentException,
             f"More than {args.max_keys} partitions of table {log.uri} have changed since version {args.since}. Raise --max-keys, "
             "or begin at a later version.",
-            table=log.uri,
         )
     runs: list[dict[str, Any]] = [
         {

@@ -169,7 +169,7 @@ class DeltaPartitionSensor(BaseSensorOperator):
             except FileNotFoundError as error:
                 version = match.summary.version
                 message = f"Version {version} of table {log.uri} left the log while it was read. Clear the task."
-                raise VersionNotFoundException(message, table=log.uri, version=version) from error
+                raise log.error(VersionNotFoundException, message, version=version) from error
             if changed:
                 matches.append(match)
                 keys |= dict.fromkeys(changed)
