@@ -1,8 +1,8 @@
 """Which files and rooms a run of one transaction goes through: start, plan and collect of a write, commit, and a reader.
 
-A step enters a file if a function of it runs; it is handed the subject if that function is given what the step is about: the log,
-the stage, the handle. A room is the folder of a file. ``python tests/project/way.py`` prints both of a transaction that overwrites
-a partition; ``--list`` names the files.
+A step enters a file if a function of it runs; it is handed the subject if that function is given what the step is about: the
+log, the stage, the handle. A room is the folder of a file. ``python tests/project/way.py`` prints both of a transaction that
+overwrites a partition; ``--list`` names the files.
 """
 
 from __future__ import annotations

@@ -867,7 +867,7 @@ def test_a_commit_is_read_once_and_again_when_it_is_another(client, known):
 
 
 def test_what_is_remembered_has_a_limit(monkeypatch):
-    from airflow_delta.ui import remembered
+    from airflow_delta.ui import reading as remembered
 
     monkeypatch.setattr(remembered, "MAX_BYTES", 10_000)
     memory = remembered.Remembered()

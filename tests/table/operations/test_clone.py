@@ -18,7 +18,7 @@ from airflow_delta.exceptions import (
     VersionNotFoundException,
 )
 from airflow_delta.log import DeltaLog
-from airflow_delta.table.files.absolute import url_encoded
+from airflow_delta.table.files.partitions import url_encoded
 from airflow_delta.table.operations.clone import clone_table
 from airflow_delta.table.operations.convert import convert_to_delta
 from airflow_delta.table.operations.statistics import compute_statistics

@@ -21,7 +21,7 @@ from airflow_delta.log.features.clustering import DOMAIN
 from airflow_delta.log.features.properties import FEATURE_PREFIX, check_together, validate
 from airflow_delta.log.features.protocol import features
 from airflow_delta.log.features.registry import FEATURES
-from airflow_delta.table.files.absolute import absolute_file_path, absolute_vector, qualified, url_encoded
+from airflow_delta.table.files.partitions import absolute_file_path, absolute_vector, qualified, url_encoded
 from airflow_delta.table.run import run_large
 from airflow_delta.transaction import Operation
 

@@ -26,7 +26,7 @@ from airflow_delta.log.actions.actions import (
 )
 from airflow_delta.log.arrow.arrays import array, repeated, scalar
 from airflow_delta.log.features.protocol import MAX_WRITER_VERSION, features
-from airflow_delta.table.files.absolute import ELSEWHERE, absolute_file_path, absolute_vector, url_encoded
+from airflow_delta.table.files.partitions import ELSEWHERE, absolute_file_path, absolute_vector, url_encoded
 
 if TYPE_CHECKING:
     from airflow_delta.log.storage.base import LogStore

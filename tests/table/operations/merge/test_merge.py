@@ -19,8 +19,7 @@ from airflow_delta.contract.operations import (
 from airflow_delta.exceptions import AppendOnlyException, DeltaAnalysisException, IdentityInsertException
 from airflow_delta.log.expressions.predicate import Predicate
 from airflow_delta.log.schema.types import parse_schema
-from airflow_delta.table.operations.merge.condition import MergeCondition
-from airflow_delta.table.operations.merge.plan import plan_merge
+from airflow_delta.table.operations.merge.plan import MergeCondition, plan_merge
 from airflow_delta.table.stage.compared_columns import at_one_instant, of_table
 from table.flow import Table, column, schema
 from table.stage.test_table_features import create, field, identity

@@ -3,13 +3,16 @@
 A MERGE after Spark: staged actions, and what Delta counts of it.
 
 A MERGE that keeps every version of its rows (a slowly changing dimension of type 2).
+
+Of its condition: what it asks of the table alone, and which columns it compares.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -43,20 +46,142 @@ from airflow_delta.exceptions import (
     DeltaIllegalArgumentException,
     DeltaTableNotFoundException,
     IdentityInsertException,
+    PredicateException,
 )
 from airflow_delta.log.expressions.ast import quote_name
+from airflow_delta.log.expressions.functions import oversized, refused_function
+from airflow_delta.log.expressions.nodes import changing_function, column_of, columns_of, compared_texts, needs_other_rows
+from airflow_delta.log.expressions.text import SqlSyntaxError, tokens_of, tree_of
 from airflow_delta.log.schema.types import known_names
 from airflow_delta.log.statistics.statistics import live_records
 from airflow_delta.table.files.rules import table_rules
-from airflow_delta.table.operations.merge.condition import MergeCondition, check_expression, refused
 from airflow_delta.table.operations.rewrite.target import RewriteTarget, rewrite_target
 from airflow_delta.table.operations.rewrite.vectors import Rewritten, collect_rewrite
-from airflow_delta.table.stage.compared_columns import at_one_instant, of_table
+from airflow_delta.table.stage.compared_columns import Sides, at_one_instant, conjunct_texts, of_table
 from airflow_delta.table.stage.stage_view import SparkWork, StageView
 
 if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog
-    from airflow_delta.log.schema.types import StructType
+    from airflow_delta.log.expressions.predicate import Predicate
+    from airflow_delta.log.schema.types import DataType, StructType
+
+
+_SAME_AS_TEXT = ("string", "boolean", "date", "timestamp", "timestamp_ntz")
+"""Types that text is always cast to in comparisons. Timestamps are left out elsewhere."""
+
+_DIGITS = {"byte": 2, "short": 4, "integer": 9, "long": 18}
+"""Number of digits that always fit."""
+
+
+class MergeCondition:
+    """A condition over a row of the table and a row of the source.
+
+    :param text: Spark SQL.
+    :raises DeltaAnalysisException: if it is not valid Spark SQL, or not a condition that a MERGE can have.
+    """
+
+    def __init__(self, text: str, schema: StructType, target_alias: str, source_alias: str, *, table: str) -> None:
+        self._sides = Sides(schema, target_alias.lower(), source_alias.lower())
+        try:
+            check_expression(text, table=table, repeatable=True)
+            self.conjuncts = list(conjunct_texts(text))
+        except SqlSyntaxError as error:
+            raise refused(table, f"{text!r} is not valid Spark SQL: {error}") from error
+        if (name := self._sides.unknown(self.conjuncts)) is not None:
+            known = known_names(name, schema.names)
+            raise refused(table, f"{text!r} names the column {name!r}, which the table does not have. {known}")
+
+    def of_target(self, parse: Callable[[str], Predicate | None]) -> Predicate | None:
+        """Return what the condition asks of the table alone, ``None`` for nothing.
+
+        :param parse: parses a predicate.
+        """
+        found = []
+        for text in self.conjuncts:
+            columns = list(self._columns(text))
+            if any(side != "target" for side, _ in columns) or self._compares_text(text):
+                continue
+            alone = _without_alias(text, self._sides.target)
+            try:
+                predicate = parse(alone)
+            except PredicateException:  # the whole table is read, and Spark reports the error
+                continue
+            # The worker reads timestamps in UTC, the session that evaluates the condition in its own time zone.
+            if predicate is None or any(column.data_type.name == "timestamp" for column in predicate.columns):
+                continue
+            found.append(f"({alone})")
+        return parse(" AND ".join(found)) if found else None
+
+    def compared(self) -> list[ComparedColumns]:
+        """Return the columns that are equal in rows that match."""
+        return self._sides.compared(self.conjuncts)
+
+    def _compares_text(self, text: str) -> bool:
+        """Tell whether another type is compared with text, so that the meaning depends on the ANSI mode.
+
+        Outside of it, IN compares both as text, and other comparisons cast the text. Whole numbers of few digits are the same.
+        """
+        for literal, others, within in compared_texts(tree_of(text)):
+            for other in others:
+                data_type = self._type_of(other)
+                if within and (data_type is None or data_type.name != "string"):
+                    return True
+                if data_type is None or data_type.name in _SAME_AS_TEXT:
+                    continue
+                digits = _DIGITS.get(data_type.name, 0)
+                if not digits or re.fullmatch(f"-?[0-9]{{1,{digits}}}", literal) is None:
+                    return True
+        return False
+
+    def _type_of(self, node: Any) -> DataType | None:
+        """Return the type of a column of the table, or of a field of a struct; ``None`` for anything else."""
+        column = column_of(node)
+        if column is None:
+            return None
+        found: DataType | None = self._sides.schema
+        for name in self._sides.of(column)[1]:
+            find = getattr(found, "find", None)
+            field = None if find is None else find(name)
+            found = None if field is None else field.data_type
+        return found
+
+    def _columns(self, text: str) -> Iterator[tuple[str, list[str]]]:
+        yield from map(self._sides.of, columns_of(tree_of(text)))
+
+
+def check_expression(text: str, *, table: str, repeatable: bool = False) -> None:
+    """Refuse subqueries and aggregates in expressions, and in conditions functions that change with every evaluation.
+
+    :raises DeltaAnalysisException: if the expression has one.
+    """
+    if (problem := oversized(text)) is not None:
+        raise refused(table, f"{text[:100]!r}... {problem}")
+    try:
+        tree = tree_of(text)
+    except SqlSyntaxError as error:
+        raise refused(table, f"{text!r} is not valid Spark SQL: {error}") from error
+    if needs_other_rows(tree):
+        raise refused(table, f"{text!r} holds a subquery or an aggregate; compute it in the source")
+    if (problem := refused_function(text, assigned=not repeatable)) is not None:
+        raise refused(table, f"{text!r} {problem}; compute it in the source")
+    if repeatable and (changing := changing_function(tree)) is not None:
+        raise refused(table, f"{text!r} uses {changing}(), which differs with every evaluation; compute it in the source")
+
+
+def refused(table: str, what: str) -> DeltaAnalysisException:
+    """Return the error of a MERGE that cannot be planned."""
+    return DeltaAnalysisException(f"MERGE into table {table}: {what}.", table=table)
+
+
+def _without_alias(text: str, alias: str) -> str:
+    """Return the text with ``alias.column`` as ``column``, otherwise unchanged."""
+    tokens = tokens_of(text)
+    for position in range(len(tokens) - 2, -1, -1):
+        token, dot = tokens[position], tokens[position + 1]
+        after_dot = position > 0 and tokens[position - 1].token_type.name == "DOT"
+        if token.text.lower() == alias and dot.token_type.name == "DOT" and not after_dot:
+            text = text[: token.start] + text[dot.end + 1 :]
+    return text
 
 
 logger = logging.getLogger(__name__)
