@@ -76,10 +76,10 @@ class OtherTables:
             elif view in found:
                 why = f"it would have the same name in SQL as {found[view].name!r}"
             if why is not None:
-                raise DeltaIllegalArgumentException(
+                raise table.log.error(
+                    DeltaIllegalArgumentException,
                     f"The table {table.name!r} in read_versions of {self._task.task_id!r} cannot be read in SQL: {why}. Read it "
                     "in a function: @task.delta_stage with table.other(...).",
-                    table=table.log.uri,
                 )
             found[view] = table
         return found

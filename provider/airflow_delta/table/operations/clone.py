@@ -106,10 +106,10 @@ def source_snapshot(source: DeltaLog, version: int | None, timestamp: datetime |
     :raises DeltaTableNotFoundException: if there is no table.
     """
     if version is not None and timestamp is not None:
-        raise DeltaIllegalArgumentException("Give a version or a timestamp of the source to clone, not both.", table=source.uri)
+        raise source.error(DeltaIllegalArgumentException, "Give a version or a timestamp of the source to clone, not both.")
     latest = source.update()
     if latest.version < 0:
-        raise DeltaTableNotFoundException(f"There is no Delta table at {source.uri} to clone.", table=source.uri)
+        raise source.error(DeltaTableNotFoundException, f"There is no Delta table at {source.uri} to clone.")
     snapshot = latest
     if version is not None:
         snapshot = source.snapshot_at(version)

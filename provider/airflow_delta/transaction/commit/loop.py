@@ -315,9 +315,9 @@ class CommitLoop:
     def _put(self) -> Landed | None:
         version = self.version
         if self._policy.cancelled is not None and self._policy.cancelled():
-            raise CommitCancelledException(
+            raise self.log.error(
+                CommitCancelledException,
                 f"The commit to table {self.log.uri} was cancelled before version {version} was put. Nothing was written.",
-                table=self.log.uri,
                 version=version,
             )
         self.attempts += 1
@@ -385,11 +385,11 @@ class CommitLoop:
             raise self._unknown(f"{self._ambiguous_puts} puts had ambiguous answers, the last: {error}") from error
 
     def _unknown(self, why: str) -> CommitStateUnknownException:
-        return CommitStateUnknownException(
+        return self.log.error(
+            CommitStateUnknownException,
             f"It is unknown whether transaction {self.entry.txn_id} was committed as version {self.version} of table "
             f"{self.log.uri} ({why}). Do not delete any of its files. Run the commit again: it first looks for this transaction "
             "in the log.",
-            table=self.log.uri,
             version=self.version,
         )
 
@@ -408,7 +408,8 @@ class CommitLoop:
         return Landed(version, self.attempts, len(self._winners), recognised, commits, self._write_seconds)
 
     def _max_retries(self) -> MaxCommitRetriesExceededException:
-        return MaxCommitRetriesExceededException(
+        return self.log.error(
+            MaxCommitRetriesExceededException,
             f"This commit has failed as it has been tried {self.attempts} times but did not succeed.\n"
             "This can be caused by the Delta table being committed continuously by many concurrent commits.\n\n"
             f"Table: {self.log.uri}\n"
@@ -417,6 +418,5 @@ class CommitLoop:
             f"Number of actions attempted to commit: {self.entry.num_actions}\n"
             f"Total time spent attempting this commit: {int(self.elapsed * 1000)} ms\n"
             "Nothing was written. Commit again, or allow more attempts (max_attempts) or a longer total_timeout.",
-            table=self.log.uri,
             version=self.version,
         )

@@ -107,12 +107,11 @@ def check_own_drop(current: CurrentTransaction, winner: WinningCommit) -> None:
     else:
         in_use = feature_drop.obstacle(dropped, current.snapshot_at(winner.version))
         if in_use is not None:
-            raise FeatureDropConflictException(
+            raise winner.error(
+                FeatureDropConflictException,
                 f"The table feature {', '.join(sorted(dropped))} cannot be dropped from table {current.table}: {in_use}, since "
                 f"{describe_winner(winner)}. This transaction read version {current.read_version} and committed nothing. "
                 "Remove what uses the feature, and drop it in a new transaction.",
-                table=current.table,
-                version=winner.version,
             )
     if feature_drop.needs_history_protection(current.protocol, dropped):
         current.replace_metadata(feature_drop.with_history_protection(current.metadata, winner.version + 1))
@@ -294,12 +293,11 @@ class ConflictChecker:
                 current.forgotten |= touched
         if winner.operation == row_tracking.BACKFILL:
             if current.operation == row_tracking.UNBACKFILL:
-                raise DeltaIllegalStateException(
+                raise winner.error(
+                    DeltaIllegalStateException,
                     f"Row tracking is being enabled and dropped on table {current.table} at the same time: version "
                     f"{winner.version} is a {row_tracking.BACKFILL} (DELTA_ROW_TRACKING_BACKFILL_RUNNING_CONCURRENTLY_WITH_"
                     "UNBACKFILL). Drop the feature again once that is done.",
-                    table=current.table,
-                    version=winner.version,
                 )
             backfilled: dict[str, AddFile] = {file.path: file for file in winner.added_files}
             current.replace_actions(row_tracking.with_backfilled(current.own_actions, backfilled))

@@ -243,11 +243,10 @@ class WinningCommit(Subject):
         try:
             return lenient.decode_lines(_decoder, data)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise DeltaLogCorruptedException(
+            raise self.error(
+                DeltaLogCorruptedException,
                 f"Commit {self.version} of table {self.table} does not parse ({error}), so whether it conflicts with this "
                 "transaction is unknown. Nothing was committed. Restore the file from a backup or a replica of the storage.",
-                table=self.table,
-                version=self.version,
             ) from error
 
 

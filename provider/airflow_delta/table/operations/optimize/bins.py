@@ -239,10 +239,10 @@ def target_file_size(table: TableDefinition) -> int | None:
         return None
     match = re.fullmatch(r"(\d{1,19})\s*+([kmgt]?)i?b?", text.strip().lower(), re.ASCII)
     if match is None or int(match[1]) < 1:
-        raise DeltaIllegalArgumentException(
+        raise table.error(
+            DeltaIllegalArgumentException,
             f"delta.targetFileSize of table {table.table} is {text!r}, expected bytes or a size such as 128mb. Correct "
             "it, or give max_file_size.",
-            table=table.table,
         )
     return int(match[1]) << {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}[match[2]]
 

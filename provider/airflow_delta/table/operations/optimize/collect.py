@@ -64,10 +64,10 @@ def collect_actions(
     handle, plan = stage.handle, request.rewrite
     bins = arguments.bins
     if plan is None or len(report.directories) != len(bins):
-        raise StagingException(
+        raise handle.error(
+            StagingException,
             f"The report of stage {request.stage} has {len(report.directories)} directories, {len(bins)} were asked for. Clear "
             "the stage.",
-            table=handle.table,
         )
     adds: list[AddFile] = []
     records: list[MovedRows] = []

@@ -114,10 +114,10 @@ def select_for_optimize(
     max_size = max_file_size if max_file_size is not None else target_file_size(table) or DEFAULT_FILE_SIZE
     min_size = min_file_size if min_file_size is not None else min(max_size, DEFAULT_FILE_SIZE)
     if max_size < 1 or min_size < 0 or not 0 <= max_deleted_rows_ratio <= 1:
-        raise DeltaIllegalArgumentException(
+        raise table.error(
+            DeltaIllegalArgumentException,
             f"OPTIMIZE of table {table.table} needs max_file_size >= 1, min_file_size >= 0 and a max_deleted_rows_ratio "
             f"from 0 to 1, got {max_size}, {min_size} and {max_deleted_rows_ratio}",
-            table=table.table,
         )
     refuse_clustered(view, what="ZORDER BY" if z_order_by else "a predicate" if where is not None else None)
     predicate = partition_predicate(view, where, "OPTIMIZE")
@@ -181,9 +181,9 @@ def check_exists(view: TransactionView) -> None:
     :raises DeltaTableNotFoundException: if there is no table.
     """
     if not view.exists:
-        raise DeltaTableNotFoundException(
+        raise view.handle.error(
+            DeltaTableNotFoundException,
             f"There is no Delta table at {view.handle.table}, so there is nothing to rewrite. Check the location.",
-            table=view.handle.table,
         )
 
 
@@ -259,8 +259,8 @@ def select_for_purge(view: TransactionView, *, where: str | None = None, max_fil
     check_exists(view)
     table = view.target
     if "clustering" in table.features and where is not None:
-        raise DeltaUnsupportedOperationException(
-            f"REORG of the clustered table {table.table} takes no predicate. Leave it out.", table=table.table
+        raise table.error(
+            DeltaUnsupportedOperationException, f"REORG of the clustered table {table.table} takes no predicate. Leave it out."
         )
     predicate = partition_predicate(view, where, "REORG")
     files = candidate_files(view, predicate)

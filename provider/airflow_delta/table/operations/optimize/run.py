@@ -102,7 +102,7 @@ def run_rewrite(
     :raises CommitStateUnknownException: if the store did not say whether the entry was written. Nothing is cleaned up.
     """
     if batch_size is not None and batch_size < 1:
-        raise DeltaIllegalArgumentException(f"batch_size must be at least 1 byte, got {batch_size}", table=log.uri)
+        raise log.error(DeltaIllegalArgumentException, f"batch_size must be at least 1 byte, got {batch_size}")
     # The key never reaches the log: an OPTIMIZE that runs again finds what is left to do.
     handle = begin(log, transaction_key=f"airflow-delta-optimize-{uuid.uuid4()}", create=False)
     first = open_stage(log, handle, **identity, spark_table_uri=spark_table_uri)
@@ -117,7 +117,7 @@ def run_rewrite(
         try:
             work = stage_of(stage, replace(rewrite, bins=bins), parallel=parallel)
             if isinstance(work, StagedWrite):
-                raise StagingException(f"A batch of {rewrite.operation} has no files", table=log.uri)
+                raise log.error(StagingException, f"A batch of {rewrite.operation} has no files")
             request, arguments = work.request, OptimizeArguments.of(work.request)
             report = on_spark(request)
             adds, removes, _rows = collect_actions(stage.reported(request, report), request, report, arguments)
