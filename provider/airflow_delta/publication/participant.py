@@ -28,10 +28,12 @@ from airflow_delta.exceptions import (
     DeltaUnsupportedTableFeatureException,
     InvalidProtocolVersionException,
     PostCommitHookFailedException,
+    PublicationPendingException,
     StagingException,
     VersionNotFoundException,
 )
 from airflow_delta.log.actions.actions import Action, SetTransaction
+from airflow_delta.log.storage.file_names import LAST_CHECKPOINT, commit_file
 from airflow_delta.publication.inverse import Inverse, find_inverse
 from airflow_delta.publication.plan import load_writes
 from airflow_delta.publication.records import (
@@ -63,6 +65,9 @@ if TYPE_CHECKING:
     from airflow_delta.transaction import PostCommitHook
 
 logger = logging.getLogger(__name__)
+
+DOUBTFUL = (StagingException, VersionNotFoundException, DeltaFileNotFoundException)
+"""Errors that one wrong answer of a store can explain as well: a refusal is for good, so they are looked into twice."""
 
 FINAL = (
     DeltaConcurrentModificationException,
@@ -126,11 +131,28 @@ class Participant:
         """Return the state from the newest version, ``None`` if it has none but perhaps an intent.
 
         A table that is gone, or another one by now, has refused.
+
+        :raises PublicationPendingException: if a listing shows no table although there is one.
         """
         snapshot = self.log.update()
+        if snapshot.version < 0 and self._has_log:
+            snapshot = self.log.update()
+            if snapshot.version < 0:
+                raise PublicationPendingException(
+                    f"The store lists no log of table {self.uri}, and yet it has one. Run the task again.",
+                    table=self.uri,
+                    publication=self._plan.publication,
+                    tables=self._plan.uris,
+                )
         if not self.is_there(snapshot):
             return REFUSED
         return self.state_in(snapshot)
+
+    @property
+    def _has_log(self) -> bool:
+        """Whether the version that was read, or the first one, or a checkpoint is there, whatever a listing says."""
+        read = commit_file(max(self.handle.read_version, 0))
+        return any(self.log.store.head(path) is not None for path in (read, LAST_CHECKPOINT))
 
     def is_there(self, snapshot: Snapshot) -> bool:
         """Tell whether this is the table of the plan."""

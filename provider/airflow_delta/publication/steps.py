@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_delta import exceptions
 from airflow_delta.contract.files import new_attempt
@@ -24,7 +24,7 @@ from airflow_delta.exceptions import (
     StagingException,
     TransactionAbortedException,
 )
-from airflow_delta.publication.participant import FINAL, IntentMetError, Participant, reason_of
+from airflow_delta.publication.participant import DOUBTFUL, FINAL, IntentMetError, Participant, reason_of
 from airflow_delta.publication.plan import load_plan
 from airflow_delta.publication.records import (
     INTENT,
@@ -46,6 +46,8 @@ if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _GIVEN_UP = {"error": "", "message": "The publication was given up before it was decided."}
 _SHORTEST_PATIENCE = 1.0
@@ -129,19 +131,23 @@ class Settlement:
         """Check every table, and put the decision; refuse the publication if a table conflicts."""
         for table in self.tables:
             try:
-                self._claim(table)
-                table.create_if_missing()
-                if table is not self.anchor and not self._check(table):
+                if not _confirmed(self._prepare, table):
                     return
             except FINAL as error:
                 self._refuse_for(error, table)
                 return
         try:
-            self.anchor.put_published()
+            _confirmed(Participant.put_published, self.anchor)
         except IntentMetError as met:
             self._meet(self.anchor, met.publication)
         except FINAL as error:
             self._refuse_for(error, self.anchor)
+
+    def _prepare(self, table: Participant) -> bool:
+        """Claim a table, create and check it; ``False``: the anchor has to be looked at again."""
+        self._claim(table)
+        table.create_if_missing()
+        return table is self.anchor or self._check(table)
 
     def _check(self, table: Participant) -> bool:
         """Check a table and put the intent; ``False``: the anchor has to be looked at again."""
@@ -184,14 +190,17 @@ class Settlement:
                 if state is not None:
                     return True
                 try:
-                    self._claim(table)
-                    table.put_published()
+                    _confirmed(self._publish, table)
                 except IntentMetError as met:
                     self._meet(table, met.publication)
                 except FINAL as error:
                     if table.look() is None:
                         table.put_state(REFUSED, reason=reason_of(error, table.uri))
         return False
+
+    def _publish(self, table: Participant) -> None:
+        self._claim(table)
+        table.put_published()
 
     def _undo(self) -> str:
         """Take back what is published, or say that it stands if one table cannot be taken back."""
@@ -319,6 +328,17 @@ class Settlement:
             winner=winner,
             dirty_reads=tuple(dirty),
         )
+
+
+def _confirmed(work: Callable[[Participant], T], table: Participant) -> T:
+    """Do something with a table, and once more if its error could be a wrong answer of the store."""
+    try:
+        return work(table)
+    except TransactionAbortedException:  # a marker says so, and a claim that failed is not looked into again
+        raise
+    except DOUBTFUL as error:
+        logger.info("Table %s: %s Looking again.", table.uri, error.message)
+        return work(table)
 
 
 def settlement_of(

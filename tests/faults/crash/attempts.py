@@ -43,14 +43,24 @@ class Attempt:
         self.points = Stopping(stop_at)
         self.result: Any = None
         self.error: Exception | None = None
-        self._log = DeltaLog(Watched(store, self.points))
-        self._log.stale_listing_pauses = ()
-        self._task = task
+        self._log = self.log_on(store)
+        self._task: Callable[[Any], Any] = task
         self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def log_on(self, store: LogStore) -> DeltaLog:
+        """Return a log whose effects are points."""
+        log = DeltaLog(Watched(store, self.points))
+        log.stale_listing_pauses = ()
+        return log
+
+    @property
+    def given(self) -> Any:
+        """What the task gets."""
+        return self._log
 
     def _run(self) -> None:
         try:
-            self.result = self._task(self._log)
+            self.result = self._task(self.given)
         except Exception as error:
             self.error = error
         finally:

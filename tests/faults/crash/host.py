@@ -63,7 +63,7 @@ def _load_everything() -> None:
 
     import airflow_delta
 
-    for room in ("log", "transaction", "table", "contract", "streaming"):
+    for room in ("log", "transaction", "table", "contract", "streaming", "publication"):
         for module in pkgutil.walk_packages([str(Path(airflow_delta.__file__).parent / room)], f"airflow_delta.{room}."):
             importlib.import_module(module.name)
 

@@ -23,6 +23,7 @@ from airflow_delta.table.stage.plan_table import plan_alter, plan_create
 from airflow_delta.table.stage.stage_view import open_stage
 from airflow_delta.table.stage.write.collect import collect_stage
 from airflow_delta.table.stage.write.plan import plan_stage, put_request
+from faults.crash import publications
 from faults.crash import tasks as tasks
 from faults.crash.run import Run
 from faults.crash.tasks import BEFORE, NEW, Rows, Task, aged, two_versions
@@ -132,6 +133,10 @@ REPLACED = {
 UPSERT = [when_matched_update(), when_not_matched_insert()]
 ON = {"condition": "target.id = source.id", "clauses": UPSERT}
 MERGED: Rows = [(1, 9), *BEFORE[1:], (5, 9)]
+
+STAGED = {"start": publications.start, "stage": publications.stage}
+PUBLISHED = {"check": publications.check(published=True)}
+GONE = {"check": publications.check(published=False)}
 
 SCENARIOS: dict[str, Scenario] = {
     "append": Scenario({"start": tasks.start(), "stage": tasks.stage(), "audit": checked, "commit": tasks.commit()}, NEW),
@@ -279,5 +284,34 @@ SCENARIOS: dict[str, Scenario] = {
         tasks.of_pairs(),
         killed=("stage", "commit"),
         on_spark=True,
+    ),
+    "publication": Scenario({**STAGED, "commit": publications.commit, **PUBLISHED}, NEW, publications.prepare),
+    "publication on an object store": Scenario(
+        {**STAGED, "commit": publications.commit, **PUBLISHED}, NEW, publications.prepare, killed=("commit",), remote=True
+    ),
+    "publication that another worker goes on with": Scenario(
+        {**STAGED, "first": publications.killed_after_the_decision, "settle": publications.settle_all, **PUBLISHED},
+        NEW,
+        publications.prepare,
+        killed=("settle",),
+    ),
+    "publication that is taken back": Scenario(
+        {**STAGED, "first": publications.refused_late, "commit": publications.commit, **GONE},
+        BEFORE,
+        publications.prepare,
+        killed=("commit",),
+        commits=2,
+    ),
+    "publication that is aborted": Scenario(
+        {
+            **STAGED,
+            "first": publications.killed_after_the_plan,
+            "abort": publications.abort,
+            "commit": publications.commit_is_refused,
+            **GONE,
+        },
+        BEFORE,
+        publications.prepare,
+        killed=("abort",),
     ),
 }
