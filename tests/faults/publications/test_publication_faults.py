@@ -29,7 +29,7 @@ def on_different_machines(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 PAIRS = [(task, other) for task in ("commit", "abort", "take back") for other in OTHERS]
-PAIRS.remove(("take back", "vacuum_later"))  # a month later what was replaced is gone, so it is split
+PAIRS.remove(("take back", "vacuum_later"))  # what was replaced is gone by then, so it is split
 
 
 @pytest.mark.parametrize(("task", "other"), PAIRS)
@@ -52,7 +52,7 @@ def test_one_wakes_up_after_another(task: str, other: str, tmp_path: Path, is_lo
         sleeping = lake.worker(name, stop_at=point).begin()
         awake = lake.worker(other).run()
         shown = lake.shown() if awake.result == "published" and other == "commit" else None
-        with slept(3 * DAY) if other == "vacuum_later" else nullcontext():  # by its clock, a month has passed
+        with slept(3 * DAY) if other == "vacuum_later" else nullcontext():  # by its clock, ten days have passed
             sleeping.wake()
         for attempt in (sleeping, awake):
             assert attempt.error is None or isinstance(attempt.error, DeltaError), f"{where}: {attempt.error!r}"

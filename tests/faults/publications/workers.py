@@ -109,8 +109,8 @@ class Lake:
         return self._publish(members, opened, anchor=self.tables[-1].uri)
 
     def vacuum_later(self, opened: Opened) -> str:
-        """VACUUM of every table, a month from now: what it deletes is needed by nobody."""
-        now = int(time.time() * 1000) + 30 * 24 * HOUR
+        """VACUUM of every table in ten days: transactions are abandoned after a week, plans are kept as long as the log."""
+        now = int(time.time() * 1000) + 10 * 24 * HOUR
         for table in self.tables:
             vacuum(opened(table.uri), retention_hours=0, retention_check=False, clock=lambda: now, policy=HASTY)
         return "none"
@@ -150,7 +150,7 @@ class Lake:
         """
         for table in self.tables:
             for found in open_publications(table.log()):
-                with suppress(ManifestException):  # a plan that VACUUM took, a month later
+                with suppress(ManifestException):  # it is gone
                     settle(table.log(), found.publication, DeltaLog.for_table, patience=0.0)
         logs = {table.uri: table.entries() for table in self.tables}
         wrong = judge_states(logs)
