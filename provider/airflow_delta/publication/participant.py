@@ -138,9 +138,9 @@ class Participant:
         if snapshot.version < 0 and self._has_log:
             snapshot = self.log.update()
             if snapshot.version < 0:
-                raise PublicationPendingException(
+                raise self.log.error(
+                    PublicationPendingException,
                     f"The store lists no log of table {self.uri}, and yet it has one. Run the task again.",
-                    table=self.uri,
                     publication=self._plan.publication,
                     tables=self._plan.uris,
                 )
