@@ -40,7 +40,7 @@ def stage(tmp_path, monkeypatch):
     def run(versions: Any, *, cls: Any = DeltaStageArrowOperator, declared: Any = None, **arguments: Any) -> dict[str, Any]:
         target = tmp_path / "report"
         write_deltalake(str(target), pa.table({"id": pa.array([], pa.int64())}), mode="ignore")
-        handle = start(str(target), transaction_key="mine")
+        handle = start(str(target), transaction_key="mine", delta_conn_id="lake")
         if cls is DeltaStageArrowOperator:
             arguments.setdefault("python_callable", all_ids)
         with DAG("reports", schedule=None) as dag:
@@ -126,7 +126,7 @@ class TestXComIsNotBelieved:
             (lambda found: {**found, "orders/": found["orders"]}, "twice"),
             (lambda found: {**found, "orders": found["orders"] - 1}, "do not belong together"),
         ],
-        ids=str,
+        ids=lambda value: value if isinstance(value, str) else "",
     )
     def test_it_is_checked(self, world, stage, change, why):
         world.publish()
