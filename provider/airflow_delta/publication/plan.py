@@ -107,12 +107,11 @@ def check_retention(log: DeltaLog, handle: TransactionHandle) -> None:
     for name in ("delta.logRetentionDuration", "delta.setTransactionRetentionDuration"):
         kept = properties.get(name)
         if kept is not None and int(kept) < WEEK:
-            raise DeltaUnsupportedOperationException(
+            raise handle.error(
+                DeltaUnsupportedOperationException,
                 f"The transaction on table {handle.table} cannot be part of a publication of several tables: {name} is "
                 f"{int(kept) / DAY:g} days. A publication whose worker is killed goes on from the logs alone, and must find its "
                 "decision and its states there for at least 7 days. Raise the property.",
-                table=handle.table,
-                version=snapshot.version,
             )
 
 

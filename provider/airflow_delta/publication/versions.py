@@ -90,12 +90,11 @@ def check_versions(tables: Mapping[str, tuple[DeltaLog, int]]) -> None:
         if any(states_of(tables[name][0].update()).get(publication) == STANDS for name in shown):
             logger.warning("Publication %s is split: only %s show it.", publication, ", ".join(shown))
             continue
-        raise DeltaIllegalArgumentException(
+        raise snapshots[lacking[0]].error(
+            DeltaIllegalArgumentException,
             f"Version {snapshots[shown[0]].version} of {shown[0]} has publication {publication}, version "
             f"{snapshots[lacking[0]].version} of {lacking[0]} does not: these versions do not belong together. Take all versions "
             "from one call of DeltaHook.get_versions.",
-            table=tables[lacking[0]][0].uri,
-            version=snapshots[lacking[0]].version,
         )
 
 
