@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from typing import Any
 
@@ -49,6 +50,7 @@ def stage(tmp_path, monkeypatch):
             operator = cls(
                 task_id="stage", transaction=handle, table=str(target), delta_conn_id="lake", read_versions=declared, **arguments
             )
+        operator = copy.copy(operator)  # as Airflow runs it: the Dag keeps the task as it is in its file
         running = context(operator, dag=dag)
         for field in operator.template_fields:
             given = versions if field == "read_versions" else operator.render_template(getattr(operator, field), running)
