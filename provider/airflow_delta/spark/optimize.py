@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import uuid
+import zlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -168,7 +169,7 @@ def run(spark: SparkSession, request: StageRequest) -> StageReport:
         records = arguments.record_rows and arguments.outputs[number] == 1
         order = _RowOrder(plan, bins[number]) if records else None
         rows[names[number]] = _write_bin(spark, request, plan, arguments, number, names[number], order)
-        found = None if order is None else order.first_rows()
+        found = None if order is None else order.first_rows(rows[names[number]])
         if found is not None:
             first_rows[names[number]] = found
 
@@ -244,7 +245,11 @@ def _write_bin(
 _WHOLE_FILES = {"spark.sql.files.maxPartitionBytes": str(2**50), "spark.sql.files.minPartitionNum": "1"}
 """A bin is one task, which reads one file after the other: splitting them would only mix their parts."""
 
-_POSITION, _HASH = "__airflow_delta_position", "__airflow_delta_hash"
+_FEW, _KEY_OF_ROW, _SHIFT = "__airflow_delta_few", "__airflow_delta_key_of_row", "__airflow_delta_shift"
+_BITS = 31
+_MAX_ROWS = 1 << (_BITS - 1)
+_FIRST = 256
+"""Among the first rows of a file is one that is not deleted; else nothing is recorded."""
 
 
 @dataclass(slots=True)
@@ -253,6 +258,7 @@ class _RowOrder:
 
     A task numbers its rows as it writes them. If the number less the position in the old file is the same for all rows of each
     file, they are there in order and without gaps. Rows of files with deletion vectors are sorted before, by file and position.
+    Files are told apart by the checksum of their names: columns of numbers cost the job little.
 
     :param members: positions of the files in the plan.
     """
@@ -271,42 +277,51 @@ class _RowOrder:
         :param rows: with :data:`FILE_COLUMN` and :data:`ROW_COLUMN`.
         """
         self._observation = Observation()
+        file = sf.shiftleft(sf.crc32(sf.col(FILE_COLUMN).cast("binary")), _BITS)
+        few = sf.when(sf.col(ROW_COLUMN) < _FIRST, sf.col(FILE_COLUMN))
+        found = [sf.collect_set(_FEW).alias("files")]
         if self._sorts:
-            rows = rows.withColumn(_HASH, sf.xxhash64(FILE_COLUMN)).sortWithinPartitions(_HASH, ROW_COLUMN)
-            about = sf.col(_HASH)
+            rows = rows.withColumn(_KEY_OF_ROW, file + sf.col(ROW_COLUMN)).sortWithinPartitions(_KEY_OF_ROW)
         else:
-            rows = rows.withColumn(_POSITION, sf.monotonically_increasing_id())
-            about = sf.col(_POSITION) - sf.col(ROW_COLUMN)
-        found = sf.collect_set(sf.struct(sf.col(FILE_COLUMN).alias("file"), about.alias("about")))
-        return rows.observe(self._observation, found.alias("files"))
+            shift = sf.monotonically_increasing_id() - sf.col(ROW_COLUMN)
+            rows = rows.withColumn(_SHIFT, file + shift + sf.lit(_MAX_ROWS))
+            found.append(sf.collect_set(_SHIFT).alias("shifts"))
+        return rows.withColumn(_FEW, few).observe(self._observation, *found)
 
-    def first_rows(self) -> list[list[int]] | None:
+    def first_rows(self, num_rows: int) -> list[list[int]] | None:
         """Return, after the job, the position of each file in the plan and that of its first row in the new file.
 
         ``None`` if the rows of a file are not all in order, one after the other, or a file is not known.
+
+        :param num_rows: rows that were written.
         """
-        seen = None if self._observation is None else self._observation.get.get("files")
-        if seen is None:
+        seen = {} if self._observation is None else self._observation.get
+        members = self._by_checksum(seen.get("files") or ())
+        if members is None or num_rows >= _MAX_ROWS:
             return None
+        if self._sorts:
+            found, first = [], 0
+            for checksum in sorted(members):
+                found.append([members[checksum], first])
+                count = self.plan.files[members[checksum]].num_records
+                if count is None:
+                    return None
+                first += count
+            return found if first == num_rows else None
+        shifts = [divmod(shift, 1 << _BITS) for shift in seen.get("shifts") or ()]
+        if len(shifts) != len(members) or {checksum for checksum, _shift in shifts} != members.keys():
+            return None
+        return [[members[checksum], shift - _MAX_ROWS] for checksum, shift in sorted(shifts, key=lambda found: found[1])]
+
+    def _by_checksum(self, names: Sequence[str]) -> dict[int, int] | None:
+        """Return the positions of files in the plan by the checksums of their names; ``None`` if these do not tell them apart."""
         known = {normal_form(data_file_uri(self.plan.table, self.plan.files[member].path)): member for member in self.members}
-        about: dict[int, int] = {}
-        for row in seen:
-            member = known.get(normal_form_of_metadata(row["file"]))
-            if member is None or member in about:
+        found: dict[int, int] = {}
+        for name in names:
+            member, checksum = known.get(normal_form_of_metadata(name)), zlib.crc32(name.encode())
+            if member is None or checksum in found:
                 return None
-            about[member] = row["about"]
-        if len(set(about.values())) < len(about):
-            return None
-        inputs = sorted(about, key=about.__getitem__)
-        if not self._sorts:
-            return [[member, about[member]] for member in inputs]
-        found, first = [], 0
-        for member in inputs:
-            found.append([member, first])
-            count = self.plan.files[member].num_records
-            if count is None:
-                return None
-            first += count
+            found[checksum] = member
         return found
 
 

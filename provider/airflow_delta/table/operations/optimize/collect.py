@@ -27,6 +27,9 @@ from airflow_delta.table.stage.stage_view import StageView
 
 logger = logging.getLogger(__name__)
 
+MOST_ROWS = 1 << 30
+"""Rows of an old file up to which Spark tells them apart in the order that it reports."""
+
 
 def collect_optimize(stage: StageView, request: StageRequest, report: StageReport) -> StagedWrite:
     """Return the staged write of an OPTIMIZE or a REORG, in the worker, after Spark.
@@ -106,7 +109,11 @@ def _record_of(
     """
     of = dict(zip(members, removes, strict=True))
     counts = {member: num_records(remove.stats) for member, remove in of.items()}
-    if first_rows is None or None in counts.values() or any(remove.size is None for remove in removes):
+    if (
+        first_rows is None
+        or any(count is None or count >= MOST_ROWS for count in counts.values())
+        or any(remove.size is None for remove in removes)
+    ):
         return None
     try:
         marked = [member for member in members if of[member].deletion_vector is not None]
