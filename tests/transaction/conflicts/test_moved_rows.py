@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import pyarrow.parquet as pq
 import pytest
 from pyroaring import BitMap64
 
@@ -17,7 +19,8 @@ from airflow_delta.exceptions import (
     DeltaConcurrentModificationException,
 )
 from airflow_delta.log import AddFile
-from airflow_delta.log.actions.actions import MOVED_ROWS_TAG
+from airflow_delta.log.actions.actions import MOVED_ROWS_TAG, SetTransaction
+from airflow_delta.log.actions.deletion_vectors import read_deletion_vector, write_deletion_vectors
 from airflow_delta.log.actions.moved_rows import (
     MovedRows,
     RowSource,
@@ -214,6 +217,60 @@ def test_rows_that_are_alike_are_not_told_apart_by_content(tmp_path: Path) -> No
         ours.commit()
 
 
+def test_what_a_compaction_has_read_beside_its_files_counts(tmp_path: Path) -> None:
+    """As a stage of the same transaction does: the rows that it read are no others just because they are moved too."""
+    table = small_table(tmp_path)
+    for read, other in (("id = 2", 2), ("id = 4", 7)):
+        ours = table.begin().read(read).compact(recorded=True)
+        ours.actions.append(SetTransaction(app_id="ours", version=1, last_updated=1))
+        table.begin().delete(f"id = {other}", with_id(other)).commit()
+        if other == 2:
+            with pytest.raises(ConcurrentDeleteReadException, match="that is gone or changed"):
+                ours.commit()
+        else:
+            ours.commit()
+    assert live(table) == {number: n for number, n in BEFORE.items() if number not in (2, 7)}
+    assert len(table.files()) == 1
+
+
+# -- commits that write the same deletion vectors again --------------------------------------------------------------------------
+
+
+def same_vector(table: RowTable) -> Work:
+    """A commit that writes the vector of the second file again, and says that it changes nothing."""
+    work, store = table.begin(), table.log().store
+    file = work.files["002.parquet"]
+    assert file.deletion_vector is not None
+    [vector] = write_deletion_vectors(store, "staged/y", [read_deletion_vector(store, file.deletion_vector)])
+    again = msgspec.structs.replace(file, data_change=False, deletion_vector=vector)
+    work.operation = Operation.optimize()
+    work.actions = [file.remove(3, data_change=False), again]
+    return work
+
+
+@pytest.mark.parametrize("change", [*CHANGES, "OPTIMIZE"])
+def test_a_winner_that_writes_the_same_vectors_again(table: RowTable, change: str) -> None:
+    work, after = CHANGES.get(change, (lambda one: one.begin().compact(recorded=True), dict))
+    ours = work(table)
+    same_vector(table).commit()
+    ours.commit()
+    assert live(table) == after(BEFORE)
+
+
+def test_the_same_vectors_again_after_a_change_and_after_a_compaction(table: RowTable) -> None:
+    ours, late = same_vector(table), same_vector(table)
+    table.begin().delete("id = 4", with_id(4)).commit()
+    version = ours.commit()
+    rows = {number: n for number, n in BEFORE.items() if number != 4}
+    assert live(table) == rows
+    assert not any(action["dataChange"] for kind in ("add", "remove") for action in table.actions(version, kind))
+    table.compact(recorded=True)
+    version = late.commit()  # nothing is left to say
+    assert live(table) == rows
+    assert not table.actions(version, "add")
+    assert not table.actions(version, "remove")
+
+
 # -- the record ------------------------------------------------------------------------------------------------------------------
 
 
@@ -300,6 +357,47 @@ def test_a_record_of_other_files_is_not_used(tmp_path: Path, wrong: str) -> None
     winner.commit()
     ours.commit()
     assert live(table) == {number: n for number, n in BEFORE.items() if number != 4}
+
+
+@pytest.mark.parametrize("wrong", ["old", "new"])
+def test_files_whose_rows_the_log_counts_wrong_are_not_followed(tmp_path: Path, wrong: str) -> None:
+    """Else a row of an old file stays beside its copy, or one of a new file goes with those that were marked."""
+    table = small_table(tmp_path)
+    if wrong == "old":  # the log says two rows of three
+        ours = table.begin().delete("id IN (1, 2, 3)", with_id(1, 2, 3))
+        [remove] = ours.actions
+        ours.actions = [msgspec.structs.replace(remove, stats='{"numRecords":2}')]
+        winner = table.begin("delta").compact()
+    else:
+        ours = table.begin().delete("id IN (1, 2, 3)", with_id(1, 2, 3))
+        winner = table.begin("delta").compact()
+        winner.actions.pop()
+        rows = [table.write(*map(row, ids), data_change=False) for ids in ((1, 2, 3, 4), (6, 7, 8, 9))]
+        counts = (3, 5)
+        winner.actions += [
+            msgspec.structs.replace(new, stats=json.dumps({"numRecords": count})) for new, count in zip(rows, counts, strict=True)
+        ]
+    winner.commit()
+    with pytest.raises(DeltaConcurrentModificationException, match="as the log says"):
+        ours.commit()
+
+
+def test_dates_in_the_julian_calendar_are_not_compared(tmp_path: Path) -> None:
+    """Spark writes them otherwise into new files, where what the old file has may be the date of another row."""
+    table = RowTable(tmp_path / "table", columns={"id": "long", "day": "date"})
+    day = dt.date(1500, 1, 10)
+    table.append({"id": 1, "day": day}, {"id": 2, "day": day})
+    path = table.root / "001.parquet"
+    rows = pq.read_table(path).replace_schema_metadata({"org.apache.spark.legacyDateTime": ""})
+    pq.write_table(rows, path)
+    [file] = table.files()
+    ours = table.begin()
+    size = path.stat().st_size
+    ours.files = {"001.parquet": msgspec.structs.replace(file, size=size)}
+    ours.delete("id = 1", with_id(1))
+    table.compact()
+    with pytest.raises(ConcurrentDeleteReadException, match="old calendar"):
+        ours.commit()
 
 
 def test_rows_are_found_by_content_among_many_row_groups(tmp_path: Path) -> None:

@@ -435,6 +435,7 @@ class DataFile:
         self._metadata = self._file.metadata
         schema = self._metadata.schema
         self._leaves = {schema.column(i).path: i for i in range(len(schema))}
+        self._is_legacy = _is_legacy(self._metadata.metadata or {})
 
     @property
     def num_rows(self) -> int:
@@ -449,12 +450,13 @@ class DataFile:
     def has(self, name: str) -> bool | None:
         """Tell whether the file has a top-level column of a type without fields; ``None`` if that is not clear.
 
-        Spark finds columns whatever the case of their names.
+        Spark finds columns whatever the case of their names, and converts dates and times of before 1900 that are in the Julian
+        calendar, which :meth:`read` does not.
         """
         if "." in name:
             return None
         if name in self._leaves:
-            return True
+            return None if self._is_legacy and pa.types.is_temporal(self._file.schema_arrow.field(name).type) else True
         return None if name.lower() in {known.lower() for known in self._file.schema_arrow.names} else False
 
     def groups(self) -> Iterator[tuple[int, int, int]]:

@@ -138,14 +138,14 @@ class MarkedRows:
         return {path for path, marks in self._marks.items() if marks.is_new}
 
     def meet(self, file: AddFile, others: BitMap64, marked: BitMap64) -> int:
-        """Go on from a winner's vector on a file that the transaction marks; return how many rows both mark.
+        """Go on from a winner's vector on a file that the transaction marks, or removes; return how many rows both mark.
 
         :param file: with the winner's vector.
         :param others: the rows of that vector.
         :param marked: those of them that the winner itself has marked.
         :raises Undecided: if a vector of the transaction cannot be read, or the winner replaced another one than there was.
         """
-        marks = self._of(file.path)
+        marks = self._marks_of(file.path)
         if others - marked != marks.others:
             raise Undecided(f"the deletion vector of the file {file.path} that it replaced is not the one that the file had")
         both = len(marks.rows & marked)
@@ -158,8 +158,8 @@ class MarkedRows:
 
         :raises Undecided: if that cannot be done.
         """
-        marks = self._of(path) if self.marks(path) else self._whole(path)
-        found = heavy.find_moved(self.reader, self.metadata, marks.file, marks.rows, winner.added_files)
+        marks = self._marks_of(path)
+        found = heavy.find_moved(self.reader, self.metadata, marks.file, marks.rows, winner.added_files) if marks.rows else []
         del self._marks[path]  # the file may be among those that were added, with some of its rows
         self._gone.add(path)
         self._changed = True
@@ -204,10 +204,11 @@ class MarkedRows:
         result = [action for action in actions if not self._is_replaced(action, changed)]
         for path, marks in changed.items():
             file = self._with_row_ids(marks.file)
-            result.append(file.remove(marks.remove.deletion_timestamp or 0, data_change=marks.remove.data_change))
+            changes = marks.remove.data_change
+            result.append(file.remove(marks.remove.deletion_timestamp or 0, data_change=changes))
             if path in vectors:
                 vector = vectors[path]
-                result.append(msgspec.structs.replace(file, data_change=True, deletion_vector=vector, stats=marks.stats))
+                result.append(msgspec.structs.replace(file, data_change=changes, deletion_vector=vector, stats=marks.stats))
         return result
 
     def counted(self, metrics: Mapping[str, str] | None) -> dict[str, str] | None:
@@ -242,6 +243,9 @@ class MarkedRows:
                 known.default_row_commit_version if file.default_row_commit_version is None else file.default_row_commit_version
             ),
         )
+
+    def _marks_of(self, path: str) -> _Marks:
+        return self._of(path) if self.marks(path) else self._whole(path)
 
     def _whole(self, path: str) -> _Marks:
         """Return a file that the transaction removes, as one of which it marks every row."""

@@ -62,6 +62,16 @@ def rows_in(reader: WinnersRows, file: AddFile | RemoveFile) -> int:
         raise Undecided(f"the file {file.path} cannot be read ({first_line(error)})") from error
 
 
+def _check_rows(file: AddFile, data: DataFile) -> None:
+    """Check that the log says how many rows a file has: other rows of it would be lost or there twice.
+
+    :raises Undecided: if it says another number.
+    """
+    known = num_records(file.stats)
+    if known is not None and known != data.num_rows:
+        raise Undecided(f"the file {file.path} has {data.num_rows} rows, not {known} as the log says")
+
+
 def all_rows(number: int) -> BitMap64:
     """Return the positions of all rows of a file."""
     return BitMap64(range(number))
@@ -171,6 +181,7 @@ def _row_ids(reader: WinnersRows, file: AddFile, column: str | None, rows: BitMa
     if file.base_row_id is None:
         raise Undecided(f"its rows were moved, and the file {file.path} has no row ids")
     data = reader.open(file)
+    _check_rows(file, data)
     names = [column] if column is not None and data.has(column) else []
     if column is not None and data.has(column) is None:
         raise Undecided(f"its rows were moved, and the row ids in {file.path} cannot be told from another column")
@@ -216,7 +227,7 @@ def _find_by_content(
         for other in added:
             here = _like(reader, other, wanted, seen)
             if here:
-                found.append((other, here, rows_in(reader, other)))
+                found.append((other, here, reader.open(other).num_rows))
     except Undecided as undecided:
         raise Undecided(f"its rows were moved to other files, and {undecided}; {_WOULD_HELP}") from undecided
     except (pa.ArrowException, OSError, DeltaError, *NOT_IN_PYTHON) as error:
@@ -241,7 +252,7 @@ def _columns(metadata: Metadata | None) -> list[str]:
 
 def _like(reader: WinnersRows, file: AddFile, wanted: _Content, seen: Counter[_Row]) -> BitMap64:
     """Return the live rows of a file that are among those wanted; counts what was seen."""
-    live = all_rows(rows_in(reader, file)) - reader.vector(file.deletion_vector)
+    live = all_rows(reader.open(file).num_rows) - reader.vector(file.deletion_vector)
     found = BitMap64()
     for at, row in wanted.rows_of(reader, file, live):
         if row in wanted.counts:
@@ -272,10 +283,11 @@ class _Content:
     def rows_of(self, reader: WinnersRows, file: AddFile, rows: BitMap64) -> Iterator[tuple[int, _Row]]:
         """Yield rows of a file, each as its columns that are not null; of a new file at least those that are wanted."""
         data: DataFile = reader.open(file)
+        _check_rows(file, data)
         if rows and rows.max() >= data.num_rows:
             raise Undecided(f"the file {file.path} has only {data.num_rows} rows")
         if any(data.has(name) is None for name in self.names):
-            raise Undecided(f"the file {file.path} has columns with fields")
+            raise Undecided(f"the file {file.path} has columns with fields, or times in an old calendar")
         there = [name for name in self.names if data.has(name)]
         for number, start, length in data.groups():
             here = rows & BitMap64(range(start, start + length))

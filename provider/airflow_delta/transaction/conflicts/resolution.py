@@ -33,6 +33,7 @@ from airflow_delta.transaction.conflict_detection import (
 from airflow_delta.transaction.conflicts.marked_rows import MarkedRows
 from airflow_delta.transaction.conflicts.rows_of_winners import ReplacedVector, Undecided, WinnersRows
 from airflow_delta.transaction.conflicts.winning_commit import ADD_KEY, WinningCommit, metadata_of
+from airflow_delta.transaction.prepare.isolation import IsolationLevel
 
 if TYPE_CHECKING:
     from airflow_delta.log.actions.actions import Action, RemoveFile
@@ -219,8 +220,9 @@ class Resolution:
         if winner.only_moves_rows:
             if reads.files_of_table:
                 raise Undecided("it relies on the files of the whole table")
+            removed = {file.path: file for file in winner.removed_files}
             for path in sorted(both):
-                self._move(path, winner)
+                self._move(removed[path], winner)
             self._marked.check_vectors()
             self._follow(winner)
             return
@@ -233,11 +235,14 @@ class Resolution:
             marked[path] = self._meet(winner, removed[path])
         for path in sorted(read - carried):
             self._was_not_read(winner, removed[path], marked)
+        if self._reads and self.current.isolation_level is not IsolationLevel.SNAPSHOT_ISOLATION:
+            for path in sorted(read & carried):
+                self._was_not_read(winner, removed[path], marked, moved=True)
 
     def _carry(self, winner: WinningCommit, removed: dict[str, RemoveFile], both: set[str]) -> set[str]:
         """Take along what a winner did to rows that this transaction only moves; return the files that had them.
 
-        What it read of them is only where they go.
+        To move them, it read only where they go; what it read otherwise counts as of any file.
         """
         rearranged = self._rearranged
         if rearranged is None or self.level != "rows":
@@ -249,14 +254,18 @@ class Resolution:
             self._note(ROWS, winner)
         return carried
 
-    def _move(self, path: str, winner: WinningCommit) -> None:
+    def _move(self, file: RemoveFile, winner: WinningCommit) -> None:
+        path, rearranged = file.path, self._rearranged
         if self.level != "rows":
             raise Undecided(f"a compaction replaced the file {path}, which this transaction rewrites or removes")
         self._check_spelling(path, winner)
         added = winner.replaced.get(path)
         same = None if added is None else self._rows.removed_from(winner, added)
         if added is not None and same is not None and not same.rows:  # only what the log says about the file has changed
-            self._marked.meet(added, same.vector, same.rows)
+            if rearranged is not None and rearranged.carries(path):
+                rearranged.meet(winner, file)
+            else:
+                self._marked.meet(added, same.vector, same.rows)
         else:
             self._marked.move(path, winner)
         self._note(ROWS, winner)
@@ -297,13 +306,16 @@ class Resolution:
         if path in winner.respelled.values():
             raise Undecided(f"a concurrent update spells the path of the file {path} otherwise")
 
-    def _was_not_read(self, winner: WinningCommit, file: RemoveFile, known: dict[str, ReplacedVector | None]) -> None:
+    def _was_not_read(
+        self, winner: WinningCommit, file: RemoveFile, known: dict[str, ReplacedVector | None], *, moved: bool = False
+    ) -> None:
         """Decide on the rows of one file that the transaction looked at.
 
+        :param moved: it read all of them only to move them.
         :raises Undecided: if it may have read one of the rows that are gone.
         """
         path = file.path
-        if self._was_read_whole(path):
+        if self._was_read_whole(path) and not moved:
             raise Undecided(f"it relies on every row of the file {path}")
         reads = [read for read in self._reads if self._counts(read, file)]
         if path not in self.followed:  # a read that marks its rows has none in files without marks, and only those in others
