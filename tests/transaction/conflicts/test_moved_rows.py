@@ -189,6 +189,21 @@ def test_without_vectors_a_compaction_that_loses_conflicts(tmp_path: Path) -> No
         late.commit()
 
 
+@pytest.mark.parametrize("ours", ["DELETE of all rows of a file", "OPTIMIZE"])
+def test_no_vectors_are_written_for_a_transaction_that_turns_them_off(tmp_path: Path, ours: str) -> None:
+    table = small_table(tmp_path)
+    work = table.begin().delete("id < 4", with_id(1, 2, 3)) if ours != "OPTIMIZE" else table.begin().compact(recorded=True)
+    metadata = work.transaction.metadata
+    off = metadata.configuration | {"delta.enableDeletionVectors": "false"}
+    work.transaction.update_metadata(msgspec.structs.replace(metadata, configuration=off))
+    if ours == "OPTIMIZE":
+        table.begin().delete("id = 2", with_id(2)).commit()
+    else:
+        table.compact(recorded=True)
+    with pytest.raises(DeltaConcurrentModificationException, match="enableDeletionVectors"):
+        work.commit()
+
+
 def test_a_compaction_that_loses_to_a_compaction_conflicts(table: RowTable) -> None:
     ours = table.begin().compact(recorded=True)
     table.compact(recorded=True)

@@ -174,12 +174,13 @@ class MarkedRows:
                 rows, others, file, stats, marks.remove, records, is_new=True, is_whole=marks.is_whole
             )
 
-    def check_vectors(self) -> None:
+    def check_vectors(self, after: Metadata) -> None:
         """Check that the table takes the vectors that moved rows need.
 
+        :param after: the table's metadata after the transaction.
         :raises Undecided: if it has no deletion vectors, and rows of a file that others wrote would have to be marked.
         """
-        if takes_vectors(self.metadata):
+        if takes_vectors(self.metadata) and takes_vectors(after):
             return
         needed = min(
             (path for path, marks in self._marks.items() if marks.is_new and marks.is_whole and marks.stays), default=None

@@ -62,10 +62,11 @@ class RearrangedRows:
         """Tell whether what a winner does to a file's rows can be done to their copies."""
         return self._source(path) is not None
 
-    def meet(self, winner: WinningCommit, file: RemoveFile) -> None:
+    def meet(self, winner: WinningCommit, file: RemoveFile, after: Metadata) -> None:
         """Take along the rows that a winner deleted or changed in a file that was rewritten, or all of them.
 
         :param file: as the winner removed it.
+        :param after: the table's metadata after the transaction.
         :raises Undecided: if the table has no vectors to mark them in, or the winner brought rows back.
         """
         found = self._source(file.path)
@@ -88,7 +89,8 @@ class RearrangedRows:
         except ValueError as error:
             raise Undecided(f"the file {file.path} does not have the rows that were moved ({error})") from error
         gone = self._gone.get(new.path, BitMap64()) | moved
-        if gone and len(gone) < rows_in(self.reader, new) and not takes_vectors(self.metadata):
+        is_taken = takes_vectors(self.metadata) and takes_vectors(after)
+        if gone and len(gone) < rows_in(self.reader, new) and not is_taken:
             raise Undecided(f"only deletion vectors could mark rows in the new file {new.path} (delta.enableDeletionVectors)")
         if gone:
             self._gone[new.path] = gone

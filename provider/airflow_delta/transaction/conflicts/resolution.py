@@ -223,7 +223,7 @@ class Resolution:
             removed = {file.path: file for file in winner.removed_files}
             for path in sorted(both):
                 self._move(removed[path], winner)
-            self._marked.check_vectors()
+            self._marked.check_vectors(self.current.metadata)
             self._follow(winner)
             return
         if reads.all_rows:
@@ -250,7 +250,7 @@ class Resolution:
         carried = set(filter(rearranged.carries, both))
         for path in sorted(carried):
             self._check_spelling(path, winner)
-            rearranged.meet(winner, removed[path])
+            rearranged.meet(winner, removed[path], self.current.metadata)
             self._note(ROWS, winner)
         return carried
 
@@ -263,7 +263,7 @@ class Resolution:
         same = None if added is None else self._rows.removed_from(winner, added)
         if added is not None and same is not None and not same.rows:  # only what the log says about the file has changed
             if rearranged is not None and rearranged.carries(path):
-                rearranged.meet(winner, file)
+                rearranged.meet(winner, file, self.current.metadata)
             else:
                 self._marked.meet(added, same.vector, same.rows)
         else:
