@@ -47,8 +47,8 @@ class CommitPolicy:
     :param max_wait: seconds; the longest pause.
     :param total_timeout: seconds that the whole loop may take; ``None`` for no limit.
     :param cancelled: called right before every put; if it returns true, the commit stops with nothing written.
-    :param check_actions: called with the metadata and the actions of the commit before anything is written; raises what forbids
-        it.
+    :param check_actions: called with the metadata and the actions of the commit before anything is written, and again when the
+        commits of others have changed them; raises what forbids it.
     :param checkpoint: ``inline`` writes a due checkpoint after the commit, ``off`` leaves it to maintenance.
     :param checksum: write ``<version>.crc`` after the commit.
     :param fail_on_hook_error: raise an error if a post-commit hook fails. The commit is valid either way.

@@ -13,10 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 from pyroaring import BitMap64
 
+from airflow_delta.contract.partition_events import PartitionEvents
 from airflow_delta.exceptions import (
     ConcurrentDeleteDeleteException,
     ConcurrentDeleteReadException,
     DeltaConcurrentModificationException,
+    DeltaIllegalArgumentException,
 )
 from airflow_delta.log import AddFile
 from airflow_delta.log.actions.actions import MOVED_ROWS_TAG, SetTransaction
@@ -28,6 +30,7 @@ from airflow_delta.log.actions.moved_rows import (
     write_moved_rows,
 )
 from airflow_delta.log.storage.local import LocalStore
+from airflow_delta.table.changes.partition_keys import check_partition_keys
 from airflow_delta.transaction import Operation
 from support.tables import add
 from transaction.conflicts.test_by_rows import merged, row, with_id
@@ -202,6 +205,18 @@ def test_no_vectors_are_written_for_a_transaction_that_turns_them_off(tmp_path: 
         table.compact(recorded=True)
     with pytest.raises(DeltaConcurrentModificationException, match="enableDeletionVectors"):
         work.commit()
+
+
+def test_what_the_policy_forbids_of_the_new_files_is_refused(tmp_path: Path) -> None:
+    """Three keys are those of the old file; the new one may have more."""
+    table = small_table(tmp_path)
+    check = check_partition_keys(PartitionEvents("id", max_keys=3, beyond="fail"))
+    work = table.begin(check_actions=check).delete("id < 3", with_id(1, 2))
+    version = table.compact(recorded=True)
+    with pytest.raises(DeltaIllegalArgumentException, match="more than 3 partitions"):
+        work.commit()
+    assert live(table) == BEFORE
+    assert table.log().update().version == version
 
 
 def test_a_compaction_that_loses_to_a_compaction_conflicts(table: RowTable) -> None:

@@ -164,7 +164,7 @@ class Committer:
         check_added_files(self.log.uri, prepared.actions, prepared.metadata, self.policy)
         self._check_among_themselves(prepared.actions, operation.name)
         check_domain_actions(self.log.uri, prepared.actions, prepared.protocol)
-        self._check_by_policy(prepared)
+        self._check_by_policy(prepared, prepared.actions)
         return prepared
 
     def _prepare_large(self, actions: Sequence[Action], operation: Operation) -> PreparedCommit:
@@ -173,18 +173,23 @@ class Committer:
         prepared = prepare_commit(self.changes.state(), complete, operation, policy=self.policy, large=True)
         check_added_files(self.log.uri, prepared.actions, prepared.metadata, self.policy)
         check_consistent_data_change(self.log.uri, prepared.actions, operation.name, self.policy)
-        self._check_by_policy(prepared)
+        self._check_by_policy(prepared, prepared.actions)
         return prepared
 
-    def _check_by_policy(self, prepared: PreparedCommit) -> None:
+    def _check_by_policy(self, prepared: PreparedCommit, actions: Sequence[Action]) -> None:
         if self.policy.check_actions is not None:
-            self.policy.check_actions(prepared.metadata, prepared.actions)
+            self.policy.check_actions(prepared.metadata, actions)
 
     def _check_among_themselves(self, actions: Sequence[Action], operation: str) -> None:
-        """Check actions that are written together; again after winning commits have changed them."""
+        """Check actions that are written together."""
         if self.policy.duplicate_action_check:
             check_duplicates(self.log.uri, actions)
         check_consistent_data_change(self.log.uri, actions, operation, self.policy)
+
+    def _check_changed(self, prepared: PreparedCommit, operation: str, actions: Sequence[Action]) -> None:
+        """Check actions again that winning commits have changed."""
+        self._check_among_themselves(actions, operation)
+        self._check_by_policy(prepared, actions)
 
     def _level(self, prepared: PreparedCommit, operation: Operation) -> IsolationLevel:
         asked = self.isolation_level if self.isolation_level is not None else table_isolation_level(prepared.metadata)
@@ -322,7 +327,7 @@ class Committer:
             read_high_water_mark=read.row_id_high_water_mark,
             options=self.policy.conflicts,
             snapshot_at=self.log.snapshot_at,
-            validate=partial(self._check_among_themselves, operation=info.operation or ""),
+            validate=partial(self._check_changed, prepared, info.operation or ""),
         )
         if in_commit_timestamps.uses_in_commit_timestamps(current.metadata):
             current.stamp(self.reads.snapshot.timestamp)
