@@ -412,6 +412,20 @@ def test_files_whose_rows_the_log_counts_wrong_are_not_followed(tmp_path: Path, 
         ours.commit()
 
 
+def test_a_new_file_without_statistics_gets_the_number_of_its_rows(tmp_path: Path) -> None:
+    """Without it, it must not have a vector."""
+    table = small_table(tmp_path)
+    ours = table.begin().delete("id = 2", with_id(2))
+    winner = table.begin("delta").compact()
+    new = winner.actions.pop()
+    assert isinstance(new, AddFile)
+    winner.actions.append(msgspec.structs.replace(new, stats=None))
+    winner.commit()
+    [marked] = table.actions(ours.commit(), "add")
+    assert json.loads(marked["stats"]) == {"numRecords": 8, "tightBounds": False}
+    assert live(table) == {number: n for number, n in BEFORE.items() if number != 2}
+
+
 def test_dates_in_the_julian_calendar_are_not_compared(tmp_path: Path) -> None:
     """Spark writes them otherwise into new files, where what the old file has may be the date of another row."""
     table = RowTable(tmp_path / "table", columns={"id": "long", "day": "date"})

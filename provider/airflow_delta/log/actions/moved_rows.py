@@ -171,7 +171,7 @@ def read_moved_rows(store: LogStore, add: AddFile) -> MovedRows | None:
 def size_of_moved_rows(add: AddFile) -> int:
     """Return the bytes of the record of a file's rows, as its tag says; 0 if it has none that parses."""
     tag = _tag_of(add)
-    return 0 if tag is None else tag.size_in_bytes
+    return 0 if tag is None else max(0, tag.size_in_bytes)
 
 
 def directory_of(add: AddFile) -> str:

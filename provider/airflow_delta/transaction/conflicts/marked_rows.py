@@ -169,7 +169,10 @@ class MarkedRows:
                 known.rows |= rows
                 known.is_whole |= marks.is_whole
                 continue
-            others, stats = self.reader.vector(file.deletion_vector), with_wide_bounds(file.stats, file.deletion_vector)
+            others, counted = self.reader.vector(file.deletion_vector), file.stats
+            if num_records(counted) is None:  # which a file with a vector must say
+                counted = f'{{"numRecords":{records}}}'
+            stats = with_wide_bounds(counted, file.deletion_vector)
             self._marks[file.path] = _Marks(
                 rows, others, file, stats, marks.remove, records, is_new=True, is_whole=marks.is_whole
             )
