@@ -90,7 +90,7 @@ def _unfollowed(_rule: Any) -> Any:
 
 
 def _same_places(_rule: Any) -> Any:
-    return lambda _reader, _metadata, _file, rows, added: [(added[0], rows)]
+    return lambda _reader, _metadata, _file, rows, added: [(added[0], rows, float("inf"))]
 
 
 def _from_zero(rule: Any) -> Any:
@@ -164,9 +164,9 @@ def _the_next(rule: Any) -> Any:
 
 
 def _forgets_before(rule: Any) -> Any:
-    def meet(self: Any, winner: Any, file: Any) -> None:
+    def meet(self: Any, *arguments: Any) -> None:
         self._gone.clear()
-        rule(self, winner, file)
+        rule(self, *arguments)
 
     return meet
 
