@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from airflow.sdk import Asset
+
 from airflow_delta import engine
 from airflow_delta.contract.choices import Given, choice_problem, choices_of, is_literal, literal_problems
 from airflow_delta.contract.queries import with_escaped_quotes
@@ -126,6 +128,7 @@ def task_problems(task: Any) -> Iterator[str]:
                 if is_literal(table) and "://" in table and (problem := _scheme_problem(table)) is not None:
                     yield f"{name}: {problem}"
     yield from _setting_problems(task)
+    yield from _event_problems(task)
     yield from _loop_problems(task)
     yield from dict.fromkeys(problem for given in _givens(task) for problem in literal_problems(_class_of(task), given))
     yield from _key_problems(task)
@@ -180,6 +183,30 @@ def _setting_problems(task: Any) -> Iterator[str]:
                 "Whether it does so although a task before it failed is not left to defaults: take trigger_rule out of them, and "
                 "name it on the tasks that need it."
             )
+
+
+def events_problem(events: Any, outlets: Any) -> str | None:
+    """Return why no outlet can have events by partition: Airflow gives the events of an alias no keys of their own.
+
+    :param events: ``partition_events`` of a task.
+    """
+    if events is None or events is False or any(isinstance(outlet, Asset) for outlet in outlets or ()):
+        return None
+    return (
+        "it has partition_events, but no asset as outlet that could have them: a table with a templated name, or of a mapped "
+        "task, has none by default, and Airflow gives the events of an AssetAlias no partition keys. Pass "
+        "outlets=[delta_asset(...)]."
+    )
+
+
+def _event_problems(task: Any) -> Iterator[str]:
+    """Yield events by partition that the task's own arguments ask for, and that Airflow could not have."""
+    events, role = _given(task, "partition_events"), getattr(_class_of(task), "transaction_role", None)
+    if events is _UNKNOWN or (role != "commit" and _given(task, "transaction") is not None):
+        return  # a stage: its commit tells
+    default = parent_defaults(task).get("partition_events")  # meant for tasks in general
+    if events != default and (problem := events_problem(events, _given(task, "outlets") or ())) is not None:
+        yield problem
 
 
 def _loop_problems(task: Any) -> Iterator[str]:

@@ -284,8 +284,7 @@ def delta_transaction(
         "create": create,
     }
     own_outlets = table_outlets(table, delta_conn_id) if outlets is None else list(outlets)
-    check_outlets(partition_events, own_outlets, f"The transaction {group_id!r}")
-    own_commit_kwargs = {
+    all_commit_kwargs = {
         "outlets": own_outlets,
         "on_conflict": on_conflict,
         "on_clear": on_clear,
@@ -294,11 +293,13 @@ def delta_transaction(
         **({} if keep_preview is None else {"keep_preview": keep_preview}),
         **({} if partition_events is None else {"partition_events": partition_events}),
         **({} if conflict_detection is None else {"conflict_detection": conflict_detection}),
+        **(commit_kwargs or {}),
     }
+    check_outlets(all_commit_kwargs.get("partition_events"), all_commit_kwargs["outlets"], f"The transaction {group_id!r}")
     return DeltaTransactionGroup(
         group_id=group_id,
         start_kwargs=start_kwargs,
-        commit_kwargs={**own_commit_kwargs, **(commit_kwargs or {})},
+        commit_kwargs=all_commit_kwargs,
         stage_kwargs=dict(stage_kwargs or {}),
         preview_kwargs={"only": preview if isinstance(preview, str) else "table"} if preview else None,
         default_args=dict(default_args or {}),  # type: ignore[arg-type]

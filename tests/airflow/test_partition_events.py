@@ -7,10 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.sdk import DAG, AssetAlias
 
+from airflow_delta import delta_transaction
 from airflow_delta.assets.delta import delta_asset
 from airflow_delta.contract.partition_events import PartitionEvents
+from airflow_delta.dag_checks import dag_problems
 from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.operators.delete_update import DeltaDeleteOperator
+from airflow_delta.tasks.partition_events import with_keys
 from support.running_tasks import context
 from support.watching import commit, stage, start
 
@@ -82,5 +87,44 @@ def test_what_cannot_be_told_does_not_fail_a_commit_that_is_written(table: str) 
 
 
 def test_the_key_of_the_run(table: str) -> None:
-    """Airflow gives the event without a key that of the run: one of the keys does not come twice."""
+    """Airflow gives the event without a key that of the run: it would be about a partition that may not have changed."""
     assert tell(table, "id", dag_run={"partition_key": "2"})[1] == {"1", "2", "3"}
+
+
+def test_a_run_of_a_partition_that_does_not_change(table: Path) -> None:
+    assert tell(table, "id", dag_run={"partition_key": "2026-11-25"})[1] == {"1", "2", "3"}
+
+
+def test_a_commit_that_tells_nothing_does_not_say_so(table: Path) -> None:
+    """A sensor passes over commits whose task tells of their partitions."""
+    handle = start(table)
+    staged = stage(handle, (1, 2, 3))[1]
+    operator = commit(handle, staged, partition_events="id", outlets=[AssetAlias("any")])
+    operator.execute(context(operator, states={"stage": "success"}))
+    (entry,) = Path(table).glob("_delta_log/*.json")
+    assert "airflow.partitionEvents" not in entry.read_text()
+
+
+def test_many_keys_do_not_repeat_the_partitions() -> None:
+    extra = {"partitions": [{"day": "1"}], "commits": [{"version": 1, "partitions": [{"day": "1"}]}]}
+    assert with_keys(extra, ("1",)) == {**extra, "num_partition_keys": 1}
+    bare = {"partitions": [], "commits": [{"version": 1, "partitions": []}]}
+    assert with_keys(extra, tuple(map(str, range(21)))) == {**bare, "num_partition_keys": 21}
+    assert with_keys(extra, ("many",)) == {**bare, "num_partition_keys": None}
+
+
+def test_tasks_without_an_asset() -> None:
+    """Refused where a task asks for events by itself; ``default_args`` are meant for tasks in general."""
+    with DAG("asks", schedule=None) as dag:
+        DeltaDeleteOperator(task_id="templated", table="/lake/{{ params.t }}", predicate="TRUE", partition_events=True)
+        DeltaDeleteOperator.partial(task_id="mapped", predicate="TRUE", partition_events=True).expand(table=["/lake/t"])
+        DeltaDeleteOperator(task_id="named", table="/lake/t", predicate="TRUE", partition_events=True)
+    assert {problem.task_id for problem in dag_problems(dag) if "partition_events" in problem.message} == {"templated", "mapped"}
+    asset = delta_asset("/lake/t")
+    with DAG("own_outlet", schedule=None):
+        delta_transaction("txn", table="/lake/{{ ds }}", commit_kwargs={"outlets": [asset]}, partition_events=True)
+    with DAG("defaults", schedule=None, default_args={"partition_events": True}) as dag:
+        DeltaDeleteOperator(task_id="templated", table="/lake/{{ params.t }}", predicate="TRUE")
+    assert not dag_problems(dag)
+    with DAG("of_kwargs", schedule=None), pytest.raises(DeltaIllegalArgumentException, match="partition_events"):
+        delta_transaction("txn", table="/lake/{{ ds }}", commit_kwargs={"partition_events": True})

@@ -9,7 +9,7 @@ from typing import Any
 import deltalake
 import pyarrow as pa
 import pytest
-from airflow.sdk import AssetAlias
+from airflow.sdk import Asset, AssetAlias
 from airflow.sdk.exceptions import AirflowSkipException, TaskDeferred
 
 from airflow_delta.contract.partition_events import PartitionEvents
@@ -94,6 +94,28 @@ def test_it_waits_in_the_triggerer(table: Path) -> None:
         woken.execute_complete(given, {"status": "error", "error": "DeltaIllegalArgumentException", "message": "no such thing"})
 
 
+def test_what_is_left_is_told_next_time(table: Path) -> None:
+    """Each event of a task has what is said of all its commits, so these are not without end."""
+    for day in DAYS:
+        write(table, day)
+    two = PartitionEvents(max_keys=2)
+    assert tell(table, "one", partition_events=two) == ["2026-03-01", "2026-03-02"]
+    assert tell(table, "two", partition_events=two) == ["2026-03-03"]
+    with pytest.raises(AirflowSkipException):
+        tell(table, "three", partition_events=two)
+
+
+def test_tables_may_share_an_outlet(table: Path, tmp_path: Path) -> None:
+    other, lake = tmp_path / "other", [Asset("lake")]
+    write(other, DAYS[2])
+    assert tell(table, "one", outlets=lake) == ["2026-03-01", "2026-03-02"]
+    assert tell(other, "one", outlets=lake) == ["2026-03-03"]
+    with pytest.raises(AirflowSkipException):
+        tell(table, "two", outlets=lake)
+
+
 def test_it_needs_an_asset() -> None:
+    with pytest.raises(DeltaIllegalArgumentException, match="partition_events"):
+        DeltaPartitionSensor.partial(task_id="changed").expand(table=["/lake/t", "/lake/u"])
     with pytest.raises(DeltaIllegalArgumentException, match="partition_events"):
         DeltaPartitionSensor(task_id="changed", table="/lake/t", outlets=[AssetAlias("any")])

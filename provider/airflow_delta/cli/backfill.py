@@ -9,7 +9,7 @@ from airflow_delta import engine
 from airflow_delta.assets.delta import delta_asset_uri
 from airflow_delta.cli.commands import command, existing_table
 from airflow_delta.cli.output import print_data, print_line, print_rows
-from airflow_delta.contract.partition_events import MANY, PartitionEvents
+from airflow_delta.contract.partition_events import PartitionEvents
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 
 
@@ -25,7 +25,7 @@ def delta_backfill(args: Namespace) -> None:
         if match is not None:
             for key in engine.changed_partitions(log, match.summary.version, events, read=engine.column_values):
                 changed.setdefault(key, []).append(match.summary.version)
-    if MANY in changed or len(changed) > args.max_keys:
+    if len(changed) > args.max_keys:
         raise log.error(
             DeltaIllegalArgumentException,
             f"More than {args.max_keys} partitions of table {log.uri} have changed since version {args.since}. Raise --max-keys, "

@@ -136,11 +136,18 @@ class PartitionEvents:
         )
 
     def _value(self, value: Any, form: str, several: bool) -> str:
-        if isinstance(value, dt.datetime) and value.tzinfo is not None:
-            value = value.astimezone(ZoneInfo(self.timezone)).replace(tzinfo=None)
-        text = spelled(value, form)
+        text = spelled(self.wall_clock(value) if isinstance(value, dt.datetime) else value, form)
         # Of several columns, no two partitions have the same key.
         return text.replace("%", "%25").replace(SEPARATOR, "%7C") if several and isinstance(value, str) else text
+
+    def wall_clock(self, moment: dt.datetime) -> dt.datetime:
+        """Return a time as the clocks of the time zone show it; one without a zone as it is."""
+        if moment.tzinfo is None:
+            return moment
+        try:
+            return moment.astimezone(ZoneInfo(self.timezone)).replace(tzinfo=None)
+        except OverflowError:  # the first or the last day of the calendar, often a placeholder
+            return moment.replace(tzinfo=None)
 
     def keys(self, given: Iterable[str]) -> tuple[str, ...] | None:
         """Return each key once; ``None`` if there are too many.

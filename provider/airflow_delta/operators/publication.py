@@ -38,6 +38,7 @@ from airflow_delta.tasks.publication import (
     failed_outcome,
     note_outcome,
     open_tables,
+    outlets_of,
     with_reports,
 )
 from airflow_delta.tasks.restart import ON_CLEAR, ON_CONFLICT
@@ -190,7 +191,7 @@ class DeltaCommitPublicationOperator(DeltaOperator):
             handle=table.handle,
             staged=table.writes,
             expected=table.expected,
-            tags=committer.tags(context),
+            tags=committer.tags(context, outlets_of(self, table)),
             user_metadata=self.user_metadata,  # type: ignore[attr-defined]
             conflict_detection=self.conflict_detection,  # type: ignore[attr-defined]
             hooks=tuple(self.post_commit_hooks),  # type: ignore[attr-defined]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
@@ -28,7 +29,10 @@ if TYPE_CHECKING:
     from airflow_delta.table.observe.watch import Match, Watermark
 
 STATE_KEY = "delta_partitions"
-"""Key of the position in the asset state store."""
+"""Beginning of the keys of positions in the asset state store; the rest names the table: tables may share an outlet."""
+
+_COMMITS = 100
+"""Commits that one task tells."""
 
 
 class _Found(NamedTuple):
@@ -42,7 +46,7 @@ class DeltaPartitionSensor(BaseSensorOperator):
 
     A watcher cannot: Airflow gives its events no partition key. Commits that emitted such events themselves are passed over
     (tasks of this provider with ``partition_events``). The outlets get one event for each partition of all commits since the last
-    time, and no event without a key.
+    time, and no event without a key; a mapped sensor must name them.
 
     How far the table was told is kept in the asset state store of the first outlet, with the task instance that tells it. Airflow
     registers the events together with the success of the task, so a commit is told once, whatever dies in between: what a task
@@ -54,7 +58,8 @@ class DeltaPartitionSensor(BaseSensorOperator):
     :param table: URI, absolute path, or name below the connection's base path. The table need not exist yet. (templated)
     :param delta_conn_id: connection of type ``delta``. (templated)
     :param partition_events: keys, as :class:`~airflow_delta.contract.partition_events.PartitionEvents` describes them. A function
-        that returns ``None`` for a partition leaves it out.
+        that returns ``None`` for a partition leaves it out. A task tells up to 100 commits, and ``max_keys`` keys of more than
+        one; what is left, the next one tells.
     :param changed_since: the first time: tell of the commits after this version; -1 for all. Default: those after the version of
         the table at the first look. (templated)
     :param wait: if nothing has changed at the first look, wait; otherwise the task is skipped, as after the event of a watcher
@@ -95,6 +100,15 @@ class DeltaPartitionSensor(BaseSensorOperator):
         self._opened: DeltaLog | None = None
         self._seen: Watermark | None = None
         self._found: _Found | None = None
+
+    @classmethod
+    def partial(cls, **kwargs: Any) -> Any:
+        """Return a sensor to be mapped: Airflow registers the outlets that it names here, and no others.
+
+        :raises DeltaIllegalArgumentException: if no outlet is an asset.
+        """
+        check_outlets(kwargs.get("partition_events", True), kwargs.get("outlets") or (), f"The sensor {kwargs.get('task_id')!r}")
+        return super().partial(**kwargs)
 
     def execute(self, context: Context) -> Any:
         """Wait, emit the events, and return the keys.
@@ -161,8 +175,8 @@ class DeltaPartitionSensor(BaseSensorOperator):
         matches: list[Match] = []
         keys: dict[str, None] = {}
         for match, now_seen in engine.matches_after(log, seen, commit_conditions(None, None, data_change_only=True)):
-            seen = now_seen
             if match is None or TOLD_TAG in match.summary.tags:
+                seen = now_seen
                 continue
             try:
                 changed = engine.changed_partitions(log, match.summary.version, events, read=read_column)
@@ -170,6 +184,9 @@ class DeltaPartitionSensor(BaseSensorOperator):
                 version = match.summary.version
                 message = f"Version {version} of table {log.uri} left the log while it was read. Clear the task."
                 raise log.error(VersionNotFoundException, message, version=version) from error
+            if matches and (len(matches) >= _COMMITS or len({*keys, *changed}) > events.max_keys):
+                break  # the rest next time: each event of a task has what is said of all its commits
+            seen = now_seen
             if changed:
                 matches.append(match)
                 keys |= dict.fromkeys(changed)
@@ -194,7 +211,7 @@ class DeltaPartitionSensor(BaseSensorOperator):
 
     def _begin(self, context: Context, log: DeltaLog) -> Watermark:
         """Return after which version to look: what a task instance has told counts once it has succeeded."""
-        kept = self._store(context).get(STATE_KEY)
+        kept = self._store(context).get(self._key)
         seen = engine.Watermark.from_dict(kept)
         if seen is None or not isinstance(kept, dict):
             given = whole_number("changed_since", self.changed_since)
@@ -216,7 +233,12 @@ class DeltaPartitionSensor(BaseSensorOperator):
 
     def _remember(self, context: Context, seen: Watermark, telling: Watermark | None = None) -> None:
         more = {} if telling is None else {"telling": telling.to_dict(), "by": self._me(context)}
-        self._store(context).set(STATE_KEY, {**seen.to_dict(), **more})
+        self._store(context).set(self._key, {**seen.to_dict(), **more})
+
+    @property
+    def _key(self) -> str:
+        assert self._opened is not None
+        return f"{STATE_KEY}_{hashlib.sha256(self._opened.uri.encode()).hexdigest()[:16]}"
 
     def _store(self, context: Context) -> Any:
         return context["asset_state_store"][next(outlet for outlet in self.outlets if isinstance(outlet, Asset))]

@@ -40,7 +40,7 @@ from airflow_delta.tasks.handle_check import start_tasks
 from airflow_delta.tasks.identity import commit_tags
 from airflow_delta.tasks.lineage import withdraw_default_outlets
 from airflow_delta.tasks.observability import Stopwatch, TaskMetrics
-from airflow_delta.tasks.partition_events import TOLD_TAG, add_partition_events, event_keys, with_keys
+from airflow_delta.tasks.partition_events import add_partition_events, event_keys, told_tag, with_keys
 from airflow_delta.tasks.settlement import rule_of_commit
 from airflow_delta.transaction.conflict_detection import DETECTION_TAG, KEYS, LEVELS, MOVED, ROWS, STATISTICS, check_level
 
@@ -223,9 +223,12 @@ class CommitPart(Part):
             "hooks": tuple(self.post_commit_hooks),
         }
 
-    def tags(self, context: Context) -> dict[str, str]:
-        """Return the tags of the commit: its task, how closely it checks concurrent commits, whether it tells of partitions."""
-        told = {} if PartitionEvents.of(self.partition_events) is None else {TOLD_TAG: "true"}
+    def tags(self, context: Context, outlets: Sequence[Any] | None = None) -> dict[str, str]:
+        """Return the tags of the commit: its task, how closely it checks concurrent commits, whether it tells of partitions.
+
+        :param outlets: those of the table, if the task commits to several.
+        """
+        told = told_tag(self.partition_events, self.task.outlets if outlets is None else outlets)
         return {**commit_tags(context), **detection_tags(self.conflict_detection), **told}
 
     def policy(self) -> CommitPolicy:

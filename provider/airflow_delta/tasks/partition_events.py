@@ -11,6 +11,7 @@ from airflow_delta import engine
 from airflow_delta.airflow_internals import tasks as airflow_tasks
 from airflow_delta.assets.delta import names_its_commit
 from airflow_delta.contract.partition_events import MANY, PartitionEvents
+from airflow_delta.dag_checks import events_problem
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 
 if TYPE_CHECKING:
@@ -33,11 +34,19 @@ def check_outlets(events: Any, outlets: Sequence[Any], what: str) -> None:
     :param what: whose outlets, for the message.
     :raises DeltaIllegalArgumentException: if no outlet is an asset.
     """
-    if PartitionEvents.of(events) is not None and not any(isinstance(outlet, Asset) for outlet in outlets):
-        raise DeltaIllegalArgumentException(
-            f"{what} has partition_events, but no asset as outlet that could have them: a table with a templated name has none "
-            "by default, and Airflow gives the events of an AssetAlias no partition keys. Pass outlets=[delta_asset(...)]."
-        )
+    PartitionEvents.of(events)
+    if (problem := events_problem(events, outlets)) is not None:
+        raise DeltaIllegalArgumentException(f"{what}: {problem}")
+
+
+def told_tag(events: Any, outlets: Sequence[Any]) -> dict[str, str]:
+    """Return the tag of a commit whose task tells of its partitions, so that no sensor does it again.
+
+    :param events: ``partition_events`` of the task.
+    :param outlets: those of the table.
+    """
+    tells = PartitionEvents.of(events) is not None and any(isinstance(outlet, Asset) for outlet in outlets)
+    return {TOLD_TAG: "true"} if tells else {}
 
 
 def event_keys(task: Any, log: DeltaLog | None, result: CommitResult) -> tuple[str, ...] | None:
@@ -73,15 +82,18 @@ def with_keys(extra: dict[str, Any], keys: tuple[str, ...] | None) -> dict[str, 
     """Return the ``extra`` of a commit's events, which all share it: with the number of keys; of many, without the partitions."""
     if keys is None:
         return extra
-    few = len(keys) <= _FEW and keys != (MANY,)
-    more: dict[str, Any] = {} if few else {"partitions": []}
-    return {**extra, **more, "num_partition_keys": None if keys == (MANY,) else len(keys)}
+    more: dict[str, Any] = {"num_partition_keys": None if keys == (MANY,) else len(keys)}
+    if len(keys) > _FEW or keys == (MANY,):
+        more["partitions"] = []
+        if "commits" in extra:
+            more["commits"] = [{**commit, "partitions": []} for commit in extra["commits"]]
+    return {**extra, **more}
 
 
 def add_partition_events(context: Context, outlet: Asset, keys: tuple[str, ...] | None) -> None:
-    """Have a task emit an event of an asset for each key, besides the event that it emits anyway."""
+    """Have a task emit an event of an asset for each key, besides the event that it emits anyway, unless its run has a key."""
     if not keys:
         return
+    # In a run with a key that event would have this key, and start only Dags with partitions, for one that may not have changed.
     of_run = getattr(context["dag_run"], "partition_key", None)
-    # Of a run with a key, that event has this key: it would come twice.
-    airflow_tasks.add_keyed_events(context["outlet_events"][outlet], keys, whole=of_run not in keys)
+    airflow_tasks.add_keyed_events(context["outlet_events"][outlet], keys, whole=of_run is None)

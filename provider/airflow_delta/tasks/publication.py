@@ -192,6 +192,12 @@ def emit_tables(task: Any, context: Context, tables: Sequence[PublishedTable], r
                 context["outlet_events"][outlet].add(_asset_of(table), extra=extras[table.handle.table])
 
 
+def outlets_of(task: Any, table: PublishedTable) -> list[Asset]:
+    """Return the outlets that are the asset of a table, by its location or by the Dag's name for it."""
+    uris = (delta_asset_uri(table.handle.table), _asset_of(table).uri)
+    return [outlet for outlet in task.outlets if isinstance(outlet, Asset) and outlet.uri in uris]
+
+
 def _asset_of(table: PublishedTable) -> Asset:
     """Return a table's asset by the Dag's name for it, so that it equals a static outlet of that name."""
     name, conn_id = table.name

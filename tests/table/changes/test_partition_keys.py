@@ -14,11 +14,12 @@ from pyroaring import BitMap64
 from airflow_delta.contract.partition_events import PartitionEvents
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.log import DeltaLog
+from airflow_delta.log.actions.actions import AddCDCFile
 from airflow_delta.log.actions.decode import decode_commit
 from airflow_delta.log.actions.deletion_vectors import inline_deletion_vector
 from airflow_delta.table.changes.column_values import column_values
 from airflow_delta.table.changes.partition_keys import changed_partitions, check_partition_keys
-from support.tables import add, create_table, metadata, protocol, remove, write_commit
+from support.tables import SCHEMA, add, create_table, metadata, protocol, remove, write_commit
 
 NULL = "__HIVE_DEFAULT_PARTITION__"
 DAYS = [dt.date(2026, 11, 24), dt.date(2026, 11, 25)]
@@ -167,10 +168,77 @@ def test_statistics_that_say_nothing(tmp_path: Path) -> None:
     assert keys(table, 0, "day") == ("2026-03-01", "2026-03-09")
 
 
+def test_a_range_of_more_keys_than_memory_holds(tmp_path: Path) -> None:
+    table = tmp_path / "wide"
+    write(table, [], id=[-(2**62), 2**62], day=[dt.date(1, 1, 1), dt.date(9999, 12, 31)])
+    assert keys(table, 0, "id") == keys(table, 0, "day") == ("many",)
+    assert keys(table, 0, "{id:.0e}") == ("many",)  # few keys, of too many values
+    (file,) = decode_commit(0, DeltaLog.for_table(str(table)).read_commit(0), table=str(table)).adds
+    with pytest.raises(DeltaIllegalArgumentException, match=r"too many values of 'id'"):
+        check_partition_keys(PartitionEvents("id", beyond="fail"))(DeltaLog.for_table(str(table)).snapshot.metadata, [file])
+
+
+@pytest.mark.parametrize(
+    ("template", "number"),
+    [
+        ("{at:%Y-%m-%d}T{at:%H}", 27),
+        ("{at:%-d %-H}", 27),
+        ("{at:%Y-%m-%d %p}", 4),
+        ("{at:%Y-%m-%d %H:%M}", 26 * 60 + 1),
+        ("{at:%d %T}", 26 * 3600 + 1),
+        ("{at:%%H %m}", 1),
+    ],
+)
+def test_the_steps_of_a_range_are_those_of_its_formats(visits: Path, template: str, number: int) -> None:
+    assert len(keys(visits, 0, PartitionEvents(template, max_keys=1_000_000))) == number
+
+
+def test_the_ends_of_the_calendar_in_another_time_zone(tmp_path: Path) -> None:
+    """Placeholders for "for ever" have no place in zones east of UTC."""
+    table = tmp_path / "ends"
+    end = dt.datetime(9999, 12, 31, 23, 59, 59, tzinfo=dt.UTC)
+    write(table, [], at=[end - dt.timedelta(days=1), end])
+    assert keys(table, 0, PartitionEvents("{at:%Y-%m}", timezone="Asia/Tokyo")) == ("9999-12",)
+
+
+def test_a_value_in_another_writers_spelling(tmp_path: Path) -> None:
+    table = tmp_path / "strange"
+    create_table(table, add("a", part="25/11/2026"), partition_columns=["part"], schema_string=SCHEMA.replace("string", "date"))
+    assert keys(table, 0) == ("25/11/2026",)
+    assert keys(table, 0, "{part:%Y-%m}") == ("many",)
+
+
+def test_a_format_that_values_do_not_have(sales: Path) -> None:
+    with pytest.raises(DeltaIllegalArgumentException, match="has a format that its values do not have"):
+        keys(sales, 0, "{region:%Y}")
+
+
+def test_a_function_that_returns_no_text(sales: Path) -> None:
+    with pytest.raises(DeltaIllegalArgumentException, match="must return texts, got int"):
+        keys(sales, 0, lambda values: values["day"].year)
+
+
+def test_partition_columns_spelled_in_another_case(tmp_path: Path) -> None:
+    table = tmp_path / "case"
+    create_table(table, add("a", partition_values={"PART": "1"}), partition_columns=["PART"])
+    assert keys(table, 0) == keys(table, 0, "{part}") == keys(table, 0, lambda values: values["part"]) == ("1",)
+
+
+def test_the_check_before_the_commit_looks_at_what_tells_the_keys() -> None:
+    """Of partition columns always, and at the change data if there are any: as after the commit."""
+    by_part, files = metadata(partition_columns=["part"]), [add("a", part="1"), add("b", part="2")]
+    one = PartitionEvents(max_keys=1, beyond="fail", exact=True)
+    with pytest.raises(DeltaIllegalArgumentException, match=r"more than 1 partitions"):
+        check_partition_keys(one)(by_part, files)
+    check_partition_keys(one)(by_part, [*files, AddCDCFile(path="c", partition_values={"part": "1"}, size=1)])
+
+
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
         (True, "no partition columns"),
+        ("{at:%f}", "Pass exact=True"),
+        ("{at:%d}{at}", "say how to spell the times"),
         ("at", "say how to spell the times"),
         ("name", "Pass exact=True"),
         ("{number}/{name}", "at most one"),

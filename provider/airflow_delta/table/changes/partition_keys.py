@@ -8,10 +8,11 @@ in the entry. The cost depends on the commit, never on the table.
 from __future__ import annotations
 
 import datetime as dt
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any
-from zoneinfo import ZoneInfo
 
 import msgspec
 
@@ -30,8 +31,16 @@ if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog
 
 _MOMENTS = ("timestamp", "timestamp_ntz")
-_HOURS = ("%H", "%I", "%c", "%X", "%T", "%R")
-_MINUTES = ("%M", "%c", "%X", "%T", "%R")
+_DIRECTIVE = re.compile(r"%[-_0^#]*\d*[EO]?(.)", re.DOTALL)
+"""What ``strftime`` replaces, with the flags of the GNU C library."""
+
+_SECONDS = {**dict.fromkeys("SsTXcr+", 1), **dict.fromkeys("MR", 60), **dict.fromkeys("HIklpP", 3600)}
+"""Seconds after which a letter of ``strftime`` may give another text; a day for all others."""
+
+_DAY = 86_400
+_RANGE = 100_000
+"""Values of a range that are tried, where that is more than ``max_keys``: a format may give few keys for very many of them."""
+
 
 ReadColumn = Callable[..., Iterable[tuple[AddFile, Any]]]
 """Reads the distinct values of a column in some files (:func:`airflow_delta.table.changes.column_values.column_values`)."""
@@ -83,8 +92,11 @@ def check_partition_keys(events: PartitionEvents) -> Callable[[Metadata, Sequenc
         if not files:
             return
         bound = BoundKeys.of(events, metadata, metadata.name or metadata.id)
+        if bound.column is not None and events.exact:
+            return
+        telling = bound.telling(files, [action for action in actions if isinstance(action, AddCDCFile)])
         try:
-            events.keys(key for file in files if not events.exact for key in bound.keys_of_file(file) or ())
+            events.keys(key for file in telling for key in bound.keys_of_file(file) or ())
         except _Untold as untold:
             events.refuse_many(str(untold))
 
@@ -101,11 +113,8 @@ def _keys(log: DeltaLog, commit: DecodedCommit, bound: BoundKeys, metadata: Meta
             ):
                 yield from bound.keys_of_values(file.partition_values, value, value)
         return
-    files = _changed(commit)
-    if column is None and commit.cdcs:
-        files = list(commit.cdcs)  # a rewrite holds rows of its partition that did not change; these do not
     unknown: list[AddFile] = []
-    for changed in files:
+    for changed in bound.telling(_changed(commit), commit.cdcs):
         keys = bound.keys_of_file(changed)
         if keys is None and not isinstance(changed, AddCDCFile):
             unknown.append(changed.as_add() if isinstance(changed, RemoveFile) else changed)
@@ -115,7 +124,7 @@ def _keys(log: DeltaLog, commit: DecodedCommit, bound: BoundKeys, metadata: Meta
             yield from bound.keys_of_values(file.partition_values, value, value)
 
 
-def _changed(commit: DecodedCommit) -> list[AddFile | RemoveFile | AddCDCFile]:
+def _changed(commit: DecodedCommit) -> list[AddFile | RemoveFile]:
     return [*(add for add in commit.adds if add.data_change), *(remove for remove in commit.removes if remove.data_change)]
 
 
@@ -153,7 +162,8 @@ class BoundKeys:
                 field = field._replace(column=found.name)
                 named.append(found.name)
             fields.append(field)
-        partitions = list(zip(by, physical_partition_columns(metadata), schema.select(by), strict=True))
+        parts = zip(schema.select(by), physical_partition_columns(metadata), strict=True)
+        partitions = [(field.name, physical, field) for field, physical in parts]
         names = {name.lower() for name in by}
         others = list(dict.fromkeys(name for name in named if name.lower() not in names))
         if len(others) > 1:
@@ -164,15 +174,26 @@ class BoundKeys:
         if others and column is None:
             raise refused(f"there is no column {others[0]!r}. {known_names(others[0], schema.names)}")
         if column is not None and not events.exact and fields:
-            form = next(field.format for field in fields if field.column == column.name)
+            forms = [field.format for field in fields if field.column == column.name]
             kind = str(column.data_type)
-            if kind in _MOMENTS and not form:
+            if kind in _MOMENTS and not all(forms):
                 raise refused(f"say how to spell the times of {column.name!r}, such as {{{column.name}:%Y-%m-%d}}")
+            if kind in _MOMENTS and "f" in _letters(forms):
+                raise refused(f"the microseconds of {column.name!r} between two others are too many. Pass exact=True")
             if kind not in (*_MOMENTS, "date") and getattr(column.data_type, "name", "") not in INTEGRAL:
                 raise refused(f"the values of {column.name!r} ({kind}) between two others are not known. Pass exact=True")
         mapped = column is not None and mode(metadata.configuration) != "none"
         physical = "" if column is None else column.physical_name if mapped else column.name
         return cls(events=events, fields=fields, partitions=partitions, column=column, physical=physical)
+
+    def telling(
+        self, files: Sequence[AddFile | RemoveFile], cdcs: Sequence[AddCDCFile]
+    ) -> Sequence[AddFile | RemoveFile | AddCDCFile]:
+        """Return which actions of a commit tell its keys.
+
+        A rewritten file also holds rows that did not change, a file of the change data does not; but it has no statistics.
+        """
+        return cdcs if self.column is None and cdcs else files
 
     def keys_of_file(self, file: AddFile | RemoveFile | AddCDCFile) -> Iterable[str] | None:
         """Return the keys of a file by its action; ``None`` if that does not tell the range of the column.
@@ -185,8 +206,11 @@ class BoundKeys:
         if (ends := _range(stats, self.physical, self.column)) is None:
             return None
         low, high, nulls = ends
-        keys = [] if low is None else list(self.keys_of_values(file.partition_values, low, high))
-        return [*keys, *self.keys_of_values(file.partition_values, None, None)] if nulls else keys
+        # One by one: a range may have more keys than memory holds, and only the first of them are looked at.
+        return chain(
+            () if low is None else self.keys_of_values(file.partition_values, low, high),
+            self.keys_of_values(file.partition_values, None, None) if nulls else (),
+        )
 
     def keys_of_values(self, partition_values: Mapping[str, str | None] | None, low: Any, high: Any) -> Iterator[str]:
         """Yield the keys of a partition, for all values of the column from ``low`` to ``high``."""
@@ -199,32 +223,51 @@ class BoundKeys:
         if callable(self.events.key):
             if column is not None:
                 values[column.name] = (low, high)
-            made = self.events.key(values)
-            yield from () if made is None else (made,) if isinstance(made, str) else made
+            made: Any = self.events.key(values)
+            if made is not None:
+                yield from made if isinstance(made, Iterable) and not isinstance(made, str) else (made,)
         elif column is None:
-            yield self.events.spelled(self.fields, values)
+            yield self._spelled(values)
         else:
-            form = next(field.format for field in self.fields if field.column == column.name)
-            for value in self._between(low, high, form):
-                yield self.events.spelled(self.fields, {**values, column.name: value})
+            for value in self._between(column.name, low, high):
+                yield self._spelled({**values, column.name: value})
 
-    def _between(self, low: Any, high: Any, form: str) -> Iterator[Any]:
-        """Yield values such that each key of the range is of one of them."""
+    def _spelled(self, values: Mapping[str, Any]) -> str:
+        try:
+            return self.events.spelled(self.fields, values)
+        except (ValueError, TypeError, OverflowError) as error:
+            for name, _, field in self.partitions:
+                if isinstance(values[name], str) and str(field.data_type) != "string":
+                    raise _Untold(f"has a value of {name!r} in another writer's spelling, which has no such format") from error
+            raise DeltaIllegalArgumentException(
+                f"partition_events: the key {self.events.key!r} has a format that its values do not have: {error}."
+            ) from error
+
+    def _between(self, name: str, low: Any, high: Any) -> Iterator[Any]:
+        """Yield values of a column such that each key of the range is of one of them.
+
+        :raises _Untold: if there are too many.
+        """
+        if not isinstance(low, dt.date | int) or low == high:
+            return iter((low,))
+        step: Any = 1
         if isinstance(low, dt.datetime):
-            if low.tzinfo is not None:  # of the wall clock: days have 23 to 25 hours
-                zone = ZoneInfo(self.events.timezone)
-                low, high = (moment.astimezone(zone).replace(tzinfo=None) for moment in (low, high))
-            minutes = 1 if any(part in form for part in _MINUTES) else 60 if any(part in form for part in _HOURS) else 1440
-            yield from _steps(low, high, dt.timedelta(minutes=minutes))
+            low, high = sorted(map(self.events.wall_clock, (low, high)))  # there, days have 24 hours
+            letters = _letters(field.format for field in self.fields if field.column == name)
+            step = dt.timedelta(seconds=min((_SECONDS.get(letter, _DAY) for letter in letters), default=_DAY))
         elif isinstance(low, dt.date):
-            yield from _steps(low, high, dt.timedelta(days=1))
-        elif isinstance(low, int) and not isinstance(low, bool):
-            yield from range(low, high + 1)
-        else:
-            yield low
+            step = dt.timedelta(days=1)
+        if (high - low) // step > max(_RANGE, self.events.max_keys):
+            raise _Untold(f"has a file with too many values of {name!r} between its least and its greatest one")
+        return _steps(low, high, step)
 
 
-def _steps(low: Any, high: Any, step: dt.timedelta) -> Iterator[Any]:
+def _letters(forms: Iterable[str]) -> list[str]:
+    """Return the letters that ``strftime`` replaces in some formats."""
+    return [found[1] for form in forms for found in _DIRECTIVE.finditer(form)]
+
+
+def _steps(low: Any, high: Any, step: Any) -> Iterator[Any]:
     while low < high:
         yield low
         try:
