@@ -154,4 +154,9 @@ class TestXComIsNotBelieved:
 
     def test_a_stage_without_any(self, world, stage):
         with pytest.raises(DeltaIllegalArgumentException, match="they have none"):
+            stage({})
+
+    def test_versions_that_nobody_has_looked_up(self, world, stage):
+        """In SQL, the name would be that of a table in Spark's catalog."""
+        with pytest.raises(DeltaIllegalArgumentException, match="None, but the Dag file has some"):
             stage(None)

@@ -211,7 +211,7 @@ def _starts_of(definition: Any) -> list[Any] | None:
 
 def _is_literal(given: Any) -> bool:
     """Return whether a handle, or a result, is a literal in the Dag file, without templates."""
-    if isinstance(given, _Each):
+    if isinstance(given, Each):
         return False
     value = given.to_dict() if isinstance(given, Payload) else given
     return isinstance(value, Mapping) and not any(mark in text for text in _texts(value) for mark in ("{{", "{%"))
@@ -228,21 +228,24 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def argument_of(definition: Any, name: str, default: Any) -> Any:
-    """Return an argument of a task as in the Dag file; one that it is mapped over as :class:`_Each`."""
+    """Return an argument of a task as in the Dag file; one that it is mapped over as :class:`Each`."""
     if not definition.is_mapped:
         return getattr(definition, name, default)
     value = getattr(getattr(definition, "_get_specified_expand_input", lambda: None)(), "value", None)
     if isinstance(value, Mapping):
         if name in value:
-            return _Each(value[name], None)
+            return Each(value[name], None)
     elif value is not None:
-        return _Each(value, name) if name not in definition.partial_kwargs else definition.partial_kwargs[name]
+        return Each(value, name) if name not in definition.partial_kwargs else definition.partial_kwargs[name]
     return definition.partial_kwargs.get(name, default)
 
 
 @dataclass(frozen=True, slots=True)
-class _Each:
-    """An argument that a task is mapped over: it may have any of the values."""
+class Each:
+    """An argument that a task is mapped over: it may have any of the values.
+
+    :param key: its name in each of the values, which may lack it (``expand_kwargs``).
+    """
 
     values: Any
     key: str | None
@@ -250,7 +253,7 @@ class _Each:
 
 def _references(given: Any) -> list[Any]:
     """Return the tasks whose outputs an argument refers to."""
-    return [task for task, _ in XComArg.iter_xcom_references(given.values if isinstance(given, _Each) else given)]
+    return [task for task, _ in XComArg.iter_xcom_references(given.values if isinstance(given, Each) else given)]
 
 
 class _AsStart:
@@ -301,7 +304,7 @@ class _Declared:
 
         def values(name: str, default: Any = None) -> tuple[Any, ...]:
             given = argument_of(start, name, default)
-            if not isinstance(given, _Each):
+            if not isinstance(given, Each):
                 return (start.render_template(given, scope),)
             rendered = start.render_template(given.values, scope)
             return tuple(item.get(given.key, default) if given.key is not None else item for item in rendered)

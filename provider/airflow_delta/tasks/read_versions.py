@@ -16,7 +16,7 @@ from airflow_delta import publication as publications
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.tasks.base import TABLE_VIEW, Part
-from airflow_delta.tasks.handle_check import argument_of
+from airflow_delta.tasks.handle_check import Each, argument_of
 from airflow_delta.tasks.identity import whole_number
 
 if TYPE_CHECKING:
@@ -105,15 +105,18 @@ class ReadVersions(Part):
             versions do not belong together, or if a table is not one that this stage may read.
         :raises VersionNotFoundException: if the log does not hold a version yet, or no longer does.
         """
-        if self.read_versions is None:
+        declared = self._declared(work)
+        if self.read_versions is None and declared is None:
             return OtherTables(self.task, {})
+        if self.read_versions is None:  # SQL would find a table of Spark's catalog by the same name
+            raise self._error("are None, but the Dag file has some: what looks the versions up has returned nothing")
         if not isinstance(self.read_versions, Mapping) or len(self.read_versions) > _MOST:
             raise self._error(f"must be a mapping of tables to versions, got {str(self.read_versions)[:200]!r}")
         hook = DeltaHook(work.delta_conn_id or work.handle.delta_conn_id or DeltaHook.default_conn_name)
         found: dict[str, OtherTable] = {}
         for name, given in self.read_versions.items():
             version = self._version(name, given)
-            if not self._may_name(name, work):
+            if not self._may_name(name, declared):
                 raise self._error(
                     f"names the table {name!r}, which neither the Dag file does nor is a name below the base path of the "
                     f"connection {hook.delta_conn_id!r}. Write the names into the Dag file, with templates for the versions"
@@ -136,10 +139,14 @@ class ReadVersions(Part):
             raise self._error(f"has the version {given!r} of {name!r}: there was no such table when the versions were looked up")
         return version
 
-    def _may_name(self, name: str, work: StageWork) -> bool:
+    def _declared(self, work: StageWork) -> Any:
+        """Return what the Dag file says, not rendered; ``None`` if it may say nothing."""
         dag: Any = work.context.get("dag")
         definition = None if dag is None else dag.task_dict.get(self.task.task_id)
-        declared = None if definition is None else argument_of(definition, "read_versions", None)
+        given = None if definition is None else argument_of(definition, "read_versions", None)
+        return None if isinstance(given, Each) and given.key is not None else given
+
+    def _may_name(self, name: str, declared: Any) -> bool:
         if isinstance(declared, Mapping) and name in declared:
             return True
         return not ("://" in name or name.startswith("/") or {"..", "."} & set(re.split(r"[/\\]", name)))

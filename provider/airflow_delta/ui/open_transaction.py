@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_delta.airflow_internals import database
 from airflow_delta.links.delta import masked_by_airflow
+from airflow_delta.masking import visible
+from airflow_delta.ui.commit_rows import shortened
 from airflow_delta.ui.problems import PageProblem, not_open, reports_refused
 from airflow_delta.ui.transaction_rows import transaction_row, transactions_of
-from airflow_delta.ui.tries import TaskKey, results, task_run, tries_of
+from airflow_delta.ui.tries import MAX_TRIES, TaskKey, results, task_run, tries_of
 from airflow_delta.ui.views import NO_HISTORY, TRIES, FromAirflow, table_head
 
 if TYPE_CHECKING:
@@ -27,6 +29,8 @@ _UNKNOWN_COMMITS = {**NO_HISTORY, "older": 0}
 """No commit of the table is at hand: what Airflow says of a commit task counts."""
 
 _CHECKS = 200
+_NAME, _MESSAGE = 200, 2_000
+"""Characters of what an audit says that are shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +90,8 @@ def transaction_reports(viewer: Viewer, table: KnownTable, transaction_id: str, 
 def _reports(session: Session, one: Transaction, root: str) -> _Reports:
     """Return the reports of stages that succeeded, and of audits, which report before they fail."""
     told = results(session, [one.run], None, "return_value")
+    if len(told) >= MAX_TRIES:  # some of the stages may be among those that were not read
+        raise PageProblem(413, "Too large to show", f"The pages look at the reports of fewer than {MAX_TRIES:,} tasks of a run.")
     ours = {key: value for key, value in told.items() if isinstance(value, Mapping) and _is_of(value, one)}
     tries = tries_of(session, [one.run], {key[2] for key in ours})
     found = _Reports()
@@ -98,7 +104,7 @@ def _reports(session: Session, one: Transaction, root: str) -> _Reports:
         elif _is_stage(value, key) and not value.get("alreadyCommitted"):
             found.staged.append(value)
         elif value.get("only") in ("table", "changes") and isinstance(value.get("path"), str):
-            path = masked_by_airflow(value["path"])
+            path = _text(value["path"], _MESSAGE)
             found.previews.append({"task": task_run(root, *key), "only": value["only"], "path": path})
     return found
 
@@ -112,13 +118,18 @@ def _is_stage(value: Mapping[str, Any], key: TaskKey) -> bool:
     return "attempt" in value and (value.get("taskId"), value.get("mapIndex", -1)) == key[2:]
 
 
+def _text(value: Any, width: int) -> str:
+    """Return the start of a text that a task has reported, without secrets."""
+    return visible(shortened(masked_by_airflow(str(value or "")), width))
+
+
 def _checks(checks: Sequence[Any]) -> list[dict[str, Any]]:
     return [
         {
-            "name": str(check.get("name")),
+            "name": _text(check.get("name"), _NAME),
             "passed": check.get("passed") is True,
             "warns": check.get("severity") == "warn",
-            "message": masked_by_airflow(str(check.get("message") or "")),
+            "message": _text(check.get("message"), _MESSAGE),
         }
         for check in checks[:_CHECKS]
         if isinstance(check, Mapping)

@@ -103,7 +103,7 @@ def _told(found: Review, *, rows: bool) -> dict[str, Any]:
             "added": one.added,
             "removed": one.removed,
         }
-        for one in found.partitions
+        for one in found.partitions[:PARTITIONS]
     ]
     return {
         "operation": found.operation,
@@ -113,8 +113,8 @@ def _told(found: Review, *, rows: bool) -> dict[str, Any]:
         "exact": found.exact,
         "added": _total(one.added for one in found.partitions),
         "removed": _total(one.removed for one in found.partitions),
-        "partitions": partitions[:PARTITIONS],
-        "num_partitions": len(partitions),
+        "partitions": partitions,
+        "num_partitions": len(found.partitions),
         "schema_changes": [
             {name: cell_text(value) for name, value in change.to_dict().items()}
             for change in found.schema_changes[:_SCHEMA_CHANGES]

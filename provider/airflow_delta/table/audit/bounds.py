@@ -161,6 +161,8 @@ def plain(value: Any) -> Any:
     """Return a value as plain JSON."""
     if isinstance(value, decimal.Decimal):
         return int(value) if value == value.to_integral_value() and abs(value) < 2**53 else float(value)
+    if isinstance(value, bytes):
+        return value.decode(errors="backslashreplace")
     return value.isoformat() if isinstance(value, dt.date) else value
 
 

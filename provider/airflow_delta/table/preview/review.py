@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
+from airflow_delta.exceptions import DeltaAnalysisException
 from airflow_delta.log.actions.actions import Action, AddFile, Metadata, RemoveFile
 from airflow_delta.log.actions.decode import DecodedCommit
 from airflow_delta.log.actions.reconciliation import file_key
 from airflow_delta.log.expressions.simple import Columns, UnsupportedError
 from airflow_delta.log.table_definition import TableDefinition
-from airflow_delta.table.audit.bounds import column_statistics, plain
+from airflow_delta.table.audit.bounds import ColumnStatistics, column_statistics, plain
 from airflow_delta.table.changes.find import ChangedFiles, add_rewritten
 from airflow_delta.table.diff.compare import ReadLimits, TooManyRowsError, compare
 from airflow_delta.table.diff.sides import SchemaChange, Side, schema_changes
@@ -332,8 +333,15 @@ def _references(metadata: Metadata) -> dict[str, ColumnReference]:
     return found
 
 
+def _statistics(file: AddFile, column: ColumnReference, configuration: Mapping[str, str]) -> ColumnStatistics:
+    try:
+        return column_statistics(file, column, configuration)
+    except DeltaAnalysisException:  # a partition value in another writer's spelling
+        return ColumnStatistics(file.path)
+
+
 def _state(column: ColumnReference, metadata: Metadata, files: Sequence[AddFile]) -> ColumnState:
-    told = [column_statistics(file, column, metadata.configuration) for file in files]
+    told = [_statistics(file, column, metadata.configuration) for file in files]
     nulls = [one.nulls for one in told]
     valued = [one for one in told if not one.empty]
     low, high = [one.low for one in valued], [one.high for one in valued]

@@ -1,0 +1,52 @@
+"""What the pages find out about an open transaction, for tables that other writers made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from airflow_delta.table.operations.rewrite.update import plan_truncate
+from airflow_delta.ui.staged_rows import PARTITIONS, staged_rows
+from support.tables import SCHEMA, add, create_table
+from table.flow import Table
+
+
+def truncated(path: Path, *parts: str, data_type: str, rows: bool) -> dict[str, Any]:
+    """Return what the page says of a TRUNCATE of a table with a file of three rows in each partition."""
+    files = []
+    path.mkdir()
+    for number, part in enumerate(parts):
+        pq.write_table(pa.table({"id": [1, 2, 3]}), path / f"{number}.parquet")
+        size = (path / f"{number}.parquet").stat().st_size
+        files.append(add(f"{number}.parquet", part=part, size=size, stats='{"numRecords":3}'))
+    create_table(path, *files, partition_columns=["part"], schema_string=SCHEMA.replace("string", data_type))
+    table = Table(path)
+    handle = table.begin()
+    staged = table.operate(handle, plan_truncate)
+    return staged_rows(table.log(), handle=handle.to_dict(), staged=[staged.to_dict()], rows=rows)
+
+
+def state(found: dict[str, Any], when: str) -> dict[str, Any]:
+    return next(column[when] for column in found["statistics"] if column["name"] == "part")
+
+
+def test_binary_partitions(tmp_path: Path) -> None:
+    found = truncated(tmp_path / "binary", "x", "y", data_type="binary", rows=True)
+    assert (found["removed"], len(found["sample"]["removed"])) == (6, 6)
+    assert state(found, "before") == {"nulls": 0, "distinct": 2, "min": "x", "max": "y"}
+
+
+def test_partitions_in_another_writers_spelling(tmp_path: Path) -> None:
+    """One value that is no date does not take the page away."""
+    found = truncated(tmp_path / "spelled", "2026-11-25", "25/11/2026", data_type="date", rows=False)
+    assert (found["removed"], [one["removed"] for one in found["partitions"]]) == (6, [3, 3])
+    assert state(found, "before") == {"nulls": None, "distinct": 2, "min": None, "max": None}
+
+
+def test_only_some_partitions_are_listed(tmp_path: Path) -> None:
+    parts = [f"{number:03}" for number in range(PARTITIONS + 5)]
+    found = truncated(tmp_path / "many", *parts, data_type="string", rows=False)
+    assert (len(found["partitions"]), found["num_partitions"], found["removed"]) == (PARTITIONS, PARTITIONS + 5, 3 * len(parts))
