@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -44,3 +45,10 @@ def test_short_forms() -> None:
 @pytest.mark.parametrize(("value", "text"), [(True, "true"), (7, "7"), (b"\x01\xff", "01ff"), (None, NULL)])
 def test_spelling(value: Any, text: str) -> None:
     assert spelled(value) == text
+
+
+def test_what_airflow_stores_is_the_same_in_every_process() -> None:
+    """As part of ``default_args`` or of a mapped task it is stored as text, and another text is a new version of the Dag."""
+    text = repr(PartitionEvents(lambda values: values["day"], column="day"))
+    assert "<lambda>', column='day', exact=False, timezone='UTC'" in text
+    assert " at 0x" not in text + repr(PartitionEvents(partial(str, 3)))

@@ -11,7 +11,7 @@ import decimal
 import hashlib
 import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, fields
 from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -48,7 +48,7 @@ class KeyField(NamedTuple):
     format: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PartitionEvents:
     """Which events a commit emits by partition, beside the event of the table.
 
@@ -96,6 +96,13 @@ class PartitionEvents:
                 raise _refused(f"the key {self.key[:40]!r}... has {MAX_KEY} characters or more without any value")
         elif self.key is not None and not callable(self.key):
             raise _refused(f"the key must be a template, a column or a function, got {type(self.key).__name__}")
+
+    def __repr__(self) -> str:
+        """Return a text that is the same in every process: Airflow stores it with a Dag, and makes a new version of another."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        if callable(self.key):
+            values["key"] = getattr(self.key, "__qualname__", type(self.key).__qualname__)
+        return f"{type(self).__qualname__}({', '.join(f'{name}={value!r}' for name, value in values.items())})"
 
     @classmethod
     def of(cls, given: Any) -> PartitionEvents | None:
