@@ -16,6 +16,16 @@ from airflow_delta.dag_checks import dag_problems
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.operators.delete_update import DeltaDeleteOperator
 from airflow_delta.tasks.partition_events import with_keys
+from support.publications import (  # noqa: F401
+    AFTER,
+    NAMES,
+    PUTS,
+    SUCCEEDED,
+    World,
+    kill_at_an_entry,
+    leave_at,
+    world_of_three_tables,
+)
 from support.running_tasks import context
 from support.watching import commit, stage, start
 
@@ -128,3 +138,25 @@ def test_tasks_without_an_asset() -> None:
     assert not dag_problems(dag)
     with DAG("of_kwargs", schedule=None), pytest.raises(DeltaIllegalArgumentException, match="partition_events"):
         delta_transaction("txn", table="/lake/{{ ds }}", commit_kwargs={"partition_events": True})
+
+
+def test_a_publication_that_is_decided_is_not_refused(world: World, killed_at: Any) -> None:
+    """The Dag file has changed since the commit was killed: no table may be left without what others show."""
+    operator = world.dag.get_task("p.commit")
+    handles, reports = leave_at(world, killed_at, PUTS.index("published") + 1, after=True)
+    operator.partition_events = PartitionEvents(lambda _: 1 / 0, column="id")
+    world.commit(handles, reports, states=SUCCEEDED)
+    assert world.rows() == AFTER
+    accessors = [world.context["outlet_events"][outlet] for outlet in operator.outlets]
+    assert [accessor.partition_keys for accessor in accessors] == [{"many", None}] * 3
+
+
+def test_a_publication_tells_of_each_table_that_has_an_outlet(world: World) -> None:
+    operator = world.dag.get_task("p.commit")
+    operator.partition_events, operator.outlets = PartitionEvents("id"), operator.outlets[:1]
+    handles = world.begin()
+    world.commit(handles, world.stage(handles), states=SUCCEEDED)
+    assert world.context["outlet_events"][operator.outlets[0]].partition_keys == {"1", "2", None}
+    entries = {name: (Path(world.table(name)) / "_delta_log").glob("0*.json") for name in NAMES}
+    told = {name for name, found in entries.items() if any("airflow.partitionEvents" in entry.read_text() for entry in found)}
+    assert told == {NAMES[0]}

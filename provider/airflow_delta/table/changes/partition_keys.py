@@ -22,7 +22,7 @@ from airflow_delta.log.actions.actions import AddCDCFile, AddFile, Metadata, Rem
 from airflow_delta.log.actions.decode import DecodedCommit, decode_commit
 from airflow_delta.log.features.column_mapping import mode, physical_partition_columns
 from airflow_delta.log.schema.partition_values import parse_partition_value
-from airflow_delta.log.schema.types import INTEGRAL, StructField, known_names
+from airflow_delta.log.schema.types import INTEGRAL, ArrayType, MapType, StructField, StructType, known_names
 from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.table.changes.find import change_files
 
@@ -173,15 +173,9 @@ class BoundKeys:
         column = schema.find(others[0]) if others else None
         if others and column is None:
             raise refused(f"there is no column {others[0]!r}. {known_names(others[0], schema.names)}")
-        if column is not None and not events.exact and fields:
-            forms = [field.format for field in fields if field.column == column.name]
-            kind = str(column.data_type)
-            if kind in _MOMENTS and not all(forms):
-                raise refused(f"say how to spell the times of {column.name!r}, such as {{{column.name}:%Y-%m-%d}}")
-            if kind in _MOMENTS and "f" in _letters(forms):
-                raise refused(f"the microseconds of {column.name!r} between two others are too many. Pass exact=True")
-            if kind not in (*_MOMENTS, "date") and getattr(column.data_type, "name", "") not in INTEGRAL:
-                raise refused(f"the values of {column.name!r} ({kind}) between two others are not known. Pass exact=True")
+        forms = [field.format for field in fields if column is not None and field.column == column.name]
+        if column is not None and (problem := _problem_of(column, forms, events)) is not None:
+            raise refused(problem)
         mapped = column is not None and mode(metadata.configuration) != "none"
         physical = "" if column is None else column.physical_name if mapped else column.name
         return cls(events=events, fields=fields, partitions=partitions, column=column, physical=physical)
@@ -260,6 +254,25 @@ class BoundKeys:
         if (high - low) // step > max(_RANGE, self.events.max_keys):
             raise _Untold(f"has a file with too many values of {name!r} between its least and its greatest one")
         return _steps(low, high, step)
+
+
+def _problem_of(column: StructField, forms: Sequence[str], events: PartitionEvents) -> str | None:
+    """Return why a column that the table is not partitioned by makes no keys.
+
+    :param forms: its formats in a template; empty for a function.
+    """
+    kind = str(column.data_type)
+    if isinstance(column.data_type, StructType | ArrayType | MapType):
+        return f"the values of {column.name!r} ({kind}) are not ones that a key is made of"
+    if events.exact or not forms:
+        return None
+    if kind in _MOMENTS and not all(forms):
+        return f"say how to spell the times of {column.name!r}, such as {{{column.name}:%Y-%m-%d}}"
+    if kind in _MOMENTS and "f" in _letters(forms):
+        return f"the microseconds of {column.name!r} between two others are too many. Pass exact=True"
+    if kind not in (*_MOMENTS, "date") and getattr(column.data_type, "name", "") not in INTEGRAL:
+        return f"the values of {column.name!r} ({kind}) between two others are not known. Pass exact=True"
+    return None
 
 
 def _letters(forms: Iterable[str]) -> list[str]:
