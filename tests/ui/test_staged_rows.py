@@ -14,7 +14,7 @@ from support.tables import SCHEMA, add, create_table
 from table.flow import Table
 
 
-def truncated(path: Path, *parts: str, data_type: str, rows: bool) -> dict[str, Any]:
+def truncated(path: Path, *parts: str, data_type: str, rows: bool, schema: str = SCHEMA) -> dict[str, Any]:
     """Return what the page says of a TRUNCATE of a table with a file of three rows in each partition."""
     files = []
     path.mkdir()
@@ -22,7 +22,7 @@ def truncated(path: Path, *parts: str, data_type: str, rows: bool) -> dict[str, 
         pq.write_table(pa.table({"id": [1, 2, 3]}), path / f"{number}.parquet")
         size = (path / f"{number}.parquet").stat().st_size
         files.append(add(f"{number}.parquet", part=part, size=size, stats='{"numRecords":3}'))
-    create_table(path, *files, partition_columns=["part"], schema_string=SCHEMA.replace("string", data_type))
+    create_table(path, *files, partition_columns=["part"], schema_string=schema.replace("string", data_type))
     table = Table(path)
     handle = table.begin()
     staged = table.operate(handle, plan_truncate)
@@ -50,3 +50,8 @@ def test_only_some_partitions_are_listed(tmp_path: Path) -> None:
     parts = [f"{number:03}" for number in range(PARTITIONS + 5)]
     found = truncated(tmp_path / "many", *parts, data_type="string", rows=False)
     assert (len(found["partitions"]), found["num_partitions"], found["removed"]) == (PARTITIONS, PARTITIONS + 5, 3 * len(parts))
+
+
+def test_names_that_turn_the_direction_of_text(tmp_path: Path) -> None:
+    found = truncated(tmp_path / "names", "x", data_type="string", rows=True, schema=SCHEMA.replace('"id"', '"i\\u202ed"'))
+    assert found["columns"][0] == found["statistics"][0]["name"] == "i<U+202E>d"

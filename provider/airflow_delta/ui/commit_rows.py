@@ -110,7 +110,7 @@ def _told(diff: Any) -> dict[str, Any]:
         "version": diff.version,
         "summary": summary(diff),
         **{name: data[name] for name in ("keys", "exact", "added", "removed", "changed")},
-        "columns": [shortened(name, MAX_NAME) for name in shown],
+        "columns": [column_text(name) for name in shown],
         "num_columns": len(columns),
         "sample": {
             "added": [cell_texts(row, shown) for row in sample["added"]],
@@ -149,6 +149,11 @@ def cell_text(value: Any) -> str | None:
     if value is None:
         return None
     return visible(shortened(value if isinstance(value, str) else "".join(_pieces(value)), _WIDTH))
+
+
+def column_text(name: str) -> str:
+    """Return the name of a column; any writer of a table may have named it."""
+    return visible(shortened(name, MAX_NAME))
 
 
 def _pieces(value: Any) -> Iterator[str]:

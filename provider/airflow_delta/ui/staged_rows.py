@@ -24,14 +24,13 @@ from airflow_delta.exceptions import (
 from airflow_delta.ui.commit_rows import (
     DATA_BYTES,
     FILES,
-    MAX_NAME,
     ROWS,
     VALUES,
     RowsNotShownError,
     cell_text,
     cell_texts,
+    column_text,
     sampled_columns,
-    shortened,
 )
 from airflow_delta.ui.data import check_size
 
@@ -99,7 +98,7 @@ def _told(found: Review, *, rows: bool) -> dict[str, Any]:
     cells, added = [cell_texts(row, shown) for row in sampled], len(found.added_rows)
     partitions = [
         {
-            "values": {shortened(name, MAX_NAME): cell_text(value) for name, value in one.values.items()},
+            "values": {column_text(name): cell_text(value) for name, value in one.values.items()},
             "added": one.added,
             "removed": one.removed,
         }
@@ -122,7 +121,7 @@ def _told(found: Review, *, rows: bool) -> dict[str, Any]:
         "whole": found.whole,
         "statistics": [
             {
-                "name": shortened(column.name, MAX_NAME),
+                "name": column_text(column.name),
                 "type": cell_text(column.type),
                 "before": _state(column.before, values=rows),
                 "after": _state(column.after, values=rows),
@@ -130,7 +129,7 @@ def _told(found: Review, *, rows: bool) -> dict[str, Any]:
             for column in found.columns
         ],
         "num_columns": found.num_columns,
-        "columns": [shortened(name, MAX_NAME) for name in shown],
+        "columns": [column_text(name) for name in shown],
         "num_sampled_columns": len(columns),
         "sample": {"added": cells[:added], "removed": cells[added:]},
     }
