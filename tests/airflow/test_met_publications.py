@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from airflow.sdk import DAG
+from airflow.sdk import DAG, BaseOperator
 
 from airflow_delta import delta_transaction
 from airflow_delta.log import DeltaLog
@@ -13,8 +13,9 @@ from airflow_delta.operators.delete_update import DeltaTruncateOperator
 from airflow_delta.operators.stage import DeltaStageFilesOperator
 from airflow_delta.operators.vacuum import DeltaVacuumOperator
 from airflow_delta.publication import publication_states
+from airflow_delta.tasks.settlement import MetPublications
 from airflow_delta.transaction import intents
-from support.publications import AFTER, BEFORE, NAMES, World, kill_at_an_entry, leave_at, world_of_three_tables  # noqa: F401
+from support.publications import AFTER, ANCHOR, BEFORE, NAMES, World, kill_at_an_entry, leave_at, world_of_three_tables  # noqa: F401
 from support.running_tasks import context
 
 pytestmark = pytest.mark.usefixtures("outside_of_the_task_runner")
@@ -129,3 +130,26 @@ class TestCommit:
         assert time.monotonic() - began < 20
         assert world.commit(handles, reports)["outcome"] == "published"
         assert world.rows() == AFTER
+
+    def test_tables_of_other_systems_are_not_ones_that_the_dag_names(self, world, killed_at):
+        """A check of a database may have the parameter ``table``, too: what it names is nothing below a connection of Delta's."""
+
+        class ColumnCheck(BaseOperator):
+            template_fields = ("table",)
+
+            def __init__(self, *, table: str, **kwargs) -> None:
+                super().__init__(**kwargs)
+                self.table = table
+
+        leave_at(world, killed_at, BETWEEN_TABLES)
+        (publication,) = publication_states(DeltaLog.for_table(world.table(ANCHOR)))
+        with DAG("another_dag", schedule=None) as dag:
+            first, *others = NAMES
+            task = DeltaTruncateOperator(task_id=first, table=world.table(first))
+            for name in others:
+                ColumnCheck(task_id=name, table=world.table(name))
+        assert MetPublications(context(task, run_id="another", dag=dag)).settle(publication) is None
+        with dag:
+            for name in others:
+                DeltaTruncateOperator(task_id=f"truncate_{name}", table=world.table(name))
+        assert MetPublications(context(task, run_id="another", dag=dag)).settle(publication)

@@ -37,7 +37,8 @@ class MetPublications:
         """The tables of the Dag file by URI."""
         found: dict[str, DeltaLog] = {}
         for task in getattr(self._context.get("dag"), "task_dict", {}).values():
-            if argument_of(task, "table", None) is None:
+            # Others have tables of that name as well, in other systems.
+            if "delta_conn_id" not in task.template_fields or argument_of(task, "table", None) is None:
                 continue
             try:
                 found.update((log.uri, log) for log in logs_of(task, self._context))
