@@ -245,7 +245,9 @@ def test_aliases_have_no_partitions() -> None:
             delta_transaction("txn", partition_events=True, **options)
 
 
-def test_backfill_of_what_has_changed(scheduler: Scheduler, capsys: pytest.CaptureFixture[str]) -> None:
+def test_backfill_of_what_has_changed(
+    scheduler: Scheduler, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The runs of a Dag for partitions that another engine changed, by the mapper of the Dag; only shown, then made."""
     from airflow.cli import cli_parser
 
@@ -256,16 +258,18 @@ def test_backfill_of_what_has_changed(scheduler: Scheduler, capsys: pytest.Captu
         deltalake.write_deltalake(changed, rows, mode="append", partition_by=["day"])
     parser = cli_parser.get_parser()
 
-    def runs(*options: str, dag_id: str = "partition_by_month") -> list[dict[str, Any]]:
-        args = parser.parse_args(["delta", "backfill", changed, "--dag", dag_id, "-o", "json", *options])
+    def runs(*options: str, dag_id: str = "partition_by_month", table: str = changed) -> list[dict[str, Any]]:
+        args = parser.parse_args(["delta", "backfill", table, "--dag", dag_id, "-o", "json", *options])
         args.func(args)
-        return json.loads(capsys.readouterr().out)
+        return json.loads(capsys.readouterr().out.splitlines()[-1])  # after what Airflow says of a configuration without secrets
 
     february = {"dag": "partition_by_month", "partition_key": "2026-02", "versions": [0, 1], "run_id": None}
     march = {"dag": "partition_by_month", "partition_key": "2026-03", "versions": [0], "run_id": None}
     assert runs("--since=-1") == [february, march]
     assert runs("--since=0") == [{**february, "versions": [1]}]
     assert runs("--since=1") == []
+    monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps({"conn_type": "delta", "host": str(scheduler.folder)}))
+    assert runs("--since=-1", "--conn-id=lake", table="changed") == [february, march]  # the Dag names it by its location
     (made,) = runs("--since=0", "--go")
     assert scheduler.run_what_is_due("partition_by_month") == [("partition_by_month", "2026-02", "success")]
     assert made["run_id"].startswith("manual__")

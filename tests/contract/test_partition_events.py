@@ -47,6 +47,16 @@ def test_spelling(value: Any, text: str) -> None:
     assert spelled(value) == text
 
 
+@pytest.mark.parametrize("key", ["", "  ", "a\0b", "x" * 251])
+def test_keys_that_airflow_does_not_take(key: str) -> None:
+    with pytest.raises(DeltaIllegalArgumentException, match="and Airflow takes"):
+        PartitionEvents().keys([key])
+    (hashed,) = PartitionEvents(long_keys="hash").keys([key]) or ()
+    assert hashed.strip()
+    assert len(hashed) <= 250
+    assert "\0" not in hashed
+
+
 def test_what_airflow_stores_is_the_same_in_every_process() -> None:
     """As part of ``default_args`` or of a mapped task it is stored as text, and another text is a new version of the Dag."""
     text = repr(PartitionEvents(lambda values: values["day"], column="day"))

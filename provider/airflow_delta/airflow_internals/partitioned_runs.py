@@ -6,7 +6,7 @@ a Dag whose partitions are those of an asset.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from airflow.api.common.trigger_dag import trigger_dag
@@ -20,16 +20,16 @@ class NoPartitions(ValueError):
     """There is no such Dag, or it has no partitions."""
 
 
-def mapped_keys(dag_id: str, uri: str, keys: Iterable[str]) -> dict[str, list[str]]:
+def mapped_keys(dag_id: str, uris: Collection[str], keys: Iterable[str]) -> dict[str, list[str]]:
     """Return the keys of a Dag's runs for keys of an asset, each with those that it stands for.
 
-    :param uri: of the asset. A Dag that does not listen to it takes the keys as they are.
+    :param uris: the asset may have any of them. A Dag that does not listen to it takes the keys as they are.
     :raises NoPartitions: if the Dag is not known, or its runs have no keys.
     """
     timetable = _timetable(dag_id)
-    mapper = None
-    if any(uri in (key.uri, key.name) for key, _ in timetable.asset_condition.iter_assets()):
-        mapper = timetable.get_partition_mapper(name=uri, uri=uri)
+    assets = (key for key, _ in timetable.asset_condition.iter_assets())
+    listened = next((key for key in assets if key.uri in uris or key.name in uris), None)
+    mapper = None if listened is None else timetable.get_partition_mapper(name=listened.name, uri=listened.uri)
     found: dict[str, list[str]] = {}
     for key in keys:
         targets = key if mapper is None else mapper.to_downstream(key)

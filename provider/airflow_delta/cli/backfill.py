@@ -31,6 +31,7 @@ def delta_backfill(args: Namespace) -> None:
             f"More than {args.max_keys} partitions of table {log.uri} have changed since version {args.since}. Raise --max-keys, "
             "or begin at a later version.",
         )
+    uris = (delta_asset_uri(args.table, args.conn_id), delta_asset_uri(log.uri))  # as its Dag may name it, or where it is
     runs: list[dict[str, Any]] = [
         {
             "dag": args.dag,
@@ -38,7 +39,7 @@ def delta_backfill(args: Namespace) -> None:
             "versions": sorted({version for source in sources for version in changed[source]}),
             "run_id": make_run(args.dag, target) if args.go else None,
         }
-        for target, sources in sorted(mapped_keys(args.dag, delta_asset_uri(args.table, args.conn_id), changed).items())
+        for target, sources in sorted(mapped_keys(args.dag, uris, changed).items())
     ]
     if print_data(runs, args.output):
         return

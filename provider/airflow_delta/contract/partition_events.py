@@ -26,6 +26,9 @@ MAX_KEY = 250
 NULL = "__HIVE_DEFAULT_PARTITION__"
 """Null in a key, as Spark spells it in a path."""
 
+_NUL = "\0"
+"""PostgreSQL has no place for it in a text."""
+
 SEPARATOR = "|"
 """Between the columns of a key, as in Airflow's ``ProductMapper``."""
 
@@ -63,8 +66,8 @@ class PartitionEvents:
     :param max_keys: most keys of a commit.
     :param beyond: with more keys, or if a log entry does not tell the partitions: ``many``, one event with the key ``many``; or
         ``fail``: the commit is refused, nothing is published.
-    :param long_keys: with a key that Airflow does not take, of more than 250 characters or of spaces alone: ``fail``, the commit
-        is refused; or ``hash``: its end is replaced by its SHA-256.
+    :param long_keys: with a key that Airflow does not take, of more than 250 characters, of spaces alone, or with a NUL:
+        ``fail``, the commit is refused; or ``hash``: its end is replaced by its SHA-256.
     """
 
     key: str | KeyFunction | None = None
@@ -180,15 +183,15 @@ class PartitionEvents:
     def _fitting(self, key: Any) -> str:
         if not isinstance(key, str):
             raise _refused(f"the function must return texts, got {type(key).__name__}: {str(key)[:80]!r}")
-        if key.strip() and len(key) <= MAX_KEY:
+        if key.strip() and len(key) <= MAX_KEY and _NUL not in key:
             return key
         if self.long_keys == "fail":
             raise _refused(
                 f"the key {key[:60]!r}... of a partition has {len(key)} characters, and Airflow takes 1 to {MAX_KEY} that are "
-                "not spaces. Make it of other columns, or pass long_keys='hash'"
+                "neither all spaces nor NUL. Make it of other columns, or pass long_keys='hash'"
             )
         digest = hashlib.sha256(key.encode()).hexdigest()
-        return f"{key[: MAX_KEY - len(digest) - 1]}~{digest}"
+        return f"{key.replace(_NUL, '')[: MAX_KEY - len(digest) - 1]}~{digest}"
 
 
 def spelled(value: Any, form: str = "") -> str:
