@@ -229,6 +229,35 @@ def test_instances_of_one_mapped_task_overwrite_together(filled):
     assert filled.rows() == [(1, "a"), (1, "b"), (2, "a"), (2, "b")]
 
 
+@pytest.mark.parametrize("first", [True, False], ids=["first", "last"])
+def test_a_stage_sees_what_the_stages_before_it_leave_in_whatever_order_they_are_given(filled, first):
+    """An overwrite keeps the rows that were added beside it."""
+    handle = filled.begin()
+    stages = [
+        rows(filled, handle, "a", task_id="added", ids=(7,)),
+        rows(filled, handle, "a", task_id="over", ids=(3,), mode="overwrite", replace_where="p = 'a'"),
+    ]
+    stages = stages if first else stages[::-1]
+    gone = delete(filled, handle, "a", after=[stage.to_dict() for stage in stages])
+    assert gone.num_removed_files == 2
+    filled.publish(handle, *stages, gone)
+    assert filled.rows() == [(1, "b"), (2, "b")]
+
+
+def test_a_stage_sees_the_rows_of_all_parts_of_an_overwrite(filled):
+    handle = filled.begin()
+    parts = []
+    for index, part in enumerate("ab"):
+        path = f"parts-{index}"
+        directory = Path(handle.staging_path) / path / f"p={part}"
+        directory.mkdir(parents=True)
+        pq.write_table(pa.table({"id": pa.array([5], pa.int64())}), directory / "0.parquet")
+        parts.append(filled.stage_files(handle, task_id="parts", map_index=index, path=path, mode="overwrite"))
+    gone = delete(filled, handle, "a", after=[part.to_dict() for part in parts])
+    filled.publish(handle, *parts, gone)
+    assert filled.rows() == [(5, "b")]
+
+
 # -- what appends have read ---------------------------------------------------------------------------------------------------
 
 

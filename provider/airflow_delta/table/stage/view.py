@@ -146,15 +146,21 @@ class TransactionView:
         return [key for file in live if (key := file_key(file)) in listed or selects(file)]
 
     def live_files(self, files: Iterable[AddFile]) -> list[AddFile]:
-        """Return the files of the table after the stages.
+        """Return the files of the table after the stages, as the commit leaves them.
+
+        A stage removes files of the version that the transaction reads, and of the stages that it was planned on top of. What
+        others staged beside it stays, in whatever order they are given.
 
         :param files: of the version that the transaction reads; may be a selection of them.
         """
         live = {file_key(file): file for file in files}
+        staged_by: dict[FileKey, str] = {}
         for stage in self.stages:
-            for key in self.gone(live.values(), stage):
+            seen = [file for key, file in live.items() if key not in staged_by or staged_by[key] in stage.write.after]
+            for key in self.gone(seen, stage):
                 del live[key]
             live.update((file_key(add), add) for add in stage.adds)
+            staged_by.update((file_key(add), stage_id(stage.write)) for add in stage.adds)
         return list(live.values())
 
     def partitions_of(self, stage: StageActions) -> PartitionSet:
