@@ -58,6 +58,11 @@ class Table:
     def overwrite(self, ids: Iterable[int]) -> None:
         deltalake.write_deltalake(self.uri, rows(list(ids)), mode="overwrite")
 
+    def replace(self) -> None:
+        """Replace the table by an empty one, as ``CREATE OR REPLACE TABLE`` does."""
+        schema = deltalake.DeltaTable(self.uri).schema()
+        deltalake.DeltaTable.create(self.uri, schema, mode="overwrite", partition_by=["part"])
+
     def add_property(self) -> None:
         deltalake.DeltaTable(self.uri).alter.set_table_properties({"delta.logRetentionDuration": "interval 40 days"})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 
@@ -12,9 +13,10 @@ from airflow_delta.exceptions import (
     ConcurrentAppendException,
     ConcurrentTransactionException,
     PublicationPendingException,
+    TransactionAbortedException,
 )
 from airflow_delta.log import DeltaLog
-from airflow_delta.publication import open_publications, publication_states, settle
+from airflow_delta.publication import open_publications, publication_states, settle, settle_named
 from airflow_delta.table.commit.publish import publish
 from airflow_delta.transaction import CommitPolicy
 from airflow_delta.transaction.intents import IntentRule
@@ -113,6 +115,59 @@ def test_settle_ends_what_is_found_and_opens_only_what_is_named(orders: Table, l
     assert result.outcome == "published"
     assert lines.ids() == [10, 20, 30, 40]
     assert open_publications(lines.log()) == []
+
+
+@pytest.mark.parametrize("decided", [False, True])
+def test_an_intent_on_a_table_that_was_replaced_since_ends(orders: Table, lines: Table, decided: bool) -> None:
+    """``CREATE OR REPLACE TABLE`` keeps the log, with the intent in it, and gives the table another id."""
+    members = [orders.member("k", [7]), lines.member("k", [40])]
+    killed(lambda: publish_all(members, anchor=orders.uri), f"published {'lines' if decided else 'orders'}", "before")
+    lines.replace()
+    asked = []
+
+    def meet(publication: str) -> bool:
+        asked.append(publication)
+        assert len(asked) < 5, "the commit asks again and again"
+        return settle_named([orders.log(), lines.log()], publication, patience=0.0) is not None
+
+    single = lines.member("single", [50])
+    policy = CommitPolicy(intents=IntentRule(meet=meet))
+    publish(lines.log(), single.handle, single.staged, attempt=new_attempt(), policy=policy)
+    assert (orders.ids(), lines.ids()) == ([1, 2, 3], [50])
+    assert open_publications(lines.log()) == []
+
+
+def test_a_publication_ends_one_on_a_table_that_was_replaced_since(orders: Table, lines: Table) -> None:
+    members = [orders.member("k", [7]), lines.member("k", [40])]
+    killed(lambda: publish_all(members, anchor=orders.uri), "published orders", "before")
+    lines.replace()
+    publish_all([orders.member("k2", [8]), lines.member("k2", [41])], anchor=orders.uri)
+    assert (orders.ids(), lines.ids()) == ([1, 2, 3, 8], [41])
+    assert open_publications(lines.log()) == []
+
+
+def test_intents_of_an_anchor_that_is_gone_end_and_its_worker_does_not_publish(orders: Table, lines: Table) -> None:
+    """The anchor would have been created by the publication."""
+    fresh = Table(lines.path.with_name("fresh"))
+    members = [fresh.member("k", [7]), lines.member("k", [40])]
+    killed(lambda: publish_all(members, anchor=fresh.uri), "published fresh", "before")
+    (found,) = open_publications(lines.log())
+    shutil.rmtree(fresh.path / "_delta_log")
+    assert settle(fresh.log(), found.publication, DeltaLog.for_table, patience=0.0).outcome == "refused"
+    assert open_publications(lines.log()) == []
+    with pytest.raises(TransactionAbortedException):
+        publish_all(members, anchor=fresh.uri)
+    assert lines.ids() == [10, 20, 30]
+
+
+def test_an_end_that_the_log_does_not_show_is_waited_for(orders: Table, lines: Table) -> None:
+    killed(
+        lambda: publish_all([orders.member("k", [7]), lines.member("k", [40])], anchor=orders.uri), "published orders", "before"
+    )
+    single = lines.member("single", [50])
+    policy = CommitPolicy(intents=IntentRule(patience=0.3, meet=lambda _publication: True))
+    publish(lines.log(), single.handle, single.staged, attempt=new_attempt(), policy=policy)
+    assert lines.ids() == [10, 20, 30, 50]
 
 
 def test_a_plan_that_was_altered_is_not_followed(orders: Table, lines: Table) -> None:

@@ -174,6 +174,11 @@ class Participant:
         return snapshot.version >= 0 and snapshot.set_transaction(app_id, expired=True) is not None
 
     @property
+    def is_announced(self) -> bool:
+        """Whether its intent is open in the log as of the last look, even if the table is another one by now."""
+        return self.has_intent and self.state_in(self.log.snapshot) is None
+
+    @property
     def other_intent(self) -> str | None:
         """The publication whose intent is open here beside ours, as of the last look."""
         found = open_intents(self.log.snapshot.set_transactions.values())

@@ -118,7 +118,8 @@ class Settlement:
                 return "refused"
             if state == REFUSED:  # the anchor is gone, and with it what it said
                 return self._undo()
-            if give_up and self.anchor.log.snapshot.version < 0:  # the anchor is created before anything else is put
+            if give_up and self.anchor.log.snapshot.version < 0:  # created before anything else is put, unless it is gone again
+                self._close()
                 return "refused"
             if give_up:
                 self._refuse(why)
@@ -155,6 +156,8 @@ class Settlement:
             if table.look() is not None:
                 if not table.is_there(table.log.snapshot):
                     self._refuse({"error": "", "message": f"Table {table.uri} is gone, or is another one by now."})
+                elif self.anchor.look() is None:  # what the anchor said is gone
+                    self._refuse({"error": "", "message": f"It has an end on table {table.uri} already."})
                 return False
             version = table.check()
             if version is None:
@@ -220,7 +223,7 @@ class Settlement:
                         table.put_state(STANDS)
                     else:
                         table.put_state(UNDONE, inverse=inverse)
-                elif state is None and table.has_intent:
+                elif table.is_announced:
                     table.put_state(REFUSED, reason=_GIVEN_UP)
                 else:
                     states.add(state)
@@ -230,8 +233,10 @@ class Settlement:
     def _close(self) -> None:
         """Close the intents of a publication that was never decided."""
         for table in self.tables[1:]:
-            while table.look() is None and table.has_intent:
+            table.look()
+            while table.is_announced:
                 table.put_state(REFUSED, reason=_GIVEN_UP)
+                table.look()
 
     # -- others ----------------------------------------------------------------------------------------------------------------
 
@@ -276,6 +281,8 @@ class Settlement:
         message = f"Publication {self.plan.publication} met it on table {table.uri} before it was decided."
         why = {"error": ConcurrentTransactionException.__name__, "message": message, "table": table.uri}
         settlement.run(give_up=True, why=why)
+        if _is_open(table.log, other):
+            table.passed_over.add(other)
 
     def _settlement_of(self, log: DeltaLog, other: str) -> Settlement | None:
         """Return the work on another publication, ``None`` if this worker does not know all of its tables."""

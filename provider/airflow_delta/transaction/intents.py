@@ -65,6 +65,7 @@ class OpenIntents:
         self._open: dict[str, int | None] = {}
         self._closed: set[str] = set() if rule.own is None else {rule.own}
         self._seen: dict[str, float] = {}
+        self._ended: set[str] = set()
         if rule.patience > 0 or rule.meet is not None:
             self.note(transactions)
 
@@ -87,8 +88,10 @@ class OpenIntents:
         """Let the next open one end, or a moment pass; then the log is to be looked at again."""
         publication, since = next(iter(self._open.items()))
         answer = None if self._rule.meet is None else self._rule.meet(publication)
-        if answer:
+        if answer and publication not in self._ended:
+            self._ended.add(publication)
             return
+        answer = None if answer else answer  # it was said before, and the log does not say so
         if answer is None and self._is_young(publication, since):
             waited = time.monotonic() - self._seen[publication]
             if waited < _FIRST_PAUSE:
