@@ -14,11 +14,13 @@ import pytest
 from airflow_delta.contract.files import new_attempt
 from airflow_delta.contract.payloads import DeclaredReads, StagedWrite, TransactionHandle
 from airflow_delta.exceptions import StageConflictException
+from airflow_delta.log.data_files.reader import DataFile
 from airflow_delta.table.audit.audit import AuditedTable
 from airflow_delta.table.operations.rewrite.update import plan_delete, plan_truncate
 from airflow_delta.table.stage.stage_view import open_stage
 from airflow_delta.table.stage.write.collect import collect_files
 from airflow_delta.transaction import CommitPolicy
+from airflow_delta.transaction.conflicts.checker import ConflictChecker
 from table.flow import Table
 
 
@@ -394,6 +396,47 @@ def test_nothing_comes_between_the_parts_of_one_overwrite(filled):
     refused(filled, handle, parts[0], reading(parts[1], "p = 'c'"), added)
     filled.publish(handle, *parts, added)
     assert filled.rows() == [(1, "a"), (1, "b"), (1, "c"), (1, "n"), (2, "b"), (2, "c")]
+
+
+def counted(monkeypatch: pytest.MonkeyPatch, kind: type, name: str) -> list[None]:
+    """Return a list that gets an item for each call of a method."""
+    calls: list[None] = []
+    real = getattr(kind, name)
+
+    def call(*arguments, **more):
+        calls.append(None)
+        return real(*arguments, **more)
+
+    monkeypatch.setattr(kind, name, call)
+    return calls
+
+
+def test_a_staged_file_is_read_once_for_all_stages(tmp_path, monkeypatch):
+    """Bounds do not tell the rows apart, so each stage looks for its own among those of all others."""
+    table = Table(tmp_path / "table")
+    handle = table.begin()
+    table.publish(handle, values(table, handle, [1], task_id="first"))
+    handle = table.begin()
+    parts = [values(table, handle, [0, 2 * n, 99], task_id="parts", read=f"id = {2 * n + 1}", map_index=n) for n in range(1, 9)]
+    opened, read = counted(monkeypatch, DataFile, "__init__"), counted(monkeypatch, DataFile, "read")
+    table.publish(handle, *parts)
+    assert (len(opened), len(read)) == (8, 8)
+    assert len(table.rows()) == 25
+
+
+def test_parts_of_one_overwrite_are_not_compared_with_each_other(filled, monkeypatch):
+    handle = filled.begin()
+    parts = []
+    for index in range(8):
+        path = f"parts-{index}"
+        directory = Path(handle.staging_path) / path / "p=a"
+        directory.mkdir(parents=True)
+        pq.write_table(pa.table({"id": pa.array([index], pa.int64())}), directory / "0.parquet")
+        parts.append(filled.stage_files(handle, task_id="parts", map_index=index, path=path, mode="overwrite"))
+    compared = counted(monkeypatch, ConflictChecker, "check")
+    filled.publish(handle, *parts)
+    assert not compared
+    assert filled.rows() == [(index, "a") for index in range(8)]
 
 
 def test_the_first_rows_of_a_table_can_be_skewed_too(tmp_path):

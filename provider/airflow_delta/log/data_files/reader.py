@@ -427,6 +427,7 @@ class DataFile:
     """
 
     def __init__(self, store: LogStore, path: str, size: int | None) -> None:
+        self.path = path
         plain = unquote(path)
         if plain.startswith(("/", "file:")) or "://" in plain:
             directory, _, plain = plain.rpartition("/")

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from airflow_delta.contract.payloads import StagedWrite
 from airflow_delta.exceptions import DeltaConcurrentModificationException, StageConflictException
@@ -34,13 +35,20 @@ from airflow_delta.table.stage.view import TransactionView
 from airflow_delta.transaction.conflicts.checker import ConflictChecker
 from airflow_delta.transaction.conflicts.current_transaction import CurrentTransaction
 from airflow_delta.transaction.conflicts.resolution import Resolution
+from airflow_delta.transaction.conflicts.rows_of_winners import WinnersRows
 from airflow_delta.transaction.conflicts.winning_commit import WinningCommit
 from airflow_delta.transaction.policy import CommitPolicy, ConflictOptions
 from airflow_delta.transaction.prepare.isolation import IsolationLevel
 from airflow_delta.transaction.reads.read_set import ReadSet
 from airflow_delta.transaction.reads.table_reads import TableReads
 
+if TYPE_CHECKING:
+    from airflow_delta.log.data_files.reader import DataFile, FileRows
+    from airflow_delta.log.storage.base import LogStore
+
 OVERWRITES = ("overwrite", "dynamic")
+
+_KEPT_OPEN = 256
 
 
 def check_stages(view: TransactionView) -> None:
@@ -53,19 +61,15 @@ def check_stages(view: TransactionView) -> None:
     """
     if len(view.stages) < 2:
         return
-    stages = [_Stage(view, position, stage) for position, stage in enumerate(view.stages)]
+    rows = _StagedRows(view.log.store, CommitPolicy().conflict_read_limit)
+    stages = [_Stage(view, position, stage, rows) for position, stage in enumerate(view.stages)]
+    for stage in stages:
+        if others := stage.conflicts_with_overwrites(stages):
+            raise _overwrite_conflict(stage, others[0])
     order = _Order(stages)
     for stage in stages:
-        for other in stage.conflicts_with_overwrites(stages):
-            if other.write.task_id != stage.write.task_id:
-                raise _overwrite_conflict(stage, other)
-            order.join(stage, other)
-    for stage in stages:
         for other in stage.conflicts_with(stages):
-            if stage.replaces and other.replaces and stage.write.task_id == other.write.task_id:
-                order.join(stage, other)
-            else:
-                order.put_before(stage, other)
+            order.put_before(stage, other)
     ring = order.ring()
     if ring is not None:
         raise _conflict(ring)
@@ -74,16 +78,23 @@ def check_stages(view: TransactionView) -> None:
 class _Stage:
     """A stage as the checker sees it: one that lost, or one that won."""
 
-    def __init__(self, view: TransactionView, position: int, actions: StageActions) -> None:
+    def __init__(self, view: TransactionView, position: int, actions: StageActions, rows: _StagedRows) -> None:
         self.view = view
         self.position = position
         self.actions = actions
         self.write: StagedWrite = actions.write
         self.replaces = self.write.mode in OVERWRITES
+        self.part_of = self.write.task_id if self.replaces else None
+        """The overwrite that it is, together with other instances of its task."""
+        self.id = stage_id(self.write)
+        self.after = frozenset(self.write.after)
+        self._rows = rows
 
-    def is_ordered(self, other: _Stage) -> bool:
-        """Tell whether one of the two was planned on top of the other."""
-        return stage_id(self.write) in other.write.after or stage_id(other.write) in self.write.after
+    def is_apart(self, other: _Stage) -> bool:
+        """Tell whether they are not of one overwrite, and neither was planned on top of the other."""
+        if self is other or (self.replaces and self.part_of == other.part_of):
+            return False
+        return self.id not in other.after and other.id not in self.after
 
     # -- as the one that lost -------------------------------------------------------------------------------------------------
 
@@ -93,7 +104,7 @@ class _Stage:
         reads = bool(declared.predicates or declared.files or declared.whole_table)
         if not (reads or self.may_remove):
             return []
-        others = [other for other in stages if other is not self and not self.is_ordered(other)]
+        others = list(filter(self.is_apart, stages))
         found = [other for other in others if self.removes_files_of(other)]
         if reads:
             left = [(other, other.commit) for other in others if other not in found]
@@ -106,11 +117,10 @@ class _Stage:
         return found
 
     def conflicts_with_overwrites(self, stages: Sequence[_Stage]) -> list[_Stage]:
-        """Return the overwrites that have new rows in what this one replaces."""
+        """Return the overwrites of other tasks that have new rows in what this one replaces."""
         if not self.replaces:
             return []
-        others = [other for other in stages if other is not self and other.replaces and not self.is_ordered(other)]
-        new = [(other, other.commit_of_adds) for other in others]
+        new = [(other, other.commit_of_adds) for other in stages if other.replaces and self.is_apart(other)]
         return self._lost_to(new, self.replaced_rows, IsolationLevel.SERIALIZABLE)
 
     def _lost_to(self, winners: Sequence[tuple[_Stage, WinningCommit]], reads: ReadSet, level: IsolationLevel) -> list[_Stage]:
@@ -119,7 +129,8 @@ class _Stage:
         if not winners:
             return []
         current = self._as_transaction(reads, level)
-        resolution = Resolution(current, "rows", self.view.log.store, CommitPolicy().conflict_read_limit)
+        self._rows.begin()
+        resolution = Resolution(current, "rows", self._rows)
         checker = ConflictChecker(current, lambda _version: 0, resolution)
         checker.begin([commit for _other, commit in winners])
         found = []
@@ -233,6 +244,44 @@ class _Stage:
         return WinningCommit(CommitFile(version, data, 0), table=self.view.log.uri)
 
 
+class _StagedRows(WinnersRows):
+    """Reads rows of staged files, each once for all stages that are checked as long as they are not too many to keep.
+
+    The limit is for each stage, and for what is kept.
+    """
+
+    def __init__(self, store: LogStore, limit: int) -> None:
+        super().__init__(store, limit)
+        self._opened: dict[str, DataFile] = {}
+        self._columns: dict[tuple[str, int, tuple[str, ...]], FileRows] = {}
+        self._kept = 0
+
+    def begin(self) -> None:
+        """Begin with another stage."""
+        self._read = 0
+
+    def open(self, file: AddFile | RemoveFile) -> DataFile:
+        """Open a data file, or return it opened."""
+        found = self._opened.get(file.path)
+        if found is None:
+            found = super().open(file)
+            if len(self._opened) < _KEPT_OPEN:
+                self._opened[file.path] = found
+        return found
+
+    def columns(self, file: DataFile, group: int, start: int, length: int, names: Sequence[str]) -> FileRows:
+        """Return columns of a row group, as they were read before."""
+        key = file.path, group, tuple(names)
+        found = self._columns.get(key)
+        if found is None:
+            found = super().columns(file, group, start, length, names)
+            size = sum(column.nbytes for column in found.columns.values())
+            if self._kept + size <= self._limit:
+                self._columns[key] = found
+                self._kept += size
+        return found
+
+
 @dataclass(frozen=True, slots=True)
 class _Before:
     """One stage must come before another.
@@ -246,19 +295,17 @@ class _Before:
 
 
 class _Order:
-    """Which stages must come before which others."""
+    """Which stages must come before which others; the parts of one overwrite are one."""
 
     def __init__(self, stages: Sequence[_Stage]) -> None:
-        self._part_of = list(range(len(stages)))
+        first: dict[str | None, int] = {}
+        self._part_of = [
+            stage.position if stage.part_of is None else first.setdefault(stage.part_of, stage.position) for stage in stages
+        ]
         self._known: list[_Before] = []
         by_id = {stage_id(stage.write): stage for stage in stages}
         for stage in stages:
             self._known += [_Before(by_id[earlier], stage, True) for earlier in stage.write.after if earlier in by_id]
-
-    def join(self, one: _Stage, other: _Stage) -> None:
-        """Take two stages for parts of one."""
-        kept, gone = self._part_of[one.position], self._part_of[other.position]
-        self._part_of = [kept if part == gone else part for part in self._part_of]
 
     def put_before(self, stage: _Stage, other: _Stage) -> None:
         """Put a stage before another one."""

@@ -23,6 +23,7 @@ from airflow_delta.transaction.conflicts.checker import ConflictChecker
 from airflow_delta.transaction.conflicts.current_transaction import CurrentTransaction
 from airflow_delta.transaction.conflicts.metadata import IDENTITY_TAG, identity_only
 from airflow_delta.transaction.conflicts.resolution import Resolution
+from airflow_delta.transaction.conflicts.rows_of_winners import WinnersRows
 from airflow_delta.transaction.events import record_event
 from airflow_delta.transaction.intents import PREFIX, OpenIntents
 from airflow_delta.transaction.policy import CommitOutcome, CommitPolicy
@@ -300,7 +301,9 @@ class Committer:
 
     def _resolution(self, current: CurrentTransaction) -> Resolution | None:
         level = self.policy.conflict_detection
-        return None if level == "delta" else Resolution(current, level, self.log.store, self.policy.conflict_read_limit)
+        if level == "delta":
+            return None
+        return Resolution(current, level, WinnersRows(self.log.store, self.policy.conflict_read_limit))
 
     def _record_resolved(self, outcome: CommitOutcome) -> None:
         """Record which winners turned out not to conflict (``delta.commit.resolved``, ours)."""

@@ -37,7 +37,6 @@ from airflow_delta.transaction.prepare.isolation import IsolationLevel
 
 if TYPE_CHECKING:
     from airflow_delta.log.actions.actions import Action, RemoveFile
-    from airflow_delta.log.storage.base import LogStore
     from airflow_delta.transaction.conflicts.carried_rows import CarriedRows
     from airflow_delta.transaction.conflicts.current_transaction import CurrentTransaction
     from airflow_delta.transaction.conflicts.rearranged_rows import RearrangedRows
@@ -114,18 +113,16 @@ class Resolution:
     """Decides by bounds and rows, for one transaction.
 
     :param level: ``statistics`` or ``rows``.
-    :param read_limit: bytes of winners' files that may be read.
+    :param reader: reads rows of winners' files.
     :ivar followed: files that hold rows of files that were read, after a winner has written them again.
     :ivar rows_of_both: set when a winner marked rows that the transaction marks too.
     """
 
     current: CurrentTransaction
     level: ConflictDetection
-    store: LogStore
-    read_limit: int
+    reader: WinnersRows
     followed: set[str] = field(default_factory=set)
     rows_of_both: RowsOfBoth | None = None
-    _rows: WinnersRows = field(init=False)
     _marked: MarkedRows = field(init=False)
     _rearranged: RearrangedRows | None = None
     _carried: CarriedRows | None = None
@@ -138,12 +135,11 @@ class Resolution:
     """Those that may hold rows of files all of whose rows count as read."""
 
     def __post_init__(self) -> None:
-        self._rows = WinnersRows(self.store, self.read_limit)
-        self._marked = MarkedRows(self.store, self._rows, self.current.read_metadata)
+        self._marked = MarkedRows(self.reader.store, self.reader, self.current.read_metadata)
 
     def _carried_rows(self) -> CarriedRows:
         if self._carried is None:
-            self._carried = heavy.CarriedRows(self._rows, self.current)
+            self._carried = heavy.CarriedRows(self.reader, self.current)
         return self._carried
 
     def look(self, actions: Iterable[Action]) -> None:
@@ -151,7 +147,7 @@ class Resolution:
         listed = list(actions)
         self._marked.look(listed)
         if self._rearranged is None and any(isinstance(one, AddFile) and MOVED_ROWS_TAG in (one.tags or {}) for one in listed):
-            self._rearranged = heavy.RearrangedRows(self.store, self._rows, self.current.read_metadata)
+            self._rearranged = heavy.RearrangedRows(self.reader.store, self.reader, self.current.read_metadata)
         if self._rearranged is not None:
             self._rearranged.look(listed)
 
@@ -198,11 +194,11 @@ class Resolution:
         if self.level != "rows":
             raise Undecided("its column bounds leave open that rows were added which this transaction should have read")
         for file, reads in candidates:
-            replaced = self._rows.removed_from(winner, file)
+            replaced = self.reader.removed_from(winner, file)
             if replaced is not None:  # it only lost rows
                 self._note(ROWS, winner)
                 continue
-            if not self._rows.any_was_read(file, conditions := self._conditions(reads, "added")):
+            if not self.reader.any_was_read(file, conditions := self._conditions(reads, "added")):
                 self._note(KEYS, winner)
             elif not self._reads_as_before(winner):
                 raise Undecided(f"a row of the file {file.path} that was added {_sure(conditions)} one that it should have read")
@@ -260,7 +256,7 @@ class Resolution:
             raise Undecided(f"a compaction replaced the file {path}, which this transaction rewrites or removes")
         self._check_spelling(path, winner)
         added = winner.replaced.get(path)
-        same = None if added is None else self._rows.removed_from(winner, added)
+        same = None if added is None else self.reader.removed_from(winner, added)
         if added is not None and same is not None and not same.rows:  # only what the log says about the file has changed
             if rearranged is not None and rearranged.carries(path):
                 rearranged.meet(winner, file, self.current.metadata)
@@ -291,7 +287,7 @@ class Resolution:
             )
         self._check_spelling(path, winner)
         added = winner.replaced.get(path)
-        replaced = None if added is None else self._rows.removed_from(winner, added)
+        replaced = None if added is None else self.reader.removed_from(winner, added)
         if added is None or replaced is None:
             raise Undecided(f"the whole file {path} was rewritten or removed; deletion vectors would have left it in place")
         count = self._marked.meet(added, replaced.vector, replaced.rows)
@@ -332,8 +328,8 @@ class Resolution:
         replaced = known.get(path)
         added = winner.replaced.get(path)
         if replaced is None and added is not None:
-            replaced = self._rows.removed_from(winner, added)
-        if not self._rows.any_was_read(file, conditions, rows=None if replaced is None else replaced.rows):
+            replaced = self.reader.removed_from(winner, added)
+        if not self.reader.any_was_read(file, conditions, rows=None if replaced is None else replaced.rows):
             self._note(KEYS, winner)
         elif not self._reads_as_before(winner):
             raise Undecided(f"a row of the file {path} that is gone or changed {_sure(conditions)} one that it read")
