@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
+import time
 
 import pyarrow as pa
 import pytest
 from airflow.sdk.exceptions import TaskDeferred
 from airflow.sdk.execution_time import task_runner
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
 from airflow_delta import exceptions
 from airflow_delta.cli.definition import get_delta_cli_commands
@@ -143,6 +145,36 @@ class TestTrigger:
 
         assert asyncio.run(watched(lambda seen: seen and kept() > 0)) == [first]
         assert asyncio.run(watched(lambda seen: seen, looks=40)) == []
+
+    def of_all(self, world, count: int) -> list[str]:
+        """Return the first publications that a watcher reports."""
+
+        async def watch() -> list[str]:
+            seen: list[str] = []
+            made = DeltaPublicationTrigger(tables_of(world), after_version=0, poll_interval=0.05)
+            async for event in made.run():
+                seen.append(event.payload["publication"])
+                if len(seen) == count:
+                    break
+            return seen
+
+        return asyncio.run(asyncio.wait_for(watch(), 20))
+
+    def test_one_whose_key_has_expired_on_a_table_holds_up_no_other(self, world):
+        """With retentions that differ, the first table still has commits of publications that another one has forgotten."""
+        first = world.publish()["publication"]
+        other = DeltaTable(world.table(NAMES[1]))
+        other.alter.set_table_properties({"delta.setTransactionRetentionDuration": "interval 0 days"})
+        assert self.of_all(world, 1) == [first]
+
+    def test_one_from_before_a_table_was_created_again_holds_up_no_other(self, world):
+        world.publish()
+        for commit in (world.lake / NAMES[0] / "_delta_log").glob("*.json"):
+            os.utime(commit, (time.time() - 3600,) * 2)
+        shutil.rmtree(world.lake / NAMES[1])
+        write_deltalake(world.table(NAMES[1]), pa.table({"id": pa.array([0], pa.int64())}))
+        later = World(world.lake, run_id="later").publish()["publication"]
+        assert self.of_all(world, 1) == [later]
 
     def test_a_table_that_is_gone_ends_a_watcher(self, world):
         """As one of versions: after five looks, since it may be on its way back."""

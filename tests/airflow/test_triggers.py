@@ -166,7 +166,11 @@ class TestWatcher:
         store = StateStore()
 
         async def look():
-            await Watching(trigger(path, store)).nothing()
+            watching = asyncio.ensure_future(Watching(trigger(path, store)).nothing(60))
+            while not store.versions and not watching.done():
+                await asyncio.sleep(0.01)
+            watching.cancel()
+            await asyncio.wait([watching])
 
         asyncio.run(look())
         assert store.versions == [2]
@@ -174,6 +178,26 @@ class TestWatcher:
 
         async def run():
             (event,) = await Watching(trigger(path, store)).next()
+            return event["version"]
+
+        assert asyncio.run(run()) == 3
+
+    def test_the_first_version_stays_the_first_while_it_cannot_be_kept(self, path, monkeypatch):
+        by_hand.table_with_commits(path, 2)
+        made, failed = trigger(path, StateStore()), []
+        remember = made._remember
+
+        async def fails_at_first(seen):
+            failed.append(seen)
+            if len(failed) == 1:
+                by_hand.append(path, 3)
+                raise TimeoutError("no answer")
+            await remember(seen)
+
+        monkeypatch.setattr(made, "_remember", fails_at_first)
+
+        async def run():
+            (event,) = await Watching(made).next()
             return event["version"]
 
         assert asyncio.run(run()) == 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,11 +11,18 @@ from airflow_delta import engine
 from airflow_delta import publication as publications
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
+from airflow_delta.transaction.intents import INTENT_APP, STATE_APP
 from airflow_delta.triggers.watching import LogTrigger
 
 if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.table.observe.watch import Watermark
+
+
+_PUBLISHED, _REFUSED = 1, 2
+
+_CLOCKS_DIFFER_BY = 600_000
+"""Milliseconds by which the clocks of a worker and of storage may differ."""
 
 
 def watched_tables(tables: Any) -> list[str]:
@@ -45,18 +53,34 @@ def next_publication(logs: Mapping[str, DeltaLog], seen: Watermark) -> tuple[dic
         if publication is not None and tags.get("airflow.publicationState") == "published":
             on_it = tags.get("airflow.publicationTables", "[]")
             if uris <= set(json.loads(on_it)):
-                states = [_state(log, publication) for log in logs.values()]
-                if all(state == 1 for state in states):
+                published_at = match.summary.timestamp if match is not None else 0
+                states = [_state(log, publication, published_at) for log in logs.values()]
+                if all(state == _PUBLISHED for state in states):
                     return _found(logs, publication), now_seen
-                if all(state in (None, 0, 1) for state in states):
+                if all(state in (None, _PUBLISHED) for state in states):
                     return None, seen  # on its way: look again from here
         seen = now_seen
     return None, seen
 
 
-def _state(log: DeltaLog, publication: str) -> int | None:
-    log.update()
-    return publications.publication_states(log).get(publication)
+def _state(log: DeltaLog, publication: str, published_at: int) -> int | None:
+    """Return the state of a publication on a table, ``None`` if it may still come.
+
+    It does not where keys of that time have expired: then it has been there as far as anybody knows. Nor on another table that
+    was created at the same place since.
+
+    :param published_at: on the first table, in milliseconds.
+    """
+    snapshot = log.update()
+    state = snapshot.set_transaction(f"{STATE_APP}{publication}", expired=True)
+    if state is not None:
+        return state.version
+    if snapshot.version < 0 or snapshot.set_transaction(f"{INTENT_APP}{publication}", expired=True) is not None:
+        return None
+    retention, created = snapshot.properties.set_transaction_retention, snapshot.metadata.created_time
+    if retention is not None and published_at < time.time() * 1000 - retention:
+        return _PUBLISHED
+    return _REFUSED if created is not None and created > published_at + _CLOCKS_DIFFER_BY else None
 
 
 def _found(logs: Mapping[str, DeltaLog], publication: str) -> dict[str, Any]:

@@ -75,6 +75,7 @@ class LogTrigger(BaseEventTrigger, Generic[FoundT]):
         self.poll_interval = poll_interval
         self.single_event = single_event
         self._opened: tuple[float, dict[str, DeltaLog]] | None = None
+        self._first: Watermark | None = None
 
     @property
     def state_key(self) -> str:
@@ -201,13 +202,13 @@ class LogTrigger(BaseEventTrigger, Generic[FoundT]):
     async def _begin(self) -> Watermark:
         if (stored := await self._stored()) is not None:
             return stored
-        if self.after_version is not None:
-            seen = engine.Watermark(self.after_version, self.table_id)
-        else:
-            seen = await asyncio.to_thread(self._present)
-        # At once: after a restart, commits before the first event must not count as old.
-        await self._remember(seen)
-        return seen
+        if self._first is None and self.after_version is not None:
+            self._first = engine.Watermark(self.after_version, self.table_id)
+        elif self._first is None:
+            self._first = await asyncio.to_thread(self._present)
+        # At once: after a restart, or a failure of the state store, commits before the first event must not count as old.
+        await self._remember(self._first)
+        return self._first
 
     def _present(self) -> Watermark:
         return engine.watermark_now(self._open()[self.tables[0]])
