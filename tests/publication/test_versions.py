@@ -8,8 +8,13 @@ from collections.abc import Callable, Mapping
 import deltalake
 import pytest
 
+from airflow_delta.contract.changes import SetProperties
+from airflow_delta.contract.files import new_attempt
+from airflow_delta.contract.payloads import StagedWrite
 from airflow_delta.exceptions import DeltaIllegalArgumentException, DeltaUnsupportedOperationException
-from airflow_delta.publication import VersionVector, check_versions, get_versions
+from airflow_delta.publication import Member, VersionVector, check_versions, get_versions
+from airflow_delta.table.stage.plan_table import plan_alter, plan_create
+from airflow_delta.table.stage.stage_view import open_stage
 from publication.lake import Table, publish_all
 from publication.points import at, killed, visited
 
@@ -165,3 +170,23 @@ def test_a_table_that_forgets_within_a_week_is_refused_before_anything(
     with pytest.raises(DeltaUnsupportedOperationException, match="at least 7 days"):
         publish_all(members, anchor=orders.uri)
     assert heads(orders, lines) == before
+
+
+@pytest.mark.parametrize("is_new", [False, True], ids=["SET TBLPROPERTIES", "CREATE TABLE"])
+def test_stages_that_make_a_table_forget_within_a_week_are_refused_before_anything(
+    orders: Table, lines: Table, is_new: bool
+) -> None:
+    table = Table(lines.path.with_name("new")) if is_new else orders
+    handle = table.begin("k", partition_by=())
+    view = open_stage(table.log(), handle, task_id="define", attempt=new_attempt())
+    forgets = {KEYS: "interval 6 days"}
+    if is_new:
+        defined = plan_create(view, schema="id BIGINT", properties=forgets, mode="create_if_not_exists")
+    else:
+        defined = plan_alter(view, [SetProperties(forgets)])
+    assert isinstance(defined, StagedWrite)
+    members = [Member(log=table.log(), handle=handle, staged=[defined]), lines.member("k", [40])]
+    before = heads(lines)
+    with pytest.raises(DeltaUnsupportedOperationException, match="at least 7 days"):
+        publish_all(members)
+    assert heads(lines) == before

@@ -11,6 +11,7 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import TYPE_CHECKING
 
 from airflow_delta.contract.files import PLAN_PREFIX, encode_manifest, manifest_ref, transaction_directory, verify_manifest
@@ -21,7 +22,7 @@ from airflow_delta.exceptions import (
     DeltaUnsupportedOperationException,
     ManifestException,
 )
-from airflow_delta.log.features.properties import DAY, WEEK, TableProperties
+from airflow_delta.log.features.properties import DAY, WEEK
 from airflow_delta.log.storage.puts import creates
 from airflow_delta.publication.records import (
     MAX_TABLES,
@@ -37,7 +38,8 @@ from airflow_delta.publication.records import (
 )
 from airflow_delta.table.definition.altered_table import is_alter
 from airflow_delta.table.definition.evolve import new_metadata
-from airflow_delta.table.state.read_snapshot import snapshot_of_transaction
+from airflow_delta.table.stage.load import StageActions, definition_after, in_order
+from airflow_delta.table.state.read_snapshot import definition_read, snapshot_of_transaction
 
 if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog
@@ -97,15 +99,19 @@ def check_publishable(
         )
 
 
-def check_retention(log: DeltaLog, handle: TransactionHandle) -> None:
+def check_retention(log: DeltaLog, handle: TransactionHandle, writes: Sequence[StagedWrite]) -> None:
     """Refuse a table that forgets within a week what a publication is decided by: whoever goes on with it has the logs alone.
 
+    :param writes: may create the table, or change its properties.
     :raises DeltaUnsupportedOperationException: if its log, or its transaction ids, are kept for less.
     """
-    snapshot = log.snapshot
-    properties = snapshot.properties if snapshot.version >= 0 else TableProperties(handle.configuration or {})
-    for name in ("delta.logRetentionDuration", "delta.setTransactionRetentionDuration"):
-        kept = properties.get(name)
+    tables = [log.snapshot.definition] if log.snapshot.version >= 0 else []
+    if not tables or any(write.definition or is_alter(write) for write in writes):
+        before = definition_read(handle, lambda: snapshot_of_transaction(log, handle))
+        stages = in_order(handle, [StageActions(write) for write in writes])
+        tables.append(definition_after(before, stages, seed=handle.transaction_id))
+    for table, name in product(tables, ("delta.logRetentionDuration", "delta.setTransactionRetentionDuration")):
+        kept = table.properties.get(name)
         if kept is not None and int(kept) < WEEK:
             raise handle.error(
                 DeltaUnsupportedOperationException,
@@ -164,7 +170,7 @@ def make_plan(
     order = ordered(members, writes, options)
     for position in order:
         member = members[position]
-        check_retention(member.log, member.handle)
+        check_retention(member.log, member.handle, writes[position])
         changes = changes_table(member.log, member.handle, writes[position])
         check_publishable(member.handle, writes[position], options, is_anchor=position == order[0], adds_columns=changes)
     planned = tuple(_planned(members[position], writes[position]) for position in order)
