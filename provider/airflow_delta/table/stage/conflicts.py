@@ -17,10 +17,9 @@ Three rules have no counterpart between transactions:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from airflow_delta.contract.payloads import StagedWrite
 from airflow_delta.exceptions import DeltaConcurrentModificationException, StageConflictException
@@ -35,20 +34,14 @@ from airflow_delta.table.stage.view import TransactionView
 from airflow_delta.transaction.conflicts.checker import ConflictChecker
 from airflow_delta.transaction.conflicts.current_transaction import CurrentTransaction
 from airflow_delta.transaction.conflicts.resolution import Resolution
-from airflow_delta.transaction.conflicts.rows_of_winners import WinnersRows
+from airflow_delta.transaction.conflicts.rows_of_winners import SharedRows
 from airflow_delta.transaction.conflicts.winning_commit import WinningCommit
 from airflow_delta.transaction.policy import CommitPolicy, ConflictOptions
 from airflow_delta.transaction.prepare.isolation import IsolationLevel
 from airflow_delta.transaction.reads.read_set import ReadSet
 from airflow_delta.transaction.reads.table_reads import TableReads
 
-if TYPE_CHECKING:
-    from airflow_delta.log.data_files.reader import DataFile, FileRows
-    from airflow_delta.log.storage.base import LogStore
-
 OVERWRITES = ("overwrite", "dynamic")
-
-_KEPT_OPEN = 256
 
 
 def check_stages(view: TransactionView) -> None:
@@ -61,7 +54,7 @@ def check_stages(view: TransactionView) -> None:
     """
     if len(view.stages) < 2:
         return
-    rows = _StagedRows(view.log.store, CommitPolicy().conflict_read_limit)
+    rows = SharedRows(view.log.store, CommitPolicy().conflict_read_limit)
     stages = [_Stage(view, position, stage, rows) for position, stage in enumerate(view.stages)]
     for stage in stages:
         if others := stage.conflicts_with_overwrites(stages):
@@ -78,7 +71,7 @@ def check_stages(view: TransactionView) -> None:
 class _Stage:
     """A stage as the checker sees it: one that lost, or one that won."""
 
-    def __init__(self, view: TransactionView, position: int, actions: StageActions, rows: _StagedRows) -> None:
+    def __init__(self, view: TransactionView, position: int, actions: StageActions, rows: SharedRows) -> None:
         self.view = view
         self.position = position
         self.actions = actions
@@ -125,7 +118,8 @@ class _Stage:
 
     def _lost_to(self, winners: Sequence[tuple[_Stage, WinningCommit]], reads: ReadSet, level: IsolationLevel) -> list[_Stage]:
         """Return those of other stages that this one cannot be serialised after."""
-        winners = [(other, commit) for other, commit in winners if other.actions.adds or other.may_remove]
+        may_matter = self._filter(reads)
+        winners = [(other, commit) for other, commit in winners if (other.actions.adds or other.may_remove) and may_matter(other)]
         if not winners:
             return []
         current = self._as_transaction(reads, level)
@@ -140,6 +134,19 @@ class _Stage:
             except DeltaConcurrentModificationException:
                 found.append(other)
         return found
+
+    def _filter(self, reads: ReadSet) -> Callable[[_Stage], bool]:
+        """Return a quick test for the stages that touch a partition that was read; of many, most do not.
+
+        Files that were read are found by their paths, so only reads by predicates are ruled out.
+        """
+        if reads.whole_table or reads.has_recorded_files or self.may_remove or not self.view.target.partition_columns:
+            return lambda _other: True
+
+        def may_matter(other: _Stage) -> bool:
+            return any(not values or read.covers(values) for values in other.partitions for read in reads.predicates.values())
+
+        return may_matter
 
     def _as_transaction(self, reads: ReadSet, level: IsolationLevel) -> CurrentTransaction:
         view, seen = self.view, self.view.seen_by(self.actions)
@@ -224,6 +231,13 @@ class _Stage:
         return [*self.actions.removes, *(add.remove(0, data_change=changes) for add in whole if file_key(add) not in listed)]
 
     @cached_property
+    def partitions(self) -> list[Mapping[str, str | None]]:
+        """The partitions of the files that the stage adds and removes."""
+        files: list[AddFile | RemoveFile] = [*self.removed, *self.actions.adds]
+        values = [file.partition_values or {} for file in files]
+        return list({tuple(each.items()): each for each in values}.values())
+
+    @cached_property
     def removed_paths(self) -> frozenset[str]:
         """The paths of the files that the stage removes."""
         return frozenset(file.path for file in self.removed)
@@ -242,44 +256,6 @@ class _Stage:
         version = self.view.handle.read_version + 1 + self.position
         data = encode_actions([CommitInfo(operation=self.write.operation), *actions])
         return WinningCommit(CommitFile(version, data, 0), table=self.view.log.uri)
-
-
-class _StagedRows(WinnersRows):
-    """Reads rows of staged files, each once for all stages that are checked as long as they are not too many to keep.
-
-    The limit is for each stage, and for what is kept.
-    """
-
-    def __init__(self, store: LogStore, limit: int) -> None:
-        super().__init__(store, limit)
-        self._opened: dict[str, DataFile] = {}
-        self._columns: dict[tuple[str, int, tuple[str, ...]], FileRows] = {}
-        self._kept = 0
-
-    def begin(self) -> None:
-        """Begin with another stage."""
-        self._read = 0
-
-    def open(self, file: AddFile | RemoveFile) -> DataFile:
-        """Open a data file, or return it opened."""
-        found = self._opened.get(file.path)
-        if found is None:
-            found = super().open(file)
-            if len(self._opened) < _KEPT_OPEN:
-                self._opened[file.path] = found
-        return found
-
-    def columns(self, file: DataFile, group: int, start: int, length: int, names: Sequence[str]) -> FileRows:
-        """Return columns of a row group, as they were read before."""
-        key = file.path, group, tuple(names)
-        found = self._columns.get(key)
-        if found is None:
-            found = super().columns(file, group, start, length, names)
-            size = sum(column.nbytes for column in found.columns.values())
-            if self._kept + size <= self._limit:
-                self._columns[key] = found
-                self._kept += size
-        return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from airflow_delta.transaction.reads.row_condition import RowCondition
 
 _KEPT_VECTORS = 32
+_KEPT_OPEN = 256
 
 NOT_IN_PYTHON = (ArithmeticError, TypeError, ValueError)
 """What values of a file raise that Python cannot represent: dates after the year 9999, text that is not UTF-8."""
@@ -173,6 +174,44 @@ class WinnersRows:
             values = _Values(file, data, group)
             for condition in left:
                 yield group, values, condition
+
+
+class SharedRows(WinnersRows):
+    """Reads rows for several transactions that are checked one after the other, each once as long as they are few enough to keep.
+
+    :param limit: for each transaction, and for what is kept.
+    """
+
+    def __init__(self, store: LogStore, limit: int) -> None:
+        super().__init__(store, limit)
+        self._opened: dict[str, DataFile] = {}
+        self._columns: dict[tuple[str, int, tuple[str, ...]], FileRows] = {}
+        self._kept = 0
+
+    def begin(self) -> None:
+        """Begin with another transaction."""
+        self._read = 0
+
+    def open(self, file: AddFile | RemoveFile) -> DataFile:
+        """Open a data file, or return it opened."""
+        found = self._opened.get(file.path)
+        if found is None:
+            found = super().open(file)
+            if len(self._opened) < _KEPT_OPEN:
+                self._opened[file.path] = found
+        return found
+
+    def columns(self, file: DataFile, group: int, start: int, length: int, names: Sequence[str]) -> FileRows:
+        """Return columns of a row group, as they were read before."""
+        key = file.path, group, tuple(names)
+        found = self._columns.get(key)
+        if found is None:
+            found = super().columns(file, group, start, length, names)
+            size = sum(column.nbytes for column in found.columns.values())
+            if self._kept + size <= self._limit:
+                self._columns[key] = found
+                self._kept += size
+        return found
 
 
 class _Values:

@@ -141,7 +141,12 @@ class ReadSet:
     @property
     def has_files(self) -> bool:
         """Whether files were read."""
-        return bool(self._columns or self._paths) or self.has_scans
+        return self.has_recorded_files or self.has_scans
+
+    @property
+    def has_recorded_files(self) -> bool:
+        """Whether files are recorded that were read."""
+        return bool(self._columns or self._paths)
 
     @property
     def has_scans(self) -> bool:
