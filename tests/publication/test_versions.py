@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping
 
@@ -190,3 +191,18 @@ def test_stages_that_make_a_table_forget_within_a_week_are_refused_before_anythi
     with pytest.raises(DeltaUnsupportedOperationException, match="at least 7 days"):
         publish_all(members)
     assert heads(lines) == before
+
+
+def test_a_version_from_before_a_publication_has_not_forgotten_it(
+    orders: Table, lines: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep(lines, {KEYS: "interval 7 days"})
+    for commit in (lines.path / "_delta_log").glob("*.json"):
+        os.utime(commit, (time.time() - 2 * 24 * 3600,) * 2)
+    before = lines.log().update().version
+    publish_all([orders.member("k", [7]), lines.member("k", [40])], anchor=orders.uri)
+    later = time.time() + 9 * 24 * 3600
+    monkeypatch.setattr(time, "time", lambda: later)
+    check_versions({"orders": (orders.log(), 1), "lines": (lines.log(), heads(lines)["lines"])})
+    with pytest.raises(DeltaIllegalArgumentException, match="do not belong together"):
+        check_versions({"orders": (orders.log(), 1), "lines": (lines.log(), before)})

@@ -85,7 +85,11 @@ def check_versions(tables: Mapping[str, tuple[DeltaLog, int]]) -> None:
         members = [name for name in tables if marks[name] in _tables_of(publication)]
         shown = [name for name in members if states[name].get(publication) in _SHOWN]
         lacking = [name for name in members if name not in shown]
-        if not shown or all(_forgets(snapshots[name], snapshots[shown[0]], publication) for name in lacking):
+        if not shown or all(
+            _forgets(snapshots[name], snapshots[shown[0]], publication)
+            and not _is_before(snapshots[name], snapshots[shown[0]], publication)
+            for name in lacking
+        ):
             continue
         if any(states_of(tables[name][0].update()).get(publication) == STANDS for name in shown):
             logger.warning("Publication %s is split: only %s show it.", publication, ", ".join(shown))
@@ -118,6 +122,12 @@ def _forgets(lacking: Snapshot, showing: Snapshot, publication: str) -> bool:
         return expired.version in _SHOWN
     is_old = txn.last_updated < int(time.time() * 1000) - retention + _CLOCKS
     return is_old and lacking.set_transaction(f"{INTENT_APP}{publication}", expired=True) is None
+
+
+def _is_before(lacking: Snapshot, showing: Snapshot, publication: str) -> bool:
+    """Tell whether a version is so much older than a publication that it cannot have had it, and forgotten it."""
+    txn = showing.set_transaction(f"{STATE_APP}{publication}", expired=True)
+    return txn is not None and txn.last_updated is not None and lacking.timestamp < txn.last_updated - _CLOCKS
 
 
 def get_versions(logs: Mapping[str, DeltaLog]) -> VersionVector:
