@@ -15,6 +15,7 @@ from pyroaring import BitMap64
 
 from airflow_delta.contract.partition_events import PartitionEvents
 from airflow_delta.exceptions import (
+    ConcurrentAppendException,
     ConcurrentDeleteDeleteException,
     ConcurrentDeleteReadException,
     DeltaConcurrentModificationException,
@@ -426,22 +427,43 @@ def test_a_new_file_without_statistics_gets_the_number_of_its_rows(tmp_path: Pat
     assert live(table) == {number: n for number, n in BEFORE.items() if number != 2}
 
 
+def in_julian_calendar(table: RowTable, file: AddFile) -> AddFile:
+    """Mark a file as one of Spark's legacy mode, whose dates of before 1900 mean others."""
+    path = table.root / file.path
+    pq.write_table(pq.read_table(path).replace_schema_metadata({"org.apache.spark.legacyDateTime": ""}), path)
+    return msgspec.structs.replace(file, size=path.stat().st_size, stats=None)
+
+
 def test_dates_in_the_julian_calendar_are_not_compared(tmp_path: Path) -> None:
     """Spark writes them otherwise into new files, where what the old file has may be the date of another row."""
     table = RowTable(tmp_path / "table", columns={"id": "long", "day": "date"})
     day = dt.date(1500, 1, 10)
-    table.append({"id": 1, "day": day}, {"id": 2, "day": day})
-    path = table.root / "001.parquet"
-    rows = pq.read_table(path).replace_schema_metadata({"org.apache.spark.legacyDateTime": ""})
-    pq.write_table(rows, path)
-    [file] = table.files()
-    ours = table.begin()
-    size = path.stat().st_size
-    ours.files = {"001.parquet": msgspec.structs.replace(file, size=size)}
-    ours.delete("id = 1", with_id(1))
+    winner = table.begin().append({"id": 1, "day": day}, {"id": 2, "day": day})
+    [file] = winner.actions
+    assert isinstance(file, AddFile)
+    winner.actions = [msgspec.structs.replace(in_julian_calendar(table, file), stats=file.stats)]
+    winner.commit()
+    ours = table.begin().delete("id = 1", with_id(1))
     table.compact()
     with pytest.raises(ConcurrentDeleteReadException, match="old calendar"):
         ours.commit()
+
+
+@pytest.mark.parametrize("condition", ["day = '1500-01-01'", "day = '1500-01-01' AND id = 7"])
+def test_a_condition_on_dates_in_the_julian_calendar_may_select_any_row(tmp_path: Path, condition: str) -> None:
+    table = RowTable(tmp_path / "table", columns={"id": "long", "day": "date"})
+    table.append({"id": 1, "day": dt.date(1500, 1, 1)})
+    ours = table.begin().delete(condition, with_id(1))
+    winner = table.begin().append({"id": 2, "day": dt.date(1500, 1, 10)})
+    [file] = winner.actions
+    assert isinstance(file, AddFile)
+    winner.actions = [in_julian_calendar(table, file)]
+    winner.commit()
+    if "id" in condition:
+        ours.commit()
+    else:
+        with pytest.raises(ConcurrentAppendException):
+            ours.commit()
 
 
 def test_rows_are_found_by_content_among_many_row_groups(tmp_path: Path) -> None:
