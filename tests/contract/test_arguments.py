@@ -62,6 +62,7 @@ FORMS = [
             removes=({"remove": {"path": "x"}},),
             parameters=PARAMETERS,
             directories=("", "p=1"),
+            record_rows=True,
         ),
         {
             "bins": [[0, 1], [2]],
@@ -73,6 +74,7 @@ FORMS = [
             "removes": [{"remove": {"path": "x"}}],
             "parameters": PARAMETERS,
             "directories": ["", "p=1"],
+            "recordRows": True,
         },
     ),
     (

@@ -39,7 +39,7 @@ def key_reads(
         return ()
     problem = problem_with(keys, stage.target.struct) or _not_compared(keys, compared)
     if problem is not None:
-        raise request.error(
+        raise stage.handle.error(
             StagingException,
             f"The report of stage {request.stage} on table {request.table} has key values that the stage cannot have looked for: "
             f"{problem}. Nothing is committed. Clear the start task with everything downstream.",

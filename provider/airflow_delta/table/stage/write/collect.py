@@ -54,7 +54,7 @@ def collect_stage(stage: StageView, request: StageRequest, report: StageReport) 
     """
     stage = stage.reported(request, report)
     if not report.directories:
-        raise request.error(
+        raise stage.handle.error(
             StagingException,
             f"The report of stage {request.stage} names no directory; even zero rows are written to one. "
             "Clear the start task with everything downstream.",

@@ -238,11 +238,11 @@ def read_report(log: DeltaLog, request: StageRequest) -> StageReport:
     directory = f"{request.directory}/{REPORT_DIRECTORY}"
     parts = sorted(s.path for s in log.store.list_recursive(directory) if s.name.startswith("part-") and s.size)
     if not parts:
-        raise request.error(
+        raise log.error(
             StagingException,
             f"The job of stage {request.stage} ended without staging anything for table {log.uri} (no report in "
-            f"{directory}). Does it "
-            "call delta_stage(spark).write(df)?",
+            f"{directory}). Does it call delta_stage(spark).write(df)?",
+            version=request.read_version,
         )
     try:
         text = b"".join(log.store.read_many(parts)).decode()
