@@ -1,7 +1,7 @@
 """### Partitions: a late correction runs again what depends on it, and nothing else
 
-`raw` is partitioned by day. Its commit emits an event for each day whose rows changed. For each of these, the daily Dag makes the
-day's summary anew, and its own events have the monthly Dag make the month anew, up to the days that are there.
+`raw` is partitioned by day. Its commit emits an event for each day whose rows changed. For each of these, the daily Dag
+writes the day's summary again. Its events start the monthly Dag, which sums up the days that are there.
 
 The last Dag watches `raw` for commits of others (Spark, delta-rs, a stream) and emits the same events for the days that they
 changed, each commit once.

@@ -13,7 +13,7 @@ from airflow.sdk import Asset, AssetAlias
 from airflow.sdk.exceptions import AirflowSkipException, TaskDeferred
 
 from airflow_delta.contract.partition_events import PartitionEvents
-from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.exceptions import DeltaIllegalArgumentException, VersionNotFoundException
 from airflow_delta.sensors.partitions import DeltaPartitionSensor
 from support.running_tasks import context
 
@@ -119,3 +119,26 @@ def test_it_needs_an_asset() -> None:
         DeltaPartitionSensor.partial(task_id="changed").expand(table=["/lake/t", "/lake/u"])
     with pytest.raises(DeltaIllegalArgumentException, match="partition_events"):
         DeltaPartitionSensor(task_id="changed", table="/lake/t", outlets=[AssetAlias("any")])
+
+
+def test_errors_of_looks_and_of_the_trigger_are_those_of_every_sensor(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    event = {"status": "error", "error": "VersionNotFoundException", "message": "gone", "table": "t", "version": 4}
+    options: dict[str, Any] = {"task_id": "changed", "table": str(table), "deferrable": True}
+    with pytest.raises(VersionNotFoundException, match="gone"):
+        DeltaPartitionSensor(**options).execute_complete({}, event)
+    with pytest.raises(AirflowSkipException):
+        DeltaPartitionSensor(**options, never_fail=True).execute_complete({}, event)
+
+    def fail(*_: Any) -> None:
+        raise OSError("for a moment")
+
+    monkeypatch.setattr("airflow_delta.hooks.delta.DeltaHook.get_log", fail)
+    for more, error in (({}, OSError), ({"silent_fail": True}, TaskDeferred), ({"never_fail": True}, AirflowSkipException)):
+        sensor = DeltaPartitionSensor(**options, **more)
+        with pytest.raises(error):
+            sensor.execute(context(sensor))
+
+
+def test_a_preview_is_no_table_to_wait_for(table: Path) -> None:
+    with pytest.raises(DeltaIllegalArgumentException, match="not a table to wait for"):
+        tell(table / "staged" / "1" / "_preview", outlets=[Asset("raw")])

@@ -10,13 +10,14 @@ import time
 
 import pyarrow as pa
 import pytest
-from airflow.sdk.exceptions import TaskDeferred
+from airflow.sdk.exceptions import AirflowSkipException, TaskDeferred
 from airflow.sdk.execution_time import task_runner
 from deltalake import DeltaTable, write_deltalake
 
 from airflow_delta import exceptions
 from airflow_delta.cli.definition import get_delta_cli_commands
 from airflow_delta.sensors.publication import STATE_KEY, DeltaPublicationSensor
+from airflow_delta.triggers.delta import DeltaTableVersionTrigger
 from airflow_delta.triggers.publication import DeltaPublicationTrigger, next_publication
 from support.publications import AFTER, BEFORE, NAMES, Killed, World, kill_at_an_entry, world_of_three_tables  # noqa: F401
 from support.running_tasks import context, kept
@@ -93,6 +94,32 @@ class TestSensor:
         sensor = DeltaPublicationSensor(task_id="wait", tables=tables)
         with pytest.raises(exceptions.DeltaIllegalArgumentException, match="each once"):
             sensor.poke(context(sensor))
+
+    def test_a_first_look_that_fails_silently(self, world, monkeypatch):
+        def fail(*_):
+            raise OSError("for a moment")
+
+        monkeypatch.setattr("airflow_delta.hooks.delta.DeltaHook.get_log", fail)
+        with pytest.raises(OSError, match="for a moment"):
+            self.sensor(world, deferrable=True).execute(context(self.sensor(world)))
+        sensor = self.sensor(world, deferrable=True, silent_fail=True, after_version=3)
+        with pytest.raises(TaskDeferred) as deferred:
+            sensor.execute(context(sensor))
+        assert deferred.value.trigger.after_version == 3
+        never = self.sensor(world, deferrable=True, never_fail=True)
+        with pytest.raises(AirflowSkipException):
+            never.execute(context(never))
+
+
+@pytest.mark.parametrize("tables", [["lake/t/staged/1/_preview"], ["orders", "lake/t/staged/1/_preview"]])
+def test_previews_are_no_tables_to_wait_for(tables):
+    sensor = DeltaPublicationSensor(task_id="wait", tables=tables)
+    with pytest.raises(exceptions.DeltaIllegalArgumentException, match="not a table to wait for"):
+        sensor.execute(context(sensor))
+    with pytest.raises(exceptions.DeltaIllegalArgumentException, match="not a table to wait for"):
+        DeltaPublicationTrigger(tables)
+    with pytest.raises(exceptions.DeltaIllegalArgumentException, match="not a table to wait for"):
+        DeltaTableVersionTrigger(tables[-1])
 
 
 async def first_event(trigger) -> dict:

@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from airflow.sdk import BaseSensorOperator, PokeReturnValue, RetryPolicy, conf
-from airflow.sdk.exceptions import AirflowSkipException
+from airflow.sdk import PokeReturnValue, RetryPolicy, conf
 
-from airflow_delta import engine, exceptions
-from airflow_delta.contract.files import is_preview
-from airflow_delta.exceptions import DeltaError, DeltaIllegalArgumentException
+from airflow_delta import engine
+from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.retry_policies import REFUSALS
+from airflow_delta.sensors.watching import LogSensor, store_watermark, stored_watermark
 from airflow_delta.tasks.identity import whole_number
 from airflow_delta.triggers.delta import DeltaTableVersionTrigger, commit_conditions, commit_report, operation_names
+from airflow_delta.triggers.watching import refuse_previews
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -30,7 +30,7 @@ XCOM_KEY = "delta_table_version"
 """Key of the XCom with only the version number."""
 
 
-class DeltaTableVersionSensor(BaseSensorOperator):
+class DeltaTableVersionSensor(LogSensor):
     """Wait for a commit to a Delta table by any writer. Reads only the log, neither data nor the list of files.
 
     With ``version`` it waits until the table has that version. Otherwise it waits for the first commit after ``after_version``
@@ -90,6 +90,10 @@ class DeltaTableVersionSensor(BaseSensorOperator):
         self._table_log: DeltaLog | None = None
         self._seen: Watermark | None = None
 
+    def watched(self) -> Sequence[str]:
+        """Return the table."""
+        return (self.table,)
+
     def execute(self, context: Context) -> Any:
         """Wait, and return the commit.
 
@@ -100,7 +104,7 @@ class DeltaTableVersionSensor(BaseSensorOperator):
         """
         self._check_arguments(context)
         if self.deferrable:
-            if found := self._poke_once(context):
+            if found := self.look_once(context):
                 return self._finish(context, found.xcom_value)
             self._defer(context)
         return self._finish(context, super().execute(context))
@@ -127,11 +131,7 @@ class DeltaTableVersionSensor(BaseSensorOperator):
 
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:
         """Return the commit that the trigger found, or raise its error."""
-        if event.get("status") == "error":
-            if self.never_fail:
-                raise AirflowSkipException("Skipping due to never_fail is set to True.")
-            kind = getattr(exceptions, str(event.get("error")), DeltaError)
-            raise kind(str(event.get("message")), table=event.get("table"), version=event.get("version"))
+        self.check_event(event)
         return self._finish(context, event["commit"])
 
     def poke(self, context: Context) -> PokeReturnValue:
@@ -140,18 +140,6 @@ class DeltaTableVersionSensor(BaseSensorOperator):
         if match is None:
             return PokeReturnValue(is_done=False)
         return PokeReturnValue(is_done=True, xcom_value=commit_report(match))
-
-    def _poke_once(self, context: Context) -> PokeReturnValue:
-        """Look before the task is deferred; errors are handled as in a poke."""
-        try:
-            return self.poke(context)
-        except Exception as error:
-            if self.never_fail:
-                raise AirflowSkipException("Skipping due to never_fail is set to True.") from error
-            if not self.silent_fail:
-                raise
-            self.log.exception("The first look at table %s failed; the trigger will try again.", self.table)
-            return PokeReturnValue(is_done=False)
 
     def _look(self, context: Context) -> Match | None:
         if self._table_log is None:
@@ -186,23 +174,14 @@ class DeltaTableVersionSensor(BaseSensorOperator):
         return seen
 
     def _known(self, context: Context) -> Watermark | None:
-        if (stored := self._stored(context)) is not None:
+        if (stored := stored_watermark(context, STATE_KEY, self._waits_for())) is not None:
             return stored
         given = whole_number("after_version", self.after_version)
         return None if given is None else engine.Watermark(given)
 
-    def _stored(self, context: Context) -> Watermark | None:
-        store = context.get("task_state_store")
-        stored = None if store is None else store.get(STATE_KEY)
-        if not isinstance(stored, dict) or stored.get("waits_for") != self._waits_for():
-            return None
-        return engine.Watermark.from_dict(stored)
-
     def _remember(self, context: Context, seen: Watermark) -> None:
         """Store how far the table was searched without a match."""
-        store = context.get("task_state_store")
-        if store is not None:
-            store.set(STATE_KEY, {**seen.to_dict(), "waits_for": self._waits_for()})
+        store_watermark(context, STATE_KEY, seen, self._waits_for())
 
     def _waits_for(self) -> dict[str, Any]:
         """Return what a stored version belongs to: it does not apply to another table or other conditions."""
@@ -218,11 +197,7 @@ class DeltaTableVersionSensor(BaseSensorOperator):
     # -- the arguments --------------------------------------------------------------------------------------------------------
 
     def _check_arguments(self, context: Context) -> None:
-        if is_preview(self.table):
-            raise DeltaIllegalArgumentException(
-                f"{self.table} is the preview of a transaction, not a table to wait for. Wait for the table itself, or put what "
-                "reads the preview after the task that writes it."
-            )
+        refuse_previews(self.watched())
         version, after = whole_number("version", self.version), whole_number("after_version", self.after_version)
         if version is not None and (after is not None or self.operation or self.partitions):
             raise DeltaIllegalArgumentException(

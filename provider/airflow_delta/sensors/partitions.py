@@ -7,20 +7,22 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from airflow.sdk import Asset, BaseSensorOperator, PokeReturnValue, RetryPolicy, conf
+from airflow.sdk import Asset, PokeReturnValue, RetryPolicy, conf
 from airflow.sdk.exceptions import AirflowSkipException
 
-from airflow_delta import engine, exceptions
+from airflow_delta import engine
 from airflow_delta.airflow_internals.tasks import add_keyed_events
 from airflow_delta.assets.delta import watched_extras
 from airflow_delta.contract.partition_events import MANY, PartitionEvents
-from airflow_delta.exceptions import DeltaError, VersionNotFoundException
+from airflow_delta.exceptions import VersionNotFoundException
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.retry_policies import REFUSALS
+from airflow_delta.sensors.watching import LogSensor
 from airflow_delta.tasks.identity import whole_number
 from airflow_delta.tasks.lineage import table_outlets
 from airflow_delta.tasks.partition_events import TOLD_TAG, check_outlets, read_column, with_keys
 from airflow_delta.triggers.delta import DeltaTableVersionTrigger, commit_conditions
+from airflow_delta.triggers.watching import refuse_previews
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -41,7 +43,7 @@ class _Found(NamedTuple):
     seen: Watermark
 
 
-class DeltaPartitionSensor(BaseSensorOperator):
+class DeltaPartitionSensor(LogSensor):
     """Wait until a commit, by any writer, has changed rows of a table, and emit an event for each partition that it changed.
 
     A watcher cannot: Airflow gives its events no partition key. Commits that emitted such events themselves are passed over
@@ -110,14 +112,20 @@ class DeltaPartitionSensor(BaseSensorOperator):
         check_outlets(kwargs.get("partition_events", True), kwargs.get("outlets") or (), f"The sensor {kwargs.get('task_id')!r}")
         return super().partial(**kwargs)
 
+    def watched(self) -> Sequence[str]:
+        """Return the table."""
+        return (self.table,)
+
     def execute(self, context: Context) -> Any:
         """Wait, emit the events, and return the keys.
 
         :raises AirflowSkipException: if nothing has changed, and ``wait`` is off.
+        :raises DeltaIllegalArgumentException: if the table is the preview of a transaction.
         :raises VersionNotFoundException: if commits were cleaned up before they were told.
         """
+        refuse_previews(self.watched())
         if not self.wait or self.deferrable:
-            if self.poke(context).is_done:
+            if self.look_once(context).is_done:
                 return self._tell(context)
             if not self.wait:
                 raise AirflowSkipException(f"No partition of table {self.table} has changed since version {self._version}.")
@@ -127,10 +135,8 @@ class DeltaPartitionSensor(BaseSensorOperator):
 
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:
         """Tell what the trigger has seen; if these commits are told by others, wait on."""
-        if event.get("status") == "error":
-            kind = getattr(exceptions, str(event.get("error")), DeltaError)
-            raise kind(str(event.get("message")), table=event.get("table"), version=event.get("version"))
-        if not self.poke(context).is_done:
+        self.check_event(event)
+        if not self.look_once(context).is_done:
             self._defer()
         return self._tell(context)
 

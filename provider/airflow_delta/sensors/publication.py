@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from airflow.sdk import BaseSensorOperator, PokeReturnValue, RetryPolicy, conf
-from airflow.sdk.exceptions import AirflowSkipException
+from airflow.sdk import PokeReturnValue, RetryPolicy, conf
 
-from airflow_delta import engine, exceptions
-from airflow_delta.exceptions import DeltaError
+from airflow_delta import engine
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.retry_policies import REFUSALS
+from airflow_delta.sensors.watching import LogSensor, store_watermark, stored_watermark
 from airflow_delta.tasks.identity import whole_number
 from airflow_delta.triggers.publication import DeltaPublicationTrigger, next_publication, watched_tables
+from airflow_delta.triggers.watching import refuse_previews
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -25,7 +25,7 @@ STATE_KEY = "delta_publication"
 """Key of the watermark in the task state store."""
 
 
-class DeltaPublicationSensor(BaseSensorOperator):
+class DeltaPublicationSensor(LogSensor):
     """Wait for a publication that all of some tables took part in, and that all of them show.
 
     Returns ``publication`` (its id), ``versions`` (by table, as given: versions that belong together and show the publication,
@@ -62,25 +62,32 @@ class DeltaPublicationSensor(BaseSensorOperator):
         self._logs: dict[str, DeltaLog] = {}
         self._seen: Watermark | None = None
 
+    def watched(self) -> Sequence[str]:
+        """Return the tables."""
+        return watched_tables(self.tables)
+
     def execute(self, context: Context) -> Any:
         """Wait, and return the publication.
 
-        :raises DeltaIllegalArgumentException: if ``tables`` names none, or one twice.
+        :raises DeltaIllegalArgumentException: if ``tables`` names none, one twice, or the preview of a transaction.
         :raises VersionNotFoundException: if commits were cleaned up before they were looked at.
         """
+        refuse_previews(self.watched())
         if not self.deferrable:
             return self._finish(super().execute(context))
-        if found := self.poke(context):
+        if found := self.look_once(context):
             return self._finish(found.xcom_value)
-        return self._defer()
+        return self._defer(context)
 
-    def _defer(self) -> NoReturn:
+    def _defer(self, context: Context) -> NoReturn:
+        # After a failed first look nothing is known; the trigger then finds the current version itself.
+        seen = self._seen if self._seen is not None else self._known(context)
         self.defer(
             trigger=DeltaPublicationTrigger(
                 watched_tables(self.tables),
                 delta_conn_id=self.delta_conn_id,
-                after_version=None if self._seen is None else self._seen.version,
-                table_id=None if self._seen is None else self._seen.table_id,
+                after_version=None if seen is None else seen.version,
+                table_id=None if seen is None else seen.table_id,
                 poll_interval=self.poke_interval,
                 single_event=True,
             ),
@@ -90,11 +97,7 @@ class DeltaPublicationSensor(BaseSensorOperator):
 
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:  # noqa: ARG002 - as Airflow calls it
         """Return the publication that the trigger found, or raise its error."""
-        if event.get("status") == "error":
-            if self.never_fail:
-                raise AirflowSkipException("Skipping due to never_fail is set to True.")
-            kind = getattr(exceptions, str(event.get("error")), DeltaError)
-            raise kind(str(event.get("message")), table=event.get("table"), version=event.get("version"))
+        self.check_event(event)
         return self._finish(event["publication"])
 
     def poke(self, context: Context) -> PokeReturnValue:
@@ -111,21 +114,20 @@ class DeltaPublicationSensor(BaseSensorOperator):
         return PokeReturnValue(is_done=found is not None, xcom_value=found)
 
     def _begin(self, context: Context) -> Watermark:
-        store = context.get("task_state_store")
-        stored = None if store is None else store.get(STATE_KEY)
-        if isinstance(stored, dict) and stored.get("waits_for") == self._waits_for():
-            known = engine.Watermark.from_dict(stored)
-            if known is not None:
-                return known
-        given = whole_number("after_version", self.after_version)
-        seen = engine.Watermark(given) if given is not None else engine.watermark_now(next(iter(self._logs.values())))
+        if (known := self._known(context)) is not None:
+            return known
+        seen = engine.watermark_now(next(iter(self._logs.values())))
         self._remember(context, seen)
         return seen
 
+    def _known(self, context: Context) -> Watermark | None:
+        if (stored := stored_watermark(context, STATE_KEY, self._waits_for())) is not None:
+            return stored
+        given = whole_number("after_version", self.after_version)
+        return None if given is None else engine.Watermark(given)
+
     def _remember(self, context: Context, seen: Watermark) -> None:
-        store = context.get("task_state_store")
-        if store is not None:
-            store.set(STATE_KEY, {**seen.to_dict(), "waits_for": self._waits_for()})
+        store_watermark(context, STATE_KEY, seen, self._waits_for())
 
     def _waits_for(self) -> dict[str, Any]:
         """Return what a stored version belongs to."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_delta import engine
 from airflow_delta.assets.delta import dedupe_key, watched_extras
 from airflow_delta.hooks.delta import DeltaHook
-from airflow_delta.triggers.watching import LogTrigger
+from airflow_delta.triggers.watching import LogTrigger, refuse_previews
 
 if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog
@@ -100,6 +100,7 @@ class DeltaTableVersionTrigger(LogTrigger["Match"]):
         )
         self.table = table
         self.tables = (table,)
+        refuse_previews(self.tables)
         self.operation = operation
         self.partitions = partitions
         self.data_change_only = data_change_only

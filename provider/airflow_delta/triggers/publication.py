@@ -12,7 +12,7 @@ from airflow_delta import publication as publications
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.transaction.intents import INTENT_APP, STATE_APP
-from airflow_delta.triggers.watching import LogTrigger
+from airflow_delta.triggers.watching import LogTrigger, refuse_previews
 
 if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog
@@ -133,6 +133,7 @@ class DeltaPublicationTrigger(LogTrigger[dict[str, Any]]):
             queue=queue,
         )
         self.tables = watched_tables(tables)
+        refuse_previews(self.tables)
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return class path and arguments. Watchers whose arguments are equal share one trigger."""

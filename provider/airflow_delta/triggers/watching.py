@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from airflow_delta import engine
+from airflow_delta.contract.files import is_preview
 from airflow_delta.exceptions import (
     DeltaError,
     DeltaIllegalArgumentException,
@@ -41,6 +42,19 @@ _REOPEN = 3600.0
 
 _FAILURES = 5
 """Consecutive failures after which a deferred sensor fails, and a watcher if none of their errors passes by itself."""
+
+
+def refuse_previews(tables: Sequence[str]) -> None:
+    """Refuse what is no table to wait for.
+
+    :raises DeltaIllegalArgumentException: if a table is the preview of a transaction.
+    """
+    for table in tables:
+        if is_preview(table):
+            raise DeltaIllegalArgumentException(
+                f"{table} is the preview of a transaction, not a table to wait for. Wait for the table itself, or put what "
+                "reads the preview after the task that writes it."
+            )
 
 
 class LogTrigger(BaseEventTrigger, Generic[FoundT]):
