@@ -35,5 +35,5 @@ def test_the_page_as_written(tmp_path):
 def test_the_page_lists_the_points():
     from airflow_delta.testing import POINTS
 
-    rows = re.findall(r'^\| `"(.+?)"` \|', PAGE.read_text(), re.MULTILINE)
+    rows = re.findall(r'^- `"(.+?)"`: ', PAGE.read_text(), re.MULTILINE)
     assert rows == list(POINTS)
