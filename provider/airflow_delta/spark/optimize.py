@@ -252,6 +252,11 @@ _FIRST = 256
 """Among the first rows of a file is one that is not deleted; else nothing is recorded."""
 
 
+def _as_text(values: Column) -> Column:
+    """An observation of PySpark 4.0 leaves arrays on the JVM's side."""
+    return sf.to_json(values)
+
+
 @dataclass(slots=True)
 class _RowOrder:
     """Watches the job that writes a bin into one file, for what it says about the order of the rows.
@@ -279,13 +284,13 @@ class _RowOrder:
         self._observation = Observation()
         file = sf.shiftleft(sf.crc32(sf.col(FILE_COLUMN).cast("binary")), _BITS)
         few = sf.when(sf.col(ROW_COLUMN) < _FIRST, sf.col(FILE_COLUMN))
-        found = [sf.collect_set(_FEW).alias("files")]
+        found = [_as_text(sf.collect_set(_FEW)).alias("files")]
         if self._sorts:
             rows = rows.withColumn(_KEY_OF_ROW, file + sf.col(ROW_COLUMN)).sortWithinPartitions(_KEY_OF_ROW)
         else:
             shift = sf.monotonically_increasing_id() - sf.col(ROW_COLUMN)
             rows = rows.withColumn(_SHIFT, file + shift + sf.lit(_MAX_ROWS))
-            found.append(sf.collect_set(_SHIFT).alias("shifts"))
+            found.append(_as_text(sf.collect_set(_SHIFT)).alias("shifts"))
         return rows.withColumn(_FEW, few).observe(self._observation, *found)
 
     def first_rows(self, num_rows: int) -> list[list[int]] | None:
@@ -295,7 +300,7 @@ class _RowOrder:
 
         :param num_rows: rows that were written.
         """
-        seen = {} if self._observation is None else self._observation.get
+        seen = {} if self._observation is None else {name: json.loads(text) for name, text in self._observation.get.items()}
         members = self._by_checksum(seen.get("files") or ())
         if members is None or num_rows >= _MAX_ROWS:
             return None
