@@ -110,7 +110,7 @@ class CommitResult(Payload):
     :param auto_compaction: what auto compaction should compact now: ``version``, ``partitions``, ``numSmallFiles``,
         ``smallFileBytes``, ``minFileSize`` and ``maxFileSize``; ``None`` if the table does not ask for it, or nothing is due.
     :param resolved: how winning commits that Delta's own rules would have called a conflict turned out not to be one
-        (``statistics``, ``keys``, ``rows``, ``moved``), to their versions, as in ``3-12,15``.
+        (``statistics``, ``keys``, ``rows``, ``moved``, ``dropped``), to their versions, as in ``3-12,15``.
     """
 
     contract: int = CONTRACT

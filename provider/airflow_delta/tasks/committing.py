@@ -42,7 +42,16 @@ from airflow_delta.tasks.lineage import withdraw_default_outlets
 from airflow_delta.tasks.observability import Stopwatch, TaskMetrics
 from airflow_delta.tasks.partition_events import add_partition_events, event_keys, told_tag, with_keys
 from airflow_delta.tasks.settlement import rule_of_commit
-from airflow_delta.transaction.conflict_detection import DETECTION_TAG, KEYS, LEVELS, MOVED, ROWS, STATISTICS, check_level
+from airflow_delta.transaction.conflict_detection import (
+    DETECTION_TAG,
+    DROPPED,
+    KEYS,
+    LEVELS,
+    MOVED,
+    ROWS,
+    STATISTICS,
+    check_level,
+)
 
 if TYPE_CHECKING:
     from logging import Logger
@@ -59,6 +68,7 @@ _SHOWN_BY = {
     KEYS: "the values of the columns that were read",
     ROWS: "the positions of rows",
     MOVED: "the rows, which only moved to other files",
+    DROPPED: "leaving out files that were compacted or changed",
 }
 
 

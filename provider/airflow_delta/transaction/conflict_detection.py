@@ -22,8 +22,9 @@ DETECTION_TAG = "airflow.conflictDetection"
 RESOLVED_TAG = "airflow.conflictsResolved"
 """Tag of ``commitInfo``: JSON, how (:data:`STATISTICS`, ...) to the versions for which it showed that no row conflicts."""
 
-STATISTICS, KEYS, ROWS, MOVED = "statistics", "keys", "rows", "moved"
-"""What showed it: bounds of columns; columns that were read; positions of rows; rows that only moved to other files."""
+STATISTICS, KEYS, ROWS, MOVED, DROPPED = "statistics", "keys", "rows", "moved", "dropped"
+"""What showed it: bounds of columns; columns that were read; positions of rows; rows that only moved to other files; or nothing
+had to, because a compaction left out the files that others have compacted or changed."""
 
 
 def check_level(level: str) -> ConflictDetection:

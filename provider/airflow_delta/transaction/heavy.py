@@ -12,6 +12,7 @@ _HOMES = {
     "RearrangedRows": "airflow_delta.transaction.conflicts.rearranged_rows",
     "all_rows": "airflow_delta.transaction.conflicts.moved_rows",
     "find_moved": "airflow_delta.transaction.conflicts.moved_rows",
+    "old_files_of": "airflow_delta.transaction.conflicts.moved_rows",
     "rows_in": "airflow_delta.transaction.conflicts.moved_rows",
 }
 

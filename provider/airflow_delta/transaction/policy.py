@@ -146,8 +146,8 @@ class CommitOutcome:
     :param timestamp: milliseconds since the epoch, ``commitInfo.timestamp``.
     :param elapsed: seconds from the start of the loop to the durable commit.
     :param auto_compaction: what should be compacted now, if a post-commit hook found anything.
-    :param resolved: how winning commits turned out not to conflict (``statistics``, ``keys``, ``rows``, ``moved``), to their
-        versions, as in ``3-12,15``; empty if Delta's own rules found no conflict.
+    :param resolved: how winning commits turned out not to conflict (``statistics``, ``keys``, ``rows``, ``moved``,
+        ``dropped``), to their versions, as in ``3-12,15``; empty if Delta's own rules found no conflict.
     """
 
     version: int

@@ -15,12 +15,14 @@ import msgspec
 import pyarrow as pa
 from pyroaring import BitMap64
 
+from airflow_delta.log.actions.actions import AddFile, RemoveFile
 from airflow_delta.log.actions.moved_rows import RowSource
 from airflow_delta.log.expressions import arrow_rows
 from airflow_delta.transaction.commit.loop import CommitLoop
 from airflow_delta.transaction.conflicts import carried_rows, marked_rows, moved_rows, rows_of_winners
 from airflow_delta.transaction.conflicts.carried_rows import CarriedRows
 from airflow_delta.transaction.conflicts.current_transaction import CurrentTransaction
+from airflow_delta.transaction.conflicts.dropped_bins import DroppedBins
 from airflow_delta.transaction.conflicts.file_conflicts import FileConflicts
 from airflow_delta.transaction.conflicts.marked_rows import MarkedRows
 from airflow_delta.transaction.conflicts.rearranged_rows import RearrangedRows
@@ -179,6 +181,10 @@ def _keeps_its_own(rule: Any) -> Any:
     return apply
 
 
+def _only(kind: type[AddFile] | type[RemoveFile], names: str) -> Callable[[Any], Any]:
+    return lambda _rule: lambda self, action: isinstance(action, kind) and action.path in getattr(self, names)
+
+
 MUTATIONS: dict[str, Broken] = {
     # What winners added.
     "added files are not checked": _broken(FileConflicts, "check_added", _always(None)),
@@ -225,6 +231,8 @@ MUTATIONS: dict[str, Broken] = {
     "rows are alike to the next": _broken(moved_rows, "_like", _the_next),
     "a compaction forgets what winners deleted": _broken(RearrangedRows, "applied", _always(None)),
     "a compaction forgets vectors of earlier winners": _broken(RearrangedRows, "meet", _forgets_before),
+    "new files of bins that were dropped stay": _broken(DroppedBins, "_is_dropped", _only(RemoveFile, "removes")),
+    "old files of bins that were dropped go": _broken(DroppedBins, "_is_dropped", _only(AddFile, "adds")),
     "files of others get new row ids": _broken(Resolution, "apply", _keeps_its_own),
     # The loop around it all.
     "only the newest winner is checked": _broken(CommitLoop, "check_for_conflicts", _forgets_the_winners),
@@ -254,6 +262,8 @@ AIMS = {
     "rows that moved are where they were": Aim(("optimize",), ("delete", "update"), "k", {"vectors": True, "tracked": True}),
     "row ids begin at 0 in every file": Aim(("optimize",), ("delete", "update"), "k", {"vectors": True, "tracked": True}),
     "moved rows are one row further": Aim(("optimize",), ("delete", "update"), "k", {"vectors": True}),
+    "new files of bins that were dropped stay": Aim(("optimize",), ("optimize",), None, {"partitioned": True}),
+    "old files of bins that were dropped go": Aim(("optimize",), ("optimize",), None, {"partitioned": True}),
     "deleted rows were moved too": Aim(("delete", "optimize"), ("delete", "update"), "k", {"vectors": True}),
     "rows are alike to the next": Aim(("optimize",), ("delete", "update"), "k", {"vectors": True, "tracked": False}),
     "a compaction forgets what winners deleted": Aim(("delete", "update"), ("optimize",), "k", {"vectors": True}),

@@ -24,7 +24,7 @@ OPERATIONS = (
     "append", "delete", "update", "merge", "replace", "replace_partitions", "replace_using", "look", "optimize", "restate",
     "restore",
 )  # fmt: skip
-HOW = ("statistics", "keys", "rows", "moved")
+HOW = ("statistics", "keys", "rows", "moved", "dropped")
 REFUSALS = ("ConcurrentAppendException", "ConcurrentDeleteReadException", "ConcurrentDeleteDeleteException")
 
 

@@ -220,11 +220,31 @@ def test_what_the_policy_forbids_of_the_new_files_is_refused(tmp_path: Path) -> 
     assert table.log().update().version == version
 
 
-def test_a_compaction_that_loses_to_a_compaction_conflicts(table: RowTable) -> None:
-    ours = table.begin().compact(recorded=True)
-    table.compact(recorded=True)
-    with pytest.raises(DeltaConcurrentModificationException, match="compaction replaced the file"):
-        ours.commit()
+def test_a_change_that_loses_to_a_compaction_into_several_files(table: RowTable) -> None:
+    """As ZORDER writes them, whose rows are in no order that a record could tell."""
+    work, after = CHANGES["DELETE"]
+    ours, winner = work(table), table.begin("delta").compact()
+    [new] = [action for action in winner.actions if isinstance(action, AddFile)]
+    rows = list(table.stored(new).values())
+    ids = pq.ParquetFile(table.root / new.path).read().column("_row_id").to_pylist() if table.tracked else [None] * len(rows)
+    pieces = [table.write(*rows[at::2], data_change=False, ids=ids[at::2] if table.tracked else None) for at in (0, 1)]
+    winner.actions = [*(action for action in winner.actions if action is not new), *pieces]
+    winner.commit()
+    ours.commit()
+    assert live(table) == after(BEFORE)
+    assert len(table.files()) == 2
+
+
+@pytest.mark.parametrize("alike", [False, True])
+def test_without_vectors_the_error_says_that_they_would_help(tmp_path: Path, alike: bool) -> None:
+    """Whatever else keeps rows from being found: the new file could not be changed without writing it again."""
+    table = small_table(tmp_path, vectors=False)
+    if alike:
+        table.append(row(3), row(3))
+    late = table.begin().delete("id = 3", with_id(3), vectors=False)
+    table.compact()
+    with pytest.raises(DeltaConcurrentModificationException, match=r"only deletion vectors .*enableDeletionVectors"):
+        late.commit()
 
 
 def test_rows_that_are_alike_are_not_told_apart_by_content(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from pyroaring import BitMap64
 
+from airflow_delta.contract.files import STAGING_DIRECTORY
 from airflow_delta.log.actions.actions import MOVED_ROWS_TAG
 from airflow_delta.log.actions.reconciliation import canonical_path
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from airflow_delta.log.storage.base import LogStore
 
 _VERSION = 1
+_NAME = "moved-rows-"
 _MAX_BYTES = 64 << 20
 
 
@@ -131,7 +133,7 @@ def write_moved_rows(store: LogStore, directory: str, records: Sequence[MovedRow
     :raises ValueError: if a record does not account for every row.
     """
     content, tags = bytearray(), []
-    path = f"{directory.strip('/')}/moved-rows-{uuid.uuid4()}.json"
+    path = f"{directory.strip('/')}/{_NAME}{uuid.uuid4()}.json"
     for record in records:
         record.check()
         data = msgspec.json.encode(record)
@@ -178,6 +180,14 @@ def directory_of(add: AddFile) -> str:
     """Return the directory with the record of a file's rows, relative to the table root; empty if its tag does not parse."""
     tag = _tag_of(add)
     return "" if tag is None else tag.path.rpartition("/")[0]
+
+
+def file_of_record(add: AddFile) -> str | None:
+    """Return the file with the record of a file's rows, relative to the table root; ``None`` if no tag names one of ours."""
+    tag = _tag_of(add)
+    directory, _, name = ("" if tag is None else tag.path).rpartition("/")
+    is_ours = directory.startswith(f"{STAGING_DIRECTORY}/") and name.startswith(_NAME) and ".." not in directory.split("/")
+    return tag.path if tag is not None and is_ours else None
 
 
 def _tag_of(add: AddFile) -> _Tag | None:

@@ -191,6 +191,7 @@ class OptimizeResult(Payload):
     :param commits: one for each batch.
     :param metrics: Delta's ``operationMetrics`` over all commits; sizes in bytes.
     :param num_bins: groups of files that were rewritten together.
+    :param num_dropped_bins: those that were not committed, because others had compacted or changed their files.
     :param num_considered: files that the predicate selects.
     :param num_skipped: those that are left as they are.
     """
@@ -204,6 +205,7 @@ class OptimizeResult(Payload):
     metrics: dict[str, int] = field(default_factory=dict)
     num_partitions: int = 0
     num_bins: int = 0
+    num_dropped_bins: int = 0
     num_batches: int = 0
     num_considered: int = 0
     num_skipped: int = 0

@@ -190,6 +190,11 @@ class Fence:
         for marker, started in self._markers.items():
             self._log.store.put(marker, json.dumps({**started, **how}).encode())
 
+    def end_without_commit(self) -> None:
+        """Note that nothing was put, so that the staged files can be deleted."""
+        with contextlib.suppress(Exception):  # then they are kept, and maintenance deletes them
+            self.end(failedAt=_now())
+
     def policy(self, policy: CommitPolicy | None) -> CommitPolicy:
         """Return the policy of a commit that takes another number if its put comes late.
 

@@ -15,7 +15,7 @@ from airflow_delta.log.actions.actions import Action, AddCDCFile, CommitInfo, Me
 from airflow_delta.log.features.properties import TableProperties
 from airflow_delta.log.storage.file_names import commit_file
 from airflow_delta.transaction.commit.hooks import record_commit
-from airflow_delta.transaction.commit.loop import CommitLoop, Entry, Landed
+from airflow_delta.transaction.commit.loop import CommitLoop, Entry, Landed, NothingLeftError
 from airflow_delta.transaction.commit.stats import CommitStats
 from airflow_delta.transaction.commit.turns import lock_commit_if_enabled
 from airflow_delta.transaction.conflict_detection import resolved_by
@@ -44,6 +44,9 @@ if TYPE_CHECKING:
     from airflow_delta.transaction.operations import Operation
     from airflow_delta.transaction.prepare.table_changes import TableChanges
     from airflow_delta.transaction.reads.table_reads import TableReads
+
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +100,15 @@ class Committer:
             prepared = self.prepare(actions, operation)
             level = self._level(prepared, operation)
             self.is_blind_append = self._only_adds_blindly(prepared.actions)
-            if can_skip_empty_commits and self._may_be_left_out(prepared, level):
+            may_skip = can_skip_empty_commits and self._may_skip_empty(level)
+            if may_skip and not prepared.actions:
                 return None
             info = self._commit_info(prepared, operation, level, self._with_identity_tag(tags, prepared), user_metadata)
-            return self._put(prepared, info, level, may_retry=not self.policy.next_version_only)
+            try:
+                return self._put(prepared, info, level, may_retry=not self.policy.next_version_only, may_skip=may_skip)
+            except NothingLeftError:
+                logger.info("Nothing is left to commit to %s: others have compacted the files", self.log.uri)
+                return None
 
     def commit_large(
         self,
@@ -196,10 +204,9 @@ class Committer:
         asked = self.isolation_level if self.isolation_level is not None else table_isolation_level(prepared.metadata)
         return choose_isolation_level(prepared.actions, asked, operation)
 
-    def _may_be_left_out(self, prepared: PreparedCommit, level: IsolationLevel) -> bool:
-        """Tell whether the commit is empty and need not be recorded."""
-        nothing = not prepared.actions and self.policy.skip_recording_empty_commits
-        return nothing and level is not IsolationLevel.WRITE_SERIALIZABLE
+    def _may_skip_empty(self, level: IsolationLevel) -> bool:
+        """Tell whether a commit that is empty need not be recorded."""
+        return self.policy.skip_recording_empty_commits and level is not IsolationLevel.WRITE_SERIALIZABLE
 
     def _only_adds_blindly(self, actions: Sequence[Action]) -> bool:
         only_adds = not any(isinstance(action, RemoveFile | AddCDCFile) for action in actions)
@@ -250,10 +257,19 @@ class Committer:
 
     # -- the put ---------------------------------------------------------------------------------------------------------------
 
-    def _put(self, prepared: PreparedCommit, info: CommitInfo, level: IsolationLevel, *, may_retry: bool = True) -> Committed:
+    def _put(
+        self,
+        prepared: PreparedCommit,
+        info: CommitInfo,
+        level: IsolationLevel,
+        *,
+        may_retry: bool = True,
+        may_skip: bool = False,
+    ) -> Committed:
         """Put the log entry, and bring the log up to date with it."""
         current = self._current(prepared, info, level)
-        entry = Entry(self.txn_id, self._read_version, current.encode(), len(prepared.actions) + 1, level.value, may_retry)
+        num_actions = len(prepared.actions) + 1
+        entry = Entry(self.txn_id, self._read_version, current.encode(), num_actions, level.value, may_retry, may_skip)
         checker = ConflictChecker(current, self._commit_time, self._resolution(current))
         intents = OpenIntents(self.reads.snapshot.known_transactions(PREFIX), self.policy.intents)
         loop = CommitLoop(self.log, entry, checker, self.policy, self.observer, intents)

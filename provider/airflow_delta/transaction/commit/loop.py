@@ -57,6 +57,7 @@ class Entry:
     :param data: its bytes, which change if winning commits require it (row ids, timestamps).
     :param num_actions: for messages.
     :param may_retry: ``False`` for a commit that is valid at its first version only (Delta's ``commitLarge``).
+    :param may_skip: not put if winning commits leave nothing to commit.
     """
 
     txn_id: str
@@ -65,6 +66,7 @@ class Entry:
     num_actions: int
     isolation_level: str
     may_retry: bool = True
+    may_skip: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,10 @@ class Landed:
 
 class _HeldUpError(Exception):
     """An intent is open that the commit does not pass over."""
+
+
+class NothingLeftError(Exception):
+    """Winning commits leave nothing to commit. Nothing was written."""
 
 
 class CommitLoop:
@@ -131,13 +137,14 @@ class CommitLoop:
         :raises MaxCommitRetriesExceededException: if the policy's limits are reached. Nothing was written.
         :raises CommitCancelledException: if the policy says so. Nothing was written.
         :raises CommitStateUnknownException: if the entry may or may not be in the log.
+        :raises NothingLeftError: if winning commits leave nothing to commit, and the entry may be skipped.
         """
         try:
             landed = self._first_try()
             return landed if landed is not None else self._contend()
         except _HeldUpError:
             return None
-        except CommitStateUnknownException:
+        except (CommitStateUnknownException, NothingLeftError):
             raise
         except Exception as error:
             if isinstance(error, DeltaConcurrentModificationException):
@@ -281,6 +288,8 @@ class CommitLoop:
         if self._checker.rebase(next_version):
             current = self._checker.current
             self.entry = replace(self.entry, data=current.encode(), num_actions=len(current.actions) + 1)
+        if self.entry.may_skip and self._checker.has_nothing_left:  # another writer has the version: none of ours can land
+            raise NothingLeftError
         logger.info("No logical conflicts with deltas [%s, %s), retrying.", winners[0].version, next_version)
         self._record_lost_race(winners[0].version, winners[-1].version)
 

@@ -30,6 +30,7 @@ from airflow_delta.log.actions.decode import timestamp_of_info
 from airflow_delta.log.features import clustering
 from airflow_delta.log.features import protocol as table_protocol
 from airflow_delta.transaction.conflicts.current_transaction import CurrentTransaction
+from airflow_delta.transaction.conflicts.dropped_bins import COMPACTIONS
 from airflow_delta.transaction.conflicts.errors import BEGIN_AGAIN, conflict, describe_winner
 from airflow_delta.transaction.conflicts.file_conflicts import BACKFILLS, FileConflicts
 from airflow_delta.transaction.conflicts.metadata import check_winner_metadata
@@ -192,6 +193,7 @@ class ConflictChecker:
         self._resolution = resolution
         self._files = FileConflicts(current, resolution)
         self._is_backfill = current.operation in BACKFILLS
+        self._had_files = any(isinstance(action, AddFile | RemoveFile) for action in current.own_actions)
         self._checks_adds = (
             not current.is_blind_append
             and not self._is_backfill
@@ -260,6 +262,12 @@ class ConflictChecker:
         if current.actions is not seen:
             current.validate(current.actions)
         return changed
+
+    @property
+    def has_nothing_left(self) -> bool:
+        """Whether a compaction has left out every file, so that there is nothing to commit."""
+        moved = self.current.operation in COMPACTIONS and self._had_files
+        return moved and all(isinstance(action, DomainMetadata) for action in self.current.own_actions)
 
     def _fail(
         self,

@@ -159,7 +159,14 @@ class MarkedRows:
         :raises Undecided: if that cannot be done.
         """
         marks = self._marks_of(path)
-        found = heavy.find_moved(self.reader, self.metadata, marks.file, marks.rows, winner.added_files) if marks.rows else []
+        try:
+            found = heavy.find_moved(self.reader, self.metadata, marks.file, marks.rows, winner.added_files) if marks.rows else []
+        except Undecided as why:
+            if takes_vectors(self.metadata):
+                raise
+            raise Undecided(  # what else would help to find them helps nobody here
+                "its rows were moved to other files, where only deletion vectors could mark them (delta.enableDeletionVectors)"
+            ) from why
         del self._marks[path]  # the file may be among those that were added, with some of its rows
         self._gone.add(path)
         self._changed = True

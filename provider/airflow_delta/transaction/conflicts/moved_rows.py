@@ -20,6 +20,7 @@ from airflow_delta.contract.files import partition_texts_of
 from airflow_delta.exceptions import DeltaError
 from airflow_delta.log.actions.actions import MOVED_ROWS_TAG
 from airflow_delta.log.actions.moved_rows import read_moved_rows, size_of_moved_rows
+from airflow_delta.log.actions.reconciliation import canonical_path
 from airflow_delta.log.arrow.arrays import array, repeated
 from airflow_delta.log.features.column_mapping import mode
 from airflow_delta.log.statistics.statistics import num_records
@@ -124,6 +125,17 @@ def _record_of(reader: WinnersRows, file: AddFile) -> MovedRows | None:
             logger.info("The record of where rows of %s come from is not used: %s", file.path, first_line(error))
             reader.records[file.path] = None
     return reader.records[file.path]
+
+
+def old_files_of(reader: WinnersRows, file: AddFile) -> set[str] | None:
+    """Return the canonical paths of the files that a new file has the rows of; ``None`` if no record says so that fits."""
+    try:
+        record = _record_of(reader, file)
+        if record is None or record.num_records != rows_in(reader, file):
+            return None
+    except Undecided:
+        return None
+    return {canonical_path(source.path) for source in record.sources}
 
 
 def find_recorded(reader: WinnersRows, file: AddFile, rows: BitMap64, added: Sequence[AddFile]) -> Found | None:

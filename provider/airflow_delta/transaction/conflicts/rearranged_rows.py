@@ -17,6 +17,7 @@ from airflow_delta.log.actions.actions import MOVED_ROWS_TAG, Action, AddCDCFile
 from airflow_delta.log.actions.deletion_vectors import inline_deletion_vector, write_deletion_vectors
 from airflow_delta.log.actions.moved_rows import directory_of
 from airflow_delta.log.statistics.statistics import with_wide_bounds
+from airflow_delta.transaction.conflicts.dropped_bins import compaction_metrics
 from airflow_delta.transaction.conflicts.marked_rows import INLINE_BYTES, takes_vectors
 from airflow_delta.transaction.conflicts.moved_rows import all_rows, find_source, rows_in
 from airflow_delta.transaction.conflicts.rows_of_winners import Undecided
@@ -123,20 +124,12 @@ class RearrangedRows:
 
     def counted(self, actions: Iterable[Action], metrics: Mapping[str, str] | None) -> dict[str, str] | None:
         """Return the metrics of the operation for the actions as they are now; ``None``: they are right."""
-        if metrics is None or not self._only_moves or not self._adds:
-            return None
-        files = list(actions)
-        adds = [file for file in files if isinstance(file, AddFile)]
-        removes = [file for file in files if isinstance(file, RemoveFile)]
-        counts = {
-            "numAddedFiles": len(adds),
-            "numAddedBytes": sum(add.size for add in adds),
-            "numRemovedFiles": len(removes),
-            "numRemovedBytes": sum(remove.size or 0 for remove in removes),
-            "numDeletionVectorsRemoved": sum(remove.deletion_vector is not None for remove in removes),
-        }
-        now = {**metrics, **{name: str(count) for name, count in counts.items() if name in metrics}}
-        return None if now == metrics else now
+        return compaction_metrics(actions, metrics) if self._only_moves and self._adds else None
+
+    def forget(self, adds: Iterable[str]) -> None:
+        """Forget new files that are not committed."""
+        for path in adds:
+            self._gone.pop(path, None)
 
     def _source(self, path: str) -> tuple[AddFile, RowSource] | None:
         if not self._only_moves or not self._adds or path not in self._removes:

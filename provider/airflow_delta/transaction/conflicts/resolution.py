@@ -21,6 +21,7 @@ from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.transaction import heavy
 from airflow_delta.transaction.conflict_detection import (
     DETECTION_TAG,
+    DROPPED,
     KEYS,
     MOVED,
     RESOLVED_TAG,
@@ -30,6 +31,7 @@ from airflow_delta.transaction.conflict_detection import (
     in_ranges,
     resolved_text,
 )
+from airflow_delta.transaction.conflicts.dropped_bins import COMPACTIONS, DroppedBins, compaction_metrics
 from airflow_delta.transaction.conflicts.marked_rows import MarkedRows
 from airflow_delta.transaction.conflicts.rows_of_winners import ReplacedVector, Undecided, WinnersRows
 from airflow_delta.transaction.conflicts.winning_commit import ADD_KEY, WinningCommit, metadata_of
@@ -125,6 +127,7 @@ class Resolution:
     rows_of_both: RowsOfBoth | None = None
     _marked: MarkedRows = field(init=False)
     _rearranged: RearrangedRows | None = None
+    _dropped: DroppedBins | None = None
     _carried: CarriedRows | None = None
     _schemas: dict[str, StructType | None] = field(default_factory=dict)
     _reads: list[ReadPredicate] = field(default_factory=list)
@@ -136,6 +139,8 @@ class Resolution:
 
     def __post_init__(self) -> None:
         self._marked = MarkedRows(self.reader.store, self.reader, self.current.read_metadata)
+        if self.level == "rows" and self.current.operation in COMPACTIONS:
+            self._dropped = DroppedBins(self.reader)
 
     def _carried_rows(self) -> CarriedRows:
         if self._carried is None:
@@ -146,6 +151,8 @@ class Resolution:
         """Take in the actions of the transaction, as winners left them."""
         listed = list(actions)
         self._marked.look(listed)
+        if self._dropped is not None:
+            self._dropped.look(listed)
         if self._rearranged is None and any(isinstance(one, AddFile) and MOVED_ROWS_TAG in (one.tags or {}) for one in listed):
             self._rearranged = heavy.RearrangedRows(self.reader.store, self.reader, self.current.read_metadata)
         if self._rearranged is not None:
@@ -162,7 +169,7 @@ class Resolution:
 
     def owns(self, path: str) -> bool:
         """Tell whether the transaction adds or removes a file."""
-        return self._marked.owns(path) and path not in self.current.forgotten
+        return self._marked.owns(path) and path not in self.current.forgotten and not self._is_dropped(path)
 
     @property
     def files_of_others(self) -> set[str]:
@@ -218,7 +225,11 @@ class Resolution:
                 raise Undecided("it relies on the files of the whole table")
             removed = {file.path: file for file in winner.removed_files}
             for path in sorted(both):
-                self._move(removed[path], winner)
+                try:
+                    self._move(removed[path], winner)
+                except Undecided:
+                    if not self._drops(path, winner, is_changed=False):
+                        raise
             self._marked.check_vectors(self.current.metadata)
             self._follow(winner)
             return
@@ -229,26 +240,49 @@ class Resolution:
         marked: dict[str, ReplacedVector | None] = {}
         for path in sorted(both - carried):
             marked[path] = self._meet(winner, removed[path])
-        for path in sorted(read - carried):
+        moved = carried | set(filter(self._is_dropped, read))
+        for path in sorted(read - moved):
             self._was_not_read(winner, removed[path], marked)
         if self._reads and self.current.isolation_level is not IsolationLevel.SNAPSHOT_ISOLATION:
-            for path in sorted(read & carried):
+            for path in sorted(read & moved):
                 self._was_not_read(winner, removed[path], marked, moved=True)
 
     def _carry(self, winner: WinningCommit, removed: dict[str, RemoveFile], both: set[str]) -> set[str]:
-        """Take along what a winner did to rows that this transaction only moves; return the files that had them.
+        """Take along what a winner did to rows that this transaction only moves, or do not move them; return their files.
 
         To move them, it read only where they go; what it read otherwise counts as of any file.
         """
-        rearranged = self._rearranged
-        if rearranged is None or self.level != "rows":
-            return set()
-        carried = set(filter(rearranged.carries, both))
-        for path in sorted(carried):
-            self._check_spelling(path, winner)
-            rearranged.meet(winner, removed[path], self.current.metadata)
-            self._note(ROWS, winner)
+        rearranged, carried = self._rearranged, set[str]()
+        for path in sorted(both) if self.level == "rows" else ():
+            if self._is_dropped(path) or rearranged is None or not rearranged.carries(path):
+                if self._drops(path, winner, is_changed=True):
+                    carried.add(path)
+                continue
+            try:
+                self._check_spelling(path, winner)
+                rearranged.meet(winner, removed[path], self.current.metadata)
+                self._note(ROWS, winner)
+            except Undecided:
+                if not self._drops(path, winner, is_changed=True):
+                    raise
+            carried.add(path)
         return carried
+
+    def _drops(self, path: str, winner: WinningCommit, *, is_changed: bool) -> bool:
+        """Leave out what a compaction makes of a file, and of those with it; tell whether it is right to.
+
+        It is not if nothing is left of it, and there is something to compact again.
+        """
+        bins = self._dropped
+        if bins is None or not (path in bins.removes or bins.drop(path, is_changed=is_changed)):
+            return False
+        if bins.all_dropped and bins.was_changed:
+            return False
+        self._note(DROPPED, winner)
+        return True
+
+    def _is_dropped(self, path: str) -> bool:
+        return self._dropped is not None and path in self._dropped.removes
 
     def _move(self, file: RemoveFile, winner: WinningCommit) -> None:
         path, rearranged = file.path, self._rearranged
@@ -269,7 +303,7 @@ class Resolution:
     def _follow(self, winner: WinningCommit) -> None:
         added = {file.path for file in winner.added_files}
         self.followed |= added
-        if any(self._was_read_whole(file.path) for file in winner.removed_files):
+        if any(self._was_read_whole(file.path) and not self._is_dropped(file.path) for file in winner.removed_files):
             self._whole |= added
         self._note(MOVED, winner)
 
@@ -375,7 +409,13 @@ class Resolution:
             current.replace_actions(actions)
             current.files_of_others = self.files_of_others
             current.count_again(self._marked.counted)
-        rearranged = self._rearranged
+        rearranged, bins = self._rearranged, self._dropped
+        kept = None if bins is None else bins.applied(current.own_actions)
+        if bins is not None and kept is not None:
+            current.replace_actions(kept)
+            current.count_again(partial(compaction_metrics, kept))
+            if rearranged is not None:
+                rearranged.forget(bins.adds)
         moved = None if rearranged is None else rearranged.applied(current.own_actions)
         if rearranged is not None and moved is not None:
             current.replace_actions(moved)

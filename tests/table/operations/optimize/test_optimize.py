@@ -34,6 +34,7 @@ from airflow_delta.table.stage.stage_view import open_stage
 from airflow_delta.table.stage.view import view_of
 from airflow_delta.table.start.begin import begin
 from airflow_delta.transaction import CommitPolicy, Operation, OptimisticTransaction, PostCommitHook
+from support import readers
 
 IDENTITY = {"task_id": "optimize", "map_index": -1, "attempt": "1-a"}
 COLUMNS = [
@@ -275,6 +276,62 @@ def test_one_commit_at_snapshot_isolation(case: Case) -> None:
     assert sorted(json.loads(add["stats"])["numRecords"] for add in entry["add"]) == [2, 3]
     again = case.optimize(case.concatenate)
     assert (again.version, again.commits, again.num_skipped) == (None, (), 3)
+
+
+def test_bins_that_others_compact_meanwhile_are_dropped(case: Case) -> None:
+    case.create()
+    case.commit(*[case.write(n) for n in range(3)], *[case.write(n, "b") for n in range(3, 5)])
+
+    def beside(request: StageRequest) -> StageReport:
+        case.optimize(case.concatenate, where="part = 'a'")
+        return case.concatenate(request)
+
+    result = case.optimize(beside)
+    assert (result.version, result.num_bins, result.num_dropped_bins, result.num_skipped) == (3, 2, 1, 3)
+    assert result.metrics["numRemovedFiles"] == len(case.entry(3)["remove"]) == 2
+    assert result.metrics["numAddedFiles"] == result.commits[0].num_files == len(case.entry(3)["add"]) == 1
+    assert result.commits[0].num_records == 2
+    assert result.commits[0].resolved == {"dropped": "2", "moved": "2"}
+    assert len(case.log().update().add_files()) == 2
+    assert sorted(row["id"] for row in readers.rows(case.path)) == list(range(5))
+
+
+def test_if_others_compact_everything_meanwhile_nothing_is_committed(case: Case) -> None:
+    case.create()
+    case.commit(*[case.write(n) for n in range(3)])
+
+    def beside(request: StageRequest) -> StageReport:
+        case.optimize(case.concatenate)
+        return case.concatenate(request)
+
+    result = case.optimize(beside)
+    assert (result.version, result.commits, result.num_bins, result.num_dropped_bins) == (None, (), 1, 1)
+    assert (result.num_skipped, result.metrics["numAddedFiles"]) == (3, 0)
+    assert case.log().update().version == 2
+    assert len(list(case.path.rglob("part-*.parquet"))) == 1, "what nobody needs is deleted"
+    assert sorted(row["id"] for row in readers.rows(case.path)) == list(range(3))
+
+
+def test_the_result_says_what_the_entry_says(case: Case) -> None:
+    """Rows that another commit deleted meanwhile are marked in the new file, and files that it removed are not removed again."""
+    case.create(**{"delta.enableDeletionVectors": "true"})
+    first = case.write(0)
+    case.commit(first, *[case.write(n) for n in range(1, 4)])
+
+    def meanwhile(request: StageRequest) -> StageReport:
+        report = case.concatenate(request)
+        case.commit(first.remove(1), operation=Operation.delete())
+        [name] = report.directories
+        return replace(report, first_rows={name: [[at, at] for at in range(4)]})
+
+    result = case.optimize(meanwhile)
+    [commit] = result.commits
+    entry = case.entry(3)
+    [info] = entry["commitInfo"]
+    assert commit.resolved == {"rows": "2"}
+    assert (commit.num_records, commit.num_removed_files, len(entry["remove"])) == (3, 3, 3)
+    assert {name: str(count) for name, count in result.metrics.items()} == info["operationMetrics"]
+    assert sorted(row["id"] for row in readers.rows(case.path)) == [1, 2, 3]
 
 
 def test_batches_are_committed_one_after_the_other(case: Case) -> None:

@@ -22,10 +22,14 @@ from airflow_delta.exceptions import (
     TransactionAbortedException,
     VacuumRetentionPeriodTooShortException,
 )
+from airflow_delta.log import AddFile
+from airflow_delta.log.actions.actions import MOVED_ROWS_TAG
+from airflow_delta.log.actions.moved_rows import file_of_record
 from airflow_delta.table.operations.restore import restore
 from airflow_delta.table.operations.vacuum.run import HOUR, vacuum
 from support.tables import commit_path
 from table.flow import Table
+from transaction.row_table import RowTable
 
 DAY = 24 * HOUR
 NOTHING = {"retention_hours": 0, "retention_check": False}
@@ -452,6 +456,37 @@ def test_lite_deletes_what_the_log_removed(table):
     DeltaTable(table.path).delete()
     assert vacuum(table.log(), **NOTHING, lite=True, clock=later()).num_files == 2
     assert table.rows() == []
+
+
+@pytest.mark.parametrize("lite", [True, False])
+def test_records_of_moved_rows_go_with_the_retention(tmp_path, lite):
+    table = RowTable(tmp_path / "table")
+    for number in range(2):
+        table.append({"id": number})
+    table.compact(recorded=True)
+    [record] = table.root.rglob("moved-rows-*.json")
+    vacuum(table.log(), lite=lite)
+    assert record.exists()
+    vacuum(table.log(), **NOTHING, lite=lite, clock=later(200))
+    assert not record.exists()
+    assert len(table.rows()) == 2
+
+
+def test_a_record_that_is_none_of_ours_is_never_deleted():
+    def named(path: str) -> AddFile:
+        tag = {"path": path, "offset": 0, "sizeInBytes": 1, "crc32": 1}
+        return AddFile(
+            path="a",
+            partition_values={},
+            size=1,
+            modification_time=1,
+            data_change=False,
+            tags={MOVED_ROWS_TAG: json.dumps(tag)},
+        )
+
+    assert file_of_record(named("staged/x/optimize/1-a/moved-rows-1.json")) == "staged/x/optimize/1-a/moved-rows-1.json"
+    for path in ("a.parquet", "staged/x/a.parquet", "moved-rows-1", "staged/../moved-rows-1", "_delta_log/moved-rows-1", ""):
+        assert file_of_record(named(path)) is None
 
 
 def test_lite_needs_the_log_since_the_last_vacuum(table):

@@ -35,13 +35,14 @@ from airflow_delta.exceptions import (
     DeltaIllegalArgumentException,
     StagingException,
 )
+from airflow_delta.log.actions.actions import AddFile, RemoveFile
 from airflow_delta.log.actions.reconciliation import file_key
 from airflow_delta.log.delta_log import DeltaLog
 from airflow_delta.log.features.clustering import clustering_columns
 from airflow_delta.log.statistics.statistics import live_records, total
 from airflow_delta.table.abort import abort
 from airflow_delta.table.commit.alter import ROW_TRACKING_PRESERVED
-from airflow_delta.table.operations.optimize.bins import RewriteSelection, batches_of
+from airflow_delta.table.operations.optimize.bins import Bin, RewriteSelection, batches_of
 from airflow_delta.table.operations.optimize.collect import collect_actions, rewrite_metrics
 from airflow_delta.table.operations.optimize.plan import PARALLEL, select_for_optimize, stage_of
 from airflow_delta.table.stage.stage_view import StageView, open_stage
@@ -50,13 +51,14 @@ from airflow_delta.table.start.begin import begin
 from airflow_delta.table.state.commit_result import OptimizeResult, request_as_json, result_of_transaction
 from airflow_delta.table.state.find_commit import newest_first
 from airflow_delta.table.state.markers import fence
-from airflow_delta.transaction import Operation, OptimisticTransaction
+from airflow_delta.transaction import Operation, OptimisticTransaction, PostCommitHook
 from airflow_delta.transaction.commit.hooks import small_files
 
 if TYPE_CHECKING:
     from airflow_delta.log import Snapshot
-    from airflow_delta.log.actions.actions import Action, AddFile, RemoveFile
-    from airflow_delta.transaction import CommitPolicy, PostCommitHook
+    from airflow_delta.log.actions.actions import Action
+    from airflow_delta.transaction import CommitPolicy
+    from airflow_delta.transaction.commit.hooks import CommittedTransaction
     from airflow_delta.transaction.policy import AutoCompactionRequest
 
 
@@ -90,7 +92,9 @@ def run_rewrite(
 ) -> OptimizeResult:
     """Select, rewrite and commit; if there is nothing to rewrite, nothing is committed.
 
-    A commit that conflicts is repeated unchanged as long as the table still has all the files that it rewrote.
+    Bins whose files others have compacted meanwhile are left out, as are those whose files they have changed where rows cannot be
+    followed, unless nothing else is left. A commit that conflicts otherwise is repeated unchanged as long as the table still has
+    all the files that it rewrote.
 
     :param select: selects the files of the version that is read (``plan_optimize``, ``reorg``).
     :param on_spark: does the Spark part.
@@ -98,7 +102,7 @@ def run_rewrite(
     :param batch_size: bytes of input per commit; default: all in one. Commits are kept if a later batch fails.
     :param parallel: bins that Spark writes at a time.
     :raises DeltaTableNotFoundException: if there is no table.
-    :raises DeltaConcurrentModificationException: if another commit has removed a file that was rewritten, or its rows.
+    :raises DeltaConcurrentModificationException: if others have changed files of every bin, and rows cannot be followed.
     :raises CommitStateUnknownException: if the store did not say whether the entry was written. Nothing is cleaned up.
     """
     if batch_size is not None and batch_size < 1:
@@ -110,6 +114,7 @@ def run_rewrite(
     commits: list[CommitResult] = []
     all_adds: list[AddFile] = []
     all_removes: list[RemoveFile] = []
+    num_dropped = 0
     batches = batches_of(rewrite.bins, batch_size) if rewrite.bins else []
     for number, bins in enumerate(batches):
         stage = first if number == 0 else _another(first)
@@ -129,16 +134,24 @@ def run_rewrite(
             continue
         try:
             with fence(log, stage.handle, str(identity["attempt"])) as held:
-                result = _commit(stage, request, arguments, adds, removes, held.policy(policy), tags, user_metadata, hooks)
-                held.version = result.version
+                entry = _commit(stage, request, arguments, adds, removes, held.policy(policy), tags, user_metadata, hooks)
+                if entry is None:
+                    held.end_without_commit()
+                else:
+                    held.version = entry.result.version
         except CommitStateUnknownException:
             raise
         except Exception:  # only an Exception means that no put is under way
             _give_up(log, stage.handle)  # deletes nothing of a successful commit: the failure may have come after it
             raise
-        commits.append(result)
-        all_adds += adds
-        all_removes += removes
+        num_dropped += _num_dropped(bins, [] if entry is None else entry.removes)
+        if entry is None:
+            logger.info("Others have compacted the files of batch %s of %s: nothing is left of it.", number + 1, len(batches))
+            _give_up(log, stage.handle)
+            continue
+        commits.append(entry.result)
+        all_adds += entry.adds
+        all_removes += entry.removes
         _clean_up(stage, request)
     return OptimizeResult(
         table=log.uri,
@@ -149,10 +162,17 @@ def run_rewrite(
         metrics=rewrite_metrics(all_adds, all_removes),
         num_partitions=len({tuple(sorted(partition_texts_of(members[0].partition_values).items())) for members in rewrite.bins}),
         num_bins=len(rewrite.bins),
+        num_dropped_bins=num_dropped,
         num_batches=len(batches),
         num_considered=rewrite.num_considered,
         num_skipped=rewrite.num_considered - len(all_removes),
     )
+
+
+def _num_dropped(bins: Sequence[Bin], removes: Sequence[RemoveFile]) -> int:
+    """Return how many bins no file of was removed by a commit."""
+    removed = {remove.path for remove in removes}
+    return sum(removed.isdisjoint(file.path for file in members) for members in bins)
 
 
 def _another(stage: StageView) -> StageView:
@@ -160,6 +180,25 @@ def _another(stage: StageView) -> StageView:
     transaction_id = str(uuid.uuid4())
     staging_path = f"{stage.log.uri}/{transaction_directory(transaction_id)}"
     return replace(stage, handle=replace(stage.handle, transaction_id=transaction_id, staging_path=staging_path))
+
+
+class _Entry(PostCommitHook):
+    """Keeps what was committed: winning commits may have changed it.
+
+    :ivar result: of the commit.
+    """
+
+    name = "Result of the compaction"
+    result: CommitResult
+
+    def __init__(self) -> None:
+        self.adds: list[AddFile] = []
+        self.removes: list[RemoveFile] = []
+
+    def run(self, txn: CommittedTransaction, version: int, actions: Sequence[Action]) -> None:  # noqa: ARG002
+        """Keep the files."""
+        self.adds = [action for action in actions if isinstance(action, AddFile)]
+        self.removes = [action for action in actions if isinstance(action, RemoveFile)]
 
 
 def _commit(
@@ -172,7 +211,8 @@ def _commit(
     tags: Mapping[str, str] | None,
     user_metadata: str | None,
     hooks: Sequence[PostCommitHook],
-) -> CommitResult:
+) -> _Entry | None:
+    """Commit; ``None`` if nothing is left to commit."""
     log, handle = stage.log, stage.handle
     operation = Operation(request.operation, arguments.parameters, rewrite_metrics(adds, removes))
     read = snapshot = stage.snapshot
@@ -180,12 +220,13 @@ def _commit(
     actions: list[Action] = [*adds, *(msgspec.structs.replace(remove, deletion_timestamp=now) for remove in removes)]
     while True:
         txn = OptimisticTransaction(log, snapshot, txn_id=handle.transaction_id, policy=policy, user_metadata=user_metadata)
-        for hook in hooks:
+        entry = _Entry()
+        for hook in (entry, *hooks):
             txn.register_post_commit_hook(hook)
         txn.track_files_read([remove.path for remove in removes])
         txn.track_read_predicates(request.predicate or "true")
         try:
-            txn.commit(actions, operation, tags={**(tags or {}), **_feature_tags(txn, arguments)})
+            version = txn.commit_if_needed(actions, operation, tags={**(tags or {}), **_feature_tags(txn, arguments)})
         except CommitStateUnknownException:
             raise
         except DeltaConcurrentModificationException as failure:
@@ -200,9 +241,13 @@ def _commit(
                 failure.message,
             )
             continue
-        return result_of_transaction(
-            txn, operation.name, adds, num_removed_files=len(removes), num_records=total(map(live_records, adds))
+        if version is None:
+            return None
+        records = total(map(live_records, entry.adds))
+        entry.result = result_of_transaction(
+            txn, operation.name, entry.adds, num_removed_files=len(entry.removes), num_records=records
         )
+        return entry
 
 
 def _is_committed(log: DeltaLog, txn: OptimisticTransaction) -> bool:

@@ -20,6 +20,7 @@ from airflow_delta.exceptions import DeltaIllegalStateException, VersionNotFound
 from airflow_delta.log.actions.actions import DeletionVectorDescriptor
 from airflow_delta.log.actions.decode import decode_commit, read_commit_info
 from airflow_delta.log.actions.deletion_vectors import vector_path
+from airflow_delta.log.actions.moved_rows import file_of_record, size_of_moved_rows
 from airflow_delta.log.features.protocol import features
 from airflow_delta.log.replay.live_files import tombstones
 from airflow_delta.log.segment.segment import list_log
@@ -33,7 +34,7 @@ from airflow_delta.table.state.markers import NO_MARKERS, read_markers
 from airflow_delta.table.state.open_transactions import search_commits
 
 if TYPE_CHECKING:
-    from airflow_delta.log import Snapshot
+    from airflow_delta.log import AddFile, Snapshot
     from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.log.storage.base import LogStore
     from airflow_delta.table.operations.vacuum.listing import Listing
@@ -117,6 +118,8 @@ def last_version_before(log: DeltaLog, deleted_before: int) -> int | None:
 def removed_files(log: DeltaLog, last: int | None, *, deleted_before: int) -> list[FileStatus]:
     """Return the files that commits removed since the last VACUUM, with their deletion vectors, and change files (VACUUM LITE).
 
+    Records of where a compaction moved rows are among them: nobody needs those of commits outside of the retention.
+
     :param last: last version outside of the retention, from :func:`last_version_before`.
     :raises DeltaIllegalStateException: if commits since the last VACUUM are gone from the log (Delta: DELTA_CANNOT_VACUUM_LITE).
     """
@@ -151,7 +154,13 @@ def removed_files(log: DeltaLog, last: int | None, *, deleted_before: int) -> li
             for change in commit.cdcs:
                 if (key := relative_key(log.store, unquote(change.path))) is not None:
                     found[key] = FileStatus(key, change.size, 0)
+            found.update(_records_of_moved_rows(commit.adds, deleted_before))
     return list(found.values())
+
+
+def _records_of_moved_rows(adds: Iterable[AddFile], before: int) -> dict[str, FileStatus]:
+    old = [(file_of_record(add), add) for add in adds if add.modification_time < before]
+    return {path: FileStatus(path, size_of_moved_rows(add), add.modification_time) for path, add in old if path is not None}
 
 
 def remember_vacuum(log: DeltaLog, last: int | None) -> None:

@@ -1,0 +1,152 @@
+"""A compaction that loses leaves out the bins whose files winners have compacted or changed, and keeps the others.
+
+A bin is some old files and the new ones that have their rows: what the record of a new file names, or else all other files of a
+partition. Without it, the table has the same rows in other files.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from airflow_delta.contract.files import partition_texts_of
+from airflow_delta.log.actions.actions import MOVED_ROWS_TAG, Action, AddFile, DomainMetadata, RemoveFile, SetTransaction
+from airflow_delta.log.actions.reconciliation import canonical_path
+from airflow_delta.log.statistics.statistics import live_records, total
+from airflow_delta.transaction import heavy
+from airflow_delta.transaction.prepare import row_tracking
+
+if TYPE_CHECKING:
+    from airflow_delta.transaction.conflicts.rows_of_winners import WinnersRows
+
+COMPACTIONS = ("OPTIMIZE", "REORG")
+"""Operations that may leave out some of their files."""
+
+
+@dataclass(slots=True)
+class Bin:
+    """Files of a compaction that only make sense together."""
+
+    adds: list[AddFile] = field(default_factory=list)
+    removes: list[RemoveFile] = field(default_factory=list)
+
+    @property
+    def is_balanced(self) -> bool:
+        """Whether the new files have as many rows as the old ones, as far as that is known."""
+        before, after = (total(map(live_records, files)) for files in (self.removes, self.adds))
+        return before is None or after is None or before == after
+
+
+@dataclass(slots=True)
+class DroppedBins:
+    """The bins of a transaction that only moves rows, and those that it leaves out.
+
+    :ivar removes: old files of bins that are left out; they stay as winners left them. ``adds``: the new files.
+    :ivar was_changed: whether a winner changed rows of one of them, which could be compacted again.
+    """
+
+    reader: WinnersRows
+    removes: set[str] = field(default_factory=set)
+    adds: set[str] = field(default_factory=set)
+    was_changed: bool = False
+    _actions: Sequence[Action] | None = None
+    _bins: dict[str, Bin] | None = None
+    _is_pending: bool = False
+
+    def look(self, actions: Sequence[Action]) -> None:
+        """Take in the actions of the transaction, as it was before any winner."""
+        if self._actions is None:
+            self._actions = actions
+
+    def drop(self, path: str, *, is_changed: bool) -> bool:
+        """Leave out the bin of an old file; tell whether that can be done.
+
+        :param is_changed: a winner changed rows, instead of compacting the file itself.
+        """
+        if self._bins is None:
+            self._bins = _bins_of(self.reader, self._actions or ())
+        found = self._bins.get(path)
+        if found is None or not found.is_balanced:
+            return False
+        self.removes.update(file.path for file in found.removes)
+        self.adds.update(file.path for file in found.adds)
+        self.was_changed |= is_changed
+        self._is_pending = True
+        return True
+
+    @property
+    def all_dropped(self) -> bool:
+        """Whether no bin is left."""
+        return self._bins is not None and self._bins.keys() <= self.removes
+
+    def applied(self, actions: Sequence[Action]) -> list[Action] | None:
+        """Return the actions without the bins that are left out; ``None`` if there are no new ones."""
+        if not self._is_pending:
+            return None
+        self._is_pending = False
+        return [action for action in actions if not self._is_dropped(action)]
+
+    def _is_dropped(self, action: Action) -> bool:
+        if isinstance(action, AddFile):
+            return action.path in self.adds
+        return isinstance(action, RemoveFile) and action.path in self.removes
+
+
+def _bins_of(reader: WinnersRows, actions: Sequence[Action]) -> dict[str, Bin]:
+    """Return the bins of a compaction by the paths of their old files; none if it does anything else."""
+    adds = [action for action in actions if isinstance(action, AddFile)]
+    removes = {action.path: action for action in actions if isinstance(action, RemoveFile)}
+    if any(map(_is_other, actions)) or any(add.path in removes for add in adds):
+        return {}
+    by_name = {canonical_path(path): path for path in removes}
+    found: list[Bin] = []
+    rest: dict[tuple[tuple[str, str | None], ...], Bin] = defaultdict(Bin)
+    for add in adds:
+        names = heavy.old_files_of(reader, add) if MOVED_ROWS_TAG in (add.tags or {}) else None
+        if names is None or not names <= by_name.keys():
+            rest[_partition(add)].adds.append(add)
+        else:
+            found.append(Bin([add], [removes.pop(by_name.pop(name)) for name in names]))
+    for remove in removes.values():
+        if remove.partition_values is None:  # of which partition it is, is not known
+            return {}
+        rest[_partition(remove)].removes.append(remove)
+    return {remove.path: one for one in (*found, *rest.values()) for remove in one.removes}
+
+
+def _is_other(action: Action) -> bool:
+    if isinstance(action, AddFile | RemoveFile):
+        return action.data_change
+    if isinstance(action, DomainMetadata):
+        return action.domain != row_tracking.DOMAIN
+    return not isinstance(action, SetTransaction)
+
+
+def _partition(file: AddFile | RemoveFile) -> tuple[tuple[str, str | None], ...]:
+    return tuple(sorted(partition_texts_of(file.partition_values).items()))
+
+
+def compaction_metrics(actions: Iterable[Action], metrics: Mapping[str, str] | None) -> dict[str, str] | None:
+    """Return the metrics of a compaction for the actions as they are now; ``None``: they are right."""
+    if metrics is None:
+        return None
+    files = list(actions)
+    adds = sorted(file.size for file in files if isinstance(file, AddFile))
+    removes = [file for file in files if isinstance(file, RemoveFile)]
+    counts = {
+        "numAddedFiles": len(adds),
+        "numAddedBytes": sum(adds),
+        "numRemovedFiles": len(removes),
+        "numRemovedBytes": sum(remove.size or 0 for remove in removes),
+        "numDeletionVectorsRemoved": sum(remove.deletion_vector is not None for remove in removes),
+        "minFileSize": adds[0] if adds else None,
+        "p25FileSize": adds[len(adds) // 4] if adds else None,
+        "p50FileSize": adds[len(adds) // 2] if adds else None,
+        "p75FileSize": adds[3 * len(adds) // 4] if adds else None,
+        "maxFileSize": adds[-1] if adds else None,
+    }
+    now = {**metrics, **{name: str(count) for name, count in counts.items() if name in metrics and count is not None}}
+    found = {name: value for name, value in now.items() if counts.get(name, 0) is not None}
+    return None if found == metrics else found
