@@ -274,3 +274,32 @@ def test_optimize_and_a_delete_do_not_fail_each_other(spark, tmp_path, staged):
     result = table.publish(deletes[1], second)
     assert result.resolved == {"moved": str(result.version - 1), "rows": f"{result.version - 2}-{result.version - 1}"}
     assert sorted(row[0] for row in table.rows()) == [number for number in range(2000) if number % 10 not in (1, 2)]
+
+
+def test_zorder_into_several_files_and_deletes(spark, tmp_path):
+    """It records nothing: one that loses drops the partition that has changed, and a DELETE that loses finds its rows again."""
+    table = Table(tmp_path / "table", spark)
+    begin = {"configuration": {"delta.enableDeletionVectors": "true"}, "partition_by": ["p"]}
+    for number in range(2):
+        rows = f"SELECT id, 1000 - id AS n, id % 2 AS p FROM range({number * 1000}, {number * 1000 + 1000})"
+        table.write(rows, begin=begin if number == 0 else None)
+    deletes = [table.begin() for _ in range(2)]
+    first = table.operate(deletes[0], plan_delete, predicate="p = 0 AND id % 10 = 4")
+    second = table.operate(deletes[1], plan_delete, predicate="id % 10 IN (6, 7)")
+    size = max(file.size for file in table.log().update().add_files())
+
+    def beside(request):
+        report = run_operation(spark, request)
+        table.publish(deletes[0], first)
+        return report
+
+    def select(view):
+        return select_for_optimize(view, z_order_by=["id", "n"], max_file_size=size // 2)
+
+    result = run_rewrite(table.log(), select, beside, identity=IDENTITY)
+    assert (result.num_bins, result.num_dropped_bins, result.num_skipped) == (2, 1, 2)
+    files = table.log().update().add_files("p = 1")
+    assert len(files) == result.metrics["numAddedFiles"] > 1
+    found = table.publish(deletes[1], second)
+    assert found.resolved == {"moved": str(result.version), "rows": f"{result.version - 1}-{result.version}"}
+    assert sorted(row[0] for row in table.rows()) == [number for number in range(2000) if number % 10 not in (4, 6, 7)]
