@@ -27,7 +27,7 @@ from airflow_delta.exceptions import (
     ProtocolChangedException,
     VersionNotFoundException,
 )
-from airflow_delta.log.actions.actions import Action, Metadata, SetTransaction
+from airflow_delta.log.actions.actions import Action, AddFile, Metadata, RemoveFile, SetTransaction
 from airflow_delta.log.features import protocol
 from airflow_delta.log.statistics.statistics import live_records, total
 from airflow_delta.log.table_definition import TableDefinition
@@ -341,7 +341,7 @@ def _prepared(
 
 def _commit(staged: StagedCommit, options: CommitOptions) -> CommitResult:
     """Commit what the stages amount to."""
-    txn, replaced = staged.txn, staged.replaced
+    txn = staged.txn
     for hook in options.hooks:
         txn.register_post_commit_hook(hook)
     txn.commit(staged.actions, staged.operation, tags=staged.tags, user_metadata=options.user_metadata)
@@ -349,9 +349,9 @@ def _commit(staged: StagedCommit, options: CommitOptions) -> CommitResult:
     return result_of_transaction(
         txn,
         staged.operation.name,
-        replaced.adds,
+        [action for action in txn.committed_actions if isinstance(action, AddFile)],
         handle=staged.view.handle,
-        num_removed_files=len(replaced.removes),
+        num_removed_files=sum(isinstance(action, RemoveFile) for action in txn.committed_actions),
         num_records=total(stage.write.num_records for stage in staged.data),
         auto_compaction=None if asked is None else request_as_json(asked),
     )

@@ -112,6 +112,7 @@ class OptimisticTransaction:
             clock=clock if clock is not None else _now,
         )
         self._hooks: list[PostCommitHook] = [ChecksumHook(), CheckpointHook()]
+        self._committed_actions: Sequence[Action] = ()
         if self.read_version >= 0:
             check_writable(self.snapshot.protocol, self.snapshot.metadata, log.uri, self.read_version)
             log.validate_at_start(self.snapshot)
@@ -384,6 +385,7 @@ class OptimisticTransaction:
         )
         if committed is None:
             return None
+        self._committed_actions = committed.actions
         self._register_hooks_of(committed.prepared, operation)
         self.run_post_commit_hooks(committed.outcome.version, committed.actions)
         return committed.outcome.version
@@ -392,6 +394,11 @@ class OptimisticTransaction:
     def committed(self) -> bool:
         """Whether the transaction has been committed."""
         return self.outcome is not None
+
+    @property
+    def committed_actions(self) -> Sequence[Action]:
+        """What :meth:`commit` has put into the log, ``commitInfo`` first: winning commits may have changed it. Empty before."""
+        return self._committed_actions
 
     @property
     def outcome(self) -> CommitOutcome | None:

@@ -27,10 +27,11 @@ from airflow_delta.exceptions import (
 )
 from airflow_delta.log import DeltaLog
 from airflow_delta.log.actions.actions import AddFile, DeletionVectorDescriptor, DomainMetadata, Metadata, Protocol
+from airflow_delta.table.commit.publish import publish
 from airflow_delta.table.operations.optimize.bins import batches_of, bins_of, needs_compaction
 from airflow_delta.table.operations.optimize.plan import plan_optimize, select_for_optimize, select_for_purge
 from airflow_delta.table.operations.optimize.run import find_request, run_rewrite
-from airflow_delta.table.stage.stage_view import open_stage
+from airflow_delta.table.stage.stage_view import SparkWork, open_stage
 from airflow_delta.table.stage.view import view_of
 from airflow_delta.table.start.begin import begin
 from airflow_delta.transaction import CommitPolicy, Operation, OptimisticTransaction, PostCommitHook
@@ -310,6 +311,24 @@ def test_if_others_compact_everything_meanwhile_nothing_is_committed(case: Case)
     assert case.log().update().version == 2
     assert len(list(case.path.rglob("part-*.parquet"))) == 1, "what nobody needs is deleted"
     assert sorted(row["id"] for row in readers.rows(case.path)) == list(range(3))
+
+
+def test_a_stage_drops_bins_too_and_its_commit_says_what_is_left(case: Case) -> None:
+    case.create()
+    case.commit(*[case.write(n) for n in range(3)], *[case.write(n, "b") for n in range(3, 5)])
+    handle = case.handle()
+    work = plan_optimize(open_stage(case.log(), handle, **IDENTITY))
+    assert isinstance(work, SparkWork)
+    staged = work.collect(work.request, case.concatenate(work.request))
+    case.optimize(case.concatenate, where="part = 'a'")
+    result = publish(case.log(), handle, [staged], attempt="1-a")
+    assert (result.version, result.num_files, result.num_removed_files) == (3, 1, 2)
+    assert result.partitions == ({"part": "b"},)
+    assert result.resolved["dropped"] == "2"
+    assert len(case.log().update().add_files()) == 2
+    again = publish(case.log(), handle, [staged], attempt="1-a")
+    assert (again.version, again.committed_before, again.num_files) == (3, True, 1)
+    assert sorted(row["id"] for row in readers.rows(case.path)) == list(range(5))
 
 
 def test_the_result_says_what_the_entry_says(case: Case) -> None:

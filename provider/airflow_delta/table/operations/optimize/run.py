@@ -14,7 +14,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -51,14 +51,13 @@ from airflow_delta.table.start.begin import begin
 from airflow_delta.table.state.commit_result import OptimizeResult, request_as_json, result_of_transaction
 from airflow_delta.table.state.find_commit import newest_first
 from airflow_delta.table.state.markers import fence
-from airflow_delta.transaction import Operation, OptimisticTransaction, PostCommitHook
+from airflow_delta.transaction import Operation, OptimisticTransaction
 from airflow_delta.transaction.commit.hooks import small_files
 
 if TYPE_CHECKING:
     from airflow_delta.log import Snapshot
     from airflow_delta.log.actions.actions import Action
-    from airflow_delta.transaction import CommitPolicy
-    from airflow_delta.transaction.commit.hooks import CommittedTransaction
+    from airflow_delta.transaction import CommitPolicy, PostCommitHook
     from airflow_delta.transaction.policy import AutoCompactionRequest
 
 
@@ -182,23 +181,12 @@ def _another(stage: StageView) -> StageView:
     return replace(stage, handle=replace(stage.handle, transaction_id=transaction_id, staging_path=staging_path))
 
 
-class _Entry(PostCommitHook):
-    """Keeps what was committed: winning commits may have changed it.
+class _Entry(NamedTuple):
+    """What was committed: winning commits may have changed it."""
 
-    :ivar result: of the commit.
-    """
-
-    name = "Result of the compaction"
     result: CommitResult
-
-    def __init__(self) -> None:
-        self.adds: list[AddFile] = []
-        self.removes: list[RemoveFile] = []
-
-    def run(self, txn: CommittedTransaction, version: int, actions: Sequence[Action]) -> None:  # noqa: ARG002
-        """Keep the files."""
-        self.adds = [action for action in actions if isinstance(action, AddFile)]
-        self.removes = [action for action in actions if isinstance(action, RemoveFile)]
+    adds: list[AddFile]
+    removes: list[RemoveFile]
 
 
 def _commit(
@@ -220,8 +208,7 @@ def _commit(
     actions: list[Action] = [*adds, *(msgspec.structs.replace(remove, deletion_timestamp=now) for remove in removes)]
     while True:
         txn = OptimisticTransaction(log, snapshot, txn_id=handle.transaction_id, policy=policy, user_metadata=user_metadata)
-        entry = _Entry()
-        for hook in (entry, *hooks):
+        for hook in hooks:
             txn.register_post_commit_hook(hook)
         txn.track_files_read([remove.path for remove in removes])
         txn.track_read_predicates(request.predicate or "true")
@@ -243,11 +230,11 @@ def _commit(
             continue
         if version is None:
             return None
-        records = total(map(live_records, entry.adds))
-        entry.result = result_of_transaction(
-            txn, operation.name, entry.adds, num_removed_files=len(entry.removes), num_records=records
-        )
-        return entry
+        committed = [action for action in txn.committed_actions if isinstance(action, AddFile)]
+        removed = [action for action in txn.committed_actions if isinstance(action, RemoveFile)]
+        records = total(map(live_records, committed))
+        result = result_of_transaction(txn, operation.name, committed, num_removed_files=len(removed), num_records=records)
+        return _Entry(result, committed, removed)
 
 
 def _is_committed(log: DeltaLog, txn: OptimisticTransaction) -> bool:
