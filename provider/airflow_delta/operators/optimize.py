@@ -127,7 +127,7 @@ class DeltaOptimizeOperator(DeltaTableOperator):
     def run_alone(self, work: StageWork, context: Context) -> Any:
         """Return the :class:`~airflow_delta.table.state.commit_result.OptimizeResult` as JSON, or the result of the commit.
 
-        :raises DeltaConcurrentModificationException: if another commit has removed a file that was rewritten, or rows of it.
+        :raises DeltaConcurrentModificationException: if others have changed files of every bin, and rows cannot be followed.
         """
         if RewriteWork.is_alone(self):
             return self.hold(RewriteWork).run(context, self.select)
@@ -165,7 +165,7 @@ class DeltaReorgOperator(DeltaTableOperator):
     def run_alone(self, work: StageWork, context: Context) -> Any:
         """Return the :class:`~airflow_delta.table.state.commit_result.OptimizeResult` as JSON, or the result of the commit.
 
-        :raises DeltaConcurrentModificationException: if another commit has removed a file that was rewritten, or rows of it.
+        :raises DeltaConcurrentModificationException: if others have changed files of every bin, and rows cannot be followed.
         """
         if RewriteWork.is_alone(self):
             return self.hold(RewriteWork).run(context, self.select)
