@@ -260,16 +260,18 @@ def finish_batches(committer: CommitPart, context: Context, result: OptimizeResu
     if result.commits:
         committer.emit(context, result.commits[-1])
     committer.task.log.info(
-        "%s of %s: %s bins in %s partitions (%s dropped, because others compacted or changed their files), %s commits; "
-        "%s files became %s, %s are unchanged.",
+        "%s of %s: %s bins in %s partitions, %s commits; %s files became %s, %s are unchanged.",
         result.operation,
         result.table,
         result.num_bins,
         result.num_partitions,
-        result.num_dropped_bins,
         len(result.commits),
         result.metrics.get("numRemovedFiles", 0),
         result.metrics.get("numAddedFiles", 0),
         result.num_skipped,
     )
+    if result.num_dropped_bins:
+        committer.task.log.info(
+            "%s bins were dropped: other commits have compacted or changed their files meanwhile.", result.num_dropped_bins
+        )
     return result.to_dict()
