@@ -68,10 +68,11 @@ class RewriteWork(Part):
         given = (StageWork.of(task).transaction, own.transaction_key, own.app_id, own.txn_version)
         return all(value is None for value in given)
 
-    def run(self, context: Context, select: Select) -> dict[str, Any]:
+    def run(self, context: Context, select: Select, max_restarts: int) -> dict[str, Any]:
         """Rewrite in one commit for each ``batch_size``.
 
         :param select: returns what to rewrite at the version that was read.
+        :param max_restarts: how often to start over after a conflict.
         :return: JSON form of :class:`~airflow_delta.table.state.commit_result.OptimizeResult`.
         """
         own, committer, runner = self.task.hold(OwnTransaction), self.task.hold(CommitPart), self.task.hold(SparkRunner)
@@ -87,6 +88,7 @@ class RewriteWork(Part):
                 batch_size=whole_number("batch_size", self.batch_size),
                 parallel=int(self.parallel),
                 spark_table_uri=runner.spark_table_uri,
+                max_restarts=max_restarts,
                 **committer.options(context),
             )
         return finish_batches(committer, context, result, clock)
@@ -130,7 +132,7 @@ class DeltaOptimizeOperator(DeltaTableOperator):
         :raises DeltaConcurrentModificationException: if others have changed files of every bin, and rows cannot be followed.
         """
         if RewriteWork.is_alone(self):
-            return self.hold(RewriteWork).run(context, self.select)
+            return self.hold(RewriteWork).run(context, self.select, self.max_restarts)
         return super().run_alone(work, context)
 
     def plan_stage(self, stage: StageView) -> SparkWork | StagedWrite:
@@ -168,7 +170,7 @@ class DeltaReorgOperator(DeltaTableOperator):
         :raises DeltaConcurrentModificationException: if others have changed files of every bin, and rows cannot be followed.
         """
         if RewriteWork.is_alone(self):
-            return self.hold(RewriteWork).run(context, self.select)
+            return self.hold(RewriteWork).run(context, self.select, self.max_restarts)
         return super().run_alone(work, context)
 
     def plan_stage(self, stage: StageView) -> SparkWork | StagedWrite:

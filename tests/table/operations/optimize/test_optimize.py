@@ -427,6 +427,41 @@ def test_a_file_that_another_commit_removes_ends_it(case: Case) -> None:
     assert not list((case.path / "staged").rglob("*.parquet"))
 
 
+@pytest.mark.parametrize("batch_size", [None, 1])
+@pytest.mark.parametrize("max_restarts", [1, 2])
+def test_it_starts_over_after_a_conflict(case: Case, max_restarts: int, batch_size: int | None) -> None:
+    case.create()
+    first, second, other = case.write(1), case.write(2), [case.write(n, "b") for n in range(5, 8)]
+    case.commit(first, second, case.write(3), case.write(4))
+    case.commit(*other)
+    gone = [first, second]
+
+    def meanwhile(request: StageRequest) -> StageReport:
+        assert request.rewrite is not None
+        there = {one.path for one in request.rewrite.files}
+        if gone and gone[0].path in there:
+            removed = [gone.pop(0), *([other.pop()] if batch_size is None else [])]
+            case.commit(*(one.remove(1) for one in removed), operation=Operation.delete())
+        return case.concatenate(request)
+
+    def optimize() -> Any:
+        options = {"identity": IDENTITY, "batch_size": batch_size, "max_restarts": max_restarts}
+        return run_rewrite(case.log(), select_for_optimize, meanwhile, **options)
+
+    if max_restarts == 1:
+        with pytest.raises(ConcurrentDeleteReadException):
+            optimize()
+        live = {file.path for file in case.log().update().add_files()}
+        staged = {str(path.relative_to(case.path)) for path in (case.path / "staged").rglob("*.parquet")}
+        assert staged <= live, "what was given up is deleted"
+        return
+    result = optimize()
+    assert not gone
+    assert sum(len(case.entry(commit.version)["remove"]) for commit in result.commits) == result.metrics["numRemovedFiles"]
+    assert sorted(row["id"] for row in readers.rows(case.path)) == ([3, 4, 5] if batch_size is None else [3, 4, 5, 6, 7])
+    assert len(case.log().update().add_files()) == 2
+
+
 def test_rows_that_another_commit_marks_do_not_come_back(case: Case) -> None:
     """The path is still live, with another deletion vector."""
     case.create(**{"delta.enableDeletionVectors": "true"})

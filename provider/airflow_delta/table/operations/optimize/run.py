@@ -14,6 +14,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -88,6 +89,7 @@ def run_rewrite(
     tags: Mapping[str, str] | None = None,
     user_metadata: str | None = None,
     hooks: Sequence[PostCommitHook] = (),
+    max_restarts: int = 0,
 ) -> OptimizeResult:
     """Select, rewrite and commit; if there is nothing to rewrite, nothing is committed.
 
@@ -100,26 +102,73 @@ def run_rewrite(
     :param identity: ``task_id``, ``map_index`` and ``attempt``, which separate the staged files.
     :param batch_size: bytes of input per commit; default: all in one. Commits are kept if a later batch fails.
     :param parallel: bins that Spark writes at a time.
+    :param max_restarts: how often to start over on the newest version after a conflict. Commits before it are kept.
+    :return: bins, batches and files that are not metrics are those of the last start.
     :raises DeltaTableNotFoundException: if there is no table.
     :raises DeltaConcurrentModificationException: if others have changed files of every bin, and rows cannot be followed.
     :raises CommitStateUnknownException: if the store did not say whether the entry was written. Nothing is cleaned up.
     """
     if batch_size is not None and batch_size < 1:
         raise log.error(DeltaIllegalArgumentException, f"batch_size must be at least 1 byte, got {batch_size}")
-    # The key never reaches the log: an OPTIMIZE that runs again finds what is left to do.
-    handle = begin(log, transaction_key=f"airflow-delta-optimize-{uuid.uuid4()}", create=False)
-    first = open_stage(log, handle, **identity, spark_table_uri=spark_table_uri)
-    rewrite = select(first)
-    commits: list[CommitResult] = []
-    all_adds: list[AddFile] = []
-    all_removes: list[RemoveFile] = []
-    num_dropped = 0
-    batches = batches_of(rewrite.bins, batch_size) if rewrite.bins else []
+    entries: list[_Entry] = []
+    for restarts in count(1):
+        # The key never reaches the log: an OPTIMIZE that runs again finds what is left to do.
+        handle = begin(log, transaction_key=f"airflow-delta-optimize-{uuid.uuid4()}", create=False)
+        first = open_stage(log, handle, **identity, spark_table_uri=spark_table_uri)
+        rewrite = select(first)
+        batches = batches_of(rewrite.bins, batch_size) if rewrite.bins else []
+        before = len(entries)
+        try:
+            _run_batches(first, rewrite, batches, on_spark, parallel, policy, tags, user_metadata, hooks, entries)
+            break
+        except _LostError as lost:
+            if restarts > max_restarts:
+                raise lost.conflict from lost.conflict.__cause__
+            message = lost.conflict.message
+            logger.info("Starting over on the newest version of %s (%s of %s): %s", log.uri, restarts, max_restarts, message)
+    adds = [add for entry in entries for add in entry.adds]
+    removes = [remove for entry in entries for remove in entry.removes]
+    last = [remove for entry in entries[before:] for remove in entry.removes]
+    commits = tuple(entry.result for entry in entries)
+    return OptimizeResult(
+        table=log.uri,
+        operation=rewrite.operation,
+        read_version=handle.read_version,
+        version=commits[-1].version if commits else None,
+        commits=commits,
+        metrics=rewrite_metrics(adds, removes),
+        num_partitions=len({tuple(sorted(partition_texts_of(members[0].partition_values).items())) for members in rewrite.bins}),
+        num_bins=len(rewrite.bins),
+        num_dropped_bins=_num_dropped(rewrite.bins, last),
+        num_batches=len(batches),
+        num_considered=rewrite.num_considered,
+        num_skipped=rewrite.num_considered - len(last),
+    )
+
+
+def _run_batches(
+    first: StageView,
+    rewrite: RewriteSelection,
+    batches: Sequence[Sequence[Bin]],
+    on_spark: Callable[[StageRequest], StageReport],
+    parallel: int,
+    policy: CommitPolicy | None,
+    tags: Mapping[str, str] | None,
+    user_metadata: str | None,
+    hooks: Sequence[PostCommitHook],
+    entries: list[_Entry],
+) -> None:
+    """Rewrite the batches and commit each.
+
+    :param entries: what was committed is appended.
+    :raises _LostError: if a commit conflicts for good.
+    """
+    log = first.log
     for number, bins in enumerate(batches):
         stage = first if number == 0 else _another(first)
         logger.info("Batch %s of %s of %s on %s: %s bins.", number + 1, len(batches), rewrite.operation, log.uri, len(bins))
         try:
-            work = stage_of(stage, replace(rewrite, bins=bins), parallel=parallel)
+            work = stage_of(stage, replace(rewrite, bins=tuple(bins)), parallel=parallel)
             if isinstance(work, StagedWrite):
                 raise log.error(StagingException, f"A batch of {rewrite.operation} has no files")
             request, arguments = work.request, OptimizeArguments.of(work.request)
@@ -132,46 +181,32 @@ def run_rewrite(
             _give_up(log, stage.handle)
             continue
         try:
-            with fence(log, stage.handle, str(identity["attempt"])) as held:
+            with fence(log, stage.handle, stage.attempt) as held:
                 entry = _commit(stage, request, arguments, adds, removes, held.policy(policy), tags, user_metadata, hooks)
-                if entry is None:
-                    held.end_without_commit()
-                else:
+                if isinstance(entry, _Entry):
                     held.version = entry.result.version
+                else:
+                    held.end_without_commit()
+            if isinstance(entry, DeltaConcurrentModificationException):
+                raise _LostError(entry)
         except CommitStateUnknownException:
             raise
         except Exception:  # only an Exception means that no put is under way
             _give_up(log, stage.handle)  # deletes nothing of a successful commit: the failure may have come after it
             raise
-        num_dropped += _num_dropped(bins, [] if entry is None else entry.removes)
         if entry is None:
             logger.info("Others have compacted the files of batch %s of %s: nothing is left of it.", number + 1, len(batches))
             _give_up(log, stage.handle)
             continue
-        commits.append(entry.result)
-        all_adds += entry.adds
-        all_removes += entry.removes
         _clean_up(stage, request)
-    return OptimizeResult(
-        table=log.uri,
-        operation=rewrite.operation,
-        read_version=handle.read_version,
-        version=commits[-1].version if commits else None,
-        commits=tuple(commits),
-        metrics=rewrite_metrics(all_adds, all_removes),
-        num_partitions=len({tuple(sorted(partition_texts_of(members[0].partition_values).items())) for members in rewrite.bins}),
-        num_bins=len(rewrite.bins),
-        num_dropped_bins=num_dropped,
-        num_batches=len(batches),
-        num_considered=rewrite.num_considered,
-        num_skipped=rewrite.num_considered - len(all_removes),
-    )
+        entries.append(entry)
 
 
 def _num_dropped(bins: Sequence[Bin], removes: Sequence[RemoveFile]) -> int:
-    """Return how many bins no file of was removed by a commit."""
+    """Return of how many bins with rows no file was removed by a commit."""
     removed = {remove.path for remove in removes}
-    return sum(removed.isdisjoint(file.path for file in members) for members in bins)
+    with_rows = [members for members in bins if any(live_records(file) != 0 for file in members)]
+    return sum(removed.isdisjoint(file.path for file in members) for members in with_rows)
 
 
 def _another(stage: StageView) -> StageView:
@@ -179,6 +214,14 @@ def _another(stage: StageView) -> StageView:
     transaction_id = str(uuid.uuid4())
     staging_path = f"{stage.log.uri}/{transaction_directory(transaction_id)}"
     return replace(stage, handle=replace(stage.handle, transaction_id=transaction_id, staging_path=staging_path))
+
+
+class _LostError(Exception):
+    """A commit that conflicts for good: what was rewritten is no longer what the table has."""
+
+    def __init__(self, conflict: DeltaConcurrentModificationException) -> None:
+        super().__init__(conflict.message)
+        self.conflict = conflict
 
 
 class _Entry(NamedTuple):
@@ -199,8 +242,8 @@ def _commit(
     tags: Mapping[str, str] | None,
     user_metadata: str | None,
     hooks: Sequence[PostCommitHook],
-) -> _Entry | None:
-    """Commit; ``None`` if nothing is left to commit."""
+) -> _Entry | DeltaConcurrentModificationException | None:
+    """Commit, or return the conflict that keeps it from the log for good; ``None`` if nothing is left to commit."""
     log, handle = stage.log, stage.handle
     operation = Operation(request.operation, arguments.parameters, rewrite_metrics(adds, removes))
     read = snapshot = stage.snapshot
@@ -218,8 +261,10 @@ def _commit(
             raise
         except DeltaConcurrentModificationException as failure:
             snapshot = log.update()
-            if _is_committed(log, txn) or not _still_valid(read, snapshot, removes):
+            if _is_committed(log, txn):
                 raise
+            if not _still_valid(read, snapshot, removes):
+                return failure
             logger.info(
                 "Transaction %s: commit again on version %s of %s: %s",
                 handle.transaction_id,
