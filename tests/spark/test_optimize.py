@@ -297,7 +297,7 @@ def test_zorder_into_several_files_and_deletes(spark, tmp_path):
         return select_for_optimize(view, z_order_by=["id", "n"], max_file_size=size // 2)
 
     result = run_rewrite(table.log(), select, beside, identity=IDENTITY)
-    assert (result.num_bins, result.num_dropped_bins, result.num_skipped) == (2, 1, 2)
+    assert (result.num_bins, result.num_dropped_bins) == (2, 1)
     files = table.log().update().add_files("p = 1")
     assert len(files) == result.metrics["numAddedFiles"] > 1
     found = table.publish(deletes[1], second)

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
-from airflow_delta.exceptions import DeltaAnalysisException, StagingException
+from airflow_delta.exceptions import DeltaAnalysisException, StagingException, TransactionAbortedException
 from airflow_delta.log import DeltaLog
 from airflow_delta.table.abort import abort, abort_transaction
 from airflow_delta.table.state import markers as module
@@ -143,6 +143,23 @@ def test_each_attempt_takes_the_next_number(table):
         assert (found["attempt"], found["transactionId"]) == (f"{number}-00000000", handle.transaction_id)
         assert now <= found["startedAt"] <= now + 3_600_000
     assert {path.name for path in Path(handle.staging_path).iterdir()} == {f"_commit-{number}" for number in range(4)}
+
+
+def test_a_look_that_failed_is_repeated_before_the_next_put(table, monkeypatch):
+    """It has found nothing out: the transaction may be aborted, and its files gone."""
+    handle, log = table.begin(), table.log()
+    monkeypatch.setattr(module, "LOOK_AGAIN_AFTER", 0.2)
+    monkeypatch.setattr(module, "_UNREADABLE_PAUSES", ())
+    with pytest.raises(TransactionAbortedException), fence(log, handle, "1-00000000") as held:
+        cancelled = held.policy(None).cancelled
+        assert cancelled is not None
+        fence_off(log.store, handle.transaction_id)
+        time.sleep(0.3)
+        with monkeypatch.context() as stale:
+            stale.setattr(module, "read_marker", lambda store, path: None)
+            with pytest.raises(StagingException):
+                cancelled()
+        cancelled()
 
 
 def test_a_number_that_was_taken_by_a_repeated_put_is_its_own(table, monkeypatch):

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import math
 import time
 import uuid
 from collections.abc import Iterator
@@ -169,7 +170,7 @@ class Fence:
         self._handle = handle
         self._attempt = attempt
         self._markers: dict[str, dict[str, Any]] = {}
-        self._looked = 0.0
+        self._looked = -math.inf
 
     def claim(self) -> None:
         """Take a number, unless the transaction was aborted.
@@ -177,13 +178,14 @@ class Fence:
         :raises TransactionAbortedException: if it was.
         :raises StagingException: if an earlier number is taken and cannot be read. Nothing was written.
         """
-        self._looked = time.monotonic()
+        began = time.monotonic()
         of = {"transactionId": self._handle.transaction_id, "attempt": self._attempt}
         started = {**of, "startedAt": _now(), "claim": uuid.uuid4().hex}
         marker = _claim(self._log, self._handle, started)
         self._markers[marker] = started
         if has_abort_marker(self._log.store, self._handle.transaction_id):  # by an earlier release, which takes no number
             raise aborted_error(self._handle)
+        self._looked = began  # last: a look that failed says nothing
 
     def end(self, **how: int) -> None:
         """Add to what the markers say."""
