@@ -58,6 +58,7 @@ LATER = ("tasks.openlineage.facets",)
 ENGINE = ("log", "publication", "spark", "table", "transaction")
 # Values and errors of the engine that parameters of operators are made of.
 VALUES = (
+    "log.actions.intents",
     "log.storage.base",
     "log.storage.options",
     "log.table_definition",

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import threading
 import time
 
+import deltalake
+import msgspec
 import pytest
+from deltalake import Transaction
 
 from airflow_delta.contract.files import new_attempt
 from airflow_delta.exceptions import (
@@ -16,11 +20,13 @@ from airflow_delta.exceptions import (
     TransactionAbortedException,
 )
 from airflow_delta.log import DeltaLog
+from airflow_delta.log.checkpoint.reader import CheckpointReader
+from airflow_delta.log.checksum.checksum import MAX_OWN_SET_TRANSACTIONS, VersionChecksum
 from airflow_delta.publication import open_publications, publication_states, settle, settle_named
 from airflow_delta.table.commit.publish import publish
 from airflow_delta.transaction import CommitPolicy
-from airflow_delta.transaction.intents import IntentRule
-from publication.lake import Table, publish_all
+from airflow_delta.transaction.intents import INTENT_APP, IntentRule
+from publication.lake import Table, publish_all, rows
 from publication.points import at, killed, visited
 
 PART = "part = 'a'"
@@ -180,3 +186,78 @@ def test_a_plan_that_was_altered_is_not_followed(orders: Table, lines: Table) ->
     (found,) = open_publications(lines.log())
     with pytest.raises(ManifestException):
         settle(orders.log(), found.publication, DeltaLog.for_table, patience=0.0)
+
+
+class TestIntentsThatTheNewestChecksumDoesNotHave:
+    """Each commit meets them."""
+
+    @pytest.fixture
+    def announced(self, orders: Table, lines: Table) -> Table:
+        """A table with the open intent of a publication that nobody works on."""
+        members = [orders.member("k", [7]), lines.member("k", [40])]
+        killed(lambda: publish_all(members, anchor=orders.uri), "published orders", "before")
+        return lines
+
+    def met(self, table: Table, key: str) -> list[str]:
+        """Append as a task of its own; return the publications that the commit meets."""
+        found: list[str] = []
+
+        def meet(publication: str) -> bool:
+            found.append(publication)
+            return False
+
+        single = table.member(key, [50])
+        policy = CommitPolicy(intents=IntentRule(meet=meet))
+        publish(table.log(), single.handle, single.staged, attempt=new_attempt(), policy=policy)
+        return found
+
+    def check(self, table: Table) -> None:
+        """Check also that the first commit tells the next ones, in its checksum."""
+        (publication,) = (found.publication for found in open_publications(table.log()))
+        assert self.met(table, "one") == [publication]
+        newest = table.path / "_delta_log" / f"{table.log().update().version:020}.crc"
+        known = msgspec.json.decode(newest.read_bytes(), type=VersionChecksum).open_intents or []
+        assert [txn.app_id for txn in known] == [f"{INTENT_APP}{publication}"]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(CheckpointReader, "transactions_of", None)
+            assert self.met(table, "two") == [publication]
+
+    def test_more_transactions_than_a_checksum_lists(self, orders: Table, lines: Table) -> None:
+        keys = [Transaction(f"app{number}", 1) for number in range(MAX_OWN_SET_TRANSACTIONS)]
+        deltalake.write_deltalake(
+            lines.uri, rows([50]), mode="append", commit_properties=deltalake.CommitProperties(app_transactions=keys)
+        )
+        members = [orders.member("k", [7]), lines.member("k", [40])]
+        killed(lambda: publish_all(members, anchor=orders.uri), "published orders", "before")
+        self.check(lines)
+
+    def test_a_checkpoint_of_another_engine(self, announced: Table) -> None:
+        """Nobody counts the files, so there is no checksum after it; the checkpoint is opened for the metadata anyway."""
+        announced.append([60])
+        deltalake.DeltaTable(announced.uri).create_checkpoint()
+        (publication,) = (found.publication for found in open_publications(announced.log()))
+        assert [self.met(announced, key) for key in ("one", "two")] == [[publication], [publication]]
+
+    @pytest.mark.parametrize("ours_before", [True, False])
+    def test_a_checksum_of_another_engine(self, announced: Table, ours_before: bool) -> None:
+        """Delta Spark lists no transactions if there are more than a hundred."""
+        log = announced.path / "_delta_log"
+        ours = log / f"{announced.log().update().version:020}.crc"
+        theirs = json.loads(ours.read_text())
+        for name in ("setTransactions", "airflowDelta", "txnId"):
+            theirs.pop(name, None)
+        (log / f"{announced.append([60]):020}.crc").write_text(json.dumps(theirs))
+        if not ours_before:
+            for checksum in log.glob("*.crc"):
+                if checksum.stem <= ours.stem:
+                    checksum.unlink()
+            deltalake.DeltaTable(announced.uri).create_checkpoint()
+            announced.append([61])
+        self.check(announced)
+
+    def test_an_intent_that_has_ended_is_not_met(self, announced: Table) -> None:
+        (found,) = open_publications(announced.log())
+        settle(announced.log(), found.publication, DeltaLog.for_table, patience=0.0)
+        announced.append([60])
+        deltalake.DeltaTable(announced.uri).create_checkpoint()
+        assert self.met(announced, "one") == []

@@ -6,7 +6,14 @@ import logging
 from typing import TYPE_CHECKING
 
 from airflow_delta.log.actions.decode import CommitHead, read_commit_info
-from airflow_delta.log.checksum.checksum import MAX_DOMAINS, VersionChecksum, file_fields, transaction_lists, write_checksum
+from airflow_delta.log.checksum.checksum import (
+    MAX_DOMAINS,
+    VersionChecksum,
+    file_fields,
+    intent_list,
+    transaction_lists,
+    write_checksum,
+)
 
 if TYPE_CHECKING:
     from airflow_delta.log.snapshot import Snapshot
@@ -32,6 +39,10 @@ def write_snapshot_checksum(snapshot: Snapshot) -> bool:
     if head is None:
         head = CommitHead.of(read_commit_info(snapshot.version, log.read_commit(snapshot.version), table=log.uri))
     retention = snapshot.properties.set_transaction_retention is not None
+    if complete:
+        transactions = transaction_lists(list(snapshot.set_transactions.values()), retention=retention)
+    else:
+        transactions = intent_list(state.intents() if state is not None else None)
     domains = state.domains() if state is not None else None
     return write_checksum(
         log.store,
@@ -45,6 +56,6 @@ def write_snapshot_checksum(snapshot: Snapshot) -> bool:
             protocol=snapshot.protocol,
             domain_metadata=list(domains.values()) if domains is not None and len(domains) <= MAX_DOMAINS else None,
             **file_fields(totals, snapshot.protocol),
-            **(transaction_lists(list(snapshot.set_transactions.values()), retention=retention) if complete else {}),
+            **transactions,
         ),
     )

@@ -16,11 +16,20 @@ from airflow_delta.exceptions import DeltaLogCorruptedException, DeltaTableNotFo
 from airflow_delta.log import heavy
 from airflow_delta.log.actions.actions import AddFile, DomainMetadata, Metadata, Protocol, SetTransaction
 from airflow_delta.log.actions.decode import CommitFile, CommitHead, read_small_state, required_timestamp
+from airflow_delta.log.actions.intents import PREFIXES, open_intents
 from airflow_delta.log.checksum.totals import MAX_FILES, Totals
 from airflow_delta.log.features.protocol import check_can_read
 from airflow_delta.log.schema.types import StructType
 from airflow_delta.log.segment.segment import LogSegment, load_segment, read_tail
-from airflow_delta.log.snapshot_state import ReadCommits, ReadOnce, SnapshotState, TailCache, missing_actions, resolve_state
+from airflow_delta.log.snapshot_state import (
+    ReadCommits,
+    ReadOnce,
+    SnapshotState,
+    TailCache,
+    earlier_intents,
+    missing_actions,
+    resolve_state,
+)
 from airflow_delta.log.storage.file_names import commit_file
 from airflow_delta.log.table_definition import TableDefinition
 
@@ -259,13 +268,25 @@ class Snapshot(Subject):
                 everything = state.transactions() or {}
         return {txn.app_id: txn for txn in self._unexpired(everything.values())}
 
-    def known_transactions(self, prefix: str) -> list[SetTransaction]:
-        """Return the transactions of applications with a prefix that are known without opening a checkpoint, the latest last."""
+    @property
+    def intents(self) -> list[SetTransaction]:
+        """Return the intents of publications and what has ended them, the latest last; some that have ended may be left out.
+
+        Our checksums have them. After a checksum or checkpoint of another engine, the ``txn`` rows of the checkpoint are read.
+        """
         if self._segment is None:
             return []
-        state = self._small_state()
-        base, overlay = state.base_transactions or {}, state.overlay.transactions
-        return [known[app_id] for known in (base, overlay) for app_id in known if app_id.startswith(prefix)]
+        with self._lock:
+            if (found := self._small_state().intents()) is not None:
+                return found
+            base = self._small_state().base_version
+            before = earlier_intents(self.log.store, self.segment, base, self.log.read_commit_range)
+            if before is None:
+                before = self._from_checkpoint(lambda reader: reader.transactions_of(PREFIXES)) or []
+                early = read_small_state(self._early_commits(), table=self.log.uri).transactions
+                before += [txn for app_id, txn in early.items() if app_id.startswith(PREFIXES)]
+            self._state = replace(self._small_state(), base_intents=tuple(open_intents(before).values()))
+            return self._state.intents() or []
 
     @property
     def transactions(self) -> Mapping[str, int]:

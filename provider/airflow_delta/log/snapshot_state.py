@@ -20,6 +20,7 @@ from airflow_delta.log.actions.decode import (
     has_file_actions,
     read_small_state,
 )
+from airflow_delta.log.actions.intents import PREFIXES, open_intents
 from airflow_delta.log.checksum.checksum import VersionChecksum, read_checksum
 from airflow_delta.log.checksum.totals import Totals
 from airflow_delta.log.segment.segment import LogSegment
@@ -44,6 +45,7 @@ class SnapshotState:
     :param overlay: state from the commits after ``base_version``.
     :param base_version: version of the base: of a checksum, of the checkpoint, or -1 for an empty log.
     :param base_transactions: all transactions at the base, or ``None`` if they must be read from older files.
+    :param base_intents: open intents of publications at the base; ``None`` if ``base_transactions`` has them, or older files.
     :param base_domains: all domains at the base, or ``None``.
     :param totals: totals at ``totals_version``, at or below the snapshot's version; ``None`` if only ``checksum`` may have them.
     :param checksum: checksum of ``base_version``, if the state was read from it.
@@ -54,6 +56,7 @@ class SnapshotState:
     protocol: Protocol | None = None
     metadata: Metadata | None = None
     base_transactions: dict[str, SetTransaction] | None = None
+    base_intents: tuple[SetTransaction, ...] | None = None
     base_domains: dict[str, DomainMetadata] | None = None
     totals: Totals | None = None
     totals_version: int = -1
@@ -71,7 +74,25 @@ class SnapshotState:
             protocol=later.protocol or self.protocol,
             metadata=later.metadata or self.metadata,
             base_transactions=None if stale else self.base_transactions,
+            base_intents=self.open_at_base if stale else self.base_intents,
         )
+
+    @property
+    def open_at_base(self) -> tuple[SetTransaction, ...] | None:
+        """Return the open intents of publications at the base, or ``None`` if older files must be read."""
+        if self.base_transactions is None:
+            return self.base_intents
+        return tuple(open_intents(self.base_transactions.values()).values())
+
+    def intents(self) -> list[SetTransaction] | None:
+        """Return the intents of publications and their states, the latest last; before the base only intents that were open.
+
+        ``None`` if older files must be read.
+        """
+        before = self.open_at_base
+        if before is None:
+            return None
+        return [*before, *(txn for app_id, txn in self.overlay.transactions.items() if app_id.startswith(PREFIXES))]
 
     def transactions(self) -> dict[str, SetTransaction] | None:
         """Return all transactions, expired ones included, or ``None`` if older files must be read."""
@@ -146,6 +167,15 @@ def resolve_state(store: LogStore, segment: LogSegment, read_commits: ReadCommit
     return base.advanced(read_commits(segment.commit_versions), table=table)
 
 
+def earlier_intents(store: LogStore, segment: LogSegment, version: int, read_commits: ReadCommits) -> list[SetTransaction] | None:
+    """Return what :meth:`SnapshotState.intents` does at a version, from one of the checksums before it, if they tell."""
+    for base in [known for known in segment.checksum_versions[:_CHECKSUMS_TRIED] if known < version]:
+        checksum = read_checksum(store, base)
+        if checksum is not None and checksum.open_intents is not None:
+            return _from_checksum(base, checksum).advanced(read_commits(range(base + 1, version + 1)), table=store.root).intents()
+    return None
+
+
 def _from_checksum(version: int, checksum: VersionChecksum) -> SnapshotState:
     transactions = checksum.all_transactions
     domains = checksum.domain_metadata
@@ -155,6 +185,7 @@ def _from_checksum(version: int, checksum: VersionChecksum) -> SnapshotState:
         protocol=checksum.protocol,
         metadata=checksum.metadata,
         base_transactions=None if transactions is None else {txn.app_id: txn for txn in transactions},
+        base_intents=None if transactions is not None or (known := checksum.open_intents) is None else tuple(known),
         base_domains=None if domains is None else {domain.domain: domain for domain in domains},
         totals_version=version,
         checksum=checksum,

@@ -15,7 +15,7 @@ from airflow.sdk import XComArg
 from airflow_delta import publication as publications
 from airflow_delta.exceptions import ManifestException, PublicationPendingException
 from airflow_delta.tasks.handle_check import argument_of, logs_of
-from airflow_delta.transaction.intents import PREFIX, IntentRule, OpenIntents
+from airflow_delta.transaction.intents import IntentRule, OpenIntents
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -96,10 +96,10 @@ def settle_before(context: Context, log: DeltaLog) -> None:
     if log.snapshot.version < 0:
         return
     met = MetPublications(context)
-    intents = OpenIntents(log.snapshot.known_transactions(PREFIX), IntentRule(meet=meet))
+    intents = OpenIntents(log.snapshot.intents, IntentRule(meet=meet))
     while intents:
         intents.await_next(log.uri)
-        intents.note(log.update().known_transactions(PREFIX))
+        intents.note(log.update().intents)
 
 
 def settle_earlier(start: Any, context: Context, log: DeltaLog, key: str) -> None:

@@ -12,26 +12,29 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from airflow_delta.log.actions.intents import INTENT_APP, PREFIXES, STATE_APP, open_intents
+
 if TYPE_CHECKING:
     from airflow_delta.log.actions.actions import SetTransaction
 
-logger = logging.getLogger(__name__)
+__all__ = [
+    "IGNORE_INTENTS",
+    "INTENT_APP",
+    "PATIENCE",
+    "STATE_APP",
+    "WAIT_FOR_INTENTS",
+    "IntentRule",
+    "OpenIntents",
+    "open_intents",
+]
 
-INTENT_APP = "airflow.intent/"
-"""Prefix of the application id of an intent; the id of the publication follows."""
-STATE_APP = "airflow.publication/"
-"""Prefix of the application id whose version is the state of a publication on the table."""
+logger = logging.getLogger(__name__)
 
 PATIENCE = 60.0
 """Seconds for which an open intent holds up a commit that cannot settle its publication."""
 
-PREFIX = "airflow."
-"""What both begin with."""
-
 _FIRST_PAUSE = 0.02
 _LONGEST_PAUSE = 0.5
-
-_PREFIXES = (INTENT_APP, STATE_APP)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,6 +51,11 @@ class IntentRule:
     own: str | None = None
     patience: float = PATIENCE
     meet: Callable[[str], bool | None] | None = None
+
+    @property
+    def looks(self) -> bool:
+        """Whether open intents are anything to the commit."""
+        return self.patience > 0 or self.meet is not None
 
 
 WAIT_FOR_INTENTS = IntentRule()
@@ -66,13 +74,13 @@ class OpenIntents:
         self._closed: set[str] = set() if rule.own is None else {rule.own}
         self._seen: dict[str, float] = {}
         self._ended: set[str] = set()
-        if rule.patience > 0 or rule.meet is not None:
+        if rule.looks:
             self.note(transactions)
 
     def note(self, transactions: Iterable[SetTransaction]) -> None:
         """Take in the transactions of a snapshot, or of a commit after it."""
         for txn in transactions:
-            if not txn.app_id.startswith(_PREFIXES):
+            if not txn.app_id.startswith(PREFIXES):
                 continue
             prefix, _, publication = txn.app_id.partition("/")
             if f"{prefix}/" == STATE_APP:
@@ -82,7 +90,7 @@ class OpenIntents:
                 self._open[publication] = txn.last_updated
 
     def __bool__(self) -> bool:
-        return bool(self._open) and (self._rule.patience > 0 or self._rule.meet is not None)
+        return bool(self._open) and self._rule.looks
 
     def await_next(self, table: str) -> None:
         """Let the next open one end, or a moment pass; then the log is to be looked at again."""
@@ -114,10 +122,3 @@ class OpenIntents:
         waited = time.monotonic() - self._seen.setdefault(publication, time.monotonic())
         age = waited if since is None else max(waited, time.time() - since / 1000)
         return age < self._rule.patience
-
-
-def open_intents(transactions: Iterable[SetTransaction]) -> dict[str, SetTransaction]:
-    """Return the intents that are open in a snapshot, by the id of their publication."""
-    found = {txn.app_id: txn for txn in transactions if txn.app_id.startswith(_PREFIXES)}
-    ids = {app_id.removeprefix(INTENT_APP): txn for app_id, txn in found.items() if app_id.startswith(INTENT_APP)}
-    return {publication: txn for publication, txn in ids.items() if f"{STATE_APP}{publication}" not in found}

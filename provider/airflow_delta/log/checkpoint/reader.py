@@ -147,6 +147,18 @@ class CheckpointReader:
             found.update(zip(batch.column("appId").to_pylist(), batch.column("version").to_pylist(), strict=True))
         return found
 
+    def transactions_of(self, prefixes: tuple[str, ...]) -> list[SetTransaction]:
+        """Return the last transactions of the applications whose id begins so; reads only the ``txn`` rows."""
+        if self.manifest is not None:
+            return [txn for txn in self.manifest.transactions if txn.app_id.startswith(prefixes)]
+        found: list[SetTransaction] = []
+        for batch in self._batches(self._state_parts, "txn", ["appId", "version", "lastUpdated"]):
+            for position, app_id in enumerate(batch.column("appId").to_pylist()):
+                if app_id.startswith(prefixes):
+                    (row,) = batch.slice(position, 1).to_pylist()
+                    found.append(SetTransaction(app_id=app_id, version=row["version"], last_updated=row.get("lastUpdated")))
+        return found
+
     def set_transaction(self, app_id: str) -> SetTransaction | None:
         """Return the last transaction of one application, or ``None``; reads only the ``txn`` rows."""
         found: SetTransaction | None = None

@@ -17,6 +17,7 @@ import msgspec
 from airflow_delta.exceptions import DeltaLogCorruptedException
 from airflow_delta.log.actions import decode as lenient
 from airflow_delta.log.actions.actions import AddFile, DomainMetadata, Metadata, Protocol, SetTransaction
+from airflow_delta.log.actions.intents import open_intents
 from airflow_delta.log.actions.reconciliation import file_key
 from airflow_delta.log.checksum.totals import (
     FILE_SIZE_BINS,
@@ -49,9 +50,14 @@ _ABSENT = msgspec.Raw()
 
 
 class OwnState(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Our addition to a checksum: the complete list of unexpired transactions, where Delta's field may not have it."""
+    """Our addition to a checksum.
+
+    :param set_transactions: the complete list of unexpired transactions, where Delta's field may not have it.
+    :param intents: those of them that are open intents of publications, where no list has all transactions.
+    """
 
     set_transactions: list[SetTransaction] | None = None
+    intents: list[SetTransaction] | None = None
 
 
 class VersionChecksum(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -84,6 +90,13 @@ class VersionChecksum(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
         if self.set_transactions is not None:
             return self.set_transactions
         return self.airflow_delta.set_transactions if self.airflow_delta is not None else None
+
+    @property
+    def open_intents(self) -> list[SetTransaction] | None:
+        """Return the open intents of publications, or ``None`` if the checksum does not tell."""
+        if (known := self.all_transactions) is not None:
+            return list(open_intents(known).values())
+        return self.airflow_delta.intents if self.airflow_delta is not None else None
 
     def histogram(self) -> FileSizeHistogram | None:
         """Return the file size histogram, or ``None`` if there is none.
@@ -194,7 +207,15 @@ def transaction_lists(transactions: list[SetTransaction], *, retention: bool) ->
         return {"set_transactions": transactions}
     if len(transactions) <= MAX_OWN_SET_TRANSACTIONS:
         return {"airflow_delta": OwnState(set_transactions=transactions)}
-    return {}
+    return intent_list(transactions)
+
+
+def intent_list(transactions: list[SetTransaction] | None) -> dict[str, Any]:
+    """Return the checksum field for the open intents among transactions.
+
+    :param transactions: at least those of publications; ``None``: not known.
+    """
+    return {} if transactions is None else {"airflow_delta": OwnState(intents=list(open_intents(transactions).values()))}
 
 
 def file_fields(totals: Totals, protocol: Protocol) -> dict[str, Any]:

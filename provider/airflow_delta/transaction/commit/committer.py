@@ -25,7 +25,7 @@ from airflow_delta.transaction.conflicts.metadata import IDENTITY_TAG, identity_
 from airflow_delta.transaction.conflicts.resolution import Resolution
 from airflow_delta.transaction.conflicts.rows_of_winners import WinnersRows
 from airflow_delta.transaction.events import record_event
-from airflow_delta.transaction.intents import PREFIX, OpenIntents
+from airflow_delta.transaction.intents import OpenIntents
 from airflow_delta.transaction.policy import CommitOutcome, CommitPolicy
 from airflow_delta.transaction.prepare import commit_info as in_commit_timestamps
 from airflow_delta.transaction.prepare.checks import (
@@ -271,7 +271,8 @@ class Committer:
         num_actions = len(prepared.actions) + 1
         entry = Entry(self.txn_id, self._read_version, current.encode(), num_actions, level.value, may_retry, may_skip)
         checker = ConflictChecker(current, self._commit_time, self._resolution(current))
-        intents = OpenIntents(self.reads.snapshot.known_transactions(PREFIX), self.policy.intents)
+        rule = self.policy.intents
+        intents = OpenIntents(self.reads.snapshot.intents if rule.looks else (), rule)
         loop = CommitLoop(self.log, entry, checker, self.policy, self.observer, intents)
         landed = None
         while landed is None:

@@ -1,0 +1,25 @@
+"""Intents of publications of several tables among the transactions of a table: ``txn`` actions like all others.
+
+Every commit has to know those that are open, so checksums list them where the list of all transactions is too long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from airflow_delta.log.actions.actions import SetTransaction
+
+INTENT_APP = "airflow.intent/"
+"""Prefix of the application id of an intent; the id of the publication follows."""
+STATE_APP = "airflow.publication/"
+"""Prefix of the application id whose version is the state of a publication on the table."""
+PREFIXES = (INTENT_APP, STATE_APP)
+
+
+def open_intents(transactions: Iterable[SetTransaction]) -> dict[str, SetTransaction]:
+    """Return the intents that are open in a snapshot, by the id of their publication."""
+    found = {txn.app_id: txn for txn in transactions if txn.app_id.startswith(PREFIXES)}
+    ids = {app_id.removeprefix(INTENT_APP): txn for app_id, txn in found.items() if app_id.startswith(INTENT_APP)}
+    return {publication: txn for publication, txn in ids.items() if f"{STATE_APP}{publication}" not in found}
