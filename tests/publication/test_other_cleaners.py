@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import pytest
 
 from airflow_delta.exceptions import DeltaError, DeltaIllegalStateException, PublicationSplitException
+from airflow_delta.publication import open_publications
 from airflow_delta.table.abort import abort_transaction
 from airflow_delta.table.operations.vacuum.run import vacuum
 from publication.lake import Table
@@ -73,6 +75,42 @@ def test_vacuum_knows_a_plan_beyond_the_age_of_staged_files(world: World) -> Non
     world.publish()
     assert world.shown() == 3
     world.check()
+
+
+def later(days: int) -> Callable[[], int]:
+    now = int(time.time() * 1000) + days * DAY
+    return lambda: now
+
+
+@pytest.mark.parametrize(("point", "when"), POINTS)
+class TestTheLogRetentionIsOver:
+    """Nobody came for a month, and every table was vacuumed."""
+
+    @pytest.fixture(autouse=True)
+    def a_month_later(self, world: World, point: str, when: str) -> None:
+        killed(world.publish, point, when)
+        for table in world.tables:
+            vacuum(table.log(), clock=later(31))
+
+    def test_a_decided_one_is_published_by_the_next_try(self, world: World, point: str, when: str) -> None:
+        goes_on(world, point, when)
+
+    def test_whoever_settles_it_ends_it(self, world: World, point: str, when: str) -> None:
+        world.clean_up()
+        assert not any(open_publications(table.log()) for table in world.tables)
+        assert world.shown() == (3 if PUTS.index(point) + (when == "after") > DECISION else 0)
+        world.check()
+
+    def test_what_has_ended_then_goes(self, world: World, point: str, when: str) -> None:
+        world.clean_up()
+        if world.shown():
+            world.publish()
+        else:
+            world.abort()
+        for table in world.tables:
+            vacuum(table.log(), clock=later(62))
+            assert not list(table.path.glob("staged/*/publication-*"))
+        world.check()
 
 
 def test_plans_go_with_the_log(world: World) -> None:

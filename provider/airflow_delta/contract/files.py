@@ -46,6 +46,8 @@ COMMIT_MARKER_PREFIX = "_commit-"
 
 PLAN_PREFIX = "publication-"
 """What the names of a publication's plan, and of the staged writes that it names, begin with."""
+PLAN_ENDED = ".ended"
+"""Suffix, instead of ``.json``, of the note beside the anchor's plan that the publication has its end on every table."""
 
 OWNER_LENGTH = 24
 """Characters of a transaction's id that name its owner; the rest is random."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from airflow_delta.contract.files import PLAN_PREFIX, transaction_directory
+from airflow_delta.contract.files import PLAN_ENDED, PLAN_PREFIX, transaction_directory
 from airflow_delta.contract.location import Location
 from airflow_delta.contract.payloads import (
     CONTRACT,
@@ -192,6 +192,11 @@ class PublicationId:
 def plan_path(transaction_id: str, digest: str) -> str:
     """Return the path of a plan below the table of one of its transactions."""
     return f"{transaction_directory(transaction_id)}/{PLAN_PREFIX}{digest}.json"
+
+
+def end_path(parts: PublicationId) -> str:
+    """Return the path, below the anchor's table, of the note that a publication has its end on every table."""
+    return f"{transaction_directory(parts.transaction)}/{PLAN_PREFIX}{parts.digest}{PLAN_ENDED}"
 
 
 def publication_id(plan: PublicationPlan, marks: Sequence[str]) -> str:

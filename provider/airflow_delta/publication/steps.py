@@ -24,6 +24,7 @@ from airflow_delta.exceptions import (
     StagingException,
     TransactionAbortedException,
 )
+from airflow_delta.log.storage.puts import creates
 from airflow_delta.publication.participant import DOUBTFUL, FINAL, IntentMetError, Participant, reason_of
 from airflow_delta.publication.plan import load_plan
 from airflow_delta.publication.records import (
@@ -36,6 +37,7 @@ from airflow_delta.publication.records import (
     PublicationId,
     PublicationPlan,
     PublicationResult,
+    end_path,
     same_place_key,
 )
 from airflow_delta.publication.states import publication_tables
@@ -99,6 +101,7 @@ class Settlement:
         """
         with self._markers:
             outcome = self._run(give_up, why)
+            self._note_end()
             result = self.result(outcome)
             for table in self.tables:
                 self._release(table)
@@ -125,6 +128,16 @@ class Settlement:
                 self._refuse(why)
             else:
                 self._decide()
+
+    def _note_end(self) -> None:
+        """Note that nobody needs the plan any more, for VACUUM; without the note it stays."""
+        log = self.anchor.log
+        if log.snapshot.version < 0:
+            return
+        try:
+            creates(log.store, end_path(PublicationId.parse(self.plan.publication)), b"{}")
+        except Exception as error:  # noqa: BLE001 - the end stands in the logs
+            logger.warning("Could not note the end of publication %s: %s", self.plan.publication, error)
 
     # -- before the decision ---------------------------------------------------------------------------------------------------
 

@@ -29,6 +29,7 @@ from airflow_delta.log.storage.file_names import LOG_DIRECTORY
 from airflow_delta.log.storage.progress import tracked
 from airflow_delta.log.storage.table_paths import keys_to_keep, relative_key
 from airflow_delta.log.time_travel import version_at_timestamp
+from airflow_delta.table.operations.vacuum.plans import unfinished_publications
 from airflow_delta.table.state.find_commit import CLOCKS_DIFFER_BY, newest_first
 from airflow_delta.table.state.markers import NO_MARKERS, read_markers
 from airflow_delta.table.state.open_transactions import search_commits
@@ -209,11 +210,11 @@ class _Staged:
         prefix = f"{STAGING_DIRECTORY}/{transaction}/"
         return {name for status in self.files if is_marker(name := status.path.removeprefix(prefix))}
 
-    def newest_plan(self, transaction: str) -> int:
-        """Return when the newest plan of a publication was written, -1 if there is none."""
+    def plans(self, transaction: str) -> dict[str, int]:
+        """Return the names that are of plans of publications, with the times when they were written."""
         prefix = f"{STAGING_DIRECTORY}/{transaction}/"
-        plans = (status for status in self.files if is_plan(status.path.removeprefix(prefix)))
-        return max((status.modification_time for status in plans), default=-1)
+        names = ((status.path.removeprefix(prefix), status.modification_time) for status in self.files)
+        return {name: written for name, written in names if is_plan(name)}
 
     def times(self) -> list[int]:
         return [status.modification_time for status in self.files] or self.directories
@@ -305,8 +306,8 @@ def staged_transactions(
     :param valid: files that the table's present version or a retained tombstone names.
     :param dead_before: milliseconds since the epoch; files written before that belong to no live transaction, unless it is of a
         publication, which another table may have decided.
-    :param planned_after: milliseconds since the epoch: plans of publications written before that have expired; default:
-        ``dead_before``.
+    :param planned_after: milliseconds since the epoch: of publications whose plans were written before that, only what has no
+        end yet stays (:mod:`airflow_delta.table.operations.vacuum.plans`); default: ``dead_before``.
     """
     staged: dict[str, _Staged] = defaultdict(_Staged)
     for status in listing.files:
@@ -319,10 +320,12 @@ def staged_transactions(
             staged[transaction].directories.append(modified)
     in_table = {transaction for path in valid if (transaction := _split(path)[0]) is not None}
     plans_from = dead_before if planned_after is None else planned_after
-    planned = {transaction for transaction, found in staged.items() if found.newest_plan(transaction) >= plans_from}
+    plans = {transaction: written for transaction, found in staged.items() if (written := found.plans(transaction))}
+    planned = {transaction for transaction, written in plans.items() if max(written.values()) >= plans_from}
+    needed = unfinished_publications(log, {transaction: plans[transaction].keys() for transaction in plans.keys() - planned})
     dead = {transaction for transaction, found in staged.items() if all(written < dead_before for written in found.times())}
-    dead -= planned
-    asked = {transaction: found for transaction, found in staged.items() if transaction not in in_table | dead}
+    dead -= planned | needed.staged
+    asked = {transaction: found for transaction, found in staged.items() if transaction not in in_table | dead | needed.staged}
     unknown = _not_in_log(log, asked)
     committed = in_table | (asked.keys() - unknown.keys())
     aborted: set[str] = set()
@@ -338,12 +341,12 @@ def staged_transactions(
     now = int(time.time() * 1000)
     kept = {transaction for transaction, found in staged.items() if any((kept_until(s.path) or 0) > now for s in found.files)}
     return StagedTransactions(
-        live=frozenset(live),
+        live=needed.staged.union(live),
         aborted=frozenset(aborted),
         in_table=frozenset(in_table),
         committed=frozenset(committed),
         kept=frozenset(kept),
-        planned=frozenset(planned),
+        planned=needed.plans.union(planned),
         abandoned=abandoned,
     )
 
@@ -353,7 +356,7 @@ def _abandoned(log: DeltaLog, dead: Mapping[str, Sequence[FileStatus]]) -> tuple
     unfinished = {}
     for transaction, files in dead.items():
         names = {status.path.removeprefix(f"{STAGING_DIRECTORY}/{transaction}/") for status in files}
-        data = [status for status in files if not is_marker(status.path.rpartition("/")[2])]
+        data = [status for status in files if not (is_marker(name := status.path.rpartition("/")[2]) or is_plan(name))]
         if data and ABORT_MARKER not in names:
             unfinished[transaction] = data
     if not unfinished:
