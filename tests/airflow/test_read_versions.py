@@ -15,7 +15,9 @@ from deltalake import write_deltalake
 from airflow_delta.exceptions import DeltaIllegalArgumentException, VersionNotFoundException
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.operators.arrow import DeltaStageArrowOperator
+from airflow_delta.operators.merge import DeltaMergeOperator, DeltaMergePySparkOperator
 from airflow_delta.operators.pyspark import DeltaStagePySparkOperator
+from airflow_delta.operators.scd2 import DeltaScd2MergeOperator
 from airflow_delta.operators.sql import DeltaStageSqlOperator
 from support.publications import BEFORE, NAMES, World, kill_at_an_entry, leave_at, world_of_three_tables  # noqa: F401
 from support.running_tasks import context
@@ -107,6 +109,39 @@ class TestWhatIsRead:
 
         world.publish()
         assert stage(versions(), cls=DeltaStagePySparkOperator, python_callable=rows)["numRecords"] == 4
+
+
+class TestSourcesOfAMerge:
+    @pytest.mark.spark
+    @pytest.mark.slow
+    def test_sql(self, world, killed_at, stage, spark):
+        leave_at(world, killed_at, 5)
+        source = "SELECT id FROM orders UNION ALL SELECT id FROM lines"
+        merged = stage(versions(), cls=DeltaMergeOperator, source=source, condition="target.id = source.id")
+        assert merged["numRecords"] == 2, "no row of the publication, which the third table lacks"
+
+    @pytest.mark.spark
+    @pytest.mark.slow
+    def test_pyspark(self, world, stage, spark):
+        def rows(spark, table):
+            return table.other("orders").select("id")
+
+        world.publish()
+        function = {"python_callable": rows, "condition": "target.id = source.id"}
+        assert stage(versions(), cls=DeltaMergePySparkOperator, **function)["numRecords"] == 3
+
+    @pytest.mark.parametrize("source", [lambda spark: spark.range(1), {"format": "parquet", "path": "/landing"}])
+    @pytest.mark.parametrize(
+        ("cls", "arguments"),
+        [(DeltaMergeOperator, {"condition": "true"}), (DeltaScd2MergeOperator, {"keys": "id", "effective_at": "now()"})],
+    )
+    def test_a_source_that_cannot_read_them(self, stage, cls, arguments, source):
+        with pytest.raises(DeltaIllegalArgumentException, match="'stage' has read_versions: views for the SQL"):
+            stage({"orders": 0}, cls=cls, source=source, **arguments)
+
+    def test_a_submitted_one(self, stage):
+        with pytest.raises(DeltaIllegalArgumentException, match="'stage' has read_versions: views for the SQL"):
+            stage({"orders": 0}, cls=DeltaMergeOperator, source="SELECT 1 AS id", condition="true", spark_submit={"conf": {}})
 
 
 class TestXComIsNotBelieved:

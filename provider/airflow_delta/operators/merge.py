@@ -23,6 +23,7 @@ from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.operators.pyspark import TableReader, call_function, without_injected
 from airflow_delta.tasks.base import TABLE_VIEW, Part, Parts, not_a_dataframe, templated
 from airflow_delta.tasks.operation import SPARK_OPERATION, DeltaTableOperator
+from airflow_delta.tasks.read_versions import ReadVersions
 from airflow_delta.tasks.spark.properties import secret_property, source_options
 from airflow_delta.tasks.spark.runner import SparkRunner
 
@@ -104,7 +105,7 @@ def _is_literal_clause(clause: Any) -> bool:
     )
 
 
-MERGE: Parts = (*SPARK_OPERATION, MergeStatement)
+MERGE: Parts = (*SPARK_OPERATION, MergeStatement, ReadVersions)
 
 
 class DeltaMergeOperator(DeltaTableOperator):
@@ -113,19 +114,20 @@ class DeltaMergeOperator(DeltaTableOperator):
     Without ``clauses`` it is an upsert: ``[when_matched_update(), when_not_matched_insert()]``.
 
     ``{{ table }}`` in the SQL of a source is a view of the table at the version that the transaction reads, which then counts as
-    read as a whole (in-process sessions only).
+    read as a whole (in-process sessions only). There, each table of ``read_versions`` is a view, too: its name is the last part
+    of the table's location.
 
     :param source: Spark SQL, or the path of a ``.sql`` file as Airflow looks for templates; a mapping with ``sql``, or with
         ``format``, ``path``, ``options`` and ``conn_id`` (a connection that supplies login, password and the ``spark_options`` of
         its extra, all kept secret); or a function of ``spark`` that returns a DataFrame (in-process sessions only). (templated
         unless it is a function)
 
-    The other parameters are those of :class:`MergeStatement`, :class:`~airflow_delta.tasks.operation.DeltaTableOperator` and
-    :class:`~airflow_delta.tasks.spark.runner.SparkRunner`.
+    The other parameters are those of :class:`MergeStatement`, :class:`~airflow_delta.tasks.operation.DeltaTableOperator`,
+    :class:`~airflow_delta.tasks.read_versions.ReadVersions` and :class:`~airflow_delta.tasks.spark.runner.SparkRunner`.
     """
 
     parts: ClassVar[Parts] = MERGE
-    template_fields: Sequence[str] = (*templated(SPARK_OPERATION), "merge_source", *MergeStatement.template_fields)
+    template_fields: Sequence[str] = (*templated(SPARK_OPERATION), "merge_source", *templated((MergeStatement, ReadVersions)))
     template_fields_renderers = {**SparkRunner.template_fields_renderers, **MergeStatement.template_fields_renderers}
     template_ext: Sequence[str] = (".sql",)
     sql_fields: ClassVar[tuple[str, ...]] = ("merge_source",)
@@ -137,6 +139,7 @@ class DeltaMergeOperator(DeltaTableOperator):
         check_source(source, whose=f"the task {self.task_id!r}")
         check_is_query(source, whose=f"the task {self.task_id!r}")
         check_writer_options(MergeStatement.of(self).options, whose=f"The task {self.task_id!r}")
+        check_reads_in_sql(self, source)
         # Airflow would call a function in a template field.
         self.merge_source = None if callable(source) else source
         self._source_function = source if callable(source) else None
@@ -150,9 +153,9 @@ class DeltaMergeOperator(DeltaTableOperator):
         if self._source_function is not None:
             return self._source_function(spark)
         named = self._named_source()
-        if named is not None and reads_table(named):
-            self._reads = reader = TableReader(spark, stage)
-            reader.as_view(TABLE_VIEW)
+        if named is not None and not SparkRunner.of(self).submits:
+            self._reads = reader = TableReader(spark, stage, self.hold(ReadVersions).tables(self.opened))
+            make_views(reader, named, whose=f"the task {self.task_id!r}")
         if named is None or not named.get(CONNECTION):
             return None
         return engine.read_source(spark, named, self._secret_options(named))
@@ -184,6 +187,28 @@ class DeltaMergeOperator(DeltaTableOperator):
         return None
 
 
+def check_reads_in_sql(task: DeltaTableOperator, source: Any) -> None:
+    """Refuse ``read_versions`` of a task whose source cannot read them.
+
+    :raises DeltaIllegalArgumentException: if the source is not SQL in a session of the task.
+    """
+    if getattr(task, "read_versions", None) is None:
+        return
+    if callable(source) or (isinstance(source, Mapping) and not source.get("sql")) or SparkRunner.of(task).submits:
+        raise DeltaIllegalArgumentException(
+            f"The task {task.task_id!r} has read_versions: views for the SQL of a source, in a session of the task. Its source "
+            "is not such SQL. Use @task.delta_merge, whose function reads table.other(...), or leave read_versions out."
+        )
+
+
+def make_views(reader: TableReader, named: Mapping[str, Any], *, whose: str) -> None:
+    """Give the SQL of a source the views that it names: the table, and those of ``read_versions``."""
+    if reads_table(named):
+        reader.as_view(TABLE_VIEW)
+    if named.get("sql"):
+        reader.others_as_views(lambda view: engine.SqlQuery.parse(str(named["sql"]), whose=whose).mentions(view))
+
+
 def reads_table(named: Mapping[str, Any]) -> bool:
     """Return whether the SQL of a source names ``{{ table }}``."""
     return TABLE_VIEW in str(named.get("sql") or "").lower()
@@ -197,7 +222,8 @@ class DeltaMergePySparkOperator(DeltaTableOperator, PythonOperator):
 
     :param python_callable: function that returns the source.
 
-    The other parameters are those of :class:`DeltaMergeOperator`, without ``source`` and without submitting.
+    The other parameters are those of :class:`DeltaMergeOperator`, without ``source`` and without submitting. The function reads a
+    table of ``read_versions`` with ``table.other(...)``.
     """
 
     parts: ClassVar[Parts] = MERGE
@@ -224,7 +250,7 @@ class DeltaMergePySparkOperator(DeltaTableOperator, PythonOperator):
 
         :raises DeltaIllegalArgumentException: if it is not a DataFrame.
         """
-        self._reads = reader = TableReader(spark, stage)
+        self._reads = reader = TableReader(spark, stage, self.hold(ReadVersions).tables(self.opened))
         result = call_function(self, {"spark": spark, "table": reader, "transaction": stage.handle})
         if not isinstance(result, engine.DataFrame):
             raise not_a_dataframe(self.task_id, result, "to merge")

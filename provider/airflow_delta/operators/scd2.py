@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow_delta import engine
 from airflow_delta.contract.options import CONNECTION, check_is_query, check_source, check_writer_options
 from airflow_delta.exceptions import DeltaIllegalArgumentException
-from airflow_delta.operators.merge import reads_table
+from airflow_delta.operators.merge import check_reads_in_sql, make_views
 from airflow_delta.operators.pyspark import TableReader
-from airflow_delta.tasks.base import TABLE_VIEW, Part, Parts, templated
+from airflow_delta.tasks.base import Part, Parts, templated
 from airflow_delta.tasks.identity import column_names
 from airflow_delta.tasks.operation import SPARK_OPERATION, DeltaTableOperator
+from airflow_delta.tasks.read_versions import ReadVersions
 from airflow_delta.tasks.spark.properties import source_options
 from airflow_delta.tasks.spark.runner import SparkRunner
 
@@ -102,11 +103,12 @@ class DeltaScd2MergeOperator(DeltaTableOperator):
         those that the table computes. (templated unless it is a function)
     :param write_options: options of Spark's Parquet writer, such as ``maxRecordsPerFile``. (templated)
 
-    The other parameters are those of :class:`HistoryOptions`, :class:`~airflow_delta.tasks.operation.DeltaTableOperator` and
-    :class:`~airflow_delta.tasks.spark.runner.SparkRunner`, without submitting.
+    The other parameters are those of :class:`HistoryOptions`, :class:`~airflow_delta.tasks.operation.DeltaTableOperator`,
+    :class:`~airflow_delta.tasks.read_versions.ReadVersions` and :class:`~airflow_delta.tasks.spark.runner.SparkRunner`, without
+    submitting.
     """
 
-    parts: ClassVar[Parts] = (*SPARK_OPERATION, HistoryOptions)
+    parts: ClassVar[Parts] = (*SPARK_OPERATION, HistoryOptions, ReadVersions)
     template_fields: Sequence[str] = (*templated(parts), "merge_source", "write_options")
     template_fields_renderers = {**SparkRunner.template_fields_renderers, "merge_source": "sql", "effective_at": "sql"}
     template_ext: Sequence[str] = (".sql",)
@@ -128,6 +130,7 @@ class DeltaScd2MergeOperator(DeltaTableOperator):
                 f"The task {self.task_id!r} computes versions in a session: it takes no spark_submit or application. Name the "
                 "cluster by spark_conn_id (a master, or Spark Connect)."
             )
+        check_reads_in_sql(self, source)
         # Airflow would call a function in a template field.
         self.merge_source = None if callable(source) else source
         self._source_function = source if callable(source) else None
@@ -140,8 +143,8 @@ class DeltaScd2MergeOperator(DeltaTableOperator):
 
     def source(self, spark: SparkSession, stage: StageView) -> DataFrame:
         """Return the versions that begin, change and go."""
-        options, reader = HistoryOptions.of(self), TableReader(spark, stage)
-        self._reads = reader
+        options = HistoryOptions.of(self)
+        self._reads = reader = TableReader(spark, stage, self.hold(ReadVersions).tables(self.opened))
         rows = self._rows(spark, reader)
         # The MERGE has read the rows with the keys of its source, and without a full snapshot these are of the same keys.
         table = reader() if options.full_snapshot else engine.read_scan_plan(spark, engine.plan_scan(stage))
@@ -156,8 +159,7 @@ class DeltaScd2MergeOperator(DeltaTableOperator):
         check_source(self.merge_source, whose=f"the task {self.task_id!r}")  # rendered
         check_is_query(self.merge_source, whose=f"the task {self.task_id!r}")
         named = dict(self.merge_source) if isinstance(self.merge_source, Mapping) else {"sql": self.merge_source}
-        if reads_table(named):
-            reader.as_view(TABLE_VIEW)
+        make_views(reader, named, whose=f"the task {self.task_id!r}")
         conn_id = named.get(CONNECTION)
         secrets = source_options(str(conn_id), str(named.get("format", "parquet"))) if conn_id else {}
         rows = engine.read_source(spark, named, secrets)
