@@ -302,6 +302,7 @@ def environment(airflow: Airflow, database: str, port: int) -> dict[str, str]:
         "AIRFLOW__API_AUTH__JWT_SECRET": secrets.token_hex(32),
         "AIRFLOW__CORE__AUTH_MANAGER": "airflow.api_fastapi.auth.managers.simple.simple_auth_manager.SimpleAuthManager",
         "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "True",  # the examples; the Dags of the tests say that they are not
+        "AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT": "300",  # a task loads its Dag file, on two busy cores beside other suites
         "AIRFLOW__CORE__DAGS_FOLDER": str(HERE / "dags"),
         "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{api}/execution/",
         "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
