@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from airflow.sdk import RetryAction
 from airflow.sdk.exceptions import ErrorType
 from airflow.sdk.execution_time.comms import ErrorResponse, OKResponse, TriggerDagRun
 from deltalake import DeltaTable, write_deltalake
@@ -18,6 +19,7 @@ from airflow_delta import exceptions
 from airflow_delta import publication as publications
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.log import DeltaLog
+from airflow_delta.retry_policies import FINAL_ERRORS
 from airflow_delta.table.operations.vacuum.run import vacuum
 from airflow_delta.tasks import restart
 from airflow_delta.tasks.publication import STATE_KEY
@@ -286,6 +288,27 @@ class TestLateConflict:
         result = world.publish()
         assert result["outcome"] == "published"
         assert world.rows() == {**AFTER, "totals": [0, 1, 2, 7]}
+
+    def test_split_is_final_and_names_the_tables(self, world, killed_at):
+        """Also the first table was changed since, so its rows cannot be taken back."""
+        handles, reports = self.foreign(world, killed_at, 5, "totals")
+        write_deltalake(
+            world.table(ANCHOR),
+            pa.table({"id": pa.array([8], pa.int64()), "more": pa.array([1])}),
+            mode="append",
+            schema_mode="merge",
+        )
+        shown = {"orders": [0, 1, 2], "lines": [0, 1, 2, 8], "totals": [0, 7]}
+        for _ in range(2):
+            with pytest.raises(exceptions.PublicationSplitException) as error:
+                world.commit(handles, reports)
+            assert error.value.missing == (world.table("totals"),)
+            assert set(error.value.published) == {world.table("orders"), world.table("lines")}
+            assert kept()[STATE_KEY]["outcome"] == "split"
+            assert world.rows() == shown
+        assert FINAL_ERRORS.evaluate(error.value, 1, 9).action is RetryAction.FAIL
+        assert world.abort(handles, states={"p.commit": "failed"})["outcome"] == "split"
+        assert world.rows() == shown
 
 
 class TestAltered:
