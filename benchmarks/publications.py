@@ -169,10 +169,6 @@ class Nothing:
         return False
 
 
-def _knows_none(_snapshot: Any, _prefix: str) -> list[Any]:
-    return []
-
-
 def commit_of_one_add(uri: str, commits: int, options: dict[str, str] | None = None, relay: Any = None) -> dict[str, Any]:
     """Commit one add again and again, in turns with the look for open publications and without; return medians of both."""
     from airflow_delta.log import AddFile, DeltaLog
@@ -191,7 +187,7 @@ def commit_of_one_add(uri: str, commits: int, options: dict[str, str] | None = N
         with contextlib.ExitStack() as stack:
             if name == "without":
                 stack.enter_context(mock.patch.object(committer, "OpenIntents", Nothing))
-                stack.enter_context(mock.patch.object(Snapshot, "known_transactions", _knows_none))
+                stack.enter_context(mock.patch.object(Snapshot, "intents", ()))
             wall, cpu = time.perf_counter(), time.process_time()
             log.start_transaction(policy=policy).commit([add], Operation.write("Append"))
             spent = (time.perf_counter() - wall, time.process_time() - cpu)
