@@ -1,35 +1,27 @@
 """Delta Spark, which judges what we write and goes on from it; one JVM for the whole folder.
 
-The JARs come from Maven Central through Spark's own ``spark.jars.packages``, into Ivy's cache: only the first run on a machine
-needs the network. What cannot be resolved is an error of every test here, never a skip.
+JARs that cannot be resolved (:mod:`support.delta_jars`) are an error of every test here, never a skip.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import sys
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from support.delta_jars import EXTENSIONS, one_at_a_time
 from support.parts import keep_part
 from table.flow import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-DELTA = "io.delta:delta-spark_4.2_2.13:4.4.0"
-"""Built for Spark 4.2 and Scala 2.13, as the pinned PySpark is."""
-
 CONFIGURATION = {
-    "spark.jars.packages": DELTA,
-    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    **EXTENSIONS,
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.bindAddress": "127.0.0.1",
@@ -57,14 +49,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in judged:
         item.add_marker(pytest.mark.delta_spark)
     keep_part(config, items, "DELTA_SPARK_PART", lambda item: item.nodeid if item in judged else None)
-
-
-@contextmanager
-def one_at_a_time() -> Iterator[None]:
-    """Let the processes of one run resolve the JARs one after the other: Ivy's cache is not made for several writers."""
-    with (Path(tempfile.gettempdir()) / "airflow-delta-tests-ivy.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 @pytest.fixture(scope="session")

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections import Counter
-from datetime import date
+from datetime import date, timedelta
+from pathlib import Path
 
 from live.runs import Live
 
 NAMES = ("raw", "daily", "monthly", "of_others")
 DAYS = ["2026-03-02", "2026-03-03", "2026-03-04"]
 RAW = "partitions_raw"
+TESTS = Path(__file__).parents[1]
 
 
 def test_a_late_correction(live: Live) -> None:
-    """By a Dag, by delta-rs, and by delta-rs while the triggerer is dead: 3 March and March run again, once each time."""
+    """By a Dag, by delta-rs, also while the triggerer is dead, by Delta Spark: 3 March and March run again, once each time."""
     for name in NAMES:
         live.unpause(f"delta_partitions_{name}")
     monthly = live.table("partitions_monthly")
@@ -48,9 +52,12 @@ def test_a_late_correction(live: Live) -> None:
     settle(live, daily=len(before["daily"]) + 1, monthly=len(before["monthly"]) + 1)
     assert keys_of(live, "daily")[len(before["daily"]) :] == ["2026-03-03"]
 
-    # Each commit of the other engine was told once, those of our own by themselves.
+    # Delta Spark corrects rows that are there, and compacts.
+    corrected(lambda: correct_by_spark(live), 52)
+
+    # Each commit of the other engines was told once, those of our own by themselves.
     told = [run.xcom("changed") for run in live.runs_of("delta_partitions_of_others") if run.state == "success"]
-    assert sorted(version for each in told for version in each["versions"]) == [2, 3, 5]
+    assert sorted(version for each in told for version in each["versions"]) == [2, 3, 5, 6]
     assert {key for each in told for key in each["keys"]} == {"2026-03-03"}
 
 
@@ -60,6 +67,17 @@ def add_by_another_engine(live: Live, amount: int) -> None:
 
     rows = pa.table({"day": [date(2026, 3, 3)], "amount": pa.array([amount], pa.int64())})
     deltalake.write_deltalake(str(live.table(RAW)), rows, mode="append")
+
+
+def correct_by_spark(live: Live) -> None:
+    table = f"delta.`{live.table(RAW)}`"
+    statements = (f"UPDATE {table} SET amount = amount + 10 WHERE day = DATE '2026-03-03' AND amount = 15", f"OPTIMIZE {table}")
+    command = [sys.executable, "-m", "live.delta_spark_sql", *statements]
+    done = subprocess.run(command, cwd=TESTS, capture_output=True, text=True, timeout=900, check=False)
+    assert done.returncode == 0, done.stderr[-4000:]
+    commits = live.table(RAW).commits()
+    assert [commit["operation"] for commit in commits[-2:]] == ["UPDATE", "OPTIMIZE"]
+    assert all("Delta-Lake" in commit["engineInfo"] for commit in commits[-2:])
 
 
 def keys_of(live: Live, name: str) -> list[str | None]:
@@ -95,4 +113,21 @@ def test_a_late_partition(live: Live) -> None:
     late.write("2013-02")
     run.wait()
     live.until(lambda: not live.airflow.query("SELECT 1 FROM deadline WHERE missed = false"), "no deadline is ahead")
+    assert called.read_text().split() == [run.run_id]
+
+
+def test_a_late_commit(live: Live) -> None:
+    """A run counts from the last commit, as its event told: without another one its author is called once."""
+    called = live.airflow.tables / "late_commit.called"
+    live.trigger("late_commit_writer").wait()
+    run = live.trigger("late_commit")
+    live.until(called.exists, "the callback was called", explain=run.explain)
+    assert run.state == "running"
+    committed, due = live.airflow.query(
+        "SELECT max(e.timestamp), max(d.deadline_time) FROM asset_event e, deadline d JOIN dag_run r ON r.id = d.dagrun_id "
+        "WHERE e.source_dag_id = 'late_commit_writer' AND r.dag_id = 'late_commit'"
+    )[0]
+    assert due - committed == timedelta(seconds=20)
+    live.trigger("late_commit_writer").wait()
+    run.wait()
     assert called.read_text().split() == [run.run_id]

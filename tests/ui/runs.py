@@ -7,8 +7,6 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
-from support.dag_runs import scheduler_dag
-
 BUNDLE = "ui-runs"
 
 
@@ -33,26 +31,57 @@ class Runs:
 
     def run(self, dag_id: str, day: int, **conf: Any) -> str:
         """Run a Dag for a day and the one after it, and return the run's id."""
-        from airflow.models.dagrun import get_or_create_dagrun
         from airflow.utils.session import create_session
+
+        with create_session() as session:
+            dag_run = self._create(dag_id, day, conf, session)
+            self._go_on(dag_run, session)
+            return str(dag_run.run_id)
+
+    def begin(self, dag_id: str, day: int, **conf: Any) -> str:
+        """Begin a run without waiting for anything: each sensor looks once. Return the run's id."""
+        from airflow.utils.session import create_session
+
+        with create_session() as session:
+            run_id = str(self._create(dag_id, day, conf, session).run_id)
+        self.look(dag_id, run_id)
+        return run_id
+
+    def look(self, dag_id: str, run_id: str) -> None:
+        """Let the sensors of a run look once more, those in the mode ``reschedule``."""
+        from airflow.sdk.definitions.dag import _run_task
+        from airflow.utils.session import create_session
+        from airflow.utils.state import TaskInstanceState
+
+        with create_session() as session:
+            dag_run = self._dag_run(dag_id, run_id, session)
+            for ti in dag_run.get_task_instances(session=session):
+                if ti.state not in (None, TaskInstanceState.UP_FOR_RESCHEDULE):
+                    continue
+                ti.try_number = 1
+                ti.state = TaskInstanceState.SCHEDULED
+                session.commit()
+                _run_task(ti=ti, task=self.bag.dags[dag_id].task_dict[ti.task_id])
+            session.expire_all()
+            dag_run.update_state(session=session)
+
+    def _create(self, dag_id: str, day: int, conf: Any, session: Any) -> Any:
+        from airflow.models.dagrun import get_or_create_dagrun
         from airflow.utils.types import DagRunTriggeredByType
 
-        date, run_id = datetime(2026, 3, day, tzinfo=UTC), f"manual__2026-03-{day:02}"
-        with create_session() as session:
-            dag_run = get_or_create_dagrun(
-                dag=scheduler_dag(self.bag.dags[dag_id]),
-                run_id=run_id,
-                logical_date=date,
-                data_interval=(date, date.replace(day=day + 1)),
-                run_after=date,
-                start_date=datetime.now(UTC),
-                conf=conf,
-                triggered_by=DagRunTriggeredByType.TEST,
-                triggering_user_name="nobody",
-                session=session,
-            )
-            self._go_on(dag_run, session)
-        return run_id
+        date = datetime(2026, 3, day, tzinfo=UTC)
+        return get_or_create_dagrun(
+            dag=self._scheduler_dag(dag_id, session),
+            run_id=f"manual__2026-03-{day:02}",
+            logical_date=date,
+            data_interval=(date, date.replace(day=day + 1)),
+            run_after=date,
+            start_date=datetime.now(UTC),
+            conf=conf,
+            triggered_by=DagRunTriggeredByType.TEST,
+            triggering_user_name="nobody",
+            session=session,
+        )
 
     def clear(self, dag_id: str, run_id: str, *task_ids: str, go_on: bool = True, **conf: Any) -> None:
         """Clear tasks, all without any given, as Airflow does, and run what is to be run again."""
@@ -89,8 +118,14 @@ class Runs:
         from sqlalchemy import select
 
         dag_run = session.scalar(select(DagRun).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id))
-        dag_run.dag = scheduler_dag(self.bag.dags[dag_id])
+        dag_run.dag = self._scheduler_dag(dag_id, session)
         return dag_run
+
+    def _scheduler_dag(self, dag_id: str, session: Any) -> Any:
+        """Return a Dag as the scheduler has it, with the deadlines that are in the database."""
+        from airflow.models.serialized_dag import SerializedDagModel
+
+        return SerializedDagModel.get(dag_id, session=session).dag
 
     def _go_on(self, dag_run: Any, session: Any) -> None:
         """Run what can run, until the run has ended or waits for somebody."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 DAYS_OF_SALES = range(1, 13)
@@ -52,6 +52,21 @@ def reviews() -> None:
     runs = Runs("ui")
     runs.answer("reviewed_orders", runs.run("reviewed_orders", 1), "txn.approve", "Approve", "clara")
     runs.run("reviewed_orders", 2)
+
+
+def awaited(tables: str) -> None:
+    """A table that is late for one Dag, and that another still waits for; both have had it once."""
+    import deltalake
+    import pyarrow as pa
+
+    from ui.runs import Runs
+
+    rows = pa.table({"day": [date(2026, 3, 1)], "id": [1]})
+    deltalake.write_deltalake(f"{tables}/days", rows, partition_by=["day"])
+    runs = Runs("ui")
+    for dag_id in ("awaited_late", "awaited_ahead"):
+        for day in (1, 2):
+            runs.begin(dag_id, day)
 
 
 def people(tables: str) -> None:
@@ -115,14 +130,15 @@ def main() -> None:
         raise SystemExit(str(bag.import_errors))
     start = datetime(2026, 3, 1, tzinfo=UTC)
     for dag_id, day in RUNS:
-        date = start + timedelta(days=day)
-        bag.dags[dag_id].test(logical_date=date, run_after=date)
+        at = start + timedelta(days=day)
+        bag.dags[dag_id].test(logical_date=at, run_after=at)
     nights()
     reviews()
+    awaited(tables)
     people(tables)
     orders(tables)
     with create_session() as session:
-        for name in ("people", "orders", "dropped"):  # the latter is a table that is gone
+        for name in ("people", "orders", "days", "dropped"):  # the latter is a table that is gone
             uri = delta_asset_uri(f"{tables}/{name}")
             session.add(AssetModel(name=uri, uri=uri, group="asset", extra={}))
     manager = create_auth_manager()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from datetime import datetime
+from typing import Any
 
 MANUAL = {"start_date": datetime(2026, 1, 1), "catchup": False}
 
@@ -16,3 +17,7 @@ def write_parquet(handle: dict, directory: str, rows: int) -> str:
     os.makedirs(path, exist_ok=True)
     pq.write_table(pa.table({"id": pa.array(range(rows), pa.int64())}), f"{path}/part-0.parquet")
     return directory
+
+
+async def missed(**_: Any) -> None:
+    """What a missed deadline calls."""

@@ -409,6 +409,22 @@ def test_an_open_transaction_shows_no_rows_to_who_may_not_read_them(visit, serve
     expect(frame(page).locator("#sample table, #statistics th:text('Min')")).to_have_count(0)
 
 
+def test_when_a_table_is_expected(visit, server):
+    from playwright.sync_api import expect
+
+    page = visit(table_path(server, "days"))
+    rows = frame(page).locator("#freshness tbody tr")
+    expect(rows).to_have_count(2)
+    expect(rows.first).to_contain_text(re.compile(r"late.*awaited_late.*day = DATE '2026-03-02'.*Version 0", re.DOTALL))
+    expect(rows.last).to_contain_text(re.compile(r"waiting.*awaited_ahead.*2100.*Version 0", re.DOTALL))
+    fact = frame(page).locator(".facts .bad")
+    expect(fact).to_contain_text("Late since")
+    fact.get_by_role("link").click()
+    expect(frame(page).locator("#freshness")).to_be_in_viewport()
+    rows.first.get_by_role("link", name="there").click()
+    expect(page).to_have_url(re.compile(r"/dags/awaited_late/runs/manual__2026-03-02/tasks/there"))
+
+
 def test_rows_are_compared_by_the_keys_that_are_given(visit, server):
     from playwright.sync_api import expect
 
@@ -431,6 +447,7 @@ def pages_of(server: servers.Server) -> dict[str, str]:
         "found": table_path(server, "orders", operation="delete", sort="-removed"),
         "found-nothing": table_path(server, "orders", key="nothing"),
         "new": table_path(server, "right"),
+        "awaited": table_path(server, "days"),
         "keyed": table_path(server, "keyed"),
         "commit": table_path(server, "sales", "commit", version=15),
         "commit-keyed": table_path(server, "keyed", "commit", version=0),

@@ -1,4 +1,4 @@
-"""The Airflow plugin: the entry "Delta tables" in the navigation, its app, and what failed tasks leave for it.
+"""The Airflow plugin: the entry "Delta tables" in the navigation, its app, what failed tasks leave for it; a deadline reference.
 
 Workers import plugins, too, so the app is imported only when the API server gets the first request for it.
 """
@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from airflow.sdk import conf
 from airflow.sdk.plugins_manager import AirflowPlugin
 
+from airflow_delta.assets.deadline import LastCommitDeadline
 from airflow_delta.links.delta import URL_PREFIX, URL_ROUTE
 from airflow_delta.plugins import listener
 
@@ -61,6 +62,7 @@ class DeltaTablesPlugin(AirflowPlugin):
 
     name = "delta_tables"
     listeners = [listener]
+    deadline_references = [LastCommitDeadline]
     fastapi_apps = [{"app": LazyApp(), "url_prefix": URL_PREFIX, "name": "Delta tables"}]
     external_views = [
         {

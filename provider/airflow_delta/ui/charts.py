@@ -91,8 +91,10 @@ def format_time(milliseconds: Any) -> Markup:
         moment = datetime.fromtimestamp(int(milliseconds) / 1000, UTC)
     except (OverflowError, OSError, ValueError):
         return escape(UNKNOWN)
-    return Markup('<time datetime="{}" title="{} ago">{}</time>').format(
-        moment.isoformat(timespec="milliseconds"), ago(milliseconds), moment.strftime("%Y-%m-%d %H:%M:%S UTC")
+    ahead = int(milliseconds) / 1000 - time.time()
+    title = f"in {_span(ahead)}" if ahead > 0 else f"{ago(milliseconds)} ago"
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(
+        moment.isoformat(timespec="milliseconds"), title, moment.strftime("%Y-%m-%d %H:%M:%S UTC")
     )
 
 
@@ -119,7 +121,10 @@ def ago(milliseconds: Any) -> str:
     """Return how long ago a time was: ``3 hours``."""
     if not milliseconds:
         return UNKNOWN
-    seconds = max(time.time() - int(milliseconds) / 1000, 0)
+    return _span(max(time.time() - int(milliseconds) / 1000, 0))
+
+
+def _span(seconds: float) -> str:
     for unit, length in _SPANS:
         if seconds >= length:
             count = int(seconds // length)

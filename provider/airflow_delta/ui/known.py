@@ -208,6 +208,16 @@ def table_key(uri: str) -> str:
     return location.key
 
 
+def location_key(table: Any, conn_id: Any) -> str | None:
+    """Return the normal form of the location that a task names; ``None`` if it is none, or its connection cannot be read."""
+    if not isinstance(table, str):
+        return None
+    try:
+        return table_key(_hook(conn_id if isinstance(conn_id, str) else DeltaHook.default_conn_name).table_uri(table))
+    except Exception:  # noqa: BLE001 - any error of a secrets backend
+        return None
+
+
 def is_below(name: str) -> bool:
     """Return whether a relative name stays below its start, whether or not it is URL-decoded."""
     decoded = unquote(name)

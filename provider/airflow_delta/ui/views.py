@@ -17,6 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from airflow_delta.airflow_internals import database
 from airflow_delta.transaction.conflict_detection import DETECTION_TAG, resolved_by
 from airflow_delta.ui.charts import operation_group
+from airflow_delta.ui.freshness import freshness
 from airflow_delta.ui.key_warnings import MetKeys, earlier_of_key, met_keys, warned
 from airflow_delta.ui.known import KnownTable, commit_url, diff_command, known_tables, rows_url, table_url
 from airflow_delta.ui.problems import cannot_be_shown
@@ -139,6 +140,7 @@ _RUNS = 3
 
 TRIES, EVENTS, INTERVALS = "Transactions without a commit", "Attempts and rows of commits", "Data intervals"
 KEYS = "Keys that another run has committed"
+DEADLINES = "Deadlines of tasks that wait for the table"
 """What pages take from Airflow's own records."""
 
 
@@ -262,6 +264,7 @@ def history_page(
         facts = airflow.read(EVENTS, {}, facts_by_version, viewer, table, history["commits"])
         # These are recent: older pages omit them.
         found = airflow.read(TRIES, [], transactions_of, viewer, table, history) if history["newer"] is None else []
+        expected = airflow.read(DEADLINES, [], freshness, viewer, table, root, prefix) if history["newer"] is None else []
         runs = {run for commit in history["commits"] if (run := _run(commit)) is not None}
         known = airflow.read(INTERVALS, {}, intervals, runs)
         # Runs that skip their commit may be routine: they push out nothing else.
@@ -286,6 +289,7 @@ def history_page(
         **_summary(viewer, table, found, root, prefix),
         "transactions": rows,
         "num_transactions": len(found),
+        "freshness": expected,
         "notices": airflow.notices,
     }
 
