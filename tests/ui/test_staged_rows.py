@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_delta.table.operations.rewrite.update import plan_truncate
-from airflow_delta.ui.staged_rows import PARTITIONS, staged_rows
+from airflow_delta.ui.staged_rows import PARTITIONS, SAMPLE, staged_rows
 from support.tables import SCHEMA, add, create_table
 from table.flow import Table
 
@@ -44,6 +44,11 @@ def test_partitions_in_another_writers_spelling(tmp_path: Path) -> None:
     found = truncated(tmp_path / "spelled", "2026-11-25", "25/11/2026", data_type="date", rows=False)
     assert (found["removed"], [one["removed"] for one in found["partitions"]]) == (6, [3, 3])
     assert state(found, "before") == {"nulls": None, "distinct": 2, "min": None, "max": None}
+
+
+def test_ten_rows_are_a_sample(tmp_path: Path) -> None:
+    found = truncated(tmp_path / "rows", *"abcdef", data_type="string", rows=True)
+    assert (found["exact"], found["removed"], len(found["sample"]["removed"])) == (True, 18, SAMPLE)
 
 
 def test_only_some_partitions_are_listed(tmp_path: Path) -> None:
