@@ -16,8 +16,9 @@ STORE ?= local
 RUN = java_home=$$($(BIN)/python dags_examples/demo/java.py) && PATH="$(BIN):$$PATH" JAVA_HOME="$$java_home"
 
 # Where many JVMs start: an archive of their classes, for which the second compiler and more collectors are not worth it, either.
+# Room for the code of hundreds of tests: the first compiler alone would have 48 MB.
 SPARK_CLASSES := $(VENV)/spark-classes.jsa
-QUICK_JVM := -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:disable
+QUICK_JVM := -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=512m -XX:+UseSerialGC -Xlog:disable
 RUN_TESTS = $(RUN) SPARK_LAUNCHER_OPTS="$(QUICK_JVM)" SPARK_SUBMIT_OPTS="$(QUICK_JVM) -XX:SharedArchiveFile=$(CURDIR)/$(SPARK_CLASSES)"
 
 # Where tests have their tables and databases: in memory, where there is room for it, since each commit waits for fsync.

@@ -120,7 +120,7 @@ def spark(stores: Running, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": "1g",
         # Code that runs a few times is not worth a second compiler.
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=512m -XX:+UseSerialGC",
         "spark.sql.shuffle.partitions": "2",
         "spark.default.parallelism": "2",
         "spark.sql.warehouse.dir": str(directory / "warehouse"),

@@ -310,7 +310,7 @@ def test(cell: Cell, home: Path, more: list[str], part: str | None) -> tuple[boo
 
     Warnings of other versions are shown, and are no errors.
     """
-    quick = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:disable"
+    quick = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=512m -XX:+UseSerialGC -Xlog:disable"
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK", "SPARK_HOME"))}
     environment |= {"PATH": f"{home / 'bin'}:{os.environ['PATH']}", "TEST_DEPENDS": " ".join(cell.tests)}
     environment |= {"TEST_PART": part} if part else {}
