@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import datetime as dt
+import functools
 import json
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -40,22 +43,33 @@ from transaction.row_table import RowTable, Work
 SAME = ((1, 2, 3), (4, 5, 6), (7, 8, 9))
 
 
-def small_table(path: Path, **options: Any) -> RowTable:
+@functools.cache
+def contents(feed: bool, **options: bool) -> tuple[RowTable, dict[str, bytes]]:
     """Three files of three rows; row 5 of the second is deleted."""
-    table = RowTable(path / "table", **options)
-    for ids in SAME:
-        table.append(*(row(number) for number in ids))
-    if table.vectors:
-        table.begin().delete("id = 5", with_id(5)).commit()
-    else:
-        table.begin().delete("id = 5", with_id(5), vectors=False).commit()
+    with tempfile.TemporaryDirectory() as directory:
+        root = Path(directory) / "table"
+        table = RowTable(root, configuration={"delta.enableChangeDataFeed": "true"} if feed else {}, **options)
+        for ids in SAME:
+            table.append(*(row(number) for number in ids))
+        table.begin().delete("id = 5", with_id(5), vectors=table.vectors).commit()
+        return table, {str(file.relative_to(root)): file.read_bytes() for file in root.rglob("*") if file.is_file()}
+
+
+def small_table(path: Path, *, feed: bool = False, **options: bool) -> RowTable:
+    """Return a copy of such a table, which is made once."""
+    original, files = contents(feed, **options)
+    table = copy.copy(original)
+    table.root = path / "table"
+    for name, data in files.items():
+        file = table.root / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(data)
     return table
 
 
 @pytest.fixture(params=["", "tracked", "feed"])
 def table(request: pytest.FixtureRequest, tmp_path: Path) -> RowTable:
-    feed = {"delta.enableChangeDataFeed": "true"} if request.param == "feed" else {}
-    return small_table(tmp_path, tracked=request.param == "tracked", configuration=feed)
+    return small_table(tmp_path, tracked=request.param == "tracked", feed=request.param == "feed")
 
 
 def live(table: RowTable) -> dict[int, int]:
