@@ -358,7 +358,15 @@ def test_errors_are_one_message_and_a_traceback_only_when_asked_for(lake):
     nowhere = lake.airflow("history", "orders", "--conn-id", "nowhere")
     assert nowhere.code == 1
     assert nowhere.err.startswith("There is no connection 'nowhere'. Add it")
-    assert lake.airflow("history").code == 2  # of the parser
+
+
+def test_a_command_without_its_table_is_refused_by_the_parser(capsys):
+    from airflow.cli import cli_parser
+
+    with pytest.raises(SystemExit) as refused:
+        cli_parser.get_parser().parse_args(["delta", "history"])
+    assert refused.value.code == 2
+    assert "required: table" in capsys.readouterr().err.lower()
 
 
 @pytest.mark.slow

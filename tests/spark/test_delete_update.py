@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -44,16 +47,36 @@ def files(table: Table) -> list[AddFile]:
     return sorted(table.log().update().add_files(), key=lambda f: f.path)
 
 
-def two_files(table: Table, *, count: int = 200, **configuration: str) -> None:
-    """Make a table of two files: ids below and from ``count`` on, in descending order."""
-    create(table, column("id", "long"), column("v", "integer"), **configuration)
-    for first in (0, count):
-        table.write(f"SELECT {2 * first + count - 1} - id AS id, CAST(id AS INT) v FROM range({first}, {first + count}, 1, 1)")
+@pytest.fixture(scope="module")
+def originals(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Table]:
+    """Return tables of two files; each is made once, to be copied."""
+
+    @functools.cache
+    def original(**configuration: str) -> Table:
+        table = Table(tmp_path_factory.mktemp("original") / "ta ble%20[x]ü", spark)
+        create(table, column("id", "long"), column("v", "integer"), **configuration)
+        for first in (0, 200):
+            table.write(f"SELECT {2 * first + 199} - id AS id, CAST(id AS INT) v FROM range({first}, {first + 200}, 1, 1)")
+        return table
+
+    return original
+
+
+@pytest.fixture
+def two_files(originals: Callable[..., Table], table: Table) -> Callable[..., None]:
+    """Make a table of two files: ids below and from 200 on, in descending order."""
+
+    def make(**configuration: str) -> None:
+        original = originals(**configuration)
+        shutil.copytree(original.path, table.path)
+        table.keys = original.keys
+
+    return make
 
 
 @pytest.mark.parametrize("configuration", [{}, DV], ids=["copy on write", "deletion vectors"])
-def test_delete_leaves_the_rest_where_it_is(table, configuration):
-    two_files(table, **configuration)
+def test_delete_leaves_the_rest_where_it_is(table, two_files, configuration):
+    two_files(**configuration)
     before = {f.path for f in files(table)}
     result = table.run(plan_delete, predicate="id IN (1, 3, 64, 199, 128) OR id >= 200")
     assert sorted(r[0] for r in rows(table)) == sorted(set(range(200)) - {1, 3, 64, 199, 128})
@@ -166,8 +189,8 @@ def test_a_doubled_quote_is_a_quote_in_every_expression(table):
 
 
 @pytest.mark.parametrize("configuration", [{}, DV], ids=["copy on write", "deletion vectors"])
-def test_change_data_say_what_was_written(table, configuration):
-    two_files(table, **configuration, **CDF)
+def test_change_data_say_what_was_written(table, two_files, configuration):
+    two_files(**configuration, **CDF)
     result = table.run(plan_update, set={"v": "CAST(rand() * 1000000 AS INT)"}, predicate="id % 2 = 0 AND id < 10")
     written = {r[0]: r[1] for r in rows(table) if r[0] % 2 == 0 and r[0] < 10}
     told: dict[str, dict[int, int]] = {}
@@ -180,8 +203,8 @@ def test_change_data_say_what_was_written(table, configuration):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("configuration", [{}, DV], ids=["copy on write", "deletion vectors"])
-def test_stages_on_top_of_each_other(table, configuration):
-    two_files(table, **configuration)
+def test_stages_on_top_of_each_other(table, two_files, configuration):
+    two_files(**configuration)
     start = {f.path for f in files(table)}
     handle = table.begin()
     added = table.stage(handle, "SELECT id, 0 v FROM range(1000, 1010, 1, 1)", task_id="add")
@@ -203,8 +226,8 @@ def test_stages_on_top_of_each_other(table, configuration):
     assert rows(table) == []
 
 
-def test_exists_of_an_array_is_no_subquery(table):
-    two_files(table)
+def test_exists_of_an_array_is_no_subquery(table, two_files):
+    two_files()
     table.run(plan_update, set={"v": "CAST(exists(array(id, 2L), x -> x = 3) AS INT)"}, predicate="id IN (3, 4)")
     assert {r[0]: r[1] for r in rows(table) if r[0] in (3, 4)} == {3: 1, 4: 0}
 
@@ -220,8 +243,8 @@ def test_rows_of_a_new_table_change_before_anybody_sees_them(table):
 
 
 @pytest.mark.slow
-def test_conditions_on_columns_that_an_earlier_stage_brings(table):
-    two_files(table, **DV)
+def test_conditions_on_columns_that_an_earlier_stage_brings(table, two_files):
+    two_files(**DV)
     columns = "100L + id AS id, 1 AS v, 'x' AS c"
     handle = table.begin()
     added = table.stage(handle, f"SELECT {columns} FROM range(0, 3, 1, 1)", task_id="add", merge_schema=True)
@@ -242,9 +265,9 @@ def test_conditions_on_columns_that_an_earlier_stage_brings(table):
         table.publish(other, staged)
 
 
-def test_stages_that_read_what_others_change_need_an_order(table):
+def test_stages_that_read_what_others_change_need_an_order(table, two_files):
     """Each leaves a row that the other would have changed."""
-    two_files(table)
+    two_files()
     handle = table.begin()
     one = table.operate(handle, plan_update, task_id="one", predicate="id = 1", set={"v": "-1"})
     two = table.operate(handle, plan_update, task_id="two", predicate="id = 399 OR v = -1", set={"id": "1"})
@@ -253,8 +276,8 @@ def test_stages_that_read_what_others_change_need_an_order(table):
 
 
 @pytest.mark.parametrize("configuration", [{}, DV], ids=["copy on write", "deletion vectors"])
-def test_stages_that_change_other_rows_in_other_files_need_none(table, configuration):
-    two_files(table, **configuration)
+def test_stages_that_change_other_rows_in_other_files_need_none(table, two_files, configuration):
+    two_files(**configuration)
     handle = table.begin()
     one = table.operate(handle, plan_delete, task_id="one", predicate="id = 1")
     two = table.operate(handle, plan_update, task_id="two", predicate="id = 399", set={"v": "0"})
@@ -264,8 +287,8 @@ def test_stages_that_change_other_rows_in_other_files_need_none(table, configura
     assert (len(found), found[1], found[399]) == (400, 5, 0)
 
 
-def test_change_data_of_a_row_that_changed_twice_are_refused(table):
-    two_files(table, **CDF)
+def test_change_data_of_a_row_that_changed_twice_are_refused(table, two_files):
+    two_files(**CDF)
     handle = table.begin()
     one = table.operate(handle, plan_update, task_id="one", predicate="id = 1", set={"v": "0"})
     with pytest.raises(StageConflictException, match="the change data feed is on"):  # when it is planned
@@ -273,8 +296,8 @@ def test_change_data_of_a_row_that_changed_twice_are_refused(table):
 
 
 @pytest.mark.parametrize(("configuration", "preserved"), [({}, "false"), (DV, "true")], ids=["copy on write", "deletion vectors"])
-def test_row_tracking(table, configuration, preserved):
-    two_files(table, **configuration, **{"delta.enableRowTracking": "true"})
+def test_row_tracking(table, two_files, configuration, preserved):
+    two_files(**configuration, **{"delta.enableRowTracking": "true"})
     ids = {f.path: (f.base_row_id, f.default_row_commit_version) for f in files(table)}
     result = table.run(plan_delete, predicate="id = 1")
     tags = table.commit(result.version)["commitInfo"][0]["tags"]
@@ -286,8 +309,8 @@ def test_row_tracking(table, configuration, preserved):
     assert len({f.base_row_id for f in files(table)}) == len(files(table))
 
 
-def test_nothing_found_is_committed_with_its_key(table):
-    two_files(table)
+def test_nothing_found_is_committed_with_its_key(table, two_files):
+    two_files()
     before = files(table)
     result = table.run(plan_delete, predicate="v = 17 AND id = 17", begin={"transaction_key": "once"})
     assert set(table.commit(result.version)) == {"commitInfo", "txn"}
@@ -296,8 +319,8 @@ def test_nothing_found_is_committed_with_its_key(table):
     assert handle.committed is not None
 
 
-def test_what_others_add_where_the_predicate_matches_is_a_conflict(table):
-    two_files(table)
+def test_what_others_add_where_the_predicate_matches_is_a_conflict(table, two_files):
+    two_files()
     handle = table.begin()
     staged = table.operate(handle, plan_delete, predicate="id = 1")
     table.write("SELECT CAST(1 AS BIGINT) id, 1 v")
@@ -306,8 +329,8 @@ def test_what_others_add_where_the_predicate_matches_is_a_conflict(table):
 
 
 @pytest.mark.parametrize("configuration", [{}, DV], ids=["copy on write", "deletion vectors"])
-def test_a_rerun_never_takes_back_rows_that_were_there_before(table, configuration):
-    two_files(table, **configuration)
+def test_a_rerun_never_takes_back_rows_that_were_there_before(table, two_files, configuration):
+    two_files(**configuration)
     key = {"transaction_key": "again"}
     table.run(plan_delete, predicate="id = 1", begin=key)
     found = rows(table)
@@ -320,9 +343,9 @@ def test_a_rerun_never_takes_back_rows_that_were_there_before(table, configurati
 
 
 @pytest.mark.parametrize("configuration", [{}, DV, {**DV, **CDF}], ids=["copy on write", "deletion vectors", "change data"])
-def test_the_rows_that_a_predicate_selects_are_all_marked(table, configuration):
+def test_the_rows_that_a_predicate_selects_are_all_marked(table, two_files, configuration):
     """Among them all rows of a file, and rows whose new values are the old ones."""
-    two_files(table, **configuration)
+    two_files(**configuration)
     dead = {f.path for f in files(table)}
     for plan, options in ((plan_delete, {}), (plan_update, {"set": {"v": "v"}})):
         handle = table.begin()

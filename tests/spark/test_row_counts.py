@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import re
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -42,23 +45,43 @@ def rows(table: Table) -> list[tuple[Any, ...]]:
     return table.read(table.begin())
 
 
-def made(table: Table, claimed: int, **configuration: str) -> None:
+@pytest.fixture(scope="module")
+def originals(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Table]:
+    """Return tables of two files of three rows; each is made once, to be copied."""
+
+    @functools.cache
+    def original(**configuration: str) -> Table:
+        table = Table(tmp_path_factory.mktemp("original") / "ta ble", spark)
+        create(table, column("id", "long"), column("v", "integer"), **configuration)
+        for first in (0, 3):
+            table.write(f"SELECT id, CAST(id AS INT) v FROM range({first}, {first + 3}, 1, 1)")
+        return table
+
+    return original
+
+
+@pytest.fixture
+def made(originals: Callable[..., Table], table: Table) -> Callable[..., None]:
     """Make a table of two files of three rows, the first of which claims another number."""
-    create(table, column("id", "long"), column("v", "integer"), **configuration)
-    for first in (0, 3):
-        table.write(f"SELECT id, CAST(id AS INT) v FROM range({first}, {first + 3}, 1, 1)")
-    path = table.path / "_delta_log" / f"{1:020}.json"
-    path.write_text(re.sub(r'(\\"numRecords\\":)\d+', rf"\g<1>{claimed}", path.read_text()))
-    for checksum in (table.path / "_delta_log").glob("*.crc"):
-        checksum.unlink()
+
+    def make(claimed: int, **configuration: str) -> None:
+        original = originals(**configuration)
+        shutil.copytree(original.path, table.path)
+        table.keys = original.keys
+        path = table.path / "_delta_log" / f"{1:020}.json"
+        path.write_text(re.sub(r'(\\"numRecords\\":)\d+', rf"\g<1>{claimed}", path.read_text()))
+        for checksum in (table.path / "_delta_log").glob("*.crc"):
+            checksum.unlink()
+
+    return make
 
 
 @pytest.mark.parametrize("operation", REWRITES)
 @pytest.mark.parametrize(
     ("configuration", "claimed"), [({}, 1), (DV, 1), (CDF, 1), (DV, 4)], ids=["copies", "vectors", "change data", "too many"]
 )
-def test_no_row_is_lost(table, configuration, claimed, operation):
-    made(table, claimed, **configuration)
+def test_no_row_is_lost(table, made, configuration, claimed, operation):
+    made(claimed, **configuration)
     [wrong] = [add["path"] for add in table.commit(1)["add"]]
     plan, arguments = REWRITES[operation]
     with pytest.raises(RowCountMismatchException) as caught:
@@ -72,15 +95,15 @@ def test_no_row_is_lost(table, configuration, claimed, operation):
 
 
 @pytest.mark.parametrize("configuration", [{}, DV], ids=["copies", "vectors"])
-def test_a_count_below_zero_is_none(table, configuration):
-    made(table, -1, **configuration)
+def test_a_count_below_zero_is_none(table, made, configuration):
+    made(-1, **configuration)
     table.run(plan_delete, predicate="id = 1")
     assert [row[0] for row in rows(table)] == [0, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize("options", [{"replace_where": "id = 1"}, {"replace_using": ["id"]}], ids=str)
-def test_overwrites_keep_the_other_rows(table, options):
-    made(table, 1)
+def test_overwrites_keep_the_other_rows(table, made, options):
+    made(1)
     with pytest.raises(RowCountMismatchException):
         table.write("SELECT 1L id, 5 v", mode="overwrite", **options)
     assert len(rows(table)) == 6
