@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import logging
 import os
 import re
@@ -135,6 +136,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in left]
         config.hook.pytest_deselected(items=others)
     keep_part(config, items, "TEST_PART", name)
+
+
+def pytest_collection_finish() -> None:
+    """Leave the tests and all modules to themselves: they stay to the end, so that the garbage collector need not look at them."""
+    gc.freeze()
 
 
 def _counts(item: pytest.Item) -> bool:
