@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -77,6 +78,27 @@ def test_rooms_and_targets_exist():
         for room in section.get("rooms", []):
             for place in sections._alternatives(room):
                 assert (ROOT / place).exists(), f"{name} names {place}"
+
+
+def test_lanes_share_what_may_run_in_either(tmp_path):
+    """While a lane is at its first section, the other one goes on with all that either may run."""
+    (function,) = re.findall(r"(?ms)^sections_of\(\) \{.*?^\}$", (ROOT / ".ci" / "run").read_text())
+    lanes = ["either", "compute", "wait", "either", "either", "wait", "either"]
+    lines = [f"{lane}\tsection-{number} 1/{number}\t10\t-\ttest" for number, lane in enumerate(lanes)]
+    (tmp_path / "sections").write_text("\n".join([*lines, ""]))
+    script = f"""
+        here={tmp_path}
+        section() {{
+          echo "$this $1" >>"$here/ran"
+          [ "$this" = wait ] || until [ "$(wc -l <"$here/ran")" -eq {len(lanes)} ]; do sleep 0.05; done
+        }}
+        {function}
+        for this in compute wait; do sections_of "$this" & done
+        wait
+    """
+    subprocess.run(["bash", "-c", script], check=True, timeout=60)
+    wanted = [f"{'compute' if number == 1 else 'wait'} section-{number} 1/{number}" for number in range(len(lanes))]
+    assert sorted((tmp_path / "ran").read_text().splitlines()) == sorted(wanted)
 
 
 def test_what_takes_too_long_is_ended_with_all_its_processes(tmp_path):
