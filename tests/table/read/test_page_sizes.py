@@ -211,6 +211,26 @@ def test_small_batches_are_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert (len(found) > 1, sum(batch.num_rows for batch in found)) == (True, 60_000)
 
 
+def test_row_groups_are_decoded_at_once_unless_they_take_much_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each batch costs time, above all the dictionaries that it holds anew."""
+    texts = [f"{n % 1_000:040}" for n in range(200_000)]
+    path = table_of(tmp_path / "text", "string", pa.table({"c": texts}))
+    assert [batch.num_rows for batch in read_table(DeltaLog.for_table(str(path))).to_table().to_batches()] == [200_000]
+    monkeypatch.setattr(batches, "_JOINED_BYTES", 4 << 20)
+    found = read_table(DeltaLog.for_table(str(path))).to_table()
+    assert [batch.num_rows for batch in found.to_batches()] == [66_667, 66_667, 66_666]
+    assert found.column(0).to_pylist() == texts
+
+
+def test_one_long_value_of_a_dictionary_in_every_row(tmp_path: Path) -> None:
+    """The mean of the dictionary tells little memory; only the values themselves tell how much it is."""
+    indices = pa.array([0] * 200_000, pa.int32())
+    values = pa.array(["a" * 1_000, *(str(n) for n in range(10_000))])
+    path = table_of(tmp_path / "text", "string", pa.table({"c": pa.DictionaryArray.from_arrays(indices, values)}))
+    sizes = [batch.nbytes for batch in read_table(DeltaLog.for_table(str(path)))]
+    assert (len(sizes), max(sizes) <= 65_536 * 1_010) == (4, True)
+
+
 def test_rows_that_take_much_more_than_their_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = table_of(tmp_path / "text", "string", repeated("a" * 20_000, 3_000))
     monkeypatch.setattr("airflow_delta.table.read.read_table.ROWS_BYTES", 8 << 20)

@@ -30,6 +30,7 @@ from airflow_delta.exceptions import (
 )
 from airflow_delta.log import DeltaLog
 from airflow_delta.log.actions.deletion_vectors import inline_deletion_vector
+from airflow_delta.log.data_files import reader
 from airflow_delta.table.read.read_table import read_table
 from support import readers
 from support.tables import add, commit_path, metadata, protocol, remove, write_commit
@@ -372,6 +373,38 @@ def mixed(tmp_path_factory) -> Path:
     )
     put(table, 1, "1.parquet", rows)
     return table
+
+
+@pytest.mark.parametrize("where", ["s = 'b' AND n > 50", "n > 90000", "s IN ('a', 'c')", "p = 1", "p = 1 AND s = 'b'", "n >= 0"])
+def test_rows_are_selected_before_dictionaries_are_looked_up(tmp_path, monkeypatch, where):
+    """By vectors and predicates, with columns that only the predicate needs."""
+    create(tmp_path, field("n", "long"), field("s", "string"), field("p", "integer"), features=("deletionVectors",),
+           partition_columns=["p"])  # fmt: skip
+    data = pa.table({"n": range(100_000), "s": ["abc"[n % 3] * 10 if n % 5 else "b" for n in range(100_000)]})
+    put(tmp_path, 1, "1.parquet", data, values={"p": "1"}, deletion_vector=inline_deletion_vector(BitMap64(range(0, 100_000, 7))))
+    asked = []
+    decode = reader.plain_parts
+    monkeypatch.setattr(reader, "plain_parts", lambda batch: asked.append(batch.num_rows) or decode(batch))
+
+    def wanted(n, s):
+        known = {"n": n, "s": s, "p": 1}
+        return n % 7 and eval(where.replace(" = ", " == ").replace("IN", "in").replace("AND", "and"), known)
+
+    rows = [(n, s) for n, s in zip(*data.to_pydict().values(), strict=True) if wanted(n, s)]
+    assert [(row["n"], row["s"], row["p"]) for row in read(tmp_path, where=where)] == [(n, s, 1) for n, s in rows]
+    assert asked[-1] == len(rows), "of all columns"
+    assert [row["s"] for row in read(tmp_path, where=where, columns=["s"])] == [s for _, s in rows]
+    assert [row["p"] for row in read(tmp_path, where=where, columns=["p"])] == [1] * len(rows)
+
+
+def test_rows_are_not_compared_where_the_partition_decides(tmp_path, monkeypatch):
+    create(tmp_path, field("n", "long"), field("p", "integer"), partition_columns=["p"])
+    put(tmp_path, 1, "1.parquet", pa.table({"n": [1, 2]}), values={"p": "1"})
+    put(tmp_path, 2, "2.parquet", pa.table({"n": [3]}), values={"p": None})
+    monkeypatch.setattr("airflow_delta.table.read.read_table.selected", lambda *_: pytest.fail("rows are compared"))
+    assert read(tmp_path, where="p = 1", columns=["n"]) == [{"n": 1}, {"n": 2}]
+    assert read(tmp_path, where="p IS NULL OR p = 7") == [{"n": 3, "p": None}]
+    assert read(tmp_path, where="false") == []
 
 
 @pytest.mark.parametrize(("where", "wanted"), WHERE, ids=[where for where, _ in WHERE])

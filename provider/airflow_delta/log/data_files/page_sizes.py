@@ -174,6 +174,14 @@ def batch_rows(chunks: Sequence[Chunk], most: int, longest: Callable[[Chunk], in
     return min(most, found)
 
 
+def value_bytes(chunk: Chunk) -> int:
+    """Return about how much memory the values of a column take, if those of its dictionary occur equally often."""
+    if not chunk.is_text:
+        return _VALUE_BYTES * chunk.num_values
+    mean = chunk.dictionary // chunk.distinct if chunk.distinct else 0
+    return max(chunk.plain, (_LENGTH_BYTES + mean) * chunk.num_values)
+
+
 def _is_of(path: str, names: set[str]) -> bool:
     """Return whether a leaf is in one of the columns; names may contain dots, too."""
     at = len(path)

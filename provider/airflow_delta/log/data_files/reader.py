@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
@@ -30,7 +29,15 @@ from airflow_delta.exceptions import (
 )
 from airflow_delta.log.arrow.arrays import array, scalar
 from airflow_delta.log.data_files.columns import FileFields, FileKind, from_file_type, has_ids
-from airflow_delta.log.data_files.page_sizes import BATCH_BYTES, SMALLEST_BATCH, Chunk, batch_rows, declared, problem_of
+from airflow_delta.log.data_files.page_sizes import (
+    BATCH_BYTES,
+    SMALLEST_BATCH,
+    Chunk,
+    batch_rows,
+    declared,
+    problem_of,
+    value_bytes,
+)
 from airflow_delta.log.schema.partition_values import parse_partition_value
 from airflow_delta.log.storage.base import StoreRefusedError, StoreUnavailableError
 from airflow_delta.log.storage.factory import sibling
@@ -43,14 +50,18 @@ if TYPE_CHECKING:
     from airflow_delta.log.storage.base import LogStore
 
 
-_JOINED_BYTES = 32 << 20  # up to which small batches are joined
+_JOINED_BYTES = 32 << 20  # up to which small batches are joined, and row groups are decoded at once
 
 
 def plain_parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a batch with the values that its columns refer to, in parts of which none makes too much."""
     at = [number for number, column in enumerate(batch.columns) if pa.types.is_dictionary(column.type)]
     value = sum(_longest_of(batch.column(number).dictionary) for number in at)
-    step = max(batch.num_rows, 1) if value * batch.num_rows <= BATCH_BYTES else max(SMALLEST_BATCH, BATCH_BYTES // value)
+    step = max(batch.num_rows, 1)
+    if value * step > _JOINED_BYTES:
+        step = min(step, max(BATCH_ROWS, _JOINED_BYTES // value))
+    if value * step > BATCH_BYTES:
+        step = max(SMALLEST_BATCH, BATCH_BYTES // value)
     for first in range(0, batch.num_rows, step):
         part = batch.slice(first, step)
         for number in at:
@@ -172,6 +183,17 @@ class DataRowGroup:
     deleted: bool
 
 
+class Selection(NamedTuple):
+    """Which rows are wanted, by their values.
+
+    :param columns: names of the columns that decide.
+    :param rows: returns where a batch of them is wanted.
+    """
+
+    columns: frozenset[str]
+    rows: Callable[[pa.RecordBatch], pa.BooleanArray]
+
+
 class FileReader:
     """Reads data files of one version of a table.
 
@@ -179,7 +201,7 @@ class FileReader:
     :param target: their Arrow fields.
     :param partition_columns: logical names.
     :param by_id: columns are found by field id.
-    :param most_rows: rows to decode at once.
+    :param most_rows: rows to decode at once; by default as many more as take little memory.
     """
 
     def __init__(
@@ -236,26 +258,60 @@ class FileReader:
                     yield DataRowGroup(file, opened, number, start, rows, sources, marked, deleted)
                 start += rows
 
-    def rows(self, group: DataRowGroup) -> Iterator[pa.RecordBatch]:
+    def rows(self, group: DataRowGroup, selection: Selection | None = None) -> Iterator[pa.RecordBatch]:
         """Yield the wanted rows of a row group.
 
         :raises ReadLimitException: if it declares much more memory than its size lets expect.
 
         Also raises as :meth:`groups` does.
         """
-        marked, start = group.marked, group.start
         with self._explained(group.file):
-            most = min(self.most_rows, group.num_rows)
-            constants = [None if isinstance(source, tuple) else _repeated(source, most) for source in group.sources]
-            for length, columns in self._stored(group):
-                if _counts(marked, start, start + length, group.deleted):
-                    arrays = [
-                        source[1](columns[source[0]]) if constant is None else constant.slice(0, length)
-                        for source, constant in zip(group.sources, constants, strict=True)
-                    ]
-                    batch = pa.RecordBatch.from_arrays(arrays, schema=self._target)
-                    yield batch if marked is None else _live(batch, marked, start, group.deleted)
-                start += length
+            yield from joined_batches(self._converted(group, selection), self.most_rows)
+
+    def _converted(self, group: DataRowGroup, selection: Selection | None) -> Iterator[pa.RecordBatch]:
+        """Yield the wanted rows of a row group, and look up in dictionaries only what they refer to."""
+        start = group.start
+        constants: list[pa.Array | None] = [None] * len(group.sources)
+        for length, columns in self._stored(group):
+            if _counts(group.marked, start, start + length, group.deleted):
+                arrays = []
+                for at, source in enumerate(group.sources):
+                    if isinstance(source, tuple):
+                        found = columns[source[0]]
+                        arrays.append(found if pa.types.is_dictionary(found.type) else source[1](found))
+                    else:
+                        constant = constants[at]
+                        if constant is None or len(constant) < length:
+                            constants[at] = constant = _repeated(source, length)
+                        arrays.append(constant.slice(0, length))
+                batch = pa.RecordBatch.from_arrays(arrays, names=self._target.names)
+                if group.marked is not None:
+                    batch = _live(batch, group.marked, start, group.deleted)
+                yield from self._plain(batch if selection is None else self._selected(group, batch, selection), group)
+            start += length
+
+    def _selected(self, group: DataRowGroup, batch: pa.RecordBatch, selection: Selection) -> pa.RecordBatch:
+        at = [number for number, name in enumerate(self._target.names) if name in selection.columns]
+        at = at or [0]  # a batch without columns has no rows
+        masks = [selection.rows(part) for part in self._plain(batch.select(at), group, at)]
+        if sum(mask.true_count for mask in masks) == batch.num_rows:  # a filter would copy all of it
+            return batch
+        return batch.filter(masks[0] if len(masks) == 1 else pa.concat_arrays(masks))
+
+    def _plain(self, batch: pa.RecordBatch, group: DataRowGroup, fields: Sequence[int] | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield a batch in the table's types, its dictionaries replaced by their values.
+
+        :param fields: the columns that the batch has; default: all.
+        """
+        fields = range(len(self._target)) if fields is None else fields
+        schema = pa.schema([self._target.field(at) for at in fields])
+        encoded = [pa.types.is_dictionary(column.type) for column in batch.columns]
+        for part in plain_parts(batch):
+            arrays = [
+                group.sources[at][1](column) if refers else column
+                for at, column, refers in zip(fields, part.columns, encoded, strict=True)
+            ]
+            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     @contextmanager
     def _explained(self, file: AddFile | RemoveFile) -> Iterator[None]:
@@ -287,24 +343,33 @@ class FileReader:
             ) from error
 
     def _stored(self, group: DataRowGroup) -> Iterator[tuple[int, dict[str, pa.Array]]]:
-        """Yield number of rows and columns of batches of a row group, as the file has them, without dictionaries."""
+        """Yield number of rows and columns of batches of a row group, as the file has them."""
         names = list(dict.fromkeys(source[0] for source in group.sources if isinstance(source, tuple)))
         if not names:
             for first in range(0, group.num_rows, self.most_rows):
                 yield min(self.most_rows, group.num_rows - first), {}
             return
         chunks, opened = self._checked(group, names), group.opened
-        encoded = encoded_columns(chunks, opened.footer.schema_arrow, min(self.most_rows, group.num_rows))
+        most = self._rows_at_once(group, chunks)
+        encoded = encoded_columns(chunks, opened.footer.schema_arrow, most)
 
         def longest(chunk: Chunk) -> int:
             return longest_value(opened.reader([chunk.path]), group.number, chunk)
 
         known = {*encoded, *(f.name for f in opened.footer.schema_arrow if pa.types.is_dictionary(f.type))}
         others = [chunk for chunk in chunks if chunk.path not in known]
-        size = batch_rows(others, self.most_rows, None if opened.remote else longest)
-        decoded = opened.reader(encoded).iter_batches(size, row_groups=[group.number], columns=names, use_threads=True)
-        for batch in joined_batches(chain.from_iterable(map(plain_parts, decoded)), self.most_rows):
+        size = batch_rows(others, most, None if opened.remote else longest)
+        for batch in opened.reader(encoded).iter_batches(size, row_groups=[group.number], columns=names, use_threads=True):
             yield batch.num_rows, dict(zip(batch.schema.names, batch.columns, strict=True))
+
+    def _rows_at_once(self, group: DataRowGroup, chunks: Sequence[Chunk]) -> int:
+        """Return how many rows to decode at once: each batch costs time, above all the dictionaries that it holds anew."""
+        if self.most_rows < BATCH_ROWS or group.opened.remote:
+            return min(self.most_rows, group.num_rows)
+        constants = [source for source in group.sources if not isinstance(source, tuple)]
+        memory = sum(map(value_bytes, chunks)) + group.num_rows * sum(map(_bytes_of, constants))
+        parts = memory // _JOINED_BYTES + 1
+        return max(min(self.most_rows, group.num_rows), -(-group.num_rows // parts))
 
     def _checked(self, group: DataRowGroup, names: Sequence[str]) -> list[Chunk]:
         """Return what columns of a row group declare, and refuse those that take much more memory than their size lets expect.
@@ -365,6 +430,10 @@ class FileReader:
             found = pa.nulls(1, target.type)[0] if at is None else (there[at].name, from_file_type(field, there[at], kind))
             sources.append(found)
         return sources
+
+
+def _bytes_of(value: pa.Scalar) -> int:
+    return value.as_buffer().size if value.is_valid and value.type in (pa.string(), pa.binary()) else 8
 
 
 def _repeated(value: pa.Scalar, length: int) -> pa.Array:

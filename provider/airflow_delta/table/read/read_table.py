@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from difflib import get_close_matches
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -26,7 +27,7 @@ from airflow_delta.exceptions import DeltaIllegalArgumentException, DeltaTableNo
 from airflow_delta.log.actions.deletion_vectors import read_deletion_vectors
 from airflow_delta.log.data_files.columns import arrow_field
 from airflow_delta.log.data_files.page_sizes import MAX_FACTOR
-from airflow_delta.log.data_files.reader import BATCH_ROWS, FileReader
+from airflow_delta.log.data_files.reader import BATCH_ROWS, FileReader, Selection
 from airflow_delta.log.expressions.predicate import Predicate
 from airflow_delta.log.schema.types import PHYSICAL_NAME, StructField, StructType, transform_fields
 from airflow_delta.log.statistics.statistics import live_records, num_records
@@ -360,6 +361,9 @@ def _batches(
     deleted: bool,
 ) -> Iterator[pa.RecordBatch]:
     progress = Progress(f"Reading rows of {log.uri}", len(files))
+    selection = None
+    if predicate is not None:
+        selection = Selection(frozenset(column.path[0] for column in predicate.columns), partial(selected, predicate))
 
     def groups() -> Iterator[Iterator[DataRowGroup]]:
         for first in range(0, len(files), _VECTORS_AT_ONCE):
@@ -369,21 +373,16 @@ def _batches(
                 yield reader.groups(file, vectors.get(position), deleted=deleted)
 
     def rows(group: DataRowGroup) -> Iterator[pa.RecordBatch]:
-        for batch in reader.rows(group):
-            kept = batch if predicate is None else _selected(predicate, batch)
-            if kept.num_rows:
-                yield kept if kept.num_columns == width else kept.select(list(range(width)))
+        decided = predicate is None or predicate.selects_partition(group.file.partition_values or {})
+        for batch in reader.rows(group, None if decided else selection):
+            if batch.num_rows:
+                yield batch if batch.num_columns == width else batch.select(list(range(width)))
 
     if reader.most_rows < BATCH_ROWS:  # of which nobody takes many
         return chain.from_iterable(map(rows, chain.from_iterable(groups())))
     workers = max(2, min(pa.cpu_count(), _MOST_WORKERS))
     opened = in_turn(groups(), workers=workers, size=lambda _group: 1, most=_GROUPS_WAITING)
     return in_turn(map(rows, opened), workers=workers, size=lambda batch: batch.nbytes, most=_BYTES_WAITING)
-
-
-def _selected(predicate: Predicate, batch: pa.RecordBatch) -> pa.RecordBatch:
-    wanted = selected(predicate, batch)
-    return batch if wanted.true_count == batch.num_rows else batch.filter(wanted)  # which would copy all of it
 
 
 def _in_proportion(
