@@ -23,35 +23,9 @@ from airflow_delta.tasks.observability import TaskMetrics, tag_value
 from airflow_delta.tasks.spark.progress import spark_work
 from airflow_delta.transaction import CommitPolicy, Operation, events
 from support.running_tasks import context
-from support.watching import Lines, Metric, StatsdServer, commit, stage, start
+from support.watching import Lines, Metric, airflow_statsd, commit, stage, start  # noqa: F401
 
 pytestmark = pytest.mark.usefixtures("outside_of_the_task_runner")
-
-
-@pytest.fixture
-def statsd(monkeypatch):
-    """A statsd server, and Airflow's Stats set up to send to it, as the task runner does it when a task begins."""
-    from airflow.sdk.observability import stats
-    from airflow.sdk.observability.metrics.stats_utils import get_stats_factory
-
-    server = StatsdServer()
-    monkeypatch.setenv("AIRFLOW__METRICS__STATSD_ON", "True")
-    monkeypatch.setenv("AIRFLOW__METRICS__STATSD_HOST", "127.0.0.1")
-    monkeypatch.setenv("AIRFLOW__METRICS__STATSD_PORT", str(server.port))
-    monkeypatch.setenv("AIRFLOW__METRICS__STATSD_INFLUXDB_ENABLED", "True")
-    made = []
-
-    def factory():
-        made.append(get_stats_factory()())
-        return made[-1]
-
-    stats.initialize(factory=factory, export_legacy_names=False)
-    yield server
-    monkeypatch.undo()
-    stats.initialize(factory=get_stats_factory(), export_legacy_names=False)
-    for logger in made:
-        logger.statsd.close()
-    server.close()
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from airflow.providers.openlineage.extractors.base import DefaultExtractor
 from airflow.sdk import RetryAction
 from airflow.sdk.exceptions import ErrorType
 from airflow.sdk.execution_time.comms import ErrorResponse, OKResponse, TriggerDagRun
@@ -37,6 +38,7 @@ from support.publications import (  # noqa: F401
     world_of_three_tables,
 )
 from support.running_tasks import context, kept, pushed
+from support.watching import airflow_statsd  # noqa: F401
 
 pytestmark = pytest.mark.usefixtures("outside_of_the_task_runner")
 
@@ -72,6 +74,17 @@ class TestPublished:
             extra = events[outlet].extra
             assert (extra["table"], extra["version"]) == (world.table(name), versions[world.table(name)])
             assert (extra["publication"], extra["publication_versions"]) == (result["publication"], versions)
+
+    def test_what_operators_are_told(self, world, statsd):
+        result = world.publish()
+        found = [metric for metric in statsd.received() if metric.name.startswith("delta.publication")]
+        assert [(metric.name, metric.kind, metric.tags.get("outcome")) for metric in found] == [
+            ("delta.publication", "c", "published"),
+            ("delta.publication.duration", "ms", None),
+        ]
+        outputs = DefaultExtractor(world.context["task"]).extract_on_complete(None).outputs
+        versions = {dataset.name: dataset.facets["version"].datasetVersion for dataset in outputs}
+        assert versions == {uri: str(commit["version"]) for uri, commit in result["tables"].items()}
 
     def test_a_retry_finds_it(self, world):
         handles = world.begin()
@@ -289,7 +302,7 @@ class TestLateConflict:
         assert result["outcome"] == "published"
         assert world.rows() == {**AFTER, "totals": [0, 1, 2, 7]}
 
-    def test_split_is_final_and_names_the_tables(self, world, killed_at):
+    def test_split_is_final_and_names_the_tables(self, world, killed_at, statsd):
         """Also the first table was changed since, so its rows cannot be taken back."""
         handles, reports = self.foreign(world, killed_at, 5, "totals")
         write_deltalake(
@@ -305,6 +318,8 @@ class TestLateConflict:
             assert error.value.missing == (world.table("totals"),)
             assert set(error.value.published) == {world.table("orders"), world.table("lines")}
             assert kept()[STATE_KEY]["outcome"] == "split"
+            (metric,) = (metric for metric in statsd.received() if metric.name == "delta.publication")
+            assert metric.tags["outcome"] == "split"
             assert world.rows() == shown
         assert FINAL_ERRORS.evaluate(error.value, 1, 9).action is RetryAction.FAIL
         assert world.abort(handles, states={"p.commit": "failed"})["outcome"] == "split"

@@ -139,6 +139,8 @@ def test_mark_the_run_as_failed(live: Live) -> None:
     lake = Lake(live, "publish-run-failed")
     run = lake.trigger(live, audit="hold")
     run.reached("audit")
+    for name in NAMES:
+        run.wait_for_task(f"p.{name}.stage", "success")
     run.mark("failed")
     run.wait("failed")
     assert run.xcom(ABORT)["outcome"] == "refused"

@@ -144,14 +144,20 @@ class TestKilled:
         world.check()
 
 
-UNDO = ["refused third", "undone first", "undone second"]
+UNDO = {
+    "second": ["refused second", "undone first", "refused third"],
+    "third": ["refused third", "undone first", "undone second"],
+}
+"""The puts that take the publication back, by the table that refuses it late."""
+UNDO_POINTS = [(late, point, when) for late, puts in UNDO.items() for point in puts for when in ("before", "after")]
 
 
 class TestKilledInUndo:
-    """A foreign commit changes the metadata of the third table right after the decision."""
+    """A foreign commit changes the metadata of the second or third table right after the put of the one before it."""
 
-    def late(self, world: World, point: str, when: str) -> None:
-        foreign = at("published second", "after", world.tables[2].add_property)
+    def late(self, world: World, late: str, point: str, when: str) -> None:
+        number = NAMES.index(late)
+        foreign = at(f"published {NAMES[number - 1]}", "after", world.tables[number].add_property)
         stop = at(point, when, kill)
 
         def visit(now: str, name: str) -> None:
@@ -161,23 +167,23 @@ class TestKilledInUndo:
         with visited(visit):
             world.publish()
 
-    def test_these_are_its_puts(self, world: World) -> None:
+    @pytest.mark.parametrize("late", UNDO)
+    def test_these_are_its_puts(self, world: World, late: str) -> None:
         def run() -> None:
             with pytest.raises(PublicationUndoneException) as error:
-                self.late(world, "", "")
-            assert error.value.table == world.tables[2].uri
+                self.late(world, late, "", "")
+            assert error.value.table == world.tables[NAMES.index(late)].uri
             assert error.value.winning_version == 2
 
-        assert seen(run)[len(PUTS) - 1 :] == UNDO
+        assert seen(run) == [*PUTS[: PUTS.index(f"published {late}")], *UNDO[late]]
         world.check()
         assert world.shown() == 0
 
-    @pytest.mark.parametrize("when", ["before", "after"])
-    @pytest.mark.parametrize("point", UNDO)
+    @pytest.mark.parametrize(("late", "point", "when"), UNDO_POINTS)
     @pytest.mark.parametrize("who", ["publish", "abort", "clean_up", "publish_another"])
-    def test_whoever_comes_takes_it_back(self, world: World, point: str, when: str, who: str) -> None:
+    def test_whoever_comes_takes_it_back(self, world: World, late: str, point: str, when: str, who: str) -> None:
         with pytest.raises(BaseException):  # noqa: B017, PT011 - killed
-            self.late(world, point, when)
+            self.late(world, late, point, when)
         if who == "publish":
             with pytest.raises(PublicationUndoneException):
                 world.publish()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from airflow_delta.operators.stage import DeltaStageFilesOperator
 from airflow_delta.operators.transaction import DeltaCommitOperator, DeltaStartTransactionOperator
@@ -89,3 +90,29 @@ class StatsdServer:
                 if name.startswith("delta."):
                     found.append(Metric(name, float(value), kind, dict(tag.split("=", 1) for tag in tags)))
         return found
+
+
+@pytest.fixture(name="statsd")
+def airflow_statsd(monkeypatch):
+    """A statsd server, and Airflow's Stats set up to send to it, as the task runner does it when a task begins."""
+    from airflow.sdk.observability import stats
+    from airflow.sdk.observability.metrics.stats_utils import get_stats_factory
+
+    server = StatsdServer()
+    monkeypatch.setenv("AIRFLOW__METRICS__STATSD_ON", "True")
+    monkeypatch.setenv("AIRFLOW__METRICS__STATSD_HOST", "127.0.0.1")
+    monkeypatch.setenv("AIRFLOW__METRICS__STATSD_PORT", str(server.port))
+    monkeypatch.setenv("AIRFLOW__METRICS__STATSD_INFLUXDB_ENABLED", "True")
+    made = []
+
+    def factory():
+        made.append(get_stats_factory()())
+        return made[-1]
+
+    stats.initialize(factory=factory, export_legacy_names=False)
+    yield server
+    monkeypatch.undo()
+    stats.initialize(factory=get_stats_factory(), export_legacy_names=False)
+    for logger in made:
+        logger.statsd.close()
+    server.close()
