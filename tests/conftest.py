@@ -139,7 +139,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Leave the tests and all modules to themselves: they stay to the end, so that the garbage collector need not look at them."""
+    """Take tests and modules out of the garbage collector's sight: they stay to the end."""
     gc.freeze()
 
 

@@ -183,7 +183,7 @@ class DataRowGroup:
     deleted: bool
 
 
-class Selection(NamedTuple):
+class RowSelection(NamedTuple):
     """Which rows are wanted, by their values.
 
     :param columns: names of the columns that decide.
@@ -258,7 +258,7 @@ class FileReader:
                     yield DataRowGroup(file, opened, number, start, rows, sources, marked, deleted)
                 start += rows
 
-    def rows(self, group: DataRowGroup, selection: Selection | None = None) -> Iterator[pa.RecordBatch]:
+    def rows(self, group: DataRowGroup, selection: RowSelection | None = None) -> Iterator[pa.RecordBatch]:
         """Yield the wanted rows of a row group.
 
         :raises ReadLimitException: if it declares much more memory than its size lets expect.
@@ -268,7 +268,7 @@ class FileReader:
         with self._explained(group.file):
             yield from joined_batches(self._converted(group, selection), self.most_rows)
 
-    def _converted(self, group: DataRowGroup, selection: Selection | None) -> Iterator[pa.RecordBatch]:
+    def _converted(self, group: DataRowGroup, selection: RowSelection | None) -> Iterator[pa.RecordBatch]:
         """Yield the wanted rows of a row group, and look up in dictionaries only what they refer to."""
         start = group.start
         constants: list[pa.Array | None] = [None] * len(group.sources)
@@ -290,7 +290,7 @@ class FileReader:
                 yield from self._plain(batch if selection is None else self._selected(group, batch, selection), group)
             start += length
 
-    def _selected(self, group: DataRowGroup, batch: pa.RecordBatch, selection: Selection) -> pa.RecordBatch:
+    def _selected(self, group: DataRowGroup, batch: pa.RecordBatch, selection: RowSelection) -> pa.RecordBatch:
         at = [number for number, name in enumerate(self._target.names) if name in selection.columns]
         at = at or [0]  # a batch without columns has no rows
         masks = [selection.rows(part) for part in self._plain(batch.select(at), group, at)]

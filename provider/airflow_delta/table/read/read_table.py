@@ -27,7 +27,7 @@ from airflow_delta.exceptions import DeltaIllegalArgumentException, DeltaTableNo
 from airflow_delta.log.actions.deletion_vectors import read_deletion_vectors
 from airflow_delta.log.data_files.columns import arrow_field
 from airflow_delta.log.data_files.page_sizes import MAX_FACTOR
-from airflow_delta.log.data_files.reader import BATCH_ROWS, FileReader, Selection
+from airflow_delta.log.data_files.reader import BATCH_ROWS, FileReader, RowSelection
 from airflow_delta.log.expressions.predicate import Predicate
 from airflow_delta.log.schema.types import PHYSICAL_NAME, StructField, StructType, transform_fields
 from airflow_delta.log.statistics.statistics import live_records, num_records
@@ -363,7 +363,7 @@ def _batches(
     progress = Progress(f"Reading rows of {log.uri}", len(files))
     selection = None
     if predicate is not None:
-        selection = Selection(frozenset(column.path[0] for column in predicate.columns), partial(selected, predicate))
+        selection = RowSelection(frozenset(column.path[0] for column in predicate.columns), partial(selected, predicate))
 
     def groups() -> Iterator[Iterator[DataRowGroup]]:
         for first in range(0, len(files), _VECTORS_AT_ONCE):
