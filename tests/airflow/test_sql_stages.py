@@ -75,10 +75,17 @@ class Stage:
         return self.operator.execute(self.context)
 
 
-@pytest.fixture
-def table(tmp_path, spark) -> Table:
-    found = Table(tmp_path / "t", spark)
+@pytest.fixture(scope="module")
+def original(tmp_path_factory, spark) -> Table:
+    found = Table(tmp_path_factory.mktemp("original") / "t", spark)
     found.write(ROWS)
+    return found
+
+
+@pytest.fixture
+def table(tmp_path, spark, original) -> Table:
+    found = Table(tmp_path / "t", spark)
+    found.copy_from(original)
     return found
 
 

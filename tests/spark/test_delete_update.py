@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -67,9 +66,7 @@ def two_files(originals: Callable[..., Table], table: Table) -> Callable[..., No
     """Make a table of two files: ids below and from 200 on, in descending order."""
 
     def make(**configuration: str) -> None:
-        original = originals(**configuration)
-        shutil.copytree(original.path, table.path)
-        table.keys = original.keys
+        table.copy_from(originals(**configuration))
 
     return make
 

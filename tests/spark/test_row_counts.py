@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import re
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -65,9 +64,7 @@ def made(originals: Callable[..., Table], table: Table) -> Callable[..., None]:
     """Make a table of two files of three rows, the first of which claims another number."""
 
     def make(claimed: int, **configuration: str) -> None:
-        original = originals(**configuration)
-        shutil.copytree(original.path, table.path)
-        table.keys = original.keys
+        table.copy_from(originals(**configuration))
         path = table.path / "_delta_log" / f"{1:020}.json"
         path.write_text(re.sub(r'(\\"numRecords\\":)\d+', rf"\g<1>{claimed}", path.read_text()))
         for checksum in (table.path / "_delta_log").glob("*.crc"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,6 +45,11 @@ class Table:
 
     def log(self) -> DeltaLog:
         return DeltaLog.for_table(self.uri)
+
+    def copy_from(self, original: Table) -> None:
+        """Become a copy of a table that several tests begin with."""
+        shutil.copytree(original.path, self.path)
+        self.keys = original.keys
 
     def begin(self, **options: Any) -> TransactionHandle:
         if not {"transaction_key", "app_id", "txn_version"} & options.keys():

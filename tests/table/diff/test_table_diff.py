@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections import Counter
+from collections.abc import Callable
 from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
@@ -82,10 +84,23 @@ STAGES = {
 }
 
 
+@pytest.fixture(scope="module")
+def originals(spark, tmp_path_factory) -> Callable[[str], Table]:
+    """Return tables by their properties; each is made once, to be copied."""
+
+    @functools.cache
+    def original(name: str) -> Table:
+        found = Table(tmp_path_factory.mktemp("original") / "table", spark)
+        found.write(ROWS, begin={"partition_by": ["p"], "configuration": PROPERTIES[name]})
+        found.write("SELECT 30L AS id, 'p0' AS p, CAST('NaN' AS DOUBLE) AS v")
+        return found
+
+    return original
+
+
 @pytest.fixture(params=PROPERTIES)
-def filled(request, table) -> Table:
-    table.write(ROWS, begin={"partition_by": ["p"], "configuration": PROPERTIES[request.param]})
-    table.write("SELECT 30L AS id, 'p0' AS p, CAST('NaN' AS DOUBLE) AS v")
+def filled(request, table, originals) -> Table:
+    table.copy_from(originals(request.param))
     return table
 
 

@@ -24,7 +24,7 @@ from airflow_delta.exceptions import (
 from airflow_delta.table.operations.merge.plan import plan_merge
 from airflow_delta.table.operations.rewrite.update import plan_delete, plan_update
 from airflow_delta.table.operations.vacuum.run import vacuum
-from table.flow import column, schema
+from table.flow import Table, column, schema
 
 pytestmark = pytest.mark.spark
 
@@ -32,11 +32,18 @@ ROWS = "SELECT * FROM VALUES (1, 'a', 10), (2, 'a', 20), (3, 'b', 30), (4, 'b', 
 START = [(1, "a", 10), (2, "a", 20), (3, "b", 30), (4, "b", None)]
 
 
-@pytest.fixture
-def filled(table):
-    """Rows 1 to 4 in the partitions a and b."""
-    result = table.write(ROWS, begin={"partition_by": ["p"]})
+@pytest.fixture(scope="module")
+def original(spark, tmp_path_factory):
+    found = Table(tmp_path_factory.mktemp("original") / "table", spark)
+    result = found.write(ROWS, begin={"partition_by": ["p"]})
     assert (result.version, result.num_records) == (0, 4)
+    return found
+
+
+@pytest.fixture
+def filled(table, original):
+    """Rows 1 to 4 in the partitions a and b."""
+    table.copy_from(original)
     return table
 
 
