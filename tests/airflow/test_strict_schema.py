@@ -49,10 +49,17 @@ def heard():
     events.remove_listener(listen)
 
 
-@pytest.fixture
-def table(tmp_path, spark) -> Table:
-    found = Table(tmp_path / "t", spark)
+@pytest.fixture(scope="module")
+def original(tmp_path_factory, spark) -> Table:
+    found = Table(tmp_path_factory.mktemp("original") / "t", spark)
     found.write(GOOD)
+    return found
+
+
+@pytest.fixture
+def table(tmp_path, spark, original) -> Table:
+    found = Table(tmp_path / "t", spark)
+    found.copy_from(original)
     return found
 
 

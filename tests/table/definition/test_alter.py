@@ -50,6 +50,14 @@ ROWS = "SELECT * FROM VALUES (1, 'x'), (2, NULL) AS t(a, b)"
 MAPPED = {"configuration": {"delta.columnMapping.mode": "name"}}
 
 
+@pytest.fixture(scope="module")
+def original(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Table:
+    """Two rows, in one version."""
+    found = Table(tmp_path_factory.mktemp("original") / "table", spark)
+    found.write(ROWS)
+    return found
+
+
 def alter(
     table: Table, handle: TransactionHandle, *changes: Change | dict[str, Any], after: Any = (), **more: Any
 ) -> StagedWrite:
@@ -108,16 +116,16 @@ def test_several_changes_and_data_make_one_version(table: Table) -> None:
         table.write("SELECT -1 AS a")
 
 
-def test_a_constraint_sees_the_rows_of_an_earlier_stage(table: Table) -> None:
-    table.write(ROWS)
+def test_a_constraint_sees_the_rows_of_an_earlier_stage(table: Table, original: Table) -> None:
+    table.copy_from(original)
     handle = table.begin()
     rows = table.stage(handle, "SELECT -5 AS a, 'n' AS b")
     with pytest.raises(ConstraintViolationException, match="1 rows"):
         alter(table, handle, AddConstraint("positive", "a > 0"), after=[rows])
 
 
-def test_a_stage_that_does_not_know_of_the_change_is_refused(table: Table) -> None:
-    table.write(ROWS)
+def test_a_stage_that_does_not_know_of_the_change_is_refused(table: Table, original: Table) -> None:
+    table.copy_from(original)
     handle = table.begin()
     change = alter(table, handle, AddColumns([Column("c", "INT")]))
     with pytest.raises(StageConflictException, match="after="):
@@ -134,8 +142,8 @@ def test_a_stage_that_does_not_know_of_the_change_is_refused(table: Table) -> No
     assert len(json.loads(info["tags"]["airflow.operations"])) == 3
 
 
-def test_changes_of_one_kind_are_one_operation(table: Table) -> None:
-    table.write(ROWS)
+def test_changes_of_one_kind_are_one_operation(table: Table, original: Table) -> None:
+    table.copy_from(original)
     run(table, ChangeColumn("a", comment="one"), ChangeColumn("b", position="FIRST"))
     run(table, SetProperties({"x": "1", "y": "1"}), SetProperties({"x": "2"}))
     run(table, AddColumns([Column("c", "INT")]), AddColumns([Column("d", "INT", position="FIRST")]))
@@ -158,9 +166,9 @@ def test_changes_of_one_kind_are_one_operation(table: Table) -> None:
     ids=lambda value: type(value[0]).__name__ if isinstance(value, list) else None,
 )
 @pytest.mark.slow
-def test_a_change_against_an_append(table: Table, changes: list[Change], loses: type[Exception] | None) -> None:
+def test_a_change_against_an_append(table: Table, original: Table, changes: list[Change], loses: type[Exception] | None) -> None:
     """As the matrix of write conflicts says: an append loses against any change, a change only where it looked at rows."""
-    table.write(ROWS)
+    table.copy_from(original)
     handle, other = table.begin(), table.begin()
     staged, rows = alter(table, handle, *changes), table.stage(other, "SELECT 9 AS a")
     table.write("SELECT 7 AS a")
@@ -177,8 +185,8 @@ def test_a_change_against_an_append(table: Table, changes: list[Change], loses: 
         table.publish(other, rows)
 
 
-def test_two_changes_conflict(table: Table) -> None:
-    table.write(ROWS)
+def test_two_changes_conflict(table: Table, original: Table) -> None:
+    table.copy_from(original)
     handle = table.begin()
     staged = alter(table, handle, SetProperties({"x": "1"}))
     run(table, SetProperties({"y": "1"}))
@@ -231,8 +239,10 @@ def test_wider_columns_of_old_and_new_files(table: Table) -> None:
         (DropFeature("appendOnly"), ProtocolDowngradeException, "cannot be dropped"),
     ],
 )
-def test_what_is_refused_names_table_and_version(table: Table, change: Change, error: type[Exception] | None, text: str) -> None:
-    table.write(ROWS)
+def test_what_is_refused_names_table_and_version(
+    table: Table, original: Table, change: Change, error: type[Exception] | None, text: str
+) -> None:
+    table.copy_from(original)
     if error is None:
         assert run(table, change).version == 1
         return
@@ -280,8 +290,8 @@ def test_in_commit_timestamps_and_a_missing_table(table: Table) -> None:
     assert table.log().update().metadata.configuration["delta.inCommitTimestampEnablementVersion"] == "1"
 
 
-def test_rows_written_again_before_the_change_data_feed_is_on(table: Table) -> None:
-    table.write(ROWS)
+def test_rows_written_again_before_the_change_data_feed_is_on(table: Table, original: Table) -> None:
+    table.copy_from(original)
     handle = table.begin()
     rows = table.stage(handle, "SELECT 1 AS a, 'new' AS b", mode="overwrite", replace_where="a = 1")
     feed = alter(table, handle, SetProperties({"delta.enableChangeDataFeed": "true"}), after=[rows])
@@ -291,8 +301,8 @@ def test_rows_written_again_before_the_change_data_feed_is_on(table: Table) -> N
         alter(table, table.begin(), ChangeColumn("a", nullable=False), RenameColumn("a", "z"))
 
 
-def test_column_mapping_switched_on_and_used_in_one_version(table: Table) -> None:
-    table.write(ROWS)
+def test_column_mapping_switched_on_and_used_in_one_version(table: Table, original: Table) -> None:
+    table.copy_from(original)
     handle = table.begin()
     mapping = SetProperties({"delta.columnMapping.mode": "name", "delta.dataSkippingStatsColumns": "b,c"})
     change = alter(
