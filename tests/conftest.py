@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from support.state_store import Supervisor
+    from support.table import Table
 
 HERE = Path(__file__).parent
 ENGINE = ("log", "transaction", "conformance", "fuzz")
@@ -194,6 +195,14 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     logging.getLogger("py4j").setLevel(logging.WARNING)  # it speaks when the interpreter ends, to streams that are closed
     yield session
     session.stop()
+
+
+@pytest.fixture
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> Table:
+    """A table that is not there yet; the stages of tests with the marker ``spark`` have a session."""
+    from support.table import Table
+
+    return Table(tmp_path / "table", request.getfixturevalue("spark") if request.node.get_closest_marker("spark") else None)
 
 
 @pytest.fixture

@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
 from support import readers
-from table.flow import Table
+from support.table import Table, put_rows
 
 ROOT = Path(__file__).parents[2]
 DAY = 24 * 3600
@@ -209,10 +208,7 @@ def stage(table: Table, handle, *, old: float = 0):
 
     :param old: age of the file in seconds.
     """
-    directory = Path(handle.staging_path) / "rows"
-    directory.mkdir(parents=True)
-    file = directory / "part-0.parquet"
-    pq.write_table(pa.table({"id": pa.array([1, 2], pa.int64())}), file)
+    file = put_rows(handle, [1, 2])
     os.utime(file, (time.time() - old, time.time() - old))
     return table.stage_files(handle, task_id="rows", path="rows")
 

@@ -20,7 +20,7 @@ from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.table.operations.rewrite.update import plan_delete, plan_update
 from airflow_delta.table.stage.plan_table import plan_create
 from support import readers
-from table.flow import Table
+from support.table import Table
 
 ROWS = (
     "SELECT id, concat('p', id % 3) AS p, IF(id % 4 = 0, NULL, 9007199254740993 + id) AS big, id * 1.5BD AS d, "

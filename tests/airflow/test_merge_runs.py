@@ -15,7 +15,7 @@ from airflow_delta.operators.merge import DeltaMergeOperator
 from airflow_delta.operators.pyspark import DeltaStagePySparkOperator
 from airflow_delta.operators.stage import DeltaStageSparkSubmitOperator
 from airflow_delta.operators.stream import DeltaStreamOperator
-from table.flow import Table
+from support.table import Table
 
 pytestmark = [pytest.mark.airflow, pytest.mark.spark]
 

@@ -22,8 +22,8 @@ from airflow_delta.operators.stage import DeltaStageFilesOperator
 from support.dag_runs import answer_when_asked
 from support.mail import mail_server
 from support.running_tasks import context
+from support.table import Table
 from support.watching import start
-from table.flow import Table
 
 pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("outside_of_the_task_runner")]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from table.flow import Table
+from support.table import Table
 
 pytestmark = [pytest.mark.airflow, pytest.mark.spark]
 
@@ -27,7 +27,7 @@ def test_without_an_identity(run_dag, tables, spark):
     assert (first["version"], first["metrics"]["numRemovedFiles"], first["commits"][0]["appId"]) == (3, 3, None)
     assert (again["version"], again["numBins"]) == (4, 1)
     assert (purge["version"], purge["commits"], purge["numConsidered"]) == (None, [], 1)
-    assert table.commit(3)["commitInfo"][0]["tags"]["airflow.taskId"] == "first"
+    assert table.info(3)["tags"]["airflow.taskId"] == "first"
     assert [row[0] for row in table.rows()] == [0, 1, 2]
 
 

@@ -22,8 +22,8 @@ from airflow_delta.exceptions import (
 from airflow_delta.operators.scd2 import DeltaScd2MergeOperator
 from support import readers
 from support.running_tasks import context
+from support.table import Table
 from support.watching import commit, start
-from table.flow import Table
 
 pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.usefixtures("outside_of_the_task_runner")]
 

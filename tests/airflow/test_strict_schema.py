@@ -21,8 +21,8 @@ from airflow_delta.table.stage.write.plan import plan_stage, put_request, read_r
 from airflow_delta.tasks.stage_work import DRIFT_KEY, EVENT, WriteOptions
 from airflow_delta.transaction import events
 from support.running_tasks import context, pushed
+from support.table import Table
 from support.watching import commit, start
-from table.flow import Table
 
 pytestmark = [pytest.mark.airflow, pytest.mark.spark, pytest.mark.usefixtures("outside_of_the_task_runner")]
 

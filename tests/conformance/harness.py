@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
-from airflow_delta.log.actions.actions import Action, AddCDCFile, AddFile, DeletionVectorDescriptor, DomainMetadata, Protocol
+from airflow_delta.log.actions.actions import Action
 from airflow_delta.transaction import Operation, OptimisticTransaction
-from transaction.harness import Table, add, metadata, remove, schema, txn
+from support.table import Table
 
 MANUAL = Operation.manual_update()
 DAY = 24 * 3_600_000
@@ -47,7 +45,7 @@ class Row:
     expected: Any
 
     def run(self, root: Path) -> None:
-        table = Table(root)
+        table = Table(root / "table")
         for step in self.given:
             step(table)
         if not isinstance(self.expected, Raises):
@@ -91,14 +89,14 @@ Use = Callable[[OptimisticTransaction], Any]
 
 def started(use: Use, **options: Any) -> Step:
     """What ``use`` sees of a transaction that has just begun."""
-    return lambda table: use(table.open().start_transaction(**options))
+    return lambda table: use(table.log().start_transaction(**options))
 
 
 def commit(*actions: Action, operation: Operation = MANUAL, reads: Use | None = None, **options: Any) -> Step:
     """Commit the actions, after the reads, and see the version."""
 
     def run(table: Table) -> int:
-        transaction = table.open().start_transaction()
+        transaction = table.log().start_transaction()
         if reads is not None:
             reads(transaction)
         return transaction.commit(actions, operation, **options)
@@ -108,7 +106,7 @@ def commit(*actions: Action, operation: Operation = MANUAL, reads: Use | None = 
 
 def commit_large(*actions: Action, operation: Operation = MANUAL, before: Use | None = None) -> Step:
     def run(table: Table) -> int:
-        transaction = table.open().start_transaction()
+        transaction = table.log().start_transaction()
         if before is not None:
             before(transaction)
         return transaction.commit_large(actions, operation)
@@ -120,7 +118,7 @@ def updated(given: Any, method: str = "update_metadata", **options: Any) -> Step
     """Set metadata in a transaction and see the metadata that it will commit."""
 
     def run(table: Table) -> Any:
-        transaction = table.open().start_transaction(**options)
+        transaction = table.log().start_transaction(**options)
         getattr(transaction, method)(given)
         return transaction.metadata
 
@@ -170,17 +168,17 @@ def action(version: int, kind: str) -> Step:
 
 def raw(version: int) -> Step:
     """The bytes of a commit."""
-    return lambda table: (table.root / "_delta_log" / f"{version:020d}.json").read_bytes()
+    return lambda table: (table.path / "_delta_log" / f"{version:020d}.json").read_bytes()
 
 
 def names(pattern: str = "*") -> Step:
     """Names of the files in the log."""
-    return lambda table: sorted(path.name for path in (table.root / "_delta_log").glob(pattern) if path.is_file())
+    return lambda table: sorted(path.name for path in (table.path / "_delta_log").glob(pattern) if path.is_file())
 
 
 def snapshot(look: Callable[[Any], Any]) -> Step:
     """What ``look`` sees of the latest snapshot, in a new client."""
-    return lambda table: look(table.open().snapshot)
+    return lambda table: look(table.log().snapshot)
 
 
 def protocol_of(given: Any) -> tuple[int, int, list[str], list[str]]:
@@ -190,82 +188,3 @@ def protocol_of(given: Any) -> tuple[int, int, list[str], list[str]]:
         sorted(given.reader_features or []),
         sorted(given.writer_features or []),
     )
-
-
-def field(name: str, kind: Any = "integer", *, nullable: bool = True, **extra: Any) -> dict[str, Any]:
-    """A column; keywords are its metadata, with ``__`` for a dot."""
-    return {"name": name, "type": kind, "nullable": nullable, "metadata": {k.replace("__", "."): v for k, v in extra.items()}}
-
-
-def columns(*fields: Mapping[str, Any]) -> str:
-    return json.dumps({"type": "struct", "fields": list(fields)})
-
-
-def vector(offset: int | None = 1, **changes: Any) -> DeletionVectorDescriptor:
-    given = {"storage_type": "u", "path_or_inline_dv": "ab^-aqEH.-t@S}K{vb[*k^", "size_in_bytes": 36, "cardinality": 2}
-    return DeletionVectorDescriptor(**{**given, "offset": offset, **changes})
-
-
-def file(path: str, *, stats: str | None = None, **changes: Any) -> AddFile:
-    """An added file with these fields; partition values as ``partition``."""
-    partition = changes.pop("partition", {})
-    return msgspec.structs.replace(add(path, **partition), stats=stats, **changes)
-
-
-def cdc(path: str = "_change_data/c") -> AddCDCFile:
-    return AddCDCFile(path=path, partition_values={}, size=1)
-
-
-def domain(name: str, configuration: str = "{}", *, removed: bool = False) -> DomainMetadata:
-    return DomainMetadata(domain=name, configuration=configuration, removed=removed)
-
-
-def listed(reader: Sequence[str], *writer_only: str) -> Protocol:
-    """A protocol of named features, with the two that every table has."""
-    return Protocol(
-        min_reader_version=3 if reader else 1,
-        min_writer_version=7,
-        reader_features=sorted(reader) if reader else None,
-        writer_features=sorted({*reader, *writer_only, "appendOnly", "invariants"}),
-    )
-
-
-__all__ = [
-    "DAY",
-    "MANUAL",
-    "Raises",
-    "Row",
-    "Step",
-    "Table",
-    "Use",
-    "action",
-    "add",
-    "cdc",
-    "columns",
-    "commit",
-    "commit_large",
-    "committed",
-    "created",
-    "delta",
-    "domain",
-    "field",
-    "file",
-    "info",
-    "info_has",
-    "kinds",
-    "listed",
-    "metadata",
-    "names",
-    "protocol_of",
-    "raw",
-    "remove",
-    "row_id",
-    "schema",
-    "snapshot",
-    "started",
-    "then",
-    "txn",
-    "updated",
-    "vector",
-    "with_properties",
-]

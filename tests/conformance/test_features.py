@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from airflow_delta.exceptions import (
@@ -25,15 +24,9 @@ from conformance.harness import (
     Raises,
     Row,
     Step,
-    Table,
-    add,
-    columns,
     commit,
     created,
     delta,
-    field,
-    listed,
-    metadata,
     protocol_of,
     row_id,
     snapshot,
@@ -42,6 +35,8 @@ from conformance.harness import (
     updated,
     with_properties,
 )
+from support.actions import add, column, listed, schema
+from support.table import Table, metadata
 
 
 @dataclass(frozen=True)
@@ -72,12 +67,12 @@ def by(**properties: str) -> Metadata:
 
 def of(**extra: Any) -> Metadata:
     kind = extra.pop("kind", "integer")
-    return metadata(schema_string=columns(field("value", kind, **extra), field("other")))
+    return metadata(schema_string=schema(column("value", kind, **extra), column("other")))
 
 
 GENERATED = of(delta__generationExpression="other + 1")
 IDENTITY = of(kind="long", delta__identity__start=1, delta__identity__step=1, delta__identity__allowExplicitInsert=False)
-NOT_NULL = metadata(schema_string=columns(field("value", nullable=False)))
+NOT_NULL = metadata(schema_string=schema(column("value", nullable=False)))
 
 TABLE = [
     FeatureRow("appendOnly", False, (1, 2), by(appendOnly="true"), fails_concurrent=False),
@@ -162,11 +157,11 @@ def test_facts(row: FeatureRow) -> None:
 @pytest.mark.depends("sqlglot")
 @pytest.mark.parametrize("row", [row for row in TABLE if row.brought_by is not None], ids=feature_id)
 def test_a_new_table_gets_the_feature_that_its_metadata_use(row: FeatureRow, tmp_path: Path) -> None:
-    table = Table(tmp_path)
-    transaction = table.open().start_transaction()
+    table = Table(tmp_path / "table")
+    transaction = table.log().start_transaction()
     transaction.update_metadata_for_new_table(row.brought_by)
     transaction.commit([], Operation.create_table())
-    protocol = table.open().snapshot.protocol
+    protocol = table.log().snapshot.protocol
     assert {row.name, *row.requires} <= has(protocol)
     assert (protocol.min_reader_version == 3) is (row.reader and row.legacy is None)
     assert (protocol.reader_features is not None) is (protocol.min_reader_version == 3)
@@ -177,14 +172,14 @@ def test_a_new_table_gets_the_feature_that_its_metadata_use(row: FeatureRow, tmp
 @pytest.mark.parametrize("row", [row for row in TABLE if row.brought_by is not None], ids=feature_id)
 def test_an_existing_table_is_upgraded(row: FeatureRow, tmp_path: Path) -> None:
     """A constraint or an expression comes as an action, as ALTER TABLE commits it."""
-    table = Table(tmp_path)
-    table.create(schema_string=columns(field("value"), field("other")))
-    assert has(table.open().snapshot.protocol) == {"appendOnly", "invariants"}
+    table = Table(tmp_path / "table")
+    table.create(schema_string=schema(column("value"), column("other")))
+    assert has(table.log().snapshot.protocol) == {"appendOnly", "invariants"}
     given = row.brought_by
     assert given is not None
 
     def change() -> None:
-        transaction = table.open().start_transaction()
+        transaction = table.log().start_transaction()
         if row.name in ("checkConstraints", "generatedColumns", "identityColumns"):
             transaction.commit([given], Operation.set_table_properties({}))
         else:
@@ -193,7 +188,7 @@ def test_an_existing_table_is_upgraded(row: FeatureRow, tmp_path: Path) -> None:
 
     if row.upgrades:
         change()
-        assert {row.name, *row.requires} <= has(table.open().snapshot.protocol)
+        assert {row.name, *row.requires} <= has(table.log().snapshot.protocol)
     else:
         with pytest.raises(DeltaUnsupportedTableFeatureException, match="DELTA_FEATURES_REQUIRE_MANUAL_ENABLEMENT"):
             change()
@@ -201,12 +196,12 @@ def test_an_existing_table_is_upgraded(row: FeatureRow, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("row", [row for row in TABLE if FEATURES[row.name].settable], ids=feature_id)
 def test_a_feature_can_be_asked_for_by_name(row: FeatureRow, tmp_path: Path) -> None:
-    table = Table(tmp_path)
+    table = Table(tmp_path / "table")
     table.create()
-    transaction = table.open().start_transaction()
+    transaction = table.log().start_transaction()
     transaction.update_metadata(metadata(configuration={f"delta.feature.{row.name}": "supported"}))
     transaction.commit([], Operation.set_table_properties({}))
-    snapshot = table.open().snapshot
+    snapshot = table.log().snapshot
     assert {row.name, *row.requires} <= has(snapshot.protocol)
     stored = [key for key in snapshot.metadata.configuration if key.startswith("delta.feature.")]
     assert stored == [], "the property itself is not stored"
@@ -231,13 +226,13 @@ def foreign(schema: str, **more: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("row", UNUSED_ONLY, ids=feature_id)
 def test_a_feature_that_is_listed_and_unused_is_written(row: FeatureRow, tmp_path: Path) -> None:
-    table = Table(tmp_path)
-    table.put_foreign(0, listing(row), foreign(columns(field("value"), field("other"))))
-    log = table.open()
-    counted = msgspec.structs.replace(add("a"), stats='{"numRecords":1}')
+    table = Table(tmp_path / "table")
+    table.put_foreign(0, listing(row), foreign(schema(column("value"), column("other"))))
+    log = table.log()
+    counted = add("a", stats='{"numRecords":1}')
     assert log.start_transaction().commit([counted], Operation.write("Append")) == 1
     log.checkpoint()
-    assert row.name in has(table.open().snapshot.protocol)
+    assert row.name in has(table.log().snapshot.protocol)
 
 
 @pytest.mark.parametrize("row", UNUSED_ONLY, ids=feature_id)
@@ -245,18 +240,18 @@ def test_the_same_feature_is_refused_once_it_is_used(row: FeatureRow, tmp_path: 
     """By another engine's metadata, by our own, and by an ALTER TABLE."""
     used = row.brought_by
     assert used is not None
-    there = Table(tmp_path, "there")
+    there = Table(tmp_path / "there")
     there.put_foreign(0, listing(row), foreign(used.schema_string, configuration=used.configuration))
     with pytest.raises(DeltaUnsupportedTableFeatureException):
-        there.open().start_transaction()
-    table = Table(tmp_path, "later")
-    table.put_foreign(0, listing(row), foreign(columns(field("value"), field("other"))))
+        there.log().start_transaction()
+    table = Table(tmp_path / "later")
+    table.put_foreign(0, listing(row), foreign(schema(column("value"), column("other"))))
     for as_action in (True, False):
-        transaction = table.open().start_transaction()
+        transaction = table.log().start_transaction()
         with pytest.raises(DeltaError) as caught:
             _alter(transaction, used, as_action=as_action)
         assert isinstance(caught.value, DeltaUnsupportedTableFeatureException) or "columnMapping" in str(caught.value)
-    assert table.open().snapshot.version == 0
+    assert table.log().snapshot.version == 0
 
 
 def _alter(transaction: Any, used: Metadata, *, as_action: bool) -> None:
@@ -268,20 +263,20 @@ def _alter(transaction: Any, used: Metadata, *, as_action: bool) -> None:
 def test_partition_columns_that_must_be_in_the_files(tmp_path: Path) -> None:
     """The protocol asks for them as soon as the feature is listed; Delta Spark then writes them, too."""
     row = next(row for row in UNUSED_ONLY if row.name == "materializePartitionColumns")
-    table = Table(tmp_path)
-    schema = columns(field("value"), field("other"))
-    table.put_foreign(0, listing(row), foreign(schema, partitionColumns=["other"]))
+    table = Table(tmp_path / "table")
+    both = schema(column("value"), column("other"))
+    table.put_foreign(0, listing(row), foreign(both, partitionColumns=["other"]))
     with pytest.raises(DeltaUnsupportedTableFeatureException, match="materializePartitionColumns"):
-        table.open().start_transaction()
+        table.log().start_transaction()
 
 
 @pytest.mark.parametrize("row", REFUSED, ids=feature_id)
 def test_what_is_refused_is_refused_by_name(row: FeatureRow, tmp_path: Path) -> None:
     """A table that lists the feature, written by another engine."""
-    table = Table(tmp_path)
-    table.put_foreign(0, listing(row), foreign(columns(field("value"))))
+    table = Table(tmp_path / "table")
+    table.put_foreign(0, listing(row), foreign(schema(column("value"))))
     with pytest.raises(DeltaUnsupportedTableFeatureException) as caught:
-        table.open().start_transaction()
+        table.log().start_transaction()
     assert row.name in caught.value.features
     assert row.name in str(caught.value)
 
@@ -290,7 +285,7 @@ def new(**properties: str) -> Step:
     """The protocol of a new table with these properties."""
 
     def run(table: Table) -> Any:
-        transaction = table.open().start_transaction()
+        transaction = table.log().start_transaction()
         transaction.update_metadata_for_new_table(by(**properties))
         return protocol_of(transaction.protocol)
 
@@ -363,7 +358,7 @@ PROTOCOLS = [
     Row(
         "3.10",
         "a type that must be asked for on a table that is there",
-        [created(schema_string=columns(field("other")))],
+        [created(schema_string=schema(column("other")))],
         lambda t: sorted(has(_updated(t, of(kind="timestamp_ntz"), feature__timestampNtz="supported"))),
         [*PLAIN, "timestampNtz"],
     ),
@@ -429,17 +424,17 @@ PROTOCOLS = [
 
 
 def _plain() -> dict[str, Any]:
-    return foreign(columns(field("value")))
+    return foreign(schema(column("value")))
 
 
 def _created(table: Table, given: Metadata) -> Protocol:
-    transaction = table.open().start_transaction()
+    transaction = table.log().start_transaction()
     transaction.update_metadata_for_new_table(given)
     return transaction.protocol
 
 
 def _updated(table: Table, given: Metadata, **properties: str) -> Protocol:
-    transaction = table.open().start_transaction()
+    transaction = table.log().start_transaction()
     transaction.update_metadata(Metadata(id="m", schema_string=given.schema_string, configuration=delta(**properties)))
     return transaction.protocol
 

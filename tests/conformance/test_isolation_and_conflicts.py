@@ -26,7 +26,7 @@ from airflow_delta.exceptions import (
     MetadataChangedException,
     ProtocolChangedException,
 )
-from airflow_delta.log.actions.actions import Action, Protocol
+from airflow_delta.log.actions.actions import Action
 from airflow_delta.transaction import CommitPolicy, Operation
 from airflow_delta.transaction.policy import ConflictOptions
 from conformance.harness import (
@@ -34,30 +34,18 @@ from conformance.harness import (
     Raises,
     Row,
     Step,
-    Table,
-    add,
-    cdc,
-    columns,
     commit,
     committed,
     created,
     delta,
-    domain,
-    file,
     info,
-    listed,
-    metadata,
-    remove,
     row_id,
     started,
     then,
-    txn,
-    vector,
     with_properties,
 )
-from conformance.harness import (
-    field as column,
-)
+from support.actions import add, cdc, column, domain, listed, protocol, remove, schema, txn, vector
+from support.table import Table, metadata
 from transaction.harness import app_id, both, filters, whole_table
 
 PART = ("part",)
@@ -95,7 +83,7 @@ LEVELS = [
         "1.5",
         "the domain of row tracking does not count",
         [TRACKED],
-        level(file("n", stats=LOOSE, **MOVED), operation=Operation.optimize()),
+        level(add("n", stats=LOOSE, **MOVED), operation=Operation.optimize()),
         "SnapshotIsolation",
     ),
     Row("1.5 rule 1", "metadata", [created()], level(metadata(description="d")), "Serializable"),
@@ -248,12 +236,12 @@ class Clash:
     conflicts: ConflictOptions = field(default_factory=ConflictOptions)
 
     def run(self, root: Path) -> None:
-        table = Table(root)
+        table = Table(root / "table")
         table.create(self.partition_by, configuration=FEATURES)
         table.commit(*(add(path, **self._in(part)) for path, part in (("a", 1), ("b", 1), ("c", 2))))
         policy = CommitPolicy(conflicts=self.conflicts, conflict_detection="delta")
-        ours = table.open().start_transaction(isolation_level=self.level, policy=policy)
-        winner = table.open().start_transaction()
+        ours = table.log().start_transaction(isolation_level=self.level, policy=policy)
+        winner = table.log().start_transaction()
         for reads, transaction in ((self.reads, ours), (self.winner_reads, winner)):
             if reads is not None:
                 reads(transaction)
@@ -370,8 +358,8 @@ METADATA = [
 
 # -- 2.8: files ------------------------------------------------------------------------------------------------------------------
 
-DV = (a(), file("a", stats=LOOSE, deletion_vector=vector(), partition={"part": 1}))
-OTHER_DV = (a(), file("a", stats=LOOSE, deletion_vector=vector(40), partition={"part": 1}))
+DV = (a(), add("a", stats=LOOSE, deletion_vector=vector(), part=1))
+OTHER_DV = (a(), add("a", stats=LOOSE, deletion_vector=vector(40), part=1))
 MOVES = {"ours": [remove("b", part=1, **MOVED), add("o", part=1, **MOVED)], "operation": Operation.optimize()}
 
 CANDIDATES = [
@@ -478,7 +466,7 @@ ADDED = [
         "2.8 rule 5",
         "statistics of new files are not looked at",
         filters("part = 1 AND value = 1"),
-        [file("n", stats='{"numRecords":1,"minValues":{"value":7},"maxValues":{"value":7}}', partition={"part": 1})],
+        [add("n", stats='{"numRecords":1,"minValues":{"value":7},"maxValues":{"value":7}}', part=1)],
         [OURS],
         ConcurrentAppendException,
     ),
@@ -535,9 +523,9 @@ def test_clash(clash: Clash, tmp_path: Path) -> None:
 
 def test_a_protocol_that_this_client_cannot_write_is_no_conflict(tmp_path: Path) -> None:
     """2.3: the first check asks whether the winner's protocol is understood at all."""
-    table = Table(tmp_path)
+    table = Table(tmp_path / "table")
     table.create()
-    ours = table.open().start_transaction()
+    ours = table.log().start_transaction()
     unknown = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["appendOnly", "invariants", "fromTheFuture"]}
     table.put_foreign(1, {"commitInfo": {"operation": "UPGRADE PROTOCOL", "timestamp": 1}}, {"protocol": unknown})
     with pytest.raises(DeltaUnsupportedTableFeatureException, match="fromTheFuture"):
@@ -557,8 +545,8 @@ def raced(our_clock: int, winner_clock: int) -> Step:
     """Commit after a winner, each at its own time, and see the timestamps of all versions."""
 
     def run(table: Table) -> list[int]:
-        ours = table.open().start_transaction(clock=lambda: our_clock)
-        table.open().start_transaction(clock=lambda: winner_clock).commit([add("w")], MANUAL)
+        ours = table.log().start_transaction(clock=lambda: our_clock)
+        table.log().start_transaction(clock=lambda: winner_clock).commit([add("w")], MANUAL)
         ours.commit([add("o")], MANUAL)
         return stamps(table)
 
@@ -566,7 +554,7 @@ def raced(our_clock: int, winner_clock: int) -> Step:
 
 
 def timed(table: Table) -> None:
-    transaction = table.open().start_transaction(clock=lambda: 1_000)
+    transaction = table.log().start_transaction(clock=lambda: 1_000)
     transaction.update_metadata_for_new_table(metadata(configuration=ON))
     transaction.commit([], MANUAL)
 
@@ -574,7 +562,7 @@ def timed(table: Table) -> None:
 def in_order(*clocks: int) -> Step:
     def run(table: Table) -> list[int]:
         for clock in clocks:
-            table.open().start_transaction(clock=lambda clock=clock: clock).commit([], MANUAL)
+            table.log().start_transaction(clock=lambda clock=clock: clock).commit([], MANUAL)
         return stamps(table)
 
     return run
@@ -589,7 +577,7 @@ TIMESTAMPS = [
         "2.9",
         "enabled in the first commit, no version and time are noted",
         [timed],
-        lambda t: sorted(t.open().snapshot.metadata.configuration),
+        lambda t: sorted(t.log().snapshot.metadata.configuration),
         ["delta.enableInCommitTimestamps"],
     ),
 ]
@@ -600,11 +588,11 @@ ID = column("id", "long", delta__identity__start=1, delta__identity__step=1, del
 
 
 def identities(table: Table) -> None:
-    table.create(schema_string=columns(ID, column("value")))
+    table.create(schema_string=schema(ID, column("value")))
 
 
 def writes_ids(table: Table, last: int, *actions: Any) -> Any:
-    transaction = table.open().start_transaction()
+    transaction = table.log().start_transaction()
     transaction.update_identity_high_water_marks({"id": last})
     return transaction, list(actions)
 
@@ -618,7 +606,7 @@ def two_writers(table: Table) -> list[int]:
 
 
 def append_after_writer(table: Table) -> int:
-    ours = table.open().start_transaction()
+    ours = table.log().start_transaction()
     writer, actions = writes_ids(table, 5, add("a"))
     writer.commit(actions, MANUAL)
     return ours.commit([add("b")], MANUAL)
@@ -655,10 +643,10 @@ TELLS = [
 
 @pytest.mark.parametrize(("winner", "condition", "partition"), TELLS, ids=[condition for _, condition, _ in TELLS])
 def test_what_a_conflict_tells(winner: Sequence[Action], condition: str, partition: str | None, tmp_path: Path) -> None:
-    table = Table(tmp_path)
+    table = Table(tmp_path / "table")
     table.create(PART, configuration={"delta.enableDeletionVectors": "true"})
     table.commit(add("a", part=1))
-    ours = table.open().start_transaction()
+    ours = table.log().start_transaction()
     ours.filter_files("part = 1")
     ours.txn_version("app")
     table.commit(*winner, operation=Operation.merge("x = y"))
@@ -673,28 +661,26 @@ def test_what_a_conflict_tells(winner: Sequence[Action], condition: str, partiti
 
 def test_the_partition_schema_is_that_of_the_version_that_was_read(tmp_path: Path) -> None:
     """2.1: new metadata of ours do not change how the winner's files are looked at."""
-    table = Table(tmp_path)
+    table = Table(tmp_path / "table")
     table.create(PART)
-    ours = table.open().start_transaction()
+    ours = table.log().start_transaction()
     ours.filter_files("part = 1")
     table.commit(add("w", part=2))
-    widened = metadata(PART, schema_string=columns(column("value"), column("part"), column("more")))
+    widened = metadata(PART, schema_string=schema(column("value"), column("part"), column("more")))
     assert ours.commit([add("o", part=1), widened], Operation.write()) == 2
 
 
 def test_the_protocol_that_a_winner_brings_is_followed(tmp_path: Path) -> None:
     """2.3: an upgrade is adopted; from then on new files get row ids."""
-    table = Table(tmp_path)
+    table = Table(tmp_path / "table")
     table.create()
-    ours = table.open().start_transaction()
-    upgraded = Protocol(
-        min_reader_version=1, min_writer_version=7, writer_features=["appendOnly", "domainMetadata", "invariants", "rowTracking"]
-    )
+    ours = table.log().start_transaction()
+    upgraded = protocol(1, 7, writer_features=["appendOnly", "domainMetadata", "invariants", "rowTracking"])
     table.commit(upgraded)
     assert commit()(table) == 2
-    ours.commit([file("o", stats=LOOSE)], MANUAL)
+    ours.commit([add("o", stats=LOOSE)], MANUAL)
     assert next(line["add"]["baseRowId"] for line in table.lines(3) if "add" in line) == 0
-    assert committed(file("p", stats=LOOSE))(table) == 4
+    assert committed(add("p", stats=LOOSE))(table) == 4
     assert next(line["add"]["baseRowId"] for line in table.lines(4) if "add" in line) == 5
 
 
@@ -715,10 +701,10 @@ def test_dynamic_partition_overwrite(
     name: str, winner: list[Any], expected: type[DeltaConcurrentModificationException] | None, hint: int | None, tmp_path: Path
 ) -> None:
     """The partitions are recorded as read, not the files, whatever the column's name."""
-    table = Table(tmp_path)
+    table = Table(tmp_path / "table")
     table.create((name,))
     table.commit(add("one", **{name: 1}), add("two", **{name: 2}))
-    ours = table.open().start_transaction()
+    ours = table.log().start_transaction()
     new = add("new", **{name: 1})
     files = ours.filter_files(new_files=[new])
     assert files["path"].to_pylist() == ["one"]
@@ -750,17 +736,17 @@ def test_dynamic_partition_overwrite(
 )
 def test_partitions_in_another_spelling(kind: str, spelled: str, wanted: str, same: bool, tmp_path: Path) -> None:
     """Values are compared as their type; what is none of its type is compared as text."""
-    table = Table(tmp_path)
-    table.create(("part",), schema_string=columns(column("value"), column("part", kind)))
+    table = Table(tmp_path / "table")
+    table.create(("part",), schema_string=schema(column("value"), column("part", kind)))
     table.commit(add("old", part=spelled))
-    found = table.open().start_transaction().filter_files(new_files=[add("new", part=wanted)])
+    found = table.log().start_transaction().filter_files(new_files=[add("new", part=wanted)])
     assert found["path"].to_pylist() == (["old"] if same else [])
 
 
 def test_partitions_that_are_the_same_in_some_time_zones_alone(tmp_path: Path) -> None:
     """Delta compares in the time zone of its session, which the worker does not know."""
-    table = Table(tmp_path)
-    table.create(("part",), schema_string=columns(column("value"), column("part", "timestamp")))
+    table = Table(tmp_path / "table")
+    table.create(("part",), schema_string=schema(column("value"), column("part", "timestamp")))
     table.commit(add("old", part="2024-01-01T00:00:00.000000Z"))
     with pytest.raises(DeltaAnalysisException, match="depends on the time zone of the reader"):
-        table.open().start_transaction().filter_files(new_files=[add("new", part="2024-01-01 00:00:00")])
+        table.log().start_transaction().filter_files(new_files=[add("new", part="2024-01-01 00:00:00")])

@@ -21,7 +21,7 @@ from airflow_delta.exceptions import (
     DeltaTableNotFoundException,
     VersionsNotContiguousException,
 )
-from airflow_delta.log.actions.actions import CommitInfo, Metadata, Protocol, encode_action
+from airflow_delta.log.actions.actions import CommitInfo, Metadata, encode_action
 from airflow_delta.log.checkpoint.manifest import canonical_checksum
 from airflow_delta.log.checkpoint_write.writer import write_checkpoint
 from airflow_delta.log.schema.partition_values import partition_directory
@@ -31,28 +31,21 @@ from conformance.harness import (
     Raises,
     Row,
     Step,
-    Table,
-    add,
-    cdc,
     commit,
     committed,
     created,
     delta,
-    domain,
-    file,
     info,
     kinds,
-    metadata,
     names,
     raw,
-    remove,
     row_id,
     snapshot,
     then,
-    txn,
-    vector,
     with_properties,
 )
+from support.actions import add, cdc, domain, protocol, remove, txn, vector
+from support.table import Table, metadata
 
 PART = ("part",)
 V2 = with_properties(checkpointPolicy="v2")
@@ -60,18 +53,18 @@ UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 
 
 def checkpointed(part_size: int | None = None, *, parquet_manifest: bool = False) -> Step:
-    return lambda table: write_checkpoint(table.open().snapshot, part_size=part_size, parquet_manifest=parquet_manifest)
+    return lambda table: write_checkpoint(table.log().snapshot, part_size=part_size, parquet_manifest=parquet_manifest)
 
 
 def log_file(table: Table, name: str) -> Path:
-    return table.root / "_delta_log" / name
+    return table.path / "_delta_log" / name
 
 
 def matching(*patterns: str) -> Step:
     """Whether the log holds exactly one file for each pattern, beside commits and checksums."""
 
     def look(table: Table) -> bool:
-        root = table.root / "_delta_log"
+        root = table.path / "_delta_log"
         found = sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
         found = [name for name in found if not re.fullmatch(r"\d{20}\.(json|crc)|_last_checkpoint", name)]
         return len(found) == len(patterns) and all(any(re.fullmatch(one, name) for name in found) for one in patterns)
@@ -84,7 +77,7 @@ def part(number: int, parts: int) -> str:
 
 
 def live(table: Table) -> list[str]:
-    return sorted(table.open().snapshot.files()["path"].to_pylist())
+    return sorted(table.log().snapshot.files()["path"].to_pylist())
 
 
 FILES = [
@@ -164,7 +157,7 @@ FILES = [
     Row(
         "7.5",
         "a directory that was deleted",
-        [created(), committed(add("a")), lambda t: [path.unlink() for path in (t.root / "_delta_log").iterdir()]],
+        [created(), committed(add("a")), lambda t: [path.unlink() for path in (t.path / "_delta_log").iterdir()]],
         snapshot(lambda s: s.metadata),
         Raises(DeltaTableNotFoundException),
     ),
@@ -177,8 +170,8 @@ def line(action: Any) -> dict[str, Any]:
 
 
 DESCRIPTOR = {"storageType": "u", "pathOrInlineDv": "ab^-aqEH.-t@S}K{vb[*k^", "offset": 1, "sizeInBytes": 36, "cardinality": 2}
-PLAIN_ADD = {"path": "a", "partitionValues": {}, "size": 1, "modificationTime": 1, "dataChange": True}
-RICH = file("a", stats="{}", tags={"k": "v"}, deletion_vector=vector(), base_row_id=7, default_row_commit_version=3,
+PLAIN_ADD = {"path": "a", "partitionValues": {}, "size": 100, "modificationTime": 1_700_000_000_000, "dataChange": True}
+RICH = add("a", stats="{}", tags={"k": "v"}, deletion_vector=vector(), base_row_id=7, default_row_commit_version=3,
             clustering_provider="liquid")  # fmt: skip
 ACTIONS: list[tuple[str, Any, list[tuple[str, Any]]]] = [
     ("add", add("a"), list(PLAIN_ADD.items())),
@@ -205,7 +198,7 @@ ACTIONS: list[tuple[str, Any, list[tuple[str, Any]]]] = [
             ("dataChange", True),
             ("extendedFileMetadata", True),
             ("partitionValues", {}),
-            ("size", 1),
+            ("size", 100),
             ("tags", {"k": "v"}),
             ("deletionVector", DESCRIPTOR),
             ("baseRowId", 7),
@@ -214,7 +207,7 @@ ACTIONS: list[tuple[str, Any, list[tuple[str, Any]]]] = [
         ],
     ),
     ("cdc", cdc("_change_data/c"), [("path", "_change_data/c"), ("partitionValues", {}), ("size", 1), ("dataChange", False)]),
-    ("txn", txn("app", 3), [("appId", "app"), ("version", 3), ("lastUpdated", 1)]),
+    ("txn", txn("app", 3, 1), [("appId", "app"), ("version", 3), ("lastUpdated", 1)]),
     ("domainMetadata", domain("d"), [("domain", "d"), ("configuration", "{}"), ("removed", False)]),
     (
         "metaData",
@@ -243,12 +236,12 @@ ACTIONS: list[tuple[str, Any, list[tuple[str, Any]]]] = [
     ),
     (
         "protocol of versions",
-        Protocol(min_reader_version=1, min_writer_version=2),
+        protocol(),
         [("minReaderVersion", 1), ("minWriterVersion", 2)],
     ),
     (
         "protocol of features",
-        Protocol(min_reader_version=3, min_writer_version=7, reader_features=[], writer_features=["x"]),
+        protocol(3, 7, [], ["x"]),
         [("minReaderVersion", 3), ("minWriterVersion", 7), ("readerFeatures", []), ("writerFeatures", ["x"])],
     ),
     ("commitInfo", CommitInfo(operation="WRITE", operation_metrics={}), [("operation", "WRITE"), ("operationMetrics", {})]),
@@ -280,7 +273,7 @@ REPLAY = [
     Row(
         "3.2",
         "a file with a deletion vector is another than the one without",
-        [DV, committed(add("a")), committed(remove("a"), file("a", stats=LOOSE, deletion_vector=vector()))],
+        [DV, committed(add("a")), committed(remove("a"), add("a", stats=LOOSE, deletion_vector=vector()))],
         live,
         ["a"],
     ),
@@ -354,7 +347,7 @@ def test_bounds_of_text(text: str, length: int, least: str, greatest: str | None
 def checkpoint_rows(table: Table) -> list[dict[str, Any]]:
     import pyarrow.parquet as pq
 
-    (path,) = (table.root / "_delta_log").glob("*.checkpoint.parquet")
+    (path,) = (table.path / "_delta_log").glob("*.checkpoint.parquet")
     return list(pq.read_table(path).to_pylist())
 
 
@@ -367,21 +360,21 @@ def fields_of(kind: str) -> Step:
     def look(table: Table) -> set[str]:
         import pyarrow.parquet as pq
 
-        (path,) = (table.root / "_delta_log").glob("*.checkpoint.parquet")
+        (path,) = (table.path / "_delta_log").glob("*.checkpoint.parquet")
         return {f.name for f in pq.read_schema(path).field(kind).type}
 
     return look
 
 
 def manifest(table: Table) -> list[str]:
-    (path,) = [path for path in (table.root / "_delta_log").glob("*.checkpoint.*.json") if path.is_file()]
+    (path,) = [path for path in (table.path / "_delta_log").glob("*.checkpoint.*.json") if path.is_file()]
     return [next(iter(json.loads(text))) for text in path.read_text().splitlines()]
 
 
 def sidecar_kinds(table: Table) -> list[str]:
     import pyarrow.parquet as pq
 
-    (path,) = (table.root / "_delta_log" / "_sidecars").iterdir()
+    (path,) = (table.path / "_delta_log" / "_sidecars").iterdir()
     return sorted(pq.read_schema(path).names)
 
 
@@ -517,7 +510,7 @@ CHECKPOINTS = [
             created(),
             committed(*(add(name) for name in "abcde")),
             checkpointed(4),
-            lambda t: next((t.root / "_delta_log").glob("*.0000000002.0000000002.parquet")).unlink(),
+            lambda t: next((t.path / "_delta_log").glob("*.0000000002.0000000002.parquet")).unlink(),
         ],
         live,
         ["a", "b", "c", "d", "e"],
@@ -532,7 +525,7 @@ def crc(version: int, look: Callable[[dict[str, Any]], Any]) -> Step:
 
 
 def without_crc(table: Table) -> None:
-    for path in (table.root / "_delta_log").glob("*.crc"):
+    for path in (table.path / "_delta_log").glob("*.crc"):
         path.unlink()
 
 
@@ -546,7 +539,7 @@ CHECKSUMS = [
         "sums",
         [created(), committed(add("a"), add("b")), committed(remove("a"))],
         crc(2, lambda c: (c["numFiles"], c["tableSizeBytes"], c["numMetadata"], c["numProtocol"])),
-        (1, 1, 1, 1),
+        (1, 100, 1, 1),
     ),
     Row(
         "3.9",
@@ -565,7 +558,7 @@ CHECKSUMS = [
     Row(
         "3.9",
         "transactions",
-        [created(), committed(txn("app", 7))],
+        [created(), committed(txn("app", 7, 1))],
         crc(1, lambda c: c["setTransactions"]),
         [{"appId": "app", "version": 7, "lastUpdated": 1}],
     ),
@@ -573,7 +566,7 @@ CHECKSUMS = [
     Row(
         "3.9",
         "a retention of transactions",
-        [with_properties(setTransactionRetentionDuration="interval 30 days"), committed(txn("app", 7))],
+        [with_properties(setTransactionRetentionDuration="interval 30 days"), committed(txn("app", 7, 1))],
         crc(1, lambda c: "setTransactions" in c),
         False,
     ),
@@ -600,7 +593,7 @@ CHECKSUMS = [
         [
             DV,
             committed(add("a")),
-            committed(remove("a"), file("a", stats=LOOSE, deletion_vector=vector()), operation=Operation.delete()),
+            committed(remove("a"), add("a", stats=LOOSE, deletion_vector=vector()), operation=Operation.delete()),
         ],
         crc(2, lambda c: (c["numDeletionVectorsOpt"], c["numDeletedRecordsOpt"])),
         (1, 2),
@@ -630,7 +623,7 @@ def aged(days: int, *versions: int) -> Step:
 
     def run(table: Table) -> None:
         at = time.time() - days * 86_400
-        for path in (table.root / "_delta_log").iterdir():
+        for path in (table.path / "_delta_log").iterdir():
             if path.name[:20].isdigit() and int(path.name[:20]) in versions:
                 os.utime(path, (at, at))
 
@@ -638,13 +631,13 @@ def aged(days: int, *versions: int) -> Step:
 
 
 def cleaned(table: Table) -> list[int]:
-    log = table.open()
+    log = table.log()
     log.clean_up_expired_logs()
     return table.versions()
 
 
 FOUR = [created(), *[committed(add(f"f{number}")) for number in range(1, 4)]]
-AT_2 = lambda t: write_checkpoint(t.open().snapshot_at(2))  # noqa: E731
+AT_2 = lambda t: write_checkpoint(t.log().snapshot_at(2))  # noqa: E731
 
 RETENTION = [
     Row("3.11", "commits before an old checkpoint", [*FOUR, AT_2, aged(40, 0, 1)], cleaned, [2, 3]),
@@ -689,9 +682,9 @@ def test_rule(row: Row, tmp_path: Path) -> None:
 
 def test_an_existing_commit_is_never_overwritten(tmp_path: Path) -> None:
     """1.8: put-if-absent, whatever stands there."""
-    table = Table(tmp_path)
+    table = Table(tmp_path / "table")
     table.create()
-    log = table.open()
+    log = table.log()
     assert log.snapshot.version == 0
     log_file(table, f"{1:020d}.json").write_text("somebody else's\n")
     with pytest.raises(FileExistsError):
@@ -701,7 +694,7 @@ def test_an_existing_commit_is_never_overwritten(tmp_path: Path) -> None:
 
 def test_unknown_fields_and_actions_are_ignored(tmp_path: Path) -> None:
     """3.2: a commit of another writer."""
-    table = Table(tmp_path)
+    table = Table(tmp_path / "table")
     table.create()
     table.put_foreign(1, {"future": {"x": 1}}, {"add": {**PLAIN_ADD, "unknown": [1]}}, {"commitInfo": {"x": {"y": 1}}})
     assert live(table) == ["a"]

@@ -20,7 +20,6 @@ from airflow_delta.exceptions import (
     DeltaIllegalArgumentException,
     DeltaIllegalStateException,
 )
-from airflow_delta.log.actions.actions import Protocol
 from airflow_delta.log.features.properties import TableProperties
 from conformance.harness import (
     DAY,
@@ -28,32 +27,28 @@ from conformance.harness import (
     Raises,
     Row,
     Step,
-    Table,
-    columns,
     commit,
     committed,
     created,
     delta,
-    field,
-    file,
-    metadata,
     row_id,
     snapshot,
     started,
     then,
     updated,
-    vector,
     with_properties,
 )
+from support.actions import add, column, protocol, schema, vector
+from support.table import Table, metadata
 
 PART = ("part",)
-LEGACY = Protocol(min_reader_version=1, min_writer_version=2)
+LEGACY = protocol()
 NEW_TABLE = "update_metadata_for_new_table"
 
 
 def of(*fields: Any, partition_by: Any = (), **properties: str) -> Any:
     """Metadata of these columns."""
-    given = metadata(schema_string=columns(*fields), configuration=delta(**properties))
+    given = metadata(schema_string=schema(*fields), configuration=delta(**properties))
     return msgspec.structs.replace(given, partition_columns=list(partition_by))
 
 
@@ -68,7 +63,7 @@ def given(*fields: Any, **options: Any) -> Step:
 
 
 def struct(*fields: Any) -> dict[str, Any]:
-    return json.loads(columns(*fields))
+    return json.loads(schema(*fields))
 
 
 def array(element: Any, *, nullable: bool = True) -> dict[str, Any]:
@@ -81,14 +76,14 @@ def mapped(name: str, kind: Any = "integer", *, number: int | None = 1, physical
         extra["delta__columnMapping__id"] = number
     if physical is not None:
         extra["delta__columnMapping__physicalName"] = physical
-    return field(name, kind, **extra)
+    return column(name, kind, **extra)
 
 
 def refused(words: str, kind: type[DeltaError] = DeltaAnalysisException) -> Raises:
     return Raises(kind, words)
 
 
-V = field("value")
+V = column("value")
 MAPPED = {"columnMapping__mode": "name", "columnMapping__maxColumnId": "2"}
 CHARACTERS = "DELTA_INVALID_CHARACTERS_IN_COLUMN_NAMES"
 
@@ -97,38 +92,38 @@ ASSERT_METADATA = [
         "5.3 row 1",
         "char types that were not replaced",
         [],
-        given(field("c", "char(3)")),
+        given(column("c", "char(3)")),
         refused("char or varchar", DeltaAssertionError),
     ),
-    Row("5.3 row 2", "one name twice", [], given(field("a"), field("a", "string")), refused("DELTA_DUPLICATE_COLUMNS_FOUND")),
-    Row("5.3 row 2", "names that differ by case", [], given(field("a"), field("A")), refused("DELTA_DUPLICATE_COLUMNS_FOUND")),
+    Row("5.3 row 2", "one name twice", [], given(column("a"), column("a", "string")), refused("DELTA_DUPLICATE_COLUMNS_FOUND")),
+    Row("5.3 row 2", "names that differ by case", [], given(column("a"), column("A")), refused("DELTA_DUPLICATE_COLUMNS_FOUND")),
     Row(
         "5.3 row 2",
         "in a struct",
         [],
-        given(field("s", struct(field("a"), field("A")))),
+        given(column("s", struct(column("a"), column("A")))),
         refused("DELTA_DUPLICATE_COLUMNS_FOUND"),
     ),
     Row(
         "5.3 row 2",
         "in structs of a list",
         [],
-        given(field("s", array(struct(field("a"), field("A"))))),
+        given(column("s", array(struct(column("a"), column("A"))))),
         refused("DELTA_DUPLICATE_COLUMNS_FOUND"),
     ),
-    Row("5.3 row 2", "one name in two structs", [], given(field("s", struct(field("a"))), field("t", struct(field("a")))), 0),
+    Row("5.3 row 2", "one name in two structs", [], given(column("s", struct(column("a"))), column("t", struct(column("a")))), 0),
     *(
-        Row("5.3 row 3", f"the character {character!r}", [], given(field(f"a{character}b"), V), refused(CHARACTERS))
+        Row("5.3 row 3", f"the character {character!r}", [], given(column(f"a{character}b"), V), refused(CHARACTERS))
         for character in " ,;{}()\n\t="
     ),
-    Row("5.3 row 3", "in a struct", [], given(field("s", struct(field("a b")))), refused(CHARACTERS)),
-    Row("5.3 row 3", "other characters", [], given(field("größe-1.%'"), V), 0),
-    Row("5.3 row 3", "any character with column mapping", [], new(field("a b"), columnMapping__mode="name"), ...),
+    Row("5.3 row 3", "in a struct", [], given(column("s", struct(column("a b")))), refused(CHARACTERS)),
+    Row("5.3 row 3", "other characters", [], given(column("größe-1.%'"), V), 0),
+    Row("5.3 row 3", "any character with column mapping", [], new(column("a b"), columnMapping__mode="name"), ...),
     Row(
         "5.3 row 4",
         "in a partition column",
         [],
-        given(field("a b"), V, partition_by=["a b"]),
+        given(column("a b"), V, partition_by=["a b"]),
         refused("DELTA_INVALID_PARTITION_COLUMN_NAME"),
     ),
     Row("5.3 row 5", "a column without an id", [], given(mapped("a", number=None), **MAPPED), refused("MISSING_ID")),
@@ -145,19 +140,19 @@ ASSERT_METADATA = [
     ),
     Row("5.3 row 5", "the highest id is not set", [], given(mapped("a"), columnMapping__mode="name"), refused("maxColumnId")),
     Row("5.3 row 5", "the highest id is too low", [], given(mapped("a", number=3), **MAPPED), refused("maxColumnId")),
-    Row("5.3 row 7", "an interval", [], given(field("a", "interval day to second")), refused("DELTA_UNSUPPORTED_DATA_TYPES")),
+    Row("5.3 row 7", "an interval", [], given(column("a", "interval day to second")), refused("DELTA_UNSUPPORTED_DATA_TYPES")),
     Row(
         "5.3 row 7",
         "an interval in a list",
         [],
-        given(field("a", array("interval year to month"))),
+        given(column("a", array("interval year to month"))),
         refused("DELTA_UNSUPPORTED_DATA_TYPES"),
     ),
     Row(
         "5.3 row 7",
         "a decimal of too many digits",
         [],
-        given(field("a", "decimal(39,0)")),
+        given(column("a", "decimal(39,0)")),
         refused("DELTA_UNSUPPORTED_DATA_TYPES"),
     ),
     Row(
@@ -166,7 +161,7 @@ ASSERT_METADATA = [
         [],
         given(
             *(
-                field(f"c{number}", kind)
+                column(f"c{number}", kind)
                 for number, kind in enumerate(
                     [
                         "void",
@@ -186,9 +181,9 @@ ASSERT_METADATA = [
                     ]
                 )
             ),
-            field("list", array("integer")),
-            field("struct", struct(V)),
-            field("map", {"type": "map", "keyType": "string", "valueType": "long", "valueContainsNull": True}),
+            column("list", array("integer")),
+            column("struct", struct(V)),
+            column("map", {"type": "map", "keyType": "string", "valueType": "long", "valueContainsNull": True}),
         ),
         0,
     ),
@@ -206,7 +201,7 @@ ASSERT_METADATA = [
         "manifests where files have deletion vectors",
         [
             with_properties(enableDeletionVectors="true"),
-            committed(file("a", stats='{"numRecords":5,"tightBounds":false}', deletion_vector=vector())),
+            committed(add("a", stats='{"numRecords":5,"tightBounds":false}', deletion_vector=vector())),
         ],
         updated(metadata(configuration=delta(compatibility__symlinkFormatManifest__enabled="true"))),
         refused("EXISTING_DELETION_VECTORS_WITH_INCREMENTAL_MANIFEST_GENERATION"),
@@ -216,7 +211,7 @@ ASSERT_METADATA = [
         "the name of a column of row tracking",
         [],
         given(
-            field("_id"),
+            column("_id"),
             enableRowTracking="true",
             rowTracking__materializedRowIdColumnName="_id",
             rowTracking__materializedRowCommitVersionColumnName="_version",
@@ -240,7 +235,7 @@ ASSERT_METADATA = [
 
 
 def generated(expression: str, kind: str = "integer", name: str = "g") -> Any:
-    return field(name, kind, delta__generationExpression=expression)
+    return column(name, kind, delta__generationExpression=expression)
 
 
 GENERATED = [
@@ -280,10 +275,10 @@ GENERATED = [
         "5.3 row 6",
         "another type than the column's",
         [],
-        given(field("t", "timestamp"), generated("cast(t as date)", "string")),
+        given(column("t", "timestamp"), generated("cast(t as date)", "string")),
         refused("DELTA_GENERATED_COLUMNS_EXPR_TYPE_MISMATCH"),
     ),
-    Row("5.3 row 6", "the type of the column", [], given(field("t", "timestamp"), generated("cast(t as date)", "date")), 0),
+    Row("5.3 row 6", "the type of the column", [], given(column("t", "timestamp"), generated("cast(t as date)", "date")), 0),
 ]
 
 FEED = {"enableChangeDataFeed": "true"}
@@ -295,7 +290,7 @@ OTHER_CHECKS = [
             "5.4",
             f"the change data feed and a column {name}",
             [],
-            given(field(name, "string"), V, **FEED),
+            given(column(name, "string"), V, **FEED),
             refused("DELTA_TABLE_ALREADY_CONTAINS_CDC_COLUMNS", DeltaIllegalStateException),
         )
         for name in CDC_NAMES
@@ -304,18 +299,18 @@ OTHER_CHECKS = [
         "5.4",
         "a reserved column comes while the feed is on",
         [with_properties(**FEED)],
-        given(field("_change_type", "string"), V, **FEED),
+        given(column("_change_type", "string"), V, **FEED),
         refused("RESERVED_CDC_COLUMNS_ON_WRITE", DeltaIllegalStateException),
     ),
-    Row("5.4", "reserved names while the feed is off", [], given(field("_change_type", "string"), V), 0),
-    Row("5.4", "reserved names below the top", [], given(field("s", struct(field("_change_type", "string"))), **FEED), 0),
+    Row("5.4", "reserved names while the feed is off", [], given(column("_change_type", "string"), V), 0),
+    Row("5.4", "reserved names below the top", [], given(column("s", struct(column("_change_type", "string"))), **FEED), 0),
     Row("5.4", "a partition column that is not in the schema", [], given(V, partition_by=["nowhere"]), refused("'nowhere'")),
     *(
         Row(
             "3.4",
             f"a partition column of the type {kind if isinstance(kind, str) else kind['type']}",
             [],
-            given(V, field("p", kind), partition_by=["p"]),
+            given(V, column("p", kind), partition_by=["p"]),
             refused("DELTA_INVALID_PARTITION_COLUMN_TYPE"),
         )
         for kind in (
@@ -350,21 +345,21 @@ OTHER_CHECKS = [
         "3.6",
         "statistics for a partition column",
         [],
-        new(V, field("p"), partition_by=["p"], dataSkippingStatsColumns="p"),
+        new(V, column("p"), partition_by=["p"], dataSkippingStatsColumns="p"),
         refused("DELTA_COLUMN_DATA_SKIPPING_NOT_SUPPORTED_PARTITIONED_COLUMN"),
     ),
     Row(
         "3.6",
         "statistics for a list",
         [],
-        new(V, field("l", array("integer")), dataSkippingStatsColumns="l"),
+        new(V, column("l", array("integer")), dataSkippingStatsColumns="l"),
         refused("DELTA_COLUMN_DATA_SKIPPING_NOT_SUPPORTED_TYPE"),
     ),
     Row(
         "3.6",
         "statistics for columns in any case, in backticks, of structs",
         [],
-        new(V, field("s", struct(field("a"))), dataSkippingStatsColumns="VALUE, `s`"),
+        new(V, column("s", struct(column("a"))), dataSkippingStatsColumns="VALUE, `s`"),
         ...,
     ),
 ]
@@ -385,7 +380,7 @@ def configuration_of(step: Step) -> Step:
 
 
 SESSION = {"delta.checkpointInterval": "77", "delta.enableChangeDataFeed": "true"}
-IDENTITY = field("id", "long", delta__identity__start=1, delta__identity__step=1, delta__identity__allowExplicitInsert=False)
+IDENTITY = column("id", "long", delta__identity__start=1, delta__identity__step=1, delta__identity__allowExplicitInsert=False)
 
 
 def defaults(given: Any, **options: Any) -> Step:
@@ -395,7 +390,7 @@ def defaults(given: Any, **options: Any) -> Step:
 def upgraded_by_name(table: Table) -> list[Any]:
     """Column mapping on a table that is there: physical names are those that its files have (5.2 step 5)."""
     fields = json.loads(
-        updated(of(field("a"), field("b"), columnMapping__mode="name"))(table).schema_string,
+        updated(of(column("a"), column("b"), columnMapping__mode="name"))(table).schema_string,
     )["fields"]
     return [f["metadata"] for f in fields]
 
@@ -426,7 +421,7 @@ STEPS = [
     Row(
         "5.2 step 5",
         "none to name",
-        [created(schema_string=columns(field("a"), field("b")))],
+        [created(schema_string=schema(column("a"), column("b")))],
         upgraded_by_name,
         [{"delta.columnMapping.id": number, "delta.columnMapping.physicalName": name} for number, name in ((1, "a"), (2, "b"))],
     ),
@@ -452,21 +447,21 @@ STEPS = [
         "5.2 step 6",
         "char becomes string, and says what it was",
         [],
-        schema_of(new(field("c", "char(3)"))),
+        schema_of(new(column("c", "char(3)"))),
         [("c", "string", {"__CHAR_VARCHAR_TYPE_STRING": "char(3)"})],
     ),
     Row(
         "5.2 step 7",
         "NOT NULL in a list",
         [],
-        new(field("l", array(struct(field("a", nullable=False))))),
+        new(column("l", array(struct(column("a", nullable=False))))),
         refused("DELTA_NESTED_NOT_NULL_CONSTRAINT"),
     ),
     Row(
         "5.2 step 7",
         "NOT NULL in a struct that is NOT NULL",
         [],
-        new(field("s", struct(field("a", nullable=False)), nullable=False)),
+        new(column("s", struct(column("a", nullable=False)), nullable=False)),
         ...,
     ),
     Row(
@@ -523,8 +518,8 @@ STEPS = [
 
 
 def names_kept(table: Table) -> bool:
-    before = table.open().snapshot.metadata.configuration
-    transaction = table.open().start_transaction()
+    before = table.log().snapshot.metadata.configuration
+    transaction = table.log().start_transaction()
     transaction.update_metadata(metadata(configuration={**before, "delta.appendOnly": "true"}))
     return before.items() <= transaction.metadata.configuration.items()
 
@@ -603,7 +598,7 @@ ENTRY_POINTS = [
 @pytest.mark.parametrize("row", [*ASSERT_METADATA, *GENERATED, *OTHER_CHECKS, *STEPS, *ENTRY_POINTS], ids=row_id)
 def test_rule(row: Row, tmp_path: Path) -> None:
     if row.expected is ...:  # whatever comes out, it is let through
-        row.when(Table(tmp_path))
+        row.when(Table(tmp_path / "table"))
         return
     row.run(tmp_path)
 

@@ -22,19 +22,17 @@ from conformance.harness import (
     Raises,
     Row,
     Step,
-    Table,
-    add,
     committed,
     created,
-    metadata,
     names,
-    remove,
     row_id,
     snapshot,
     started,
     then,
     with_properties,
 )
+from support.actions import add, remove
+from support.table import Table, metadata
 
 CHECKPOINT = "*.checkpoint.parquet"
 
@@ -46,7 +44,7 @@ def checkpoint(version: int) -> str:
 def commits(count: int, **options: Any) -> Step:
     def run(table: Table) -> None:
         for _ in range(count):
-            table.open().start_transaction(**options).commit([], MANUAL)
+            table.log().start_transaction(**options).commit([], MANUAL)
 
     return run
 
@@ -71,7 +69,7 @@ def hooks_of(*given: str, use: Any = None) -> Step:
 
     def run(table: Table) -> list[Any]:
         notes: list[Any] = []
-        transaction = table.open().start_transaction()
+        transaction = table.log().start_transaction()
         hooks = {name: Noting(name, notes, ValueError("broken") if name.startswith("!") else None) for name in given}
         for name in given:
             transaction.register_post_commit_hook(hooks[name])
@@ -90,9 +88,9 @@ def restore(transaction: Any) -> None:
 
 
 def crc_is_kept(table: Table) -> bool:
-    path = table.root / "_delta_log" / f"{1:020d}.crc"
+    path = table.path / "_delta_log" / f"{1:020d}.crc"
     path.write_text("{}")
-    table.open().write_checksum(table.open().snapshot)
+    table.log().write_checksum(table.log().snapshot)
     return path.read_text() == "{}"
 
 
@@ -112,7 +110,7 @@ def hook_events(table: Table) -> list[str]:
 
 def newer_than_committed(table: Table) -> tuple[int, int]:
     """Another commit lands while ours is on its way: the log may then stand on a newer version than ours."""
-    log = table.open()
+    log = table.log()
     transaction = log.start_transaction()
     table.commit(add("other"))
     version = transaction.commit([add("a")], MANUAL)
@@ -128,7 +126,7 @@ def active_inside(table: Table) -> list[Any]:
         def run(self, txn: OptimisticTransaction, version: int, actions: Sequence[Action]) -> None:
             seen.append(OptimisticTransaction.get_active())
 
-    with table.open().with_new_transaction() as transaction:
+    with table.log().with_new_transaction() as transaction:
         transaction.register_post_commit_hook(Looking())
         transaction.commit([], MANUAL)
         seen.append(OptimisticTransaction.get_active() is transaction)
@@ -136,7 +134,7 @@ def active_inside(table: Table) -> list[Any]:
 
 
 def without_checksum(table: Table) -> None:
-    transaction = table.open().start_transaction(policy=CommitPolicy(checksum=False))
+    transaction = table.log().start_transaction(policy=CommitPolicy(checksum=False))
     transaction.update_metadata_for_new_table(metadata())
     transaction.commit([], MANUAL)
 
@@ -148,7 +146,7 @@ RULES = [
         "1.9",
         "the log stands on the committed version",
         [created()],
-        lambda t: (log := t.open(), log.start_transaction().commit([add("a")], MANUAL), log.snapshot.version)[2],
+        lambda t: (log := t.log(), log.start_transaction().commit([add("a")], MANUAL), log.snapshot.version)[2],
         1,
     ),
     Row("1.9", "after a lost race too", [created()], newer_than_committed, (2, 2)),
@@ -165,7 +163,7 @@ RULES = [
         "1.10 checkpoint",
         "the pointer follows it",
         [with_properties(checkpointInterval="3"), commits(4)],
-        lambda t: json.loads((t.root / "_delta_log" / "_last_checkpoint").read_text())["version"],
+        lambda t: json.loads((t.path / "_delta_log" / "_last_checkpoint").read_text())["version"],
         3,
     ),
     Row(
@@ -216,10 +214,10 @@ def test_rule(row: Row, tmp_path: Path) -> None:
 
 def test_a_failure_may_be_made_to_matter(tmp_path: Path) -> None:
     """1.10: then the error says what stays."""
-    table = Table(tmp_path)
+    table = Table(tmp_path / "table")
     table.create()
     notes: list[Any] = []
-    transaction = table.open().start_transaction(policy=CommitPolicy(fail_on_hook_error=True))
+    transaction = table.log().start_transaction(policy=CommitPolicy(fail_on_hook_error=True))
     transaction.register_post_commit_hook(Noting("one", notes, ValueError("broken")))
     transaction.register_post_commit_hook(Noting("two", notes))
     with pytest.raises(
@@ -233,7 +231,7 @@ def test_a_failure_may_be_made_to_matter(tmp_path: Path) -> None:
 
 
 def test_the_line_of_a_failure(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    table = Table(tmp_path)
+    table = Table(tmp_path / "table")
     table.create()
     hooks_of("!one")(table)
     (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]

@@ -25,8 +25,9 @@ from airflow_delta.exceptions import (
 from airflow_delta.log import DeltaLog
 from airflow_delta.log.storage.local import LocalStore
 from airflow_delta.transaction import CommitPolicy, Operation, last_commit_version_in_session
-from conformance.harness import MANUAL, Table, add, metadata
-from transaction.harness import FAST
+from conformance.harness import MANUAL
+from support.actions import add
+from support.table import FAST, Table, metadata
 
 
 class Contended(LocalStore):
@@ -36,7 +37,7 @@ class Contended(LocalStore):
     """
 
     def __init__(self, table: Table, others: Sequence[Sequence[Any]]) -> None:
-        super().__init__(str(table.root), FAST)
+        super().__init__(str(table.path), FAST)
         self.table = table
         self.others = list(others)
         self.tried: list[int] = []
@@ -95,7 +96,7 @@ CONTESTS = [
 
 @pytest.mark.parametrize("contest", CONTESTS, ids=lambda contest: contest.name)
 def test_contest(contest: Contest, tmp_path: Path) -> None:
-    table = Table(tmp_path)
+    table = Table(tmp_path / "table")
     table.create()
     store = Contended(table, contest.others)
     transaction = DeltaLog(store).start_transaction(policy=contest.policy)
@@ -116,7 +117,7 @@ def test_contest(contest: Contest, tmp_path: Path) -> None:
 
 def test_what_the_final_error_tells(tmp_path: Path) -> None:
     """Attempts, the versions between which it tried, the number of actions (with commitInfo), the time."""
-    table = Table(tmp_path)
+    table = Table(tmp_path / "table")
     table.create()
     store = Contended(table, [blind("a"), blind("b", "c")])
     transaction = DeltaLog(store).start_transaction(policy=BOUNDED)
@@ -129,7 +130,7 @@ def test_what_the_final_error_tells(tmp_path: Path) -> None:
         "Commit failed at version: 4",
         "Number of actions attempted to commit: 3",
         r"Total time spent attempting this commit: \d+ ms",
-        re.escape(str(table.root)),
+        re.escape(str(table.path)),
     ):
         assert re.search(fact, text), fact
     assert (caught.value.error_class, caught.value.version) == ("DELTA_MAX_COMMIT_RETRIES_EXCEEDED", 4)
@@ -138,7 +139,7 @@ def test_what_the_final_error_tells(tmp_path: Path) -> None:
 def test_log_lines(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """What the seed shows, in its order."""
     caplog.set_level(logging.DEBUG, logger="airflow_delta.transaction")
-    table = Table(tmp_path)
+    table = Table(tmp_path / "table")
     table.create()
     transaction = DeltaLog(Contended(table, [blind("w", "x")])).start_transaction()
     caplog.clear()
@@ -151,16 +152,16 @@ def test_log_lines(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
         "Completed checking for conflicts Version: 2 Attempt: 1 Time: N ms",
         "No logical conflicts with deltas [1, 3), retrying.",
         f"Attempting to commit version 3 {level}",
-        f"Committed delta #3 to {table.root}/_delta_log",
+        f"Committed delta #3 to {table.path}/_delta_log",
     ]
     assert [line for line in wanted if line in lines] == wanted, "in this order, whatever the others log in between"
 
 
 def test_a_winner_is_read_as_a_whole_and_in_order(tmp_path: Path) -> None:
     """1.7: one at a time, ascending; the first conflict decides."""
-    table = Table(tmp_path)
+    table = Table(tmp_path / "table")
     table.create()
-    ours = table.open().start_transaction()
+    ours = table.log().start_transaction()
     ours.read_whole_table()
     table.commit()
     table.commit(add("a"))

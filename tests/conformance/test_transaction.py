@@ -25,59 +25,48 @@ from airflow_delta.exceptions import (
     ProtocolDowngradeException,
     RowIdAssignmentWithoutStatsException,
 )
-from airflow_delta.log.actions.actions import Protocol
 from airflow_delta.transaction import CommitPolicy, Operation
 from conformance.harness import (
     MANUAL,
     Raises,
     Row,
     Step,
-    Table,
     action,
-    add,
-    cdc,
-    columns,
     commit,
     commit_large,
     committed,
     created,
     delta,
-    domain,
-    field,
-    file,
     info,
     info_has,
     kinds,
-    listed,
-    metadata,
     names,
-    remove,
     row_id,
     snapshot,
     started,
     then,
-    txn,
-    vector,
     with_properties,
 )
+from support.actions import add, cdc, column, domain, listed, protocol, remove, schema, txn, vector
+from support.table import Table, metadata
 
 PART = ("part",)
 LOOSE = '{"numRecords":5,"tightBounds":false}'
-PLAIN = Protocol(min_reader_version=1, min_writer_version=2)
-OLDER = Protocol(min_reader_version=1, min_writer_version=1)
+PLAIN = protocol()
+OLDER = protocol(1, 1)
 UNKNOWN = listed((), "fromTheFuture")
 CLOCK = 1_712_345_678_901
 TRACKED = {"enableRowTracking": "true"}
 
 
 def two_txn_ids(table: Table) -> bool:
-    ids = [table.open().start_transaction().txn_id for _ in range(2)]
+    ids = [table.log().start_transaction().txn_id for _ in range(2)]
     return ids[0] != ids[1] and all(str(uuid.UUID(one)) == one for one in ids)
 
 
 def at(version: int) -> Step:
     def run(table: Table) -> int:
-        log = table.open()
+        log = table.log()
         return log.start_transaction(log.snapshot_at(version)).read_version
 
     return run
@@ -140,7 +129,7 @@ BLIND_APPEND = [
 
 
 def twice(table: Table) -> list[int]:
-    transaction = table.open().start_transaction()
+    transaction = table.log().start_transaction()
     transaction.commit([add("a")], MANUAL)
     with pytest.raises(DeltaAssertionError, match=r"Transaction already committed\."):
         transaction.commit([add("b")], MANUAL)
@@ -148,13 +137,13 @@ def twice(table: Table) -> list[int]:
 
 
 def metadata_twice(table: Table) -> None:
-    transaction = table.open().start_transaction()
+    transaction = table.log().start_transaction()
     transaction.update_metadata(metadata(description="one"))
     transaction.commit([metadata(description="two")], MANUAL)
 
 
 def protocol_twice(table: Table) -> None:
-    transaction = table.open().start_transaction()
+    transaction = table.log().start_transaction()
     transaction.update_metadata(metadata(configuration=delta(enableChangeDataFeed="true")))
     transaction.commit([listed((), "changeDataFeed")], MANUAL)
 
@@ -224,7 +213,7 @@ PREPARE = [
         "1.4 row 9",
         "a first commit makes the log's directory",
         [],
-        then(commit(metadata()), lambda t: (t.root / "_delta_log").is_dir()),
+        then(commit(metadata()), lambda t: (t.path / "_delta_log").is_dir()),
         True,
     ),
     Row(
@@ -259,7 +248,7 @@ PREPARE = [
         "1.4 row 13",
         "versions of a protocol are above zero",
         [created()],
-        commit(Protocol(min_reader_version=0, min_writer_version=2)),
+        commit(protocol(0, 2)),
         Raises(DeltaError),
     ),
     Row("1.4 row 13", "a protocol that loses features", [created()], commit(OLDER), Raises(ProtocolDowngradeException)),
@@ -290,7 +279,7 @@ PREPARE = [
         "files get ids from 0 on",
         [with_properties(**TRACKED)],
         then(
-            commit(file("a", stats=LOOSE), file("b", stats=LOOSE)),
+            commit(add("a", stats=LOOSE), add("b", stats=LOOSE)),
             lambda t: [line["add"]["baseRowId"] for line in t.lines(1) if "add" in line],
         ),
         [0, 5],
@@ -299,7 +288,7 @@ PREPARE = [
         "1.4 row 16",
         "the high-water mark is the last action",
         [with_properties(**TRACKED)],
-        then(commit(file("a", stats=LOOSE)), lambda t: t.lines(1)[-1]["domainMetadata"]),
+        then(commit(add("a", stats=LOOSE)), lambda t: t.lines(1)[-1]["domainMetadata"]),
         {"domain": "delta.rowTracking", "configuration": '{"rowIdHighWaterMark":4}', "removed": False},
     ),
     Row(
@@ -313,7 +302,7 @@ PREPARE = [
         "1.4 row 17",
         "the commit's version stands with its files",
         [with_properties(**TRACKED)],
-        then(commit(file("a", stats=LOOSE)), lambda t: action(1, "add")(t)["defaultRowCommitVersion"]),
+        then(commit(add("a", stats=LOOSE)), lambda t: action(1, "add")(t)["defaultRowCommitVersion"]),
         1,
     ),
     Row(
@@ -334,41 +323,41 @@ PREPARE = [
         "1.4 row 19",
         "a deletion vector where the table has none",
         [created()],
-        commit(file("a", stats=LOOSE, deletion_vector=vector())),
+        commit(add("a", stats=LOOSE, deletion_vector=vector())),
         Raises(DeltaIllegalStateException, "DELTA_ADDING_DELETION_VECTORS_DISALLOWED"),
     ),
     Row(
         "1.4 row 19",
         "a deletion vector without the number of rows",
         [with_properties(enableDeletionVectors="true")],
-        commit(file("a", stats="{}", deletion_vector=vector())),
+        commit(add("a", stats="{}", deletion_vector=vector())),
         Raises(DeltaIllegalStateException, "DELTA_DELETION_VECTOR_MISSING_NUM_RECORDS"),
     ),
     Row(
         "1.4 row 19",
         "a deletion vector with tight bounds",
         [with_properties(enableDeletionVectors="true")],
-        commit(file("a", stats='{"numRecords":5}', deletion_vector=vector()), operation=Operation.delete()),
+        commit(add("a", stats='{"numRecords":5}', deletion_vector=vector()), operation=Operation.delete()),
         Raises(DeltaIllegalStateException, "DELTA_ADDING_DELETION_VECTORS_WITH_TIGHT_BOUNDS_DISALLOWED"),
     ),
     Row(
         "1.4 row 19",
         "operations that do not ask for loose bounds",
         [with_properties(enableDeletionVectors="true")],
-        commit(file("a", stats='{"numRecords":5}', deletion_vector=vector()), operation=Operation.compute_stats()),
+        commit(add("a", stats='{"numRecords":5}', deletion_vector=vector()), operation=Operation.compute_stats()),
         1,
     ),
     Row(
         "1.4 row 21",
         "a default value where the table has no such feature",
         [created()],
-        commit(metadata(schema_string=columns(field("value", CURRENT_DEFAULT="7")))),
+        commit(metadata(schema_string=schema(column("value", CURRENT_DEFAULT="7")))),
         Raises(DeltaUnsupportedTableFeatureException, "WRONG_COLUMN_DEFAULTS_FOR_DELTA_FEATURE_NOT_ENABLED"),
     ),
 ]
 
 FATAL = CommitPolicy(consistent_data_change="fatal", fail_on_empty_file=True, fail_on_null_partition=True)
-NOT_NULL = columns(field("value"), field("part", nullable=False))
+NOT_NULL = schema(column("value"), column("part", nullable=False))
 
 
 def strict(*actions: Any, policy: CommitPolicy = FATAL) -> Step:
@@ -380,7 +369,7 @@ ORDER_OF_WORK = [
         "1.3 step 2",
         "columns of the change data feed",
         [],
-        commit(metadata(schema_string=columns(field("_change_type")), configuration=delta(enableChangeDataFeed="true"))),
+        commit(metadata(schema_string=schema(column("_change_type")), configuration=delta(enableChangeDataFeed="true"))),
         Raises(DeltaIllegalStateException, "_change_type"),
     ),
     Row(
@@ -404,12 +393,12 @@ ORDER_OF_WORK = [
         commit(txn("app", 2), reads=own_set_transaction(3)),
         Raises(DeltaIllegalArgumentException, "'app'"),
     ),
-    Row("1.3 step 7", "an empty file", [created()], commit(file("a", size=0)), 1),
+    Row("1.3 step 7", "an empty file", [created()], commit(add("a", size=0)), 1),
     Row(
         "1.3 step 7",
         "an empty file that is not let through",
         [created()],
-        strict(file("a", size=0)),
+        strict(add("a", size=0)),
         Raises(DeltaIllegalStateException),
     ),
     Row(
@@ -451,7 +440,7 @@ ORDER_OF_WORK = [
         "1.3 step 8",
         "a file changes its deletion vector",
         [with_properties(enableDeletionVectors="true")],
-        commit(remove("a"), file("a", stats=LOOSE, deletion_vector=vector())),
+        commit(remove("a"), add("a", stats=LOOSE, deletion_vector=vector())),
         1,
     ),
     Row(
@@ -661,14 +650,14 @@ LARGE = [
         "1.11",
         "deletion vectors are checked",
         [created()],
-        commit_large(file("a", stats=LOOSE, deletion_vector=vector()), operation=RESTORE),
+        commit_large(add("a", stats=LOOSE, deletion_vector=vector()), operation=RESTORE),
         Raises(DeltaIllegalStateException, "DELTA_ADDING_DELETION_VECTORS_DISALLOWED"),
     ),
     Row(
         "1.11",
         "row ids are given",
         [with_properties(**TRACKED)],
-        then(commit_large(file("a", stats=LOOSE), operation=RESTORE), lambda t: t.lines(1)[2]["add"]["baseRowId"]),
+        then(commit_large(add("a", stats=LOOSE), operation=RESTORE), lambda t: t.lines(1)[2]["add"]["baseRowId"]),
         0,
     ),
     Row(
@@ -686,7 +675,7 @@ OTHERS = [
         "7.3",
         "the table's paths are the log's",
         [created()],
-        lambda t: t.open().start_transaction().log.uri.endswith("table"),
+        lambda t: t.log().start_transaction().log.uri.endswith("table"),
         True,
     ),
     Row(
@@ -756,11 +745,11 @@ def test_blind_append(row: Row, tmp_path: Path) -> None:
 
 def test_an_append_does_not_load_the_files_of_the_table(tmp_path: Path) -> None:
     """7.3: no state is computed for an append; here no list of files is read."""
-    table = Table(tmp_path)
+    table = Table(tmp_path / "table")
     table.create()
     table.commit(add("a"))
-    log = table.open()
+    log = table.log()
     transaction = log.start_transaction()
-    (table.root / "_delta_log" / f"{1:020d}.crc").unlink()
+    (table.path / "_delta_log" / f"{1:020d}.crc").unlink()
     assert transaction.commit([add("b")], Operation.write()) == 2
     assert "tail_files" not in vars(transaction.snapshot)

@@ -12,7 +12,7 @@ from airflow_delta.contract.payloads import DeclaredReads, KeyRead
 from airflow_delta.contract.request import StageReport
 from airflow_delta.contract.sql_types import char_length
 from airflow_delta.exceptions import StagingException
-from table.flow import column
+from support.actions import column
 
 COLLATED = {**column("collated", "string"), "metadata": {"__COLLATIONS": {"collated": "spark.UTF8_LCASE"}}}
 PADDED = {**column("padded", "string"), "metadata": {"__CHAR_VARCHAR_TYPE_STRING": "char(3)"}}

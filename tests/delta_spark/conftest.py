@@ -15,7 +15,7 @@ import pytest
 
 from support.delta_jars import EXTENSIONS, one_at_a_time
 from support.parts import keep_part
-from table.flow import Table
+from support.table import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

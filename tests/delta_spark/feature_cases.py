@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from delta_spark.writer import Writer
-from table.flow import column
+from support.actions import column
 
 Row = dict[str, Any]
 OurStep = Callable[[Writer, int], Any]

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from airflow_delta.log.actions.actions import Action, AddFile, encode_action
 from airflow_delta.transaction import Operation
+from support.actions import add
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,7 +61,7 @@ class JvmTransaction:
         return self._paths(self._txn.filterFiles(self._seq(self._action(file) for file in new_files)))
 
     def track_files_read(self, paths: Iterable[str]) -> None:
-        files = [AddFile(path=path, partition_values={}, size=1, modification_time=1, data_change=True) for path in paths]
+        files = [add(path) for path in paths]
         self._txn.trackFilesRead(self._seq(self._action(file) for file in files))
 
     def read_whole_table(self) -> None:

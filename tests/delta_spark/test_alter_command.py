@@ -36,7 +36,7 @@ from airflow_delta.table.run import run_transaction
 from airflow_delta.table.stage.plan_table import plan_alter
 from airflow_delta.table.stage.stage_view import open_stage
 from delta_spark.support import delta_rows, jvm, open_log, plain_protocol
-from table.flow import Table
+from support.table import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -358,7 +358,7 @@ def test_alter_and_data_make_one_version_that_delta_spark_reads(delta: SparkSess
     result = table.publish(handle, rows, planned.to_dict())
     assert (result.version, result.operation) == (2, "WRITE")
     assert delta_rows(delta, table.path) == ["a=1, bb='x', c=None", "a=2, bb='y', c={'x': 7}"]
-    tag = json.loads(table.commit(2)["commitInfo"][0]["tags"]["airflow.operations"])
+    tag = json.loads(table.info(2)["tags"]["airflow.operations"])
     assert [o["operation"] for o in tag] == ["ADD COLUMNS", "RENAME COLUMN", "DROP COLUMNS", "WRITE"]
 
 

@@ -17,7 +17,8 @@ import pytest
 
 from delta_spark.support import State, assert_same_state, delta_log, row_text, sql_name
 from delta_spark.writer import Writer
-from table.flow import Table, column
+from support.actions import column
+from support.table import Table
 
 STEPS = 10
 SEEDS = (1, *(int(seed) for seed in os.environ.get("DELTA_SPARK_SEED", "").split()))

@@ -23,7 +23,7 @@ from delta_spark.support import delta_log, open_log, rows_of, sql_name
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from table.flow import Table
+    from support.table import Table
 
 REPLACED = {"mode": "overwrite", "replace_where": "p = 'p 1' AND id < 15"}
 COLUMNS = "(id LONG, p STRING, v DOUBLE, s STRUCT<a: INT>)"
@@ -90,7 +90,7 @@ def test_a_mix_of_operations_of_both(delta: SparkSession, table: Table, properti
     )
     table.write(rows.format(200, 203), mode="dynamic")
     sql(delta, path, *MIX[6:])
-    last = table.versions() - 1
+    last = table.versions()[-1]
     whole = theirs(delta, path, startingVersion=0)
     assert len(whole) > 100
     assert ours(delta, path, starting_version=0) == whole

@@ -34,7 +34,7 @@ from delta_spark.jvm import exception_name
 from delta_spark.support import delta_history, sql_name
 from delta_spark.test_checksum import assert_valid_to_delta
 from support import readers, tables
-from table.flow import Table
+from support.table import Table
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -154,7 +154,7 @@ class KnownTable:
         self.table = Table(path, delta)
         self.rows: list[Rows] = [rows]
         self.ours: list[int] = []
-        self.first = self.table.versions() - 1
+        self.first = self.table.versions()[-1]
 
     @property
     def version(self) -> int:
@@ -172,7 +172,7 @@ class KnownTable:
     def became(self, rows: Rows) -> None:
         """Note the rows of a new version."""
         self.rows.append(rows)
-        assert self.table.versions() == self.version + 1
+        assert len(self.table.versions()) == self.version + 1
 
     def stage(self, change: Change) -> Staged:
         handle = self.table.begin()
@@ -205,7 +205,7 @@ class KnownTable:
         if self.has(FEED):
             assert self.changes() == self.expected_changes()
         if self.has(TIMED):
-            infos = [self.table.commit(version)["commitInfo"][0] for version in range(self.version + 1)]
+            infos = [self.table.info(version) for version in range(self.version + 1)]
             assert all(earlier["inCommitTimestamp"] < later["inCommitTimestamp"] for earlier, later in pairwise(infos))
 
     def independent(self, version: int) -> list[tuple[Any, ...]]:
@@ -339,7 +339,7 @@ def test_vectors_of_both(make: Make, theirs: Change) -> None:
     # The MERGE has looked at rows that it does not mark: those that are gone are compared with its keys, too.
     assert resolved == [{**added, "rows": "4"}, {**added, "rows": "4-5"}, {"keys": "4-6", "rows": "4-6"}]
     for version, has_changes in ((5, False), (6, True), (7, True)):
-        assert ("cdc" in known.table.commit(version)) == has_changes
+        assert ("cdc" in known.table.actions(version)) == has_changes
         assert known.changes(version) == known.expected_changes(version) != []
     vectors = [file.deletion_vector for file in known.table.log().update().add_files()]
     assert sorted(vector.cardinality for vector in vectors if vector is not None) == [4, 7]
@@ -396,7 +396,7 @@ def test_delta_would_have_written_the_same(make: Make) -> None:
 
 def counted(known: KnownTable) -> dict[str, str]:
     """Return the metrics of the last commit, without times, bytes and what depends on the files that rows are written to."""
-    metrics = known.table.commit(known.version)["commitInfo"][0]["operationMetrics"]
+    metrics = known.table.info(known.version)["operationMetrics"]
     kinds = ("Rows", "DeletionVectors", "RemovedFiles", "FilesRemoved")
     return {name: value for name, value in metrics.items() if any(kind in name for kind in kinds)}
 
@@ -410,7 +410,7 @@ def test_rows_of_both_conflict(make: Make) -> None:
             known.publish(staged)
     with pytest.raises(ConcurrentAppendException, match="that was added is one that it should have read"):
         known.publish(inserts)
-    assert known.table.versions() == known.version + 1
+    assert len(known.table.versions()) == known.version + 1
 
 
 # -- goes on ---------------------------------------------------------------------------------------------------------------------
@@ -484,7 +484,7 @@ def test_moved_rows_of_several_row_groups(make: Make, delta: SparkSession) -> No
         known.by_delta("OPTIMIZE {t}")
     finally:
         delta.conf.unset("parquet.block.size")
-    [file] = known.table.commit(known.version)["add"]
+    [file] = known.table.actions(known.version)["add"]
     assert pq.read_metadata(known.path / file["path"]).num_row_groups > 3
     assert known.publish(staged).resolved == {"moved": "5", "rows": "5"}
     known.check_row_ids(before)

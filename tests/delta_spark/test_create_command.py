@@ -13,7 +13,7 @@ import pytest
 from airflow_delta.contract.payloads import CommitResult, StagedWrite
 from airflow_delta.exceptions import DeltaUnsupportedTableFeatureException
 from airflow_delta.table.stage.plan_table import plan_create
-from table.flow import Table
+from support.table import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -44,8 +44,8 @@ class Pair:
 
     def check(self, *, metrics: bool = True, ignored: tuple[str, ...] = ()) -> None:
         """Compare the newest commits: metadata, protocol, domains, history; then rows."""
-        version = self.ours.versions() - 1
-        assert self.theirs.versions() - 1 == version
+        version = self.ours.versions()[-1]
+        assert self.theirs.versions()[-1] == version
         ours, theirs = (_commit(table, version) for table in (self.ours, self.theirs))
         for key in ("metaData", "protocol", "domainMetadata", "operation", "isBlindAppend", "isolationLevel", "actions"):
             assert ours[key] == theirs[key], key
@@ -63,7 +63,7 @@ class Pair:
 
 
 def _commit(table: Table, version: int) -> dict[str, Any]:
-    commit = table.commit(version)
+    commit = table.actions(version)
     info = commit["commitInfo"][0]
     parameters = dict(info["operationParameters"])
     if "properties" in parameters:
@@ -237,7 +237,7 @@ def test_no_data_change(pair: Pair) -> None:
 
 
 def changes_of_last(pair: Pair) -> list[Any]:
-    version = pair.ours.versions() - 1
+    version = pair.ours.versions()[-1]
     options = {"readChangeFeed": "true", "startingVersion": version, "endingVersion": version}
     return pair.spark.read.format("delta").options(**options).load(pair.ours.uri).collect()
 
@@ -250,7 +250,7 @@ def test_optimized_write_and_max_records(pair: Pair) -> None:
     try:
         df = pair.spark.sql(rows)
         write(pair, df, "append", optimizeWrite="true")
-        assert pair.ours.write(df, optimize_write=True).num_files == len(pair.theirs.commit(1)["add"]) == 5
+        assert pair.ours.write(df, optimize_write=True).num_files == len(pair.theirs.actions(1)["add"]) == 5
         assert pair.ours.write(df).num_files == 80
         result = pair.ours.write(df, optimize_write=True, options={"maxRecordsPerFile": "1500"})
         assert result.num_files == 15

@@ -20,7 +20,7 @@ from airflow_delta.table.operations.optimize.plan import plan_optimize, plan_reo
 from airflow_delta.table.operations.rewrite.update import plan_delete, plan_update
 from airflow_delta.table.stage.scan import plan_scan
 from delta_spark.support import open_log, rows_of, sql_name
-from table.flow import Table
+from support.table import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -165,7 +165,7 @@ def check(delta: SparkSession, table: Table, chain: Chain, version: int, *, feed
     came = Counter(chain.rows) - Counter(chain.before)
     streamed = stream(delta, table, version, ignoreChanges="true")
     assert came <= streamed <= Counter(chain.rows), (chain.done, "rows lost, or read that are not there", streamed)
-    commit = table.commit(version)
+    commit = table.actions(version)
     gone = any(remove["dataChange"] for remove in commit.get("remove", []))
     assert gone == chain.removed, chain.done
     if not gone:

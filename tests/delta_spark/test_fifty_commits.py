@@ -18,7 +18,7 @@ from airflow_delta.log.features.protocol import features
 from delta_spark.feature_cases import CASES, Case
 from delta_spark.support import State, assert_same_state, delta_log, row_text, sql_name
 from delta_spark.writer import Writer
-from table.flow import Table
+from support.table import Table
 
 DEPTH = 50
 DELTA_EVERY = 8

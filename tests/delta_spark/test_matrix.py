@@ -11,9 +11,11 @@ import pytest
 
 from airflow_delta.transaction import Operation
 from delta_spark.jvm import JvmTransaction, exception_name, java_exception
+from support.actions import add
+from support.table import Table, metadata
 from transaction.conflicts.test_scenarios_legacy import SCENARIOS as LEGACY
 from transaction.conflicts.test_scenarios_optimistic import SCENARIOS as OPTIMISTIC
-from transaction.harness import Race, Table, add, metadata
+from transaction.harness import Race
 from transaction.matrix import (
     COLUMNS,
     LEVELS,
@@ -93,7 +95,7 @@ def test_column(judge: SparkSession, tmp_path: Path, winner: str, level: str, co
     table = start(tmp_path, level)
     losers = []
     for loser, letter in column:
-        transaction = JvmTransaction(judge, str(table.root))
+        transaction = JvmTransaction(judge, str(table.path))
         losers.append((loser.__name__, transaction, loser(transaction, level), letter))
     version = win(table, winner, level)
     found, expected = {}, {}
@@ -103,19 +105,19 @@ def test_column(judge: SparkSession, tmp_path: Path, winner: str, level: str, co
             "F" if "DELTA_FEATURE_DROP_CONFLICT_REVALIDATION_FAIL" in message else OF_NAME.get(kind, f"{kind}: {message}")
         )
         expected[name] = letter
-        for file in (table.root / "_delta_log").glob(f"*{version + 1:020d}*"):
+        for file in (table.path / "_delta_log").glob(f"*{version + 1:020d}*"):
             file.unlink()
     assert found == expected
 
 
 @pytest.mark.parametrize("race", [*OPTIMISTIC, *LEGACY], ids=lambda race: race.name.split()[0])
 def test_scenario(judge: SparkSession, tmp_path: Path, race: Race) -> None:
-    table = Table(tmp_path)
+    table = Table(tmp_path / "table")
     table.create(race.partition_by, configuration=race.configuration)
     for action in race.setup:
         table.commit(action)
-    transaction: Any = JvmTransaction(judge, str(table.root))
-    winner = table.open().start_transaction()
+    transaction: Any = JvmTransaction(judge, str(table.path))
+    winner = table.log().start_transaction()
     if race.reads:
         race.reads(transaction)
     if race.winner_reads:
@@ -133,7 +135,7 @@ def test_scenario(judge: SparkSession, tmp_path: Path, race: Race) -> None:
 @pytest.mark.parametrize("change", METADATA_CHANGES)
 def test_metadata_changes(judge: SparkSession, tmp_path: Path, change: str) -> None:
     table = start_for_metadata_changes(tmp_path)
-    transaction = JvmTransaction(judge, str(table.root))
+    transaction = JvmTransaction(judge, str(table.path))
     what, conflicts = METADATA_CHANGES[change]
     change_metadata(table, what)
     name, message = decide(transaction, [add("a")], Operation.write())
@@ -143,7 +145,7 @@ def test_metadata_changes(judge: SparkSession, tmp_path: Path, change: str) -> N
 def test_two_that_create_the_table(judge: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "table").mkdir()
     transaction = JvmTransaction(judge, str(tmp_path / "table"))
-    table = Table(tmp_path)
+    table = Table(tmp_path / "table")
     table.create()
     name, message = decide(transaction, [metadata()], Operation.manual_update())
     assert name == "ProtocolChangedException", message

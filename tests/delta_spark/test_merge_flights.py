@@ -17,7 +17,7 @@ from airflow_delta.contract.operations import when_matched_delete, when_matched_
 from airflow_delta.log.statistics.statistics import live_records
 from airflow_delta.table.operations.merge.plan import plan_merge
 from delta_spark.support import delta_history, sql_name
-from table.flow import Table
+from support.table import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -23,6 +23,7 @@ from airflow_delta.log import DeltaLog, Metadata, Protocol
 from airflow_delta.log.features.protocol import features
 from airflow_delta.log.features.schema_changes import drop_column, rename_column
 from airflow_delta.transaction import Operation
+from support.actions import column
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -76,10 +77,6 @@ class Case:
     columns: Sequence[Mapping[str, Any]] | None = None
     defaults: Mapping[str, str] = field(default_factory=dict)
     partitioned_by: Sequence[str] = ()
-
-
-def column(name: str, kind: str, **metadata: Any) -> dict[str, Any]:
-    return {"name": name, "type": kind, "nullable": True, "metadata": metadata}
 
 
 def versions(reader: int, writer: int) -> dict[str, str]:

@@ -16,6 +16,7 @@ from airflow_delta.log.checkpoint.columns import to_add_files
 from airflow_delta.transaction import CommitPolicy, Operation
 from airflow_delta.transaction.commit.symlink_manifest import DIRECTORY, generate_manifests
 from airflow_delta.transaction.operation_kinds import KINDS
+from support.actions import column
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,10 +32,6 @@ def lines(table: Path, version: int) -> list[dict[str, Any]]:
 
 def latest(table: Path) -> int:
     return max(int(path.stem) for path in (table / "_delta_log").glob("*.json"))
-
-
-def column(name: str, kind: str, **metadata: Any) -> dict[str, Any]:
-    return {"name": name, "type": kind, "nullable": True, "metadata": metadata}
 
 
 MERGE = """MERGE INTO {t} t USING (SELECT 13L id, 'c' part, 100 v) s ON t.id = s.id

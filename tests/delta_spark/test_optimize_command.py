@@ -20,11 +20,10 @@ from airflow_delta.table.operations.optimize.plan import plan_optimize, select_f
 from airflow_delta.table.operations.optimize.run import OptimizeResult, compact_on_request, run_rewrite
 from airflow_delta.transaction import CommitPolicy
 from delta_spark.support import delta_history, delta_rows, our_rows, sql_name
+from support.table import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-    from table.flow import Table
 
 PREFIX = "spark.databricks.delta."
 SIZES = {"numAddedBytes", "minFileSize", "p25FileSize", "p50FileSize", "p75FileSize", "maxFileSize"}
@@ -70,12 +69,9 @@ class Pair:
         return history[max(history)]
 
     def actions(self, path: Path) -> dict[str, list[dict[str, Any]]]:
-        entry = max((path / "_delta_log").glob("0*.json"))
-        found: dict[str, list[dict[str, Any]]] = {}
-        for line in entry.read_text().splitlines():
-            for kind, action in json.loads(line).items():
-                found.setdefault(kind, []).append(action)
-        return found
+        """Return the actions of the latest commit."""
+        table = Table(path)
+        return table.actions(table.versions()[-1])
 
     def assert_same(self) -> None:
         """Check that both rewrote the same files into as many, recorded the same, and kept the rows."""

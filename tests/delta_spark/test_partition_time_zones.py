@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
@@ -20,7 +19,7 @@ from airflow_delta.table.operations.merge.plan import plan_merge
 from airflow_delta.table.operations.optimize.plan import plan_optimize
 from airflow_delta.table.operations.rewrite.update import plan_delete, plan_update
 from delta_spark.support import delta_rows, sql_name
-from table.flow import Table
+from support.table import Table, put_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -150,9 +149,8 @@ def test_what_needs_a_zone_and_has_none(delta: SparkSession, tmp_path: Path) -> 
     with pytest.raises(DeltaAnalysisException, match="time zone of the reader"):
         table.write("SELECT 1L id, 1 v, TIMESTAMP'2020-07-01 00:00:00' ts", mode="dynamic")
     handle = table.begin()
-    finished = Path(handle.staging_path) / "finished/ts=2020-07-01 00%3A00%3A00"
-    finished.mkdir(parents=True)
-    pq.write_table(pa.table({"id": pa.array([1], pa.int64()), "v": pa.array([1], pa.int32())}), finished / "1.parquet")
+    finished = pa.table({"id": pa.array([1], pa.int64()), "v": pa.array([1], pa.int32())})
+    put_rows(handle, finished, "finished", part="ts=2020-07-01 00%3A00%3A00")
     with pytest.raises(DeltaAnalysisException, match="time zone of the reader"):
         table.stage_files(handle, path="finished", mode="overwrite", replace_where="ts = '2020-07-01 00:00:00'")
     table.write("SELECT 1L id, 1 v, TIMESTAMP'2021-07-01 00:00:00' ts", mode="dynamic")

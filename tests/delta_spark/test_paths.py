@@ -10,9 +10,9 @@ from deltalake import DeltaTable
 
 from airflow_delta.table.read.read_table import read_table
 from delta_spark.support import sql_name
+from support.table import Table
 from table.arrow.test_partition_paths import VALUES
 from table.arrow.test_stage_rows import write
-from table.flow import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

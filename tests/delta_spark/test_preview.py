@@ -22,7 +22,7 @@ from airflow_delta.table.preview.table_preview import Preview, preview_table
 from airflow_delta.table.read.read_table import read_table
 from delta_spark.support import sql_name
 from support import readers
-from table.flow import Table
+from support.table import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

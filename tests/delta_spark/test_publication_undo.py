@@ -12,9 +12,9 @@ from airflow_delta.exceptions import PublicationUndoneException
 from airflow_delta.log import DeltaLog
 from airflow_delta.publication import Member
 from airflow_delta.table.operations.rewrite.update import plan_delete
-from publication.lake import Table, publish_all
+from publication.lake import LakeTable, publish_all
 from publication.points import at, visited
-from table.flow import Table as SparkTable
+from support.table import Table
 
 PROPERTIES = {
     "delta.enableDeletionVectors": "true",
@@ -26,7 +26,7 @@ PROPERTIES = {
 
 
 @pytest.fixture
-def featured(tmp_path: Path, spark: Any) -> SparkTable:
+def featured(tmp_path: Path, spark: Any) -> Table:
     """A table with all of these features, an identity column, and ten rows in two files."""
     path = tmp_path / "featured"
     properties = ", ".join(f"'{name}' = '{value}'" for name, value in PROPERTIES.items())
@@ -38,37 +38,37 @@ def featured(tmp_path: Path, spark: Any) -> SparkTable:
         spark.sql(
             f"INSERT INTO delta.`{path}` (number, `a name`) SELECT id, concat('row ', id) FROM range({start}, {start + 5}, 1, 1)"
         )
-    return SparkTable(path, spark)
+    return Table(path, spark)
 
 
 @pytest.fixture
-def lines(tmp_path: Path) -> Table:
+def lines(tmp_path: Path) -> LakeTable:
     """A table with three rows of partition ``a``."""
-    found = Table(tmp_path / "lines")
-    found.create([10, 20, 30])
+    found = LakeTable(tmp_path / "lines")
+    found.fill([10, 20, 30])
     return found
 
 
-def rows(table: SparkTable) -> list[tuple[Any, ...]]:
+def rows(table: Table) -> list[tuple[Any, ...]]:
     query = f"SELECT *, _metadata.row_id FROM delta.`{table.path}`"
     return sorted(map(tuple, table.spark.sql(query).collect()))
 
 
-def delete(table: SparkTable, handle: Any) -> Any:
+def delete(table: Table, handle: Any) -> Any:
     return table.operate(handle, plan_delete, predicate="number % 3 = 0")
 
 
-def append(table: SparkTable, handle: Any) -> Any:
+def append(table: Table, handle: Any) -> Any:
     return table.stage(handle, "SELECT 100L AS number, 'new' AS `a name`, 1000L AS id")
 
 
-def replace_some(table: SparkTable, handle: Any) -> Any:
+def replace_some(table: Table, handle: Any) -> Any:
     query = "SELECT 3L AS number, 'other' AS `a name`, 2000L AS id"
     return table.stage(handle, query, mode="overwrite", replace_where="number = 3")
 
 
 @pytest.mark.parametrize("work", [delete, append, replace_some])
-def test_rows_row_ids_and_feed_are_as_before(featured: SparkTable, lines: Table, work: Callable[..., Any]) -> None:
+def test_rows_row_ids_and_feed_are_as_before(featured: Table, lines: LakeTable, work: Callable[..., Any]) -> None:
     before = rows(featured)
     handle = featured.begin(transaction_key="k")
     members = [

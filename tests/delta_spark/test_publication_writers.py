@@ -12,7 +12,7 @@ from airflow_delta.log import DeltaLog
 from airflow_delta.transaction import Operation
 from delta_spark.jvm import JvmTransaction, exception_name
 from publication.foreign import KINDS, NAMES, PUTS, World, run_at
-from publication.lake import Table
+from publication.lake import LakeTable
 from publication.points import over
 
 POINTS = tuple(put for put in PUTS if put not in ("plan second", "plan third"))
@@ -22,7 +22,7 @@ POINTS = tuple(put for put in PUTS if put not in ("plan second", "plan third"))
 class DeltaSpark:
     """Delta Spark, by SQL; each statement reads the newest version."""
 
-    def __init__(self, spark: Any, table: Table) -> None:
+    def __init__(self, spark: Any, table: LakeTable) -> None:
         self._spark, self._name = spark, f"delta.`{table.path}`"
 
     def sql(self, statement: str) -> None:
@@ -42,12 +42,12 @@ class DeltaSpark:
 
 
 @pytest.fixture
-def engine(delta: Any) -> Callable[[Table], DeltaSpark]:
+def engine(delta: Any) -> Callable[[LakeTable], DeltaSpark]:
     return lambda table: DeltaSpark(delta, table)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_commit_at_each_put_is_never_lost(kind: str, engine: Callable[[Table], DeltaSpark], tmp_path: Path) -> None:
+def test_a_commit_at_each_put_is_never_lost(kind: str, engine: Callable[[LakeTable], DeltaSpark], tmp_path: Path) -> None:
     """Before it on the table of the put, after it on the next one, which is looked at next."""
     ends: dict[str, int] = {}
     for point in POINTS:
@@ -78,7 +78,7 @@ STATEMENTS = {
 
 @pytest.mark.parametrize("name", STATEMENTS)
 def test_what_was_built_on_rows_that_are_taken_back_is_listed(
-    name: str, engine: Callable[[Table], DeltaSpark], tmp_path: Path
+    name: str, engine: Callable[[LakeTable], DeltaSpark], tmp_path: Path
 ) -> None:
     statement, outcome, operation = STATEMENTS[name]
     world = World.made(tmp_path)
@@ -117,15 +117,15 @@ def test_a_transaction_in_flight_over_a_put(reads: bool, point: str, delta: Any,
     world.check("append")
 
 
-def _commit(txn: JvmTransaction, table: Table, reads: bool) -> str:
+def _commit(txn: JvmTransaction, table: LakeTable, reads: bool) -> str:
     """Commit a row, or remove the files of partition ``b``; return what Delta says."""
     if reads:
         snapshot = DeltaLog.for_table(table.uri).snapshot_at(txn.read_version)
         paths = snapshot.files("part = 'b'", columns=["path"]).column("path").to_pylist()
         actions = [file.remove(1, data_change=True) for file in snapshot.files_at(set(paths)).values()]
     else:
-        staging = Table(table.path.with_name(f"{table.path.name}-staging"))
-        staging.create([99], part="b")
+        staging = LakeTable(table.path.with_name(f"{table.path.name}-staging"))
+        staging.fill([99], part="b")
         [data] = (staging.path).rglob("*.parquet")
         target = table.path / "part=b" / data.name
         target.write_bytes(data.read_bytes())

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec.structs import replace
 
-from airflow_delta.log.actions.actions import Action, AddFile, DomainMetadata
+from airflow_delta.log.actions.actions import Action, DomainMetadata
 from airflow_delta.transaction import Operation
 from delta_spark.jvm import JvmTransaction
 from delta_spark.test_matrix import decide, quiet
-from transaction.harness import Table, add, remove
+from support.actions import add, remove
+from support.table import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,11 +28,6 @@ FAR = 4_000_000_000_000
 @pytest.fixture(scope="module")
 def judge(delta: SparkSession) -> Iterator[SparkSession]:
     yield from quiet(delta)
-
-
-def rows(path: str, count: int | None = 10, **changes: Any) -> AddFile:
-    stats = None if count is None else json.dumps({"numRecords": count})
-    return replace(add(path), stats=stats, **changes)
 
 
 def written(table: Table, version: int) -> list[Any]:
@@ -66,11 +62,11 @@ def both(
     """Carry one race out twice, and return what Delta and what we have written, or the exception."""
     outcomes: list[list[Any] | str] = []
     for engine in ("delta", "ours"):
-        table = Table(tmp_path, engine)
+        table = Table(tmp_path / engine)
         table.create(configuration=configuration)
         if setup:
             table.commit(*setup)
-        ready: Any = JvmTransaction(judge, str(table.root)) if engine == "delta" else table.open().start_transaction()
+        ready: Any = JvmTransaction(judge, str(table.path)) if engine == "delta" else table.log().start_transaction()
         for actions in winners:
             version = table.commit(*actions)
         if engine == "delta":
@@ -87,25 +83,25 @@ def both(
 
 
 RACES: dict[str, tuple[list[Action], list[Action], list[list[Action]]]] = {
-    "both add": ([rows("old", 100)], [rows("a", 10), rows("b", 5)], [[rows("w", 7)]]),
-    "first ids of the table": ([], [rows("a", 10)], [[rows("w", 7)]]),
+    "both add": ([add("old", records=100)], [add("a", records=10), add("b", records=5)], [[add("w", records=7)]]),
+    "first ids of the table": ([], [add("a", records=10)], [[add("w", records=7)]]),
     "no ids at all": ([], [], [[]]),
-    "winner adds nothing": ([rows("old", 100)], [rows("a", 10)], [[]]),
-    "several winners": ([], [rows("a", 10)], [[rows("w", 7)], [rows("x", 1)], []]),
+    "winner adds nothing": ([add("old", records=100)], [add("a", records=10)], [[]]),
+    "several winners": ([], [add("a", records=10)], [[add("w", records=7)], [add("x", records=1)], []]),
     "kept and fresh": (
-        [rows("old", 100)],
+        [add("old", records=100)],
         [
             remove("old", data_change=False),
-            rows("again", 100, base_row_id=0, default_row_commit_version=1, data_change=False),
-            rows("a", 3, data_change=False),
+            add("again", records=100, base_row_id=0, default_row_commit_version=1, data_change=False),
+            add("a", records=3, data_change=False),
         ],
-        [[rows("w", 7)]],
+        [[add("w", records=7)]],
     ),
-    "empty commit": ([rows("old", 100)], [], [[rows("w", 7)]]),
+    "empty commit": ([add("old", records=100)], [], [[add("w", records=7)]]),
     "domain of the user": (
         [],
-        [rows("a", 1), DomainMetadata(domain="user.x", configuration="{}", removed=False)],
-        [[rows("w", 7)]],
+        [add("a", records=1), DomainMetadata(domain="user.x", configuration="{}", removed=False)],
+        [[add("w", records=7)]],
     ),
 }
 
@@ -118,15 +114,17 @@ def test_row_ids(judge: SparkSession, tmp_path: Path, race: str) -> None:
 
 
 def test_row_ids_of_files_without_statistics(judge: SparkSession, tmp_path: Path) -> None:
-    theirs, own = both(judge, tmp_path, SUPPORTED, [], [rows("a", None)], [[rows("w", 7)]])
+    theirs, own = both(judge, tmp_path, SUPPORTED, [], [add("a")], [[add("w", records=7)]])
     assert "DELTA_ROW_ID_ASSIGNMENT_WITHOUT_STATS" in theirs
     assert "DELTA_ROW_ID_ASSIGNMENT_WITHOUT_STATS" in own
 
 
 def test_backfill(judge: SparkSession, tmp_path: Path) -> None:
-    setup = [rows("old", 100), rows("gone", 5), rows("left", 2)]
-    again: list[Action] = [rows(path, count, data_change=False) for path, count in (("old", 100), ("gone", 5), ("left", 2))]
-    winners: list[list[Action]] = [[remove("gone")], [rows("w", 7)]]
+    setup = [add("old", records=100), add("gone", records=5), add("left", records=2)]
+    again: list[Action] = [
+        add(path, records=count, data_change=False) for path, count in (("old", 100), ("gone", 5), ("left", 2))
+    ]
+    winners: list[list[Action]] = [[remove("gone")], [add("w", records=7)]]
     theirs, own = both(judge, tmp_path, SUPPORTED, setup, again, winners, Operation("ROW TRACKING BACKFILL"))
     assert own == theirs
 
@@ -143,11 +141,11 @@ def enabling(table: Table, **tags: str) -> None:
 def test_row_tracking_that_a_winner_switches_on(judge: SparkSession, tmp_path: Path) -> None:
     found = []
     for engine in ("delta", "ours"):
-        table = Table(tmp_path, engine)
+        table = Table(tmp_path / engine)
         table.create(configuration=SUPPORTED)
-        ready: Any = JvmTransaction(judge, str(table.root)) if engine == "delta" else table.open().start_transaction()
+        ready: Any = JvmTransaction(judge, str(table.path)) if engine == "delta" else table.log().start_transaction()
         enabling(table)
-        ready.commit([rows("a")], Operation.truncate())
+        ready.commit([add("a", records=10)], Operation.truncate())
         found.append(written(table, 2))
     assert found[1] == found[0]
     assert found[0][0][2] == {"delta.rowTracking.preserved": "false"}
@@ -156,9 +154,9 @@ def test_row_tracking_that_a_winner_switches_on(judge: SparkSession, tmp_path: P
 def test_timestamps(judge: SparkSession, tmp_path: Path) -> None:
     found = []
     for engine in ("delta", "ours"):
-        table = Table(tmp_path, engine)
+        table = Table(tmp_path / engine)
         table.create(configuration=TIMESTAMPS)
-        ready: Any = JvmTransaction(judge, str(table.root)) if engine == "delta" else table.open().start_transaction()
+        ready: Any = JvmTransaction(judge, str(table.path)) if engine == "delta" else table.log().start_transaction()
         for version in (1, 2):
             info = {"inCommitTimestamp": FAR + version * 10, "operation": "WRITE", "timestamp": 1, "operationParameters": {}}
             table.put_foreign(version, {"commitInfo": info})
@@ -173,13 +171,13 @@ def test_timestamps_that_we_switch_on(judge: SparkSession, tmp_path: Path) -> No
 
     found = []
     for engine in ("delta", "ours"):
-        table = Table(tmp_path, engine)
+        table = Table(tmp_path / engine)
         table.create(configuration={"delta.feature.inCommitTimestamp": "supported"})
-        ready: Any = JvmTransaction(judge, str(table.root)) if engine == "delta" else table.open().start_transaction()
-        before = table.open().snapshot.metadata
+        ready: Any = JvmTransaction(judge, str(table.path)) if engine == "delta" else table.log().start_transaction()
+        before = table.log().snapshot.metadata
         switched = replace(before, configuration={**before.configuration, **TIMESTAMPS})
         table.put_foreign(1, {"commitInfo": {"operation": "WRITE", "timestamp": 1, "operationParameters": {}}})
-        os.utime(table.root / "_delta_log" / f"{1:020d}.json", ns=(FAR * 1_000_000, FAR * 1_000_000))
+        os.utime(table.path / "_delta_log" / f"{1:020d}.json", ns=(FAR * 1_000_000, FAR * 1_000_000))
         ready.commit([switched], Operation.manual_update())
         found.append(written(table, 2))
     assert found[1] == found[0]
@@ -190,9 +188,9 @@ def test_timestamps_that_we_switch_on(judge: SparkSession, tmp_path: Path) -> No
 def test_timestamps_that_a_winner_switches_on(judge: SparkSession, tmp_path: Path) -> None:
     found = []
     for engine in ("delta", "ours"):
-        table = Table(tmp_path, engine)
+        table = Table(tmp_path / engine)
         table.create(configuration={"delta.feature.inCommitTimestamp": "supported"})
-        ready: Any = JvmTransaction(judge, str(table.root)) if engine == "delta" else table.open().start_transaction()
+        ready: Any = JvmTransaction(judge, str(table.path)) if engine == "delta" else table.log().start_transaction()
         before = next(line["metaData"] for line in table.lines(0) if "metaData" in line)
         noted = {"delta.inCommitTimestampEnablementVersion": "1", "delta.inCommitTimestampEnablementTimestamp": str(FAR)}
         info = {"inCommitTimestamp": FAR, "operation": "SET TBLPROPERTIES", "timestamp": 1, "operationParameters": {}}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +14,7 @@ from airflow_delta.spark.read import read_change_plan
 from airflow_delta.table.changes.read import plan_changes
 from airflow_delta.table.operations.restore import restore
 from delta_spark.support import delta_history, delta_rows, open_log, rows_of, sql_name
+from support.table import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -94,11 +94,9 @@ def source(delta: SparkSession, tmp_path_factory: pytest.TempPathFactory, reques
 
 def commit(path: Path, version: int) -> dict[str, Any]:
     """Return a commit without what two runs cannot have in common."""
-    found: dict[str, Any] = {}
-    for line in (path / "_delta_log" / f"{version:020}.json").read_text().splitlines():
-        for kind, action in json.loads(line).items():
-            action.pop("deletionTimestamp", None)
-            found.setdefault(kind, []).append(action)
+    found = Table(path).actions(version)
+    for remove in found.get("remove", []):
+        remove.pop("deletionTimestamp", None)
     found.pop("txn", None)  # the identity of ours
     del found["commitInfo"]
     for metadata in found.get("metaData", []):

@@ -12,7 +12,7 @@ import pytest
 
 from airflow_delta.table.operations.rewrite.update import plan_delete, plan_truncate, plan_update
 from delta_spark.support import delta_history, delta_rows, differences, open_log, rows_of, sql_name
-from table.flow import Table
+from support.table import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

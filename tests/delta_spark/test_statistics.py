@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from table.flow import Table
+from support.table import Table
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,7 +40,7 @@ TEXTS = (
 
 
 def only_stats(table: Table, version: int) -> dict[str, Any]:
-    [add] = table.commit(version)["add"]
+    [add] = table.actions(version)["add"]
     return _moments(json.loads(add["stats"], parse_float=Decimal))
 
 

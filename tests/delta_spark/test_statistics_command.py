@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_delta.table.operations.statistics import compute_statistics
 from delta_spark.support import assert_same_state, delta_log, delta_rows, jvm, sql_name
-from table.flow import Table
+from support.table import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,7 +32,7 @@ def recompute(delta: SparkSession, table: Table, predicate: str | None = None) -
 
 def files(table: Table, version: int) -> dict[str, Any]:
     found = {}
-    for add in table.commit(version)["add"]:
+    for add in table.actions(version)["add"]:
         stats = json.loads(add["stats"], parse_float=Decimal)
         # Delta writes {} for a struct none of whose fields has a bound, we nothing.
         kept = {key: _without_empty(value) if isinstance(value, dict) else value for key, value in stats.items()}
@@ -45,7 +45,7 @@ def _without_empty(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def info(table: Table, version: int) -> dict[str, Any]:
-    return {name: table.commit(version)["commitInfo"][0].get(name) for name in INFO}
+    return {name: table.info(version).get(name) for name in INFO}
 
 
 def test_files_without_statistics(delta: SparkSession, tmp_path: Path) -> None:
@@ -67,15 +67,15 @@ def test_files_without_statistics(delta: SparkSession, tmp_path: Path) -> None:
     recompute(delta, theirs, "p = 'a'")
     compute_statistics(ours.log(), predicate="p = 'a'")
     # Delta writes the predicate as its expression's toString has it.
-    assert ours.commit(3)["commitInfo"][0]["operationParameters"] == {"predicate": "[\"p = 'a'\"]"}
-    assert theirs.commit(3)["commitInfo"][0]["operationParameters"] == {"predicate": '["(\'p = a)"]'}
+    assert ours.info(3)["operationParameters"] == {"predicate": "[\"p = 'a'\"]"}
+    assert theirs.info(3)["operationParameters"] == {"predicate": '["(\'p = a)"]'}
     assert info(ours, 3) == info(theirs, 3)
     assert files(ours, 3) == files(theirs, 3)
     # Delta commits all files again, we those whose statistics changed.
     recompute(delta, theirs)
     result = compute_statistics(ours.log())
     assert result.num_files == 1
-    assert ours.commit(4)["commitInfo"][0]["operationParameters"] == theirs.commit(4)["commitInfo"][0]["operationParameters"]
+    assert ours.info(4)["operationParameters"] == theirs.info(4)["operationParameters"]
     assert info(ours, 4) == info(theirs, 4)
     assert files(ours, 4).items() <= files(theirs, 4).items()
     assert compute_statistics(ours.log()).attempts == 0

@@ -14,7 +14,7 @@ from delta_spark.support import assert_same_state
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from table.flow import Table
+    from support.table import Table
 
 
 def run(delta: SparkSession, source: Path, table: Path, checkpoint: Path, *, mode: str, theirs: bool) -> str:

@@ -24,16 +24,13 @@ from airflow_delta.exceptions import (
     StageConflictException,
 )
 from airflow_delta.spark.read import read_change_plan
-from airflow_delta.table.arrow.stage_rows import stage_arrow
 from airflow_delta.table.changes.read import plan_changes
-from airflow_delta.table.stage.write.collect import collect_stage
-from airflow_delta.table.stage.write.plan import plan_stage
 from airflow_delta.transaction import Operation
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from table.flow import Table
+    from support.table import Table
 
 STRUCT = pa.struct([("x", pa.int32()), ("y", pa.list_(pa.string()))])
 
@@ -160,7 +157,7 @@ def test_a_table_that_is_created_with_column_mapping(judge: Judge, table: Table)
     judge.sql("ALTER TABLE {t} RENAME COLUMN `a b` TO c")
     table.write("SELECT 'z' AS p, 3 AS c, 1 AS d", mode="overwrite", overwrite_schema=True)
     assert judge.rows("c, p, d") == [(3, "z", 1)]
-    [add] = table.commit(3)["add"]
+    [add] = table.actions(3)["add"]
     assert json.loads(add["stats"])["tightBounds"] is True
 
 
@@ -318,7 +315,7 @@ def test_identity_columns(judge: Judge, table: Table, delta: SparkSession) -> No
     assert fields["j"]["metadata"]["delta.identity.highWaterMark"] == min(generated)
     # Rows that one commit wrote come after those of the commits before it.
     assert max(row[1] for row in rows if row[0] < 20) < min(row[1] for row in rows if 20 <= row[0] < 30)
-    assert table.commit(1)["commitInfo"][0]["tags"]["delta.identity.schemaUpdate"] == "true"
+    assert table.info(1)["tags"]["delta.identity.schemaUpdate"] == "true"
     with pytest.raises(IdentityInsertException, match="GENERATED ALWAYS"):
         table.write("SELECT 1L AS id, 2 AS v")
 
@@ -362,7 +359,7 @@ WRITES = [
 @pytest.mark.parametrize("mapping", ["none", "name"])
 def test_change_data_feed(judge: Judge, delta: SparkSession, table: Table, tmp_path: Any, mapping: str) -> None:
     """Every kind of write shows the same changes as when Delta Spark makes it."""
-    from table.flow import Table
+    from support.table import Table
 
     theirs = Judge(delta, Table(tmp_path / "theirs", delta))
     for one in (judge, theirs):
@@ -379,7 +376,7 @@ def test_change_data_feed(judge: Judge, delta: SparkSession, table: Table, tmp_p
         table.write(rows, **options)
         assert judge.rows() == theirs.rows()
         assert judge.changes(version, ["id", "p", "v"]) == theirs.changes(version, ["id", "p", "v"]), options
-        mine, other = table.commit(version), theirs.table.commit(version)
+        mine, other = table.actions(version), theirs.table.actions(version)
         assert ("cdc" in mine) == ("cdc" in other)
         metrics, others = mine["commitInfo"][0]["operationMetrics"], other["commitInfo"][0]["operationMetrics"]
         for name in ("numDeletedRows", "numCopiedRows", "numRemovedFiles"):
@@ -405,9 +402,9 @@ def test_deletion_vectors_are_applied_kept_and_purged(judge: Judge, table: Table
     judge.create("id INT, v INT, p STRING", partition="p", **{"delta.enableDeletionVectors": "true"})
     judge.sql("INSERT INTO {t} SELECT /*+ COALESCE(1) */ CAST(id AS INT), CAST(id AS INT), if(id < 10, 'a', 'b') FROM range(20)")
     judge.sql("DELETE FROM {t} WHERE id IN (1, 2, 11, 12)")
-    assert any("deletionVector" in add for add in table.commit(2)["add"])
+    assert any("deletionVector" in add for add in table.actions(2)["add"])
     table.write("SELECT 100 AS id, 0 AS v, 'a' AS p", mode="overwrite", replace_where="v = 0")
-    commit = table.commit(3)
+    commit = table.actions(3)
     assert all("deletionVector" in remove for remove in commit["remove"])
     assert all("deletionVector" not in add and json.loads(add["stats"])["tightBounds"] for add in commit["add"])
     assert [row[0] for row in sorted(judge.rows())] == [3, 4, 5, 6, 7, 8, 9, 10, *range(13, 20), 100]
@@ -422,9 +419,9 @@ def test_rewrites_on_a_table_with_row_tracking(judge: Judge, table: Table) -> No
     judge.create("id INT, v INT", **{"delta.enableRowTracking": "true"})
     judge.sql("INSERT INTO {t} SELECT /*+ COALESCE(1) */ CAST(id AS INT), CAST(id AS INT) FROM range(5)")
     table.write("SELECT 10 AS id, 10 AS v")
-    assert "delta.rowTracking.preserved" not in table.commit(2)["commitInfo"][0]["tags"]
+    assert "delta.rowTracking.preserved" not in table.info(2)["tags"]
     table.write("SELECT 11 AS id, 0 AS v", mode="overwrite", replace_where="v = 0")
-    assert table.commit(3)["commitInfo"][0]["tags"]["delta.rowTracking.preserved"] == "false"
+    assert table.info(3)["tags"]["delta.rowTracking.preserved"] == "false"
     ids = judge.sql("SELECT id, _metadata.row_id, _metadata.row_commit_version FROM {t}")
     assert len({row_id for _, row_id, _ in ids}) == len(ids) == 6
     assert {version for key, _, version in ids if key == 10} == {2}
@@ -432,7 +429,7 @@ def test_rewrites_on_a_table_with_row_tracking(judge: Judge, table: Table) -> No
 
 def test_type_widening(judge: Judge, delta: SparkSession, table: Table, tmp_path: Any) -> None:
     """The schema is the one that Delta Spark makes of the same write."""
-    from table.flow import Table
+    from support.table import Table
 
     theirs = Judge(delta, Table(tmp_path / "theirs", delta))
     columns = "id INT, f FLOAT, s STRUCT<a: SHORT>, ar ARRAY<INT>, m MAP<INT, SHORT>, dc DECIMAL(5,2), b BYTE, i INT"
@@ -590,10 +587,7 @@ def test_rows_staged_without_spark(delta: SparkSession, table: Table, mode: str)
     )
 
     def stage(rows: pa.Table, **options: Any) -> None:
-        handle = table.begin()
-        view = table.view(handle, spark_table_uri=table.uri)
-        request = plan_stage(view, **options)
-        table.publish(handle, collect_stage(view, request, stage_arrow(table.log(), rows, request)))
+        table.write(rows, spark_table_uri=table.uri, **options)
 
     stage(rows)
     assert judge.rows("t, n, d, day, s.x, s.y, m, c, unix_micros(p)") == ordered(

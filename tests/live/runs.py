@@ -21,7 +21,7 @@ import psutil
 
 from live.airflow_services import Airflow
 from live.names import gate_name
-from live.tables import Table
+from live.tables import ScenarioTable
 
 PATIENCE = 1800  # seconds for any step, on two busy cores beside other suites
 INTERVAL = 0.5
@@ -34,9 +34,9 @@ class Live:
     def __init__(self, airflow: Airflow) -> None:
         self.airflow = airflow
 
-    def table(self, name: str) -> Table:
+    def table(self, name: str) -> ScenarioTable:
         """Return a table below the directory of the tests."""
-        return Table(self.airflow.tables / name)
+        return ScenarioTable(self.airflow.tables / name)
 
     def trigger(self, dag_id: str, *, date: datetime | None = None, **conf: Any) -> Run:
         """Start a run by hand.

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from live.names import ROWS
+from support.table import Table
 
 
-@dataclass(frozen=True)
-class Table:
+class ScenarioTable(Table):
     """A table of a scenario."""
 
-    path: Path
-
     def __str__(self) -> str:
-        return str(self.path)
+        return self.uri
 
     @property
-    def uri(self) -> str:
+    def asset(self) -> str:
         """The URI of its asset."""
         return f"delta://file{self.path}"
 
@@ -33,11 +29,10 @@ class Table:
 
         return deltalake.DeltaTable(str(self.path)).version() if deltalake.DeltaTable.is_deltatable(str(self.path)) else -1
 
-    def rows(self) -> list[dict[str, Any]]:
-        """Return all rows, as all independent readers see them."""
+    def rows(self, version: int | None = None) -> list[dict[str, Any]]:
         from support import readers
 
-        return readers.rows(self.path) if self.version >= 0 else []
+        return readers.rows(self.path, version) if self.version >= 0 else []
 
     def stages(self) -> dict[str, list[tuple[int, int]]]:
         """Return by run which stages are in the table: map index and try, each as often as it is there.
@@ -61,10 +56,7 @@ class Table:
 
     def commits(self) -> list[Mapping[str, Any]]:
         """Return the ``commitInfo`` of each version, oldest first."""
-        return [
-            next(action["commitInfo"] for line in path.read_text().splitlines() if "commitInfo" in (action := json.loads(line)))
-            for path in sorted((self.path / "_delta_log").glob("0*.json"))
-        ]
+        return [self.info(version) for version in self.versions()]
 
     def committed_by(self) -> list[str]:
         """Return by version the run that committed it."""
@@ -83,7 +75,7 @@ class Table:
         uris = deltalake.DeltaTable(str(self.path)).file_uris()
         return {str(Path(uri.removeprefix("file://")).relative_to(self.path)) for uri in uris}
 
-    def write(self, month: str, run: str = "another-writer") -> None:
+    def append(self, month: str, run: str = "another-writer") -> None:
         """Append a stage's rows as another engine: delta-rs."""
         import deltalake
         import pyarrow as pa

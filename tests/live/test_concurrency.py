@@ -37,8 +37,8 @@ def test_many_mapped_stages(live: Live) -> None:
 def test_months_at_once(live: Live) -> None:
     """A backfill of months that all read the same version: every one lands, none has to be tried again by Airflow."""
     table = live.table("months")
-    table.write("2013-01")  # a month that is there is replaced
-    table.write("2012-12")  # one that nobody asked for stays
+    table.append("2013-01")  # a month that is there is replaced
+    table.append("2012-12")  # one that nobody asked for stays
     last = datetime(2013 + (RUNS - 1) // 12, (RUNS - 1) % 12 + 1, 1, tzinfo=UTC)
     backfill = live.backfill("months", FIRST, last)
     runs = live.runs_of_backfill(backfill)
@@ -59,7 +59,7 @@ def test_months_at_once(live: Live) -> None:
 def test_runs_on_one_month(live: Live) -> None:
     """A backfill whose runs all replace the same rows of the same version: one wins, every other one fails for good."""
     table = live.table("same_month")
-    table.write("2013-01")
+    table.append("2013-01")
     backfill = live.backfill("same_month", FIRST, datetime(2013, 1, RUNS, tzinfo=UTC))
     runs = live.runs_of_backfill(backfill)
     assert len(runs) == RUNS
@@ -101,7 +101,7 @@ def test_appends_to_one_month(live: Live) -> None:
 def test_conflicts_that_begin_again(live: Live) -> None:
     """``on_conflict="restart"``: runs that replace the same rows land one after the other, without anybody's hand."""
     table = live.table("restarts")
-    table.write("2013-01")
+    table.append("2013-01")
     runs = [live.trigger("restarts") for _ in range(3)]
     commits_wait(live, runs)
     live.airflow.set_pool("gate_restart", 128)

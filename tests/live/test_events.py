@@ -12,7 +12,7 @@ COMMIT = "txn.commit"
 def test_runs_started_by_events(live: Live) -> None:
     """Each version of the producer reaches the consumer once; the consumer's runs have no logical date, and can be run again."""
     produced, consumed = live.table("produced"), live.table("consumed")
-    uri = produced.uri
+    uri = produced.asset
     months = [f"2013-{number:02}" for number in range(1, 5)]
     live.finish([live.trigger("producer", month=month) for month in months])
     assert sorted(event["version"] for event in live.events(uri)) == [0, 1, 2, 3]
@@ -56,7 +56,7 @@ def test_an_event_that_comes_again(live: Live) -> None:
 def test_a_watched_table(live: Live) -> None:
     """Another engine writes; the triggerer is killed and started again in between: every version has its event."""
     table = live.table("watched")
-    uri = table.uri
+    uri = table.asset
 
     def told() -> set[int]:
         return {commit["version"] for commit in commits()}
@@ -65,15 +65,15 @@ def test_a_watched_table(live: Live) -> None:
         return [commit for event in live.events(uri) for commit in event["payload"].get("commits", [event["payload"]])]
 
     for month in range(1, 4):
-        table.write(f"2013-{month:02}")
+        table.append(f"2013-{month:02}")
     live.until(lambda: told() == {0, 1, 2}, "the watcher told of the first versions", explain=lambda: str(live.events(uri)))
 
     live.airflow.kill("triggerer")
     for month in range(4, 7):
-        table.write(f"2013-{month:02}")
+        table.append(f"2013-{month:02}")
     live.airflow.start_again("triggerer")
     live.until(lambda: told() == set(range(6)), "the watcher told of all versions", explain=lambda: str(live.events(uri)))
-    table.write("2013-07")
+    table.append("2013-07")
     live.until(lambda: told() == set(range(7)), "the watcher goes on", explain=lambda: str(live.events(uri)))
 
     # At least once: what comes twice has the same key.
@@ -90,7 +90,7 @@ def test_a_watched_table(live: Live) -> None:
             and max(told()) == table.version
             and all(run.state == "success" for run in live.runs_of("watcher"))
         ):
-            table.write("2013-08")
+            table.append("2013-08")
         return seen() >= set(range(7))
 
     live.until(seen_with_the_next_commit, "the Dag of the watched table saw all versions")

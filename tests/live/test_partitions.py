@@ -106,11 +106,11 @@ def settle(live: Live, **at_least: int) -> None:
 def test_a_late_partition(live: Live) -> None:
     """A run whose partition is not there in time calls its author once, and goes on waiting."""
     called, late = live.airflow.tables / "lateness.called", live.table("late")
-    late.write("2013-01")
+    late.append("2013-01")
     run = live.trigger("late_partition", awaited=str(late))
     live.until(called.exists, "the callback was called", explain=run.explain)
     assert run.state == "running"
-    late.write("2013-02")
+    late.append("2013-02")
     run.wait()
     live.until(lambda: not live.airflow.query("SELECT 1 FROM deadline WHERE missed = false"), "no deadline is ahead")
     assert called.read_text().split() == [run.run_id]

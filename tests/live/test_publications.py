@@ -8,7 +8,7 @@ import pytest
 
 from live.names import ROWS
 from live.runs import Live, Run
-from live.tables import Table
+from live.tables import ScenarioTable
 from live.test_concurrency import FIRST, RUNS
 
 NAMES = ("orders", "lines", "totals")
@@ -21,9 +21,9 @@ class Lake:
 
     def __init__(self, live: Live, name: str) -> None:
         self.root = live.table(name)
-        self.tables = {name: Table(self.root.path / name) for name in NAMES}
+        self.tables = {name: ScenarioTable(self.root.path / name) for name in NAMES}
         for table in self.tables.values():
-            table.write("2012-12")
+            table.append("2012-12")
 
     def trigger(self, live: Live, **faults: str) -> Run:
         points = {point.replace("_", "."): what for point, what in faults.items()}

@@ -12,7 +12,7 @@ def explained(runs: list[Run]) -> str:
 
 
 def ended(live: Live, dag_id: str) -> list[Run]:
-    live.table(dag_id).write("2013-01")
+    live.table(dag_id).append("2013-01")
     runs = [live.trigger(dag_id) for _ in range(RUNS)]
     for run in runs:
         live.until(lambda run=run: run.state in ENDED, f"{run} ended", explain=lambda: explained(runs))
@@ -36,7 +36,7 @@ def test_a_pool_keeps_tasks_apart_not_transactions(live: Live) -> None:
 
 def test_a_pool_keeps_transactions_of_one_task_apart(live: Live) -> None:
     table = live.table("queued-alone")
-    table.write("2013-01")
+    table.append("2013-01")
     runs = live.finish([live.trigger("queued_alone", table=str(table)) for _ in range(RUNS)])
     results = sorted((run.xcom("truncate") for run in runs), key=lambda result: result["version"])
     assert [(result["readVersion"], result["version"]) for result in results] == [(n, n + 1) for n in range(RUNS)]

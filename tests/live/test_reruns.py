@@ -12,14 +12,14 @@ import pytest
 
 from live.names import ROWS
 from live.runs import Live, Run
-from live.tables import Table
+from live.tables import ScenarioTable
 
 NOT_MAPPED = -1
 START, STAGE, COMMIT, ABORT = "txn.start", "txn.stage", "txn.commit", "txn.abort"
 POLICIES = ("skip", "replace", "append", "fail")
 
 
-def holds(table: Table, *runs: tuple[Run, int], version: int) -> None:
+def holds(table: ScenarioTable, *runs: tuple[Run, int], version: int) -> None:
     """Check that a table holds one stage of each run, written by a try, and that its latest version is this one."""
     assert table.stages() == {run.run_id: [(NOT_MAPPED, attempt)] for run, attempt in runs}
     assert table.version == version
@@ -62,7 +62,7 @@ def test_retry(live: Live, point: str, fault: str, stage_tries: int, commit_trie
 def test_an_operation_of_its_own_is_killed_after_its_commit(live: Live, policy: str) -> None:
     """The retry finds the commit whatever the policy; only after a clear it asks the policy."""
     table = live.table(f"alone-{policy}")
-    table.write("2013-01")
+    table.append("2013-01")
     run = live.trigger("alone", table=str(table), policy=policy, faults={"commit.logged": "kill"}).wait()
     assert (run.tries_of("alone"), table.version) == (2, 1)
     assert run.xcom("alone")["committedBefore"]
@@ -74,7 +74,7 @@ def test_an_operation_of_its_own_is_killed_after_its_commit(live: Live, policy: 
 def test_retries_run_out(live: Live) -> None:
     """A commit fails for good before it put anything: the transaction is given up, and nothing of it is left."""
     table = live.table("retries-run-out")
-    table.write("2012-12")
+    table.append("2012-12")
     run = live.trigger("load", table=str(table), faults={"commit.begin": "fail"}).wait("failed")
     assert run.xcom(ABORT)["outcome"] == "deleted"
     assert table.staged_files() == set()
@@ -200,7 +200,7 @@ def test_wait_between_stage_and_commit(live: Live, dag_id: str) -> None:
     run.wait_for_task("txn.wait", "deferred" if dag_id == "waits_deferred" else "up_for_reschedule")
     run.wait_until_left("txn.wait")
     assert table.version == -1
-    awaited.write("2013-01")
+    awaited.append("2013-01")
     run.wait()
     assert run.tries_of("txn.wait") == 1
     assert run.xcom("txn.wait")["version"] == 0

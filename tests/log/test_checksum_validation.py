@@ -21,14 +21,10 @@ from support import tables
 ALWAYS = ChecksumValidation(mode="always")
 
 
-def crc_path(table: Path, version: int) -> Path:
-    return tables.log_path(table, f"{version:020d}.crc")
-
-
 def change(table: Path, version: int, edit: Callable[[dict[str, Any]], None]) -> None:
-    content = json.loads(crc_path(table, version).read_bytes())
+    content = json.loads(tables.crc_path(table, version).read_bytes())
     edit(content)
-    crc_path(table, version).write_text(json.dumps(content))
+    tables.crc_path(table, version).write_text(json.dumps(content))
 
 
 @pytest.fixture
@@ -137,11 +133,11 @@ def test_when_it_is_not_fatal_the_log_counts(checked: Path, caplog: pytest.LogCa
 
 
 def test_there_is_nothing_to_compare_without_a_checksum_that_can_be_read(checked: Path, caplog: pytest.LogCaptureFixture) -> None:
-    crc_path(checked, 3).write_text("{")
+    tables.crc_path(checked, 3).write_text("{")
     with caplog.at_level(logging.WARNING, logger="airflow_delta"):
         assert DeltaLog.for_table(str(checked)).snapshot.validate_checksum()
     assert "ignoring the checksum file" in caplog.text
-    crc_path(checked, 3).unlink()
+    tables.crc_path(checked, 3).unlink()
     assert DeltaLog.for_table(str(checked)).snapshot.validate_checksum()
 
 
@@ -198,13 +194,13 @@ def test_due_after_so_many_versions_and_so_much_time(wrong: Path, interval: int,
 
 
 def test_a_checkpoint_counts_as_a_verified_state(wrong: Path) -> None:
-    crc = crc_path(wrong, 3).read_bytes()
+    crc = tables.crc_path(wrong, 3).read_bytes()
     DeltaLog.for_table(str(wrong)).checkpoint()
-    crc_path(wrong, 3).write_bytes(crc)
+    tables.crc_path(wrong, 3).write_bytes(crc)
     age(tables.commit_path(wrong, 0), 100_000)
     start(wrong, ChecksumValidation(interval=1))
     tables.append(wrong, 4)
-    crc_path(wrong, 4).write_bytes(crc)
+    tables.crc_path(wrong, 4).write_bytes(crc)
     start(wrong, ChecksumValidation(interval=1))  # the checkpoint is young
     age(next(wrong.glob("_delta_log/*.checkpoint.parquet")), 721)
     with pytest.raises(DeltaChecksumMismatchException):
@@ -227,8 +223,9 @@ def test_modes(wrong: Path, caplog: pytest.LogCaptureFixture) -> None:
 
 def test_a_transaction_does_not_start_on_a_wrong_state(wrong: Path) -> None:
     tables.write_commit(wrong, 4, tables.protocol(1, 2))
-    crc = json.loads(crc_path(wrong, 3).read_text())
-    crc_path(wrong, 4).write_text(json.dumps({**crc, "protocol": {"minReaderVersion": 1, "minWriterVersion": 2}, "txnId": None}))
+    crc = json.loads(tables.crc_path(wrong, 3).read_text())
+    two = {"minReaderVersion": 1, "minWriterVersion": 2}
+    tables.crc_path(wrong, 4).write_text(json.dumps({**crc, "protocol": two, "txnId": None}))
     assert DeltaLog.for_table(str(wrong)).start_transaction().read_version == 4
     with pytest.raises(DeltaChecksumMismatchException):
         DeltaLog.for_table(str(wrong), checksum_validation=ALWAYS).start_transaction()
@@ -242,7 +239,7 @@ def test_a_start_verifies_a_version_once(checked: Path) -> None:
     log.validate_at_start(log.update())
     tables.append(checked, 4)
     tables.append(checked, 5)
-    crc_path(checked, 5).write_bytes(crc_path(checked, 3).read_bytes())
+    tables.crc_path(checked, 5).write_bytes(tables.crc_path(checked, 3).read_bytes())
     with pytest.raises(DeltaChecksumMismatchException):
         log.validate_at_start(log.update())
 

@@ -16,18 +16,8 @@ from airflow_delta.log.checkpoint_write.writer import write_checkpoint
 from airflow_delta.log.cleanup import clean_up_expired_logs
 from airflow_delta.log.segment.segment import LogListing, list_log
 from support import readers
-from support.tables import (
-    add,
-    append,
-    commit_path,
-    create_table,
-    info,
-    log_path,
-    metadata,
-    protocol,
-    write_commit,
-    write_compaction,
-)
+from support.actions import add, info, metadata, protocol
+from support.tables import append, commit_path, create_table, log_path, write_commit, write_compaction
 
 DAY = 86_400_000
 NOON = int(dt.datetime(2026, 6, 15, 12, tzinfo=dt.UTC).timestamp() * 1000)

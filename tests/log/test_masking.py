@@ -16,6 +16,7 @@ from airflow_delta.exceptions import DeltaError, DeltaIllegalArgumentException
 from airflow_delta.log import DeltaLog
 from airflow_delta.log.storage.factory import store_for
 from airflow_delta.masking import has_user_info, masked, masked_settings, masked_values, refused_options, secret_values
+from support.actions import protocol
 
 TEXTS = [
     ("http://user:secret@host:9000/x", "http://***@host:9000/x"),
@@ -254,15 +255,15 @@ def test_a_request_names_the_connection_of_its_source():
 
 
 def test_the_log_of_a_table_gets_no_credentials(tmp_path):
-    from airflow_delta.log import Metadata, Protocol
+    from airflow_delta.log import Metadata
     from airflow_delta.transaction import Operation
-    from support.tables import SCHEMA
+    from support.actions import SCHEMA
 
     log = DeltaLog.for_table(str(tmp_path / "t"))
     txn = log.start_transaction()
     operation = Operation("WRITE", {"mode": "Append", "predicate": "url = 'http://u:hush-hush@h'"})
     txn.commit(
-        [Protocol(min_reader_version=1, min_writer_version=2), Metadata(id="x", schema_string=SCHEMA, created_time=1)],
+        [protocol(), Metadata(id="x", schema_string=SCHEMA, created_time=1)],
         operation,
         tags={"source": "s3://u:hush-hush@b/x", "airflow.dagId": "d"},
     )

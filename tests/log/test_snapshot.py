@@ -73,7 +73,7 @@ def test_a_checkpoint_and_commits_after_it(table: Path, parts: int) -> None:
         tables.protocol(),
         tables.metadata(),
         *(tables.add(f"f{number}") for number in range(10)),
-        tables.remove("old", deleted_at=int(time.time() * 1000)),
+        tables.remove("old", deletion_timestamp=int(time.time() * 1000)),
         tables.txn("app", 1),
         tables.txn("early", 5),
         DomainMetadata(domain="d", configuration="{}", removed=False),

@@ -9,9 +9,9 @@ import pytest
 
 from airflow_delta.exceptions import DeltaAnalysisException, SchemaMismatchException
 from airflow_delta.log import DeltaLog
-from airflow_delta.log.actions.actions import Protocol
 from airflow_delta.log.table_definition import TableDefinition
-from support.tables import metadata, protocol, write_commit
+from support.actions import metadata, protocol
+from support.tables import write_commit
 
 COLUMNS = '{"type":"struct","fields":[{"name":"id","type":"long","nullable":false,"metadata":{}}]}'
 
@@ -20,7 +20,7 @@ def test_the_log_defines_the_table(tmp_path) -> None:
     configuration = {"delta.enableTypeWidening": "true", "delta.columnMapping.mode": "name", "mine": "1"}
     named = {"name": "n", "description": "d", "created_time": None}
     given = metadata(schema_string=COLUMNS, partition_columns=["id"], configuration=configuration, **named)
-    found = TableDefinition.of(given, Protocol(min_reader_version=1, min_writer_version=2), table="t", version=3)
+    found = TableDefinition.of(given, protocol(), table="t", version=3)
     assert (found.table, found.version, found.table_id, found.partition_columns) == ("t", 3, given.id, ("id",))
     assert found.features == {"appendOnly", "invariants"}
     assert (found.column_mapping, found.widens_types, found.properties.get("enableTypeWidening")) == ("name", True, True)

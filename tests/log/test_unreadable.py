@@ -93,7 +93,7 @@ def unreadable(table: Path, reason: str) -> DeltaLog:
     """Write a table of two versions that are both unreadable."""
     actions, _, _ = REASONS[reason]
     tables.write_commit(table, 0, *actions, tables.add("a"), tables.add("b"), at=NOW - 2000)
-    tables.write_commit(table, 1, tables.add("c"), tables.remove("b", deleted_at=NOW), at=NOW - 1000)
+    tables.write_commit(table, 1, tables.add("c"), tables.remove("b", deletion_timestamp=NOW), at=NOW - 1000)
     return DeltaLog.for_table(str(table))
 
 

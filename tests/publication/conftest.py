@@ -7,26 +7,26 @@ from pathlib import Path
 
 import pytest
 
-from publication.lake import Table
+from publication.lake import LakeTable
 
 
 @pytest.fixture
-def table(tmp_path: Path) -> Callable[[str], Table]:
+def table(tmp_path: Path) -> Callable[[str], LakeTable]:
     """Return a table of the lake by its name."""
-    return lambda name: Table(tmp_path / name)
+    return lambda name: LakeTable(tmp_path / name)
 
 
 @pytest.fixture
-def orders(table: Callable[[str], Table]) -> Table:
+def orders(table: Callable[[str], LakeTable]) -> LakeTable:
     """A table with three rows of partition ``a``."""
     found = table("orders")
-    found.create([1, 2, 3])
+    found.fill([1, 2, 3])
     return found
 
 
 @pytest.fixture
-def lines(table: Callable[[str], Table]) -> Table:
+def lines(table: Callable[[str], LakeTable]) -> LakeTable:
     """A table with three rows of partition ``a``."""
     found = table("lines")
-    found.create([10, 20, 30])
+    found.fill([10, 20, 30])
     return found

@@ -17,7 +17,7 @@ import deltalake
 from airflow_delta.exceptions import DeltaError, PublicationSplitException, PublicationUndoneException
 from airflow_delta.publication import Member, get_versions, open_publications
 from publication.judge import judge_rows, judge_states, judge_versions
-from publication.lake import Table, publish_all, rows
+from publication.lake import LakeTable, publish_all, rows
 from publication.points import visited
 
 PART = "part = 'a'"
@@ -44,13 +44,13 @@ class Session(Protocol):
     def change_metadata(self) -> object: ...
 
 
-Engine = Callable[[Table], Session]
+Engine = Callable[[LakeTable], Session]
 
 
 class DeltaRs:
     """delta-rs, with the version that it has loaded when this was made."""
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: LakeTable) -> None:
         self._table = deltalake.DeltaTable(table.uri)
 
     def append(self, ids: Iterable[int], part: str = "a") -> None:
@@ -86,7 +86,7 @@ class World:
     :ivar dirty_reads: what the error of ``undone`` lists: table, version and operation.
     """
 
-    tables: list[Table]
+    tables: list[LakeTable]
     members: list[Member]
     foreign: dict[Path, bytes] = field(default_factory=dict)
     outcome: str = ""
@@ -94,9 +94,9 @@ class World:
 
     @classmethod
     def made(cls, folder: Path) -> World:
-        tables = [Table(folder / name) for name in NAMES]
+        tables = [LakeTable(folder / name) for name in NAMES]
         for table in tables:
-            table.create([1, 2, 3])
+            table.fill([1, 2, 3])
             table.append([101, 102], part="b")
         members = [table.member("k", [NEW], replaces=None if table is tables[2] else PART) for table in tables]
         return cls(tables, members)
@@ -146,7 +146,7 @@ class World:
             wrong.append(f"it is {self.outcome}, and on {on} tables")
         assert not wrong, wrong
 
-    def _judge_published(self, table: Table, entries: list[dict[str, Any]]) -> list[str]:
+    def _judge_published(self, table: LakeTable, entries: list[dict[str, Any]]) -> list[str]:
         """Check that the publication removed only rows that its stage has read."""
         at = next((entry["version"] for entry in entries if entry["state"] == "published"), None)
         if at is None:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from publication.lake import Table
+from publication.lake import LakeTable
 
 Entry = dict[str, Any]
 
@@ -57,7 +57,7 @@ def judge_versions(uri: str, entries: list[Entry]) -> list[str]:
     return [] if [entry["version"] for entry in entries] == list(range(len(entries))) else [f"{uri} has a gap"]
 
 
-def judge_rows(table: Table, entries: list[Entry]) -> list[str]:
+def judge_rows(table: LakeTable, entries: list[Entry]) -> list[str]:
     """Check each version of a table against the one before it."""
     wrong = []
     before: set[int] = set()

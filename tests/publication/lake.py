@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import deltalake
@@ -15,12 +14,7 @@ from airflow_delta.contract.files import new_attempt
 from airflow_delta.contract.payloads import CommitResult, StagedWrite, TransactionHandle
 from airflow_delta.log import DeltaLog
 from airflow_delta.publication import Member, PublicationOptions, PublicationResult, publish_tables
-from airflow_delta.table.arrow.stage_rows import stage_arrow
-from airflow_delta.table.commit.publish import publish
-from airflow_delta.table.stage.stage_view import open_stage
-from airflow_delta.table.stage.write.collect import collect_stage
-from airflow_delta.table.stage.write.plan import plan_stage
-from airflow_delta.table.start.begin import begin
+from support.table import Table
 
 SCHEMA = pa.schema([("part", pa.string()), ("id", pa.int64())])
 
@@ -30,33 +24,28 @@ class KilledError(BaseException):
 
 
 def rows(ids: Iterable[int], part: str = "a") -> pa.Table:
-    return pa.table({"part": [part for _ in ids], "id": list(ids)}, SCHEMA)
+    found = list(ids)
+    return pa.table({"part": [part] * len(found), "id": found}, SCHEMA)
 
 
-class Table:
-    """A table of the lake; every step opens its log anew, as every task does."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.uri = str(path)
-
-    def log(self) -> DeltaLog:
-        return DeltaLog.for_table(self.uri)
+class LakeTable(Table):
+    """A table with the columns ``part`` and ``id``; delta-rs is the other engine."""
 
     # -- other engines ---------------------------------------------------------------------------------------------------------
 
-    def create(self, ids: Iterable[int] = (), part: str = "a", **options: Any) -> None:
-        deltalake.write_deltalake(self.uri, rows(list(ids), part), partition_by=["part"], **options)
+    def fill(self, ids: Iterable[int] = (), part: str = "a", **options: Any) -> None:
+        """Create the table."""
+        deltalake.write_deltalake(self.uri, rows(ids, part), partition_by=["part"], **options)
 
     def append(self, ids: Iterable[int], part: str = "a") -> int:
-        deltalake.write_deltalake(self.uri, rows(list(ids), part), mode="append")
+        deltalake.write_deltalake(self.uri, rows(ids, part), mode="append")
         return deltalake.DeltaTable(self.uri).version()
 
     def delete(self, predicate: str) -> None:
         deltalake.DeltaTable(self.uri).delete(predicate)
 
     def overwrite(self, ids: Iterable[int]) -> None:
-        deltalake.write_deltalake(self.uri, rows(list(ids)), mode="overwrite")
+        deltalake.write_deltalake(self.uri, rows(ids), mode="overwrite")
 
     def replace(self) -> None:
         """Replace the table by an empty one, as ``CREATE OR REPLACE TABLE`` does."""
@@ -73,44 +62,39 @@ class Table:
 
     # -- our transactions ------------------------------------------------------------------------------------------------------
 
-    def begin(self, key: str, **options: Any) -> TransactionHandle:
-        handle = begin(self.log(), transaction_key=key, **{"partition_by": ["part"], **options})
-        return TransactionHandle.from_dict(json.loads(json.dumps(handle.to_dict())))
+    def begin(self, **options: Any) -> TransactionHandle:
+        return super().begin(**{"partition_by": ["part"], **options})
 
-    def stage(
+    def stage_ids(
         self, handle: TransactionHandle, ids: Iterable[int], *, part: str = "a", replaces: str | None = None, **options: Any
     ) -> StagedWrite:
         """Stage rows.
 
         :param replaces: predicate of the rows that they replace; default: none.
         """
-        view = open_stage(self.log(), handle, task_id="stage", attempt=new_attempt())
         if replaces is not None:
             options |= {"mode": "overwrite", "replace_where": replaces}
-        request = plan_stage(view, **options)
-        report = stage_arrow(self.log(), rows(list(ids), part), request)
-        staged = collect_stage(view, request, report)
-        return StagedWrite.from_dict(json.loads(json.dumps(staged.to_dict())))
+        return self.stage(handle, rows(ids, part), **options)
 
     def member(self, key: str, ids: Iterable[int], *, begin: Mapping[str, Any] | None = None, **options: Any) -> Member:
         """Begin a transaction and stage rows."""
-        handle = self.begin(key, **(begin or {}))
-        staged = [] if handle.committed is not None else [self.stage(handle, ids, **options)]
+        handle = self.begin(transaction_key=key, **(begin or {}))
+        staged = [] if handle.committed is not None else [self.stage_ids(handle, ids, **options)]
         return Member(log=self.log(), handle=handle, staged=staged)
 
-    def publish(self, key: str, ids: Iterable[int], **options: Any) -> CommitResult:
+    def publish_ids(self, key: str, ids: Iterable[int], **options: Any) -> CommitResult:
         """Publish rows on this table alone."""
         member = self.member(key, ids, **options)
-        return publish(member.log, member.handle, member.staged, attempt=new_attempt())
+        return self.publish(member.handle, *member.staged)
 
     def entries(self) -> list[dict[str, Any]]:
         """Return the log, oldest first: version, operation, state and publication of each commit."""
         found = []
-        for file in sorted((self.path / "_delta_log").glob("0*.json")):
-            lines = [json.loads(line) for line in file.read_text().splitlines()]
+        for version in self.versions():
+            lines = self.lines(version)
             info = next((line["commitInfo"] for line in lines if "commitInfo" in line), {})
             tags = info.get("tags") or {}
-            entry = {"version": int(file.stem), "operation": info.get("operation"), "lines": lines}
+            entry = {"version": version, "operation": info.get("operation"), "lines": lines}
             found.append({**entry, "state": tags.get("airflow.publicationState"), "publication": tags.get("airflow.publication")})
         return found
 

@@ -26,14 +26,14 @@ from airflow_delta.publication import open_publications, publication_states, set
 from airflow_delta.table.commit.publish import publish
 from airflow_delta.transaction import CommitPolicy
 from airflow_delta.transaction.intents import INTENT_APP, IntentRule
-from publication.lake import Table, publish_all, rows
+from publication.lake import LakeTable, publish_all, rows
 from publication.points import at, killed, visited
 
 PART = "part = 'a'"
 HASTY = CommitPolicy(intents=IntentRule(patience=0.3))
 
 
-def test_a_commit_waits_for_the_publication_and_then_goes_on(orders: Table, lines: Table) -> None:
+def test_a_commit_waits_for_the_publication_and_then_goes_on(orders: LakeTable, lines: LakeTable) -> None:
     members = [orders.member("k", [7], replaces=PART), lines.member("k", [40], replaces=PART)]
     single = lines.member("single", [50])
     result = []
@@ -54,7 +54,7 @@ def test_a_commit_waits_for_the_publication_and_then_goes_on(orders: Table, line
     assert lines.ids() == [40, 50]
 
 
-def test_after_its_patience_a_commit_goes_on_as_a_foreign_one(orders: Table, lines: Table) -> None:
+def test_after_its_patience_a_commit_goes_on_as_a_foreign_one(orders: LakeTable, lines: LakeTable) -> None:
     members = [orders.member("k", [7], replaces=PART), lines.member("k", [40], replaces=PART)]
     killed(lambda: publish_all(members, anchor=orders.uri), "published orders", "before")
     single = lines.member("single", [50])
@@ -66,15 +66,15 @@ def test_after_its_patience_a_commit_goes_on_as_a_foreign_one(orders: Table, lin
         publish_all(members, anchor=orders.uri)
 
 
-def test_a_commit_that_meets_no_open_intent_does_not_wait(orders: Table, lines: Table) -> None:
+def test_a_commit_that_meets_no_open_intent_does_not_wait(orders: LakeTable, lines: LakeTable) -> None:
     publish_all([orders.member("k", [7]), lines.member("k", [40])])
     began = time.monotonic()
-    lines.publish("single", [50])
-    orders.publish("single", [50])
+    lines.publish_ids("single", [50])
+    orders.publish_ids("single", [50])
     assert time.monotonic() - began < 3
 
 
-def test_publications_that_meet_crosswise_are_not_both_decided(orders: Table, lines: Table) -> None:
+def test_publications_that_meet_crosswise_are_not_both_decided(orders: LakeTable, lines: LakeTable) -> None:
     one = [orders.member("k1", [7], replaces=PART), lines.member("k1", [40], replaces=PART)]
     two = [orders.member("k2", [8], replaces=PART), lines.member("k2", [41], replaces=PART)]
     with (
@@ -86,7 +86,7 @@ def test_publications_that_meet_crosswise_are_not_both_decided(orders: Table, li
     assert lines.ids() == [41]
 
 
-def test_a_publication_rolls_a_decided_one_forward(orders: Table, lines: Table) -> None:
+def test_a_publication_rolls_a_decided_one_forward(orders: LakeTable, lines: LakeTable) -> None:
     members = [orders.member("k", [7]), lines.member("k", [40])]
     killed(lambda: publish_all(members, anchor=orders.uri), "published lines", "before")
     publish_all([orders.member("k2", [8]), lines.member("k2", [41])], anchor=lines.uri)
@@ -94,11 +94,11 @@ def test_a_publication_rolls_a_decided_one_forward(orders: Table, lines: Table) 
     assert lines.ids() == [10, 20, 30, 40, 41]
 
 
-def test_a_publication_whose_tables_are_not_named_is_passed_over(orders: Table, lines: Table) -> None:
+def test_a_publication_whose_tables_are_not_named_is_passed_over(orders: LakeTable, lines: LakeTable) -> None:
     members = [orders.member("k", [7]), lines.member("k", [40])]
     killed(lambda: publish_all(members, anchor=orders.uri), "published lines", "before")
-    other = Table(lines.path.with_name("other"))
-    other.create([1])
+    other = LakeTable(lines.path.with_name("other"))
+    other.fill([1])
     later = [lines.member("k2", [41]), other.member("k2", [2])]
     publish_all(later, anchor=other.uri, open_table=lambda _uri: None)
     assert lines.ids() == [10, 20, 30, 41]
@@ -106,7 +106,7 @@ def test_a_publication_whose_tables_are_not_named_is_passed_over(orders: Table, 
     assert lines.ids() == [10, 20, 30, 40, 41]
 
 
-def test_settle_ends_what_is_found_and_opens_only_what_is_named(orders: Table, lines: Table) -> None:
+def test_settle_ends_what_is_found_and_opens_only_what_is_named(orders: LakeTable, lines: LakeTable) -> None:
     members = [orders.member("k", [7]), lines.member("k", [40])]
     killed(lambda: publish_all(members, anchor=orders.uri), "published lines", "before")
     (found,) = open_publications(lines.log())
@@ -124,7 +124,7 @@ def test_settle_ends_what_is_found_and_opens_only_what_is_named(orders: Table, l
 
 
 @pytest.mark.parametrize("decided", [False, True])
-def test_an_intent_on_a_table_that_was_replaced_since_ends(orders: Table, lines: Table, decided: bool) -> None:
+def test_an_intent_on_a_table_that_was_replaced_since_ends(orders: LakeTable, lines: LakeTable, decided: bool) -> None:
     """``CREATE OR REPLACE TABLE`` keeps the log, with the intent in it, and gives the table another id."""
     members = [orders.member("k", [7]), lines.member("k", [40])]
     killed(lambda: publish_all(members, anchor=orders.uri), f"published {'lines' if decided else 'orders'}", "before")
@@ -143,7 +143,7 @@ def test_an_intent_on_a_table_that_was_replaced_since_ends(orders: Table, lines:
     assert open_publications(lines.log()) == []
 
 
-def test_a_publication_ends_one_on_a_table_that_was_replaced_since(orders: Table, lines: Table) -> None:
+def test_a_publication_ends_one_on_a_table_that_was_replaced_since(orders: LakeTable, lines: LakeTable) -> None:
     members = [orders.member("k", [7]), lines.member("k", [40])]
     killed(lambda: publish_all(members, anchor=orders.uri), "published orders", "before")
     lines.replace()
@@ -152,9 +152,9 @@ def test_a_publication_ends_one_on_a_table_that_was_replaced_since(orders: Table
     assert open_publications(lines.log()) == []
 
 
-def test_intents_of_an_anchor_that_is_gone_end_and_its_worker_does_not_publish(orders: Table, lines: Table) -> None:
+def test_intents_of_an_anchor_that_is_gone_end_and_its_worker_does_not_publish(orders: LakeTable, lines: LakeTable) -> None:
     """The anchor would have been created by the publication."""
-    fresh = Table(lines.path.with_name("fresh"))
+    fresh = LakeTable(lines.path.with_name("fresh"))
     members = [fresh.member("k", [7]), lines.member("k", [40])]
     killed(lambda: publish_all(members, anchor=fresh.uri), "published fresh", "before")
     (found,) = open_publications(lines.log())
@@ -166,7 +166,7 @@ def test_intents_of_an_anchor_that_is_gone_end_and_its_worker_does_not_publish(o
     assert lines.ids() == [10, 20, 30]
 
 
-def test_an_end_that_the_log_does_not_show_is_waited_for(orders: Table, lines: Table) -> None:
+def test_an_end_that_the_log_does_not_show_is_waited_for(orders: LakeTable, lines: LakeTable) -> None:
     killed(
         lambda: publish_all([orders.member("k", [7]), lines.member("k", [40])], anchor=orders.uri), "published orders", "before"
     )
@@ -176,7 +176,7 @@ def test_an_end_that_the_log_does_not_show_is_waited_for(orders: Table, lines: T
     assert lines.ids() == [10, 20, 30, 50]
 
 
-def test_a_plan_that_was_altered_is_not_followed(orders: Table, lines: Table) -> None:
+def test_a_plan_that_was_altered_is_not_followed(orders: LakeTable, lines: LakeTable) -> None:
     from airflow_delta.exceptions import ManifestException
 
     members = [orders.member("k", [7]), lines.member("k", [40])]
@@ -192,13 +192,13 @@ class TestIntentsThatTheNewestChecksumDoesNotHave:
     """Each commit meets them."""
 
     @pytest.fixture
-    def announced(self, orders: Table, lines: Table) -> Table:
+    def announced(self, orders: LakeTable, lines: LakeTable) -> LakeTable:
         """A table with the open intent of a publication that nobody works on."""
         members = [orders.member("k", [7]), lines.member("k", [40])]
         killed(lambda: publish_all(members, anchor=orders.uri), "published orders", "before")
         return lines
 
-    def met(self, table: Table, key: str) -> list[str]:
+    def met(self, table: LakeTable, key: str) -> list[str]:
         """Append as a task of its own; return the publications that the commit meets."""
         found: list[str] = []
 
@@ -211,7 +211,7 @@ class TestIntentsThatTheNewestChecksumDoesNotHave:
         publish(table.log(), single.handle, single.staged, attempt=new_attempt(), policy=policy)
         return found
 
-    def check(self, table: Table) -> None:
+    def check(self, table: LakeTable) -> None:
         """Check also that the first commit tells the next ones, in its checksum."""
         (publication,) = (found.publication for found in open_publications(table.log()))
         assert self.met(table, "one") == [publication]
@@ -222,7 +222,7 @@ class TestIntentsThatTheNewestChecksumDoesNotHave:
             patch.setattr(CheckpointReader, "transactions_of", None)
             assert self.met(table, "two") == [publication]
 
-    def test_more_transactions_than_a_checksum_lists(self, orders: Table, lines: Table) -> None:
+    def test_more_transactions_than_a_checksum_lists(self, orders: LakeTable, lines: LakeTable) -> None:
         keys = [Transaction(f"app{number}", 1) for number in range(MAX_OWN_SET_TRANSACTIONS)]
         deltalake.write_deltalake(
             lines.uri, rows([50]), mode="append", commit_properties=deltalake.CommitProperties(app_transactions=keys)
@@ -231,7 +231,7 @@ class TestIntentsThatTheNewestChecksumDoesNotHave:
         killed(lambda: publish_all(members, anchor=orders.uri), "published orders", "before")
         self.check(lines)
 
-    def test_a_checkpoint_of_another_engine(self, announced: Table) -> None:
+    def test_a_checkpoint_of_another_engine(self, announced: LakeTable) -> None:
         """Nobody counts the files, so there is no checksum after it; the checkpoint is opened for the metadata anyway."""
         announced.append([60])
         deltalake.DeltaTable(announced.uri).create_checkpoint()
@@ -239,7 +239,7 @@ class TestIntentsThatTheNewestChecksumDoesNotHave:
         assert [self.met(announced, key) for key in ("one", "two")] == [[publication], [publication]]
 
     @pytest.mark.parametrize("ours_before", [True, False])
-    def test_a_checksum_of_another_engine(self, announced: Table, ours_before: bool) -> None:
+    def test_a_checksum_of_another_engine(self, announced: LakeTable, ours_before: bool) -> None:
         """Delta Spark lists no transactions if there are more than a hundred."""
         log = announced.path / "_delta_log"
         ours = log / f"{announced.log().update().version:020}.crc"
@@ -255,7 +255,7 @@ class TestIntentsThatTheNewestChecksumDoesNotHave:
             announced.append([61])
         self.check(announced)
 
-    def test_an_intent_that_has_ended_is_not_met(self, announced: Table) -> None:
+    def test_an_intent_that_has_ended_is_not_met(self, announced: LakeTable) -> None:
         (found,) = open_publications(announced.log())
         settle(announced.log(), found.publication, DeltaLog.for_table, patience=0.0)
         announced.append([60])

@@ -10,7 +10,7 @@ import pytest
 from airflow_delta.exceptions import DeltaError, PublicationUndoneException
 from airflow_delta.log import DeltaLog
 from airflow_delta.publication import Member, PublicationAbort, abort_tables, get_versions, open_publications, settle
-from publication.lake import Table, again, publish_all
+from publication.lake import LakeTable, again, publish_all
 from publication.points import at, kill, killed, seen, visited
 
 PART = "part = 'a'"
@@ -30,7 +30,7 @@ DECISION = PUTS.index("published first")
 class World:
     """Three tables, a publication that replaces rows of the first two and appends to the third, and who may come next."""
 
-    tables: list[Table]
+    tables: list[LakeTable]
     members: list[Member]
 
     def publish(self) -> object:
@@ -67,10 +67,10 @@ class World:
 
 
 @pytest.fixture
-def world(table: Callable[[str], Table]) -> World:
+def world(table: Callable[[str], LakeTable]) -> World:
     tables = [table(name) for name in NAMES]
     for one in tables:
-        one.create([1, 2, 3])
+        one.fill([1, 2, 3])
     members = [one.member("k", [77], replaces=None if one is tables[2] else PART) for one in tables]
     return World(tables, members)
 

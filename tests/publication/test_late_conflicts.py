@@ -12,7 +12,7 @@ from airflow_delta.exceptions import (
     PublicationUndoneException,
 )
 from airflow_delta.publication import abort_tables, get_versions
-from publication.lake import Table, again, publish_all
+from publication.lake import LakeTable, again, publish_all
 from publication.points import at, visited
 
 PART = "part = 'a'"
@@ -23,7 +23,7 @@ def publish_late(members: list, foreign: Callable[[], object], point: str = "pub
         return publish_all(members, **options)
 
 
-def test_a_conflict_after_the_decision_takes_everything_back(orders: Table, lines: Table) -> None:
+def test_a_conflict_after_the_decision_takes_everything_back(orders: LakeTable, lines: LakeTable) -> None:
     members = [orders.member("k", [7], replaces=PART), lines.member("k", [40], replaces=PART)]
     with pytest.raises(PublicationUndoneException) as error:
         publish_late(members, lambda: lines.append([99]), anchor=orders.uri)
@@ -39,7 +39,7 @@ def test_a_conflict_after_the_decision_takes_everything_back(orders: Table, line
     assert again_error.value.winning_version == 2
 
 
-def test_after_undone_a_clear_publishes_again(orders: Table, lines: Table) -> None:
+def test_after_undone_a_clear_publishes_again(orders: LakeTable, lines: LakeTable) -> None:
     members = [orders.member("k", [7], replaces=PART), lines.member("k", [40], replaces=PART)]
     with pytest.raises(PublicationUndoneException):
         publish_late(members, lambda: lines.append([99]), anchor=orders.uri)
@@ -48,10 +48,10 @@ def test_after_undone_a_clear_publishes_again(orders: Table, lines: Table) -> No
     assert publish_all(cleared, anchor=orders.uri).outcome == "published"
     assert orders.ids() == [7]
     assert lines.ids() == [40]
-    assert all(table.begin("k").committed is not None for table in (orders, lines))
+    assert all(table.begin(transaction_key="k").committed is not None for table in (orders, lines))
 
 
-def test_after_undone_an_earlier_commit_of_the_key_counts(orders: Table, lines: Table) -> None:
+def test_after_undone_an_earlier_commit_of_the_key_counts(orders: LakeTable, lines: LakeTable) -> None:
     publish_all([orders.member("k", [5]), lines.member("k", [50])])
     appended = [
         table.member("k", [n], begin={"rerun_policy": "append"}, replaces=PART) for table, n in ((orders, 6), (lines, 60))
@@ -59,7 +59,7 @@ def test_after_undone_an_earlier_commit_of_the_key_counts(orders: Table, lines: 
     with pytest.raises(PublicationUndoneException):
         publish_late(appended, lambda: lines.append([99]), anchor=orders.uri)
     assert orders.ids() == [1, 2, 3, 5]
-    handle = orders.begin("k")
+    handle = orders.begin(transaction_key="k")
     assert handle.committed is not None
     assert handle.committed.version == 2  # after its intent
     replaced = [table.member("k", [n], begin={"rerun_policy": "replace"}) for table, n in ((orders, 8), (lines, 80))]
@@ -68,7 +68,7 @@ def test_after_undone_an_earlier_commit_of_the_key_counts(orders: Table, lines: 
     assert lines.ids() == [10, 20, 30, 80, 99]
 
 
-def test_abort_after_undone_says_so_and_deletes_no_file_of_a_version(orders: Table, lines: Table) -> None:
+def test_abort_after_undone_says_so_and_deletes_no_file_of_a_version(orders: LakeTable, lines: LakeTable) -> None:
     members = [orders.member("k", [7], replaces=PART), lines.member("k", [40], replaces=PART)]
     with pytest.raises(PublicationUndoneException):
         publish_late(members, lambda: lines.append([99]), anchor=orders.uri)
@@ -79,13 +79,13 @@ def test_abort_after_undone_says_so_and_deletes_no_file_of_a_version(orders: Tab
     assert orders.ids(1) == [7]  # time travel to the version that was taken back
 
 
-def test_an_append_in_between_is_no_conflict_for_an_append(orders: Table, lines: Table) -> None:
+def test_an_append_in_between_is_no_conflict_for_an_append(orders: LakeTable, lines: LakeTable) -> None:
     members = [orders.member("k", [7], replaces=PART), lines.member("k", [40])]
     assert publish_late(members, lambda: lines.append([99])).outcome == "published"
     assert lines.ids() == [10, 20, 30, 40, 99]
 
 
-def test_what_was_built_on_rows_that_are_taken_back_is_named(orders: Table, lines: Table) -> None:
+def test_what_was_built_on_rows_that_are_taken_back_is_named(orders: LakeTable, lines: LakeTable) -> None:
     members = [orders.member("k", [7]), lines.member("k", [40], replaces=PART)]
 
     def foreign() -> None:
@@ -100,7 +100,7 @@ def test_what_was_built_on_rows_that_are_taken_back_is_named(orders: Table, line
     assert orders.ids() == [2, 3]
 
 
-def test_rows_that_another_commit_rewrote_cannot_be_taken_back(orders: Table, lines: Table) -> None:
+def test_rows_that_another_commit_rewrote_cannot_be_taken_back(orders: LakeTable, lines: LakeTable) -> None:
     members = [orders.member("k", [7, 8]), lines.member("k", [40], replaces=PART)]
 
     def foreign() -> None:
@@ -123,10 +123,10 @@ def test_rows_that_another_commit_rewrote_cannot_be_taken_back(orders: Table, li
     assert result.tables[orders.uri].outcome == "committed"
 
 
-def test_if_one_table_cannot_be_taken_back_none_is(table: Callable[[str], Table]) -> None:
+def test_if_one_table_cannot_be_taken_back_none_is(table: Callable[[str], LakeTable]) -> None:
     tables = [table(name) for name in ("orders", "lines", "third")]
     for one in tables:
-        one.create([1, 2])
+        one.fill([1, 2])
     members = [one.member("k", [7, 8], replaces=None if one is tables[0] else PART) for one in tables]
 
     def foreign() -> None:
@@ -139,7 +139,7 @@ def test_if_one_table_cannot_be_taken_back_none_is(table: Callable[[str], Table]
     assert tables[0].states() == ["published", "stands"]
 
 
-def test_keep_leaves_what_is_published(orders: Table, lines: Table) -> None:
+def test_keep_leaves_what_is_published(orders: LakeTable, lines: LakeTable) -> None:
     members = [orders.member("k", [7], replaces=PART), lines.member("k", [40], replaces=PART)]
     with pytest.raises(PublicationSplitException):
         publish_late(members, lambda: lines.append([99]), anchor=orders.uri, on_late_conflict="keep")
@@ -147,14 +147,14 @@ def test_keep_leaves_what_is_published(orders: Table, lines: Table) -> None:
     assert lines.ids() == [10, 20, 30, 99]
 
 
-def test_a_table_that_is_replaced_in_between_has_refused(orders: Table, lines: Table) -> None:
+def test_a_table_that_is_replaced_in_between_has_refused(orders: LakeTable, lines: LakeTable) -> None:
     import shutil
 
     members = [orders.member("k", [7], replaces=PART), lines.member("k", [40])]
 
     def foreign() -> None:
         shutil.rmtree(lines.path / "_delta_log")
-        lines.create([1])
+        lines.fill([1])
 
     with pytest.raises(PublicationUndoneException):
         publish_late(members, foreign)
@@ -162,7 +162,7 @@ def test_a_table_that_is_replaced_in_between_has_refused(orders: Table, lines: T
     assert lines.ids() == [1]
 
 
-def test_new_columns_are_for_the_anchor(orders: Table, lines: Table) -> None:
+def test_new_columns_are_for_the_anchor(orders: LakeTable, lines: LakeTable) -> None:
     import dataclasses
 
     members = [orders.member("k", [7], replaces=PART), lines.member("k", [40], merge_schema=True)]
@@ -171,11 +171,11 @@ def test_new_columns_are_for_the_anchor(orders: Table, lines: Table) -> None:
     assert staged.merge_schema
 
 
-def test_a_version_that_was_given_is_refused(orders: Table, lines: Table) -> None:
+def test_a_version_that_was_given_is_refused(orders: LakeTable, lines: LakeTable) -> None:
     from airflow_delta.publication import Member
     from airflow_delta.table.start.begin import begin
 
     handle = begin(lines.log(), app_id="app", txn_version=3)
-    member = Member(log=lines.log(), handle=handle, staged=[lines.stage(handle, [40])])
+    member = Member(log=lines.log(), handle=handle, staged=[lines.stage_ids(handle, [40])])
     with pytest.raises(DeltaUnsupportedOperationException, match="app_id"):
         publish_all([orders.member("k", [7]), member])

@@ -11,7 +11,7 @@ from airflow_delta.exceptions import DeltaError, DeltaIllegalStateException, Pub
 from airflow_delta.publication import open_publications
 from airflow_delta.table.abort import abort_transaction
 from airflow_delta.table.operations.vacuum.run import vacuum
-from publication.lake import Table
+from publication.lake import LakeTable
 from publication.points import killed
 from publication.test_killed_where import DECISION, NAMES, PUTS, World, world
 
@@ -62,7 +62,7 @@ def test_an_abort_of_one_table_alone_is_refused(world: World, point: str, when: 
     world.check()
 
 
-def has_plan(table: Table, transaction: str) -> bool:
+def has_plan(table: LakeTable, transaction: str) -> bool:
     return any((table.path / "staged" / transaction).glob("publication-[0-9a-f]*.json"))
 
 

@@ -16,22 +16,24 @@ from airflow_delta.exceptions import DeltaIllegalArgumentException, DeltaUnsuppo
 from airflow_delta.publication import Member, VersionVector, check_versions, get_versions
 from airflow_delta.table.stage.plan_table import plan_alter, plan_create
 from airflow_delta.table.stage.stage_view import open_stage
-from publication.lake import Table, publish_all
+from publication.lake import LakeTable, publish_all
 from publication.points import at, killed, visited
 
 PART = "part = 'a'"
 
 
-def vector(*tables: Table) -> VersionVector:
+def vector(*tables: LakeTable) -> VersionVector:
     return get_versions({table.path.name: table.log() for table in tables})
 
 
-def heads(*tables: Table) -> dict[str, int]:
+def heads(*tables: LakeTable) -> dict[str, int]:
     return {table.path.name: table.log().update().version for table in tables}
 
 
 @pytest.mark.parametrize(("point", "before", "after"), [("published orders", 0, 0), ("published lines", 0, 2)])
-def test_between_the_puts_the_versions_before_are_read(orders: Table, lines: Table, point: str, before: int, after: int) -> None:
+def test_between_the_puts_the_versions_before_are_read(
+    orders: LakeTable, lines: LakeTable, point: str, before: int, after: int
+) -> None:
     members = [orders.member("k", [7], replaces=PART), lines.member("k", [40])]
     found: list[VersionVector] = []
 
@@ -47,7 +49,7 @@ def test_between_the_puts_the_versions_before_are_read(orders: Table, lines: Tab
     assert after in (0, 2)
 
 
-def test_a_killed_publication_holds_back_later_versions_of_its_first_tables_only(orders: Table, lines: Table) -> None:
+def test_a_killed_publication_holds_back_later_versions_of_its_first_tables_only(orders: LakeTable, lines: LakeTable) -> None:
     members = [orders.member("k", [7]), lines.member("k", [40])]
     killed(lambda: publish_all(members, anchor=orders.uri), "published lines", "before")
     orders.append([99])
@@ -58,10 +60,10 @@ def test_a_killed_publication_holds_back_later_versions_of_its_first_tables_only
     assert vector(orders, lines).versions == heads(orders, lines)
 
 
-def test_a_cut_goes_on_to_other_publications(table: Callable[[str], Table]) -> None:
+def test_a_cut_goes_on_to_other_publications(table: Callable[[str], LakeTable]) -> None:
     one, two, three = (table(name) for name in ("one", "two", "three"))
     for each in (one, two, three):
-        each.create([1])
+        each.fill([1])
     first = [one.member("k1", [7]), two.member("k1", [7])]
     killed(lambda: publish_all(first, anchor=one.uri, intents=False), "published two", "before")
     # It does not meet the first one, which has no intents; on table one it is later.
@@ -72,13 +74,15 @@ def test_a_cut_goes_on_to_other_publications(table: Callable[[str], Table]) -> N
     assert vector(two, three).versions == heads(two, three)
 
 
-def test_tables_without_publications_are_at_their_heads(orders: Table, lines: Table, table: Callable[[str], Table]) -> None:
+def test_tables_without_publications_are_at_their_heads(
+    orders: LakeTable, lines: LakeTable, table: Callable[[str], LakeTable]
+) -> None:
     orders.append([4])
     found = vector(orders, lines, table("missing"))
     assert found.versions == {"orders": 1, "lines": 0, "missing": -1}
 
 
-def test_what_was_taken_back_is_read_as_it_is(orders: Table, lines: Table) -> None:
+def test_what_was_taken_back_is_read_as_it_is(orders: LakeTable, lines: LakeTable) -> None:
     members = [orders.member("k", [7], replaces=PART), lines.member("k", [40], replaces=PART)]
     seen: list[VersionVector] = []
 
@@ -98,15 +102,15 @@ def test_what_was_taken_back_is_read_as_it_is(orders: Table, lines: Table) -> No
 KEYS = "delta.setTransactionRetentionDuration"
 
 
-def keep(table: Table, properties: Mapping[str, str]) -> None:
+def keep(table: LakeTable, properties: Mapping[str, str]) -> None:
     deltalake.DeltaTable(table.uri).alter.set_table_properties(dict(properties))
 
 
-def check(versions: Mapping[Table, int]) -> None:
+def check(versions: Mapping[LakeTable, int]) -> None:
     check_versions({table.path.name: (table.log(), version) for table, version in versions.items()})
 
 
-def test_versions_with_half_of_a_publication_are_refused(orders: Table, lines: Table) -> None:
+def test_versions_with_half_of_a_publication_are_refused(orders: LakeTable, lines: LakeTable) -> None:
     publish_all([orders.member("k", [7]), lines.member("k", [40])], anchor=orders.uri)
     check({orders: 0, lines: 0})
     check({orders: 0, lines: 1})
@@ -117,7 +121,7 @@ def test_versions_with_half_of_a_publication_are_refused(orders: Table, lines: T
             check(versions)
 
 
-def test_versions_with_what_was_taken_back_on_one_table_are_refused(orders: Table, lines: Table) -> None:
+def test_versions_with_what_was_taken_back_on_one_table_are_refused(orders: LakeTable, lines: LakeTable) -> None:
     members = [orders.member("k", [7]), lines.member("k", [40])]
     killed(lambda: publish_all(members, anchor=orders.uri), "published lines", "before")
     check({orders: 0, lines: 1})
@@ -127,7 +131,7 @@ def test_versions_with_what_was_taken_back_on_one_table_are_refused(orders: Tabl
 
 @pytest.mark.parametrize("forgetful", ["orders", "lines"])
 def test_a_key_that_one_table_keeps_no_longer_holds_nothing_back(
-    orders: Table, lines: Table, monkeypatch: pytest.MonkeyPatch, forgetful: str
+    orders: LakeTable, lines: LakeTable, monkeypatch: pytest.MonkeyPatch, forgetful: str
 ) -> None:
     table = {"orders": orders, "lines": lines}[forgetful]
     keep(table, {KEYS: "interval 7 days"})
@@ -135,14 +139,14 @@ def test_a_key_that_one_table_keeps_no_longer_holds_nothing_back(
     later = time.time() + 8 * 24 * 3600
     monkeypatch.setattr(time, "time", lambda: later)
     assert vector(orders, lines) == VersionVector(versions=heads(orders, lines)), "expired, and still in the log"
-    table.publish("other", [99])
+    table.publish_ids("other", [99])
     found = vector(orders, lines)
     assert found == VersionVector(versions=heads(orders, lines))
     check({orders: found.versions["orders"], lines: found.versions["lines"]})
 
 
 def test_a_decided_publication_is_held_back_however_old_its_intent(
-    orders: Table, lines: Table, monkeypatch: pytest.MonkeyPatch
+    orders: LakeTable, lines: LakeTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The intent is in the log although its key has expired, so the state would be, too."""
     keep(lines, {KEYS: "interval 7 days"})
@@ -163,7 +167,7 @@ def test_a_decided_publication_is_held_back_however_old_its_intent(
 )
 @pytest.mark.parametrize("short", ["orders", "lines"])
 def test_a_table_that_forgets_within_a_week_is_refused_before_anything(
-    orders: Table, lines: Table, properties: Mapping[str, str], short: str
+    orders: LakeTable, lines: LakeTable, properties: Mapping[str, str], short: str
 ) -> None:
     keep({"orders": orders, "lines": lines}[short], properties)
     members = [orders.member("k", [7]), lines.member("k", [40])]
@@ -175,10 +179,10 @@ def test_a_table_that_forgets_within_a_week_is_refused_before_anything(
 
 @pytest.mark.parametrize("is_new", [False, True], ids=["SET TBLPROPERTIES", "CREATE TABLE"])
 def test_stages_that_make_a_table_forget_within_a_week_are_refused_before_anything(
-    orders: Table, lines: Table, is_new: bool
+    orders: LakeTable, lines: LakeTable, is_new: bool
 ) -> None:
-    table = Table(lines.path.with_name("new")) if is_new else orders
-    handle = table.begin("k", partition_by=())
+    table = LakeTable(lines.path.with_name("new")) if is_new else orders
+    handle = table.begin(transaction_key="k", partition_by=())
     view = open_stage(table.log(), handle, task_id="define", attempt=new_attempt())
     forgets = {KEYS: "interval 6 days"}
     if is_new:
@@ -194,7 +198,7 @@ def test_stages_that_make_a_table_forget_within_a_week_are_refused_before_anythi
 
 
 def test_a_version_from_before_a_publication_has_not_forgotten_it(
-    orders: Table, lines: Table, monkeypatch: pytest.MonkeyPatch
+    orders: LakeTable, lines: LakeTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keep(lines, {KEYS: "interval 7 days"})
     for commit in (lines.path / "_delta_log").glob("*.json"):

@@ -17,7 +17,8 @@ from airflow_delta.spark.job import run_operation
 from airflow_delta.table.audit.audit import AuditedTable, judge_answers, parse_sql_checks, plan_sql_checks
 from airflow_delta.table.operations.merge.plan import plan_merge
 from airflow_delta.table.operations.rewrite.update import plan_delete, plan_update
-from table.flow import Table, column
+from support.actions import column
+from support.table import Table
 from table.stage.test_table_features import create
 
 pytestmark = pytest.mark.spark

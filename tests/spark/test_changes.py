@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_delta.operators.pyspark import TableReader
-from table.flow import Table
+from support.table import Table
 
 pytestmark = pytest.mark.spark
 

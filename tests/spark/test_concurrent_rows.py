@@ -14,7 +14,8 @@ from airflow_delta.exceptions import DeltaConcurrentModificationException
 from airflow_delta.table.operations.merge.plan import plan_merge
 from airflow_delta.table.operations.rewrite.update import plan_delete, plan_update
 from airflow_delta.transaction import CommitPolicy
-from table.flow import Table, column
+from support.actions import column
+from support.table import Table
 from table.stage.test_table_features import create
 
 pytestmark = pytest.mark.spark

@@ -14,7 +14,7 @@ SCRIPT = """
 import json, sys
 from pathlib import Path
 from pyspark.sql import SparkSession
-from table.flow import Table
+from support.table import Table
 from airflow_delta.table.operations.merge.plan import plan_merge
 from airflow_delta.tasks.spark.storage import _connect_settings
 from airflow_delta.spark import read as reading

@@ -24,7 +24,8 @@ from airflow_delta.exceptions import (
 )
 from airflow_delta.log.actions.actions import AddFile
 from airflow_delta.table.operations.rewrite.update import plan_delete, plan_truncate, plan_update
-from table.flow import Table, column
+from support.actions import column
+from support.table import Table
 from table.stage.test_table_features import create, field, identity
 
 pytestmark = pytest.mark.spark
@@ -78,7 +79,7 @@ def test_delete_leaves_the_rest_where_it_is(table, two_files, configuration):
     result = table.run(plan_delete, predicate="id IN (1, 3, 64, 199, 128) OR id >= 200")
     assert sorted(r[0] for r in rows(table)) == sorted(set(range(200)) - {1, 3, 64, 199, 128})
     [left] = files(table)  # the other file lost all of its rows
-    actions = table.commit(result.version)
+    actions = table.actions(result.version)
     assert len(actions["remove"]) == 2
     metrics = actions["commitInfo"][0]["operationMetrics"]
     assert metrics["numDeletedRows"] == "205"
@@ -191,7 +192,7 @@ def test_change_data_say_what_was_written(table, two_files, configuration):
     result = table.run(plan_update, set={"v": "CAST(rand() * 1000000 AS INT)"}, predicate="id % 2 = 0 AND id < 10")
     written = {r[0]: r[1] for r in rows(table) if r[0] % 2 == 0 and r[0] < 10}
     told: dict[str, dict[int, int]] = {}
-    for change in table.commit(result.version)["cdc"]:
+    for change in table.actions(result.version)["cdc"]:
         for row in pq.read_table(table.path / change["path"]).to_pylist():
             told.setdefault(row["_change_type"], {})[row["id"]] = row["v"]
     assert told["update_postimage"] == written
@@ -217,7 +218,7 @@ def test_stages_on_top_of_each_other(table, two_files, configuration):
     found = {r[0]: r[1] for r in rows(table)}
     assert found.keys() == expected.keys()
     assert {found[i] for i in range(1000, 1010) if i in found} == {1}
-    removed = {r["path"] for r in table.commit(result.version)["remove"]}
+    removed = {r["path"] for r in table.actions(result.version)["remove"]}
     assert removed == start  # nothing that was only staged
     table.run(plan_truncate)
     assert rows(table) == []
@@ -235,7 +236,7 @@ def test_rows_of_a_new_table_change_before_anybody_sees_them(table):
     deleted = table.operate(handle, plan_delete, task_id="delete", predicate="id IN (1, 2)", after=[added])
     updated = table.operate(handle, plan_update, task_id="update", predicate="id = 4", set={"v": "77"}, after=[added, deleted])
     result = table.publish(handle, added, deleted, updated)
-    assert (result.version, "remove" in table.commit(0)) == (0, False)
+    assert (result.version, "remove" in table.actions(0)) == (0, False)
     assert rows(table) == sorted([(i, 77 if i == 4 else i) for i in range(10) if i not in (1, 2)])
 
 
@@ -297,12 +298,12 @@ def test_row_tracking(table, two_files, configuration, preserved):
     two_files(**configuration, **{"delta.enableRowTracking": "true"})
     ids = {f.path: (f.base_row_id, f.default_row_commit_version) for f in files(table)}
     result = table.run(plan_delete, predicate="id = 1")
-    tags = table.commit(result.version)["commitInfo"][0]["tags"]
+    tags = table.info(result.version)["tags"]
     assert tags["delta.rowTracking.preserved"] == preserved
     if configuration:
         assert {f.path: (f.base_row_id, f.default_row_commit_version) for f in files(table)} == ids
     result = table.run(plan_update, predicate="id = 2", set={"v": "0"})
-    assert table.commit(result.version)["commitInfo"][0]["tags"]["delta.rowTracking.preserved"] == "false"
+    assert table.info(result.version)["tags"]["delta.rowTracking.preserved"] == "false"
     assert len({f.base_row_id for f in files(table)}) == len(files(table))
 
 
@@ -310,7 +311,7 @@ def test_nothing_found_is_committed_with_its_key(table, two_files):
     two_files()
     before = files(table)
     result = table.run(plan_delete, predicate="v = 17 AND id = 17", begin={"transaction_key": "once"})
-    assert set(table.commit(result.version)) == {"commitInfo", "txn"}
+    assert set(table.actions(result.version)) == {"commitInfo", "txn"}
     assert files(table) == before
     handle = table.begin(transaction_key="once")
     assert handle.committed is not None

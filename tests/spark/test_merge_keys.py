@@ -20,7 +20,8 @@ from airflow_delta.spark import key_values
 from airflow_delta.table.operations.merge.plan import plan_merge
 from airflow_delta.table.stage import reported as key_reads
 from airflow_delta.table.stage.load import load_key_rows
-from table.flow import Table, column
+from support.actions import column
+from support.table import Table
 from table.stage.test_table_features import create
 
 pytestmark = pytest.mark.spark

@@ -14,13 +14,13 @@ import pytest
 
 from airflow_delta.contract.payloads import ScanFile, ScanPlan
 from airflow_delta.exceptions import DeltaAnalysisException
-from airflow_delta.log import AddFile
 from airflow_delta.log.schema.partition_values import parse_partition_value, serialize_partition_value
 from airflow_delta.log.schema.types import parse_type
 from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.spark import read as reading
 from airflow_delta.spark import read_scan_plan
 from airflow_delta.table.stage.scan import check_partition_values
+from support.actions import add
 
 pytestmark = pytest.mark.spark
 
@@ -253,7 +253,7 @@ def test_a_scan_with_a_partition_value_that_readers_read_differently_is_refused(
     columns = {"type": "struct", "fields": [field("id", "long"), field("p", "integer")]}
     with pytest.raises(DeltaAnalysisException, match=r"Data file f of table t version 3 cannot be read: .*'1_000' of column 'p'"):
         check_partition_values(
-            [AddFile(path="f", partition_values={"p": "1_000"}, size=1, modification_time=0, data_change=True)],
+            [add("f", p="1_000")],
             TableDefinition.of_rows(json.dumps(columns), ["p"]),
             uri="t",
             version=3,

@@ -20,8 +20,9 @@ from airflow_delta.spark import read_scan_plan
 from airflow_delta.table.stage import scan
 from airflow_delta.table.stage.view import view_of
 from airflow_delta.table.state.read_snapshot import table_fields
-from support.tables import add, metadata, protocol, write_commit
-from table.flow import Table
+from support.actions import add, metadata, protocol
+from support.table import Table
+from support.tables import write_commit
 
 pytestmark = pytest.mark.spark
 
@@ -152,7 +153,7 @@ def test_a_rewrite_copies_live_rows_only_and_removes_the_file_with_its_vector(sp
     monkeypatch.setattr(scan, "MAX_INLINE_WORDS", 0)
     flow = Table(table, spark)
     flow.write("SELECT 1L AS id, 'v1' AS p WHERE false", mode="overwrite", replace_where="id = 15001")
-    commit = flow.commit(1)
+    commit = flow.actions(1)
     [removed] = commit["remove"]
     assert removed["deletionVector"]["cardinality"] == len(DELETED[2])
     assert all("deletionVector" not in written for written in commit["add"])

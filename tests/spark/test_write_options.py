@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,7 +19,7 @@ from airflow_delta.exceptions import (
 from airflow_delta.table.operations.rewrite.update import plan_delete
 from airflow_delta.table.stage.plan_table import plan_create
 from airflow_delta.table.stage.write.plan import plan_stage
-from table.flow import Table
+from support.table import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,11 +27,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 ROWS = "SELECT /*+ COALESCE(1) */ CAST(id AS INT) AS id, CAST(id % 2 AS INT) AS p, 'old' AS v FROM range(6)"
-
-
-@pytest.fixture
-def table(tmp_path: Path, spark: SparkSession) -> Table:
-    return Table(tmp_path / "table", spark)
 
 
 def created(table: Table, handle: Any, columns: str, **options: Any) -> StagedWrite:
@@ -57,7 +51,7 @@ def test_create_and_write_in_one_version(table: Table) -> None:
     result = table.publish(handle, staged, one)
     assert (result.version, result.operation, result.num_records) == (0, "CREATE TABLE AS SELECT", 1)
     assert [row[:4] for row in read(table)] == [(1, 1, 2, 7)]
-    assert '"delta.identity.highWaterMark":1' in table.commit(0)["metaData"][0]["schemaString"]
+    assert '"delta.identity.highWaterMark":1' in table.actions(0)["metaData"][0]["schemaString"]
     # Rows are replaced by what they are equal to, a timestamp in a partition among it.
     table.write(
         "SELECT 9 AS x, TIMESTAMP'2024-10-27 00:30:00Z' AS `p q`", mode="overwrite", replace_using=["p q"], optimize_write=True
@@ -83,7 +77,7 @@ def test_replace_and_write_in_one_version(table: Table) -> None:
 
 def test_as_select_is_refused_where_a_table_is(table: Table) -> None:
     table.write(ROWS, create="create", partition_by=["P"])
-    assert table.commit(0)["metaData"][0]["partitionColumns"] == ["p"]
+    assert table.actions(0)["metaData"][0]["partitionColumns"] == ["p"]
     handle = table.begin()
     with pytest.raises(DeltaTableAlreadyExistsException):
         plan_stage(table.view(handle), create="create")
@@ -118,13 +112,13 @@ def test_replace_on(table: Table) -> None:
     result = table.write("SELECT 1 AS id, 1 AS p, 'new' AS v", mode="overwrite", replace_on="t.id <= s.id AND t.p = s.p")
     assert (result.num_removed_files, result.is_blind_append) == (1, False)
     assert read(table) == [(0, 0, "old"), (1, 1, "new"), (2, 0, "old"), (3, 1, "old"), (4, 0, "old"), (5, 1, "old")]
-    parameters = table.commit(1)["commitInfo"][0]["operationParameters"]
+    parameters = table.info(1)["operationParameters"]
     assert (parameters["mode"], parameters["replaceOnCond"]) == ("Overwrite", "t.id <= s.id AND t.p = s.p")
-    metrics = table.commit(1)["commitInfo"][0]["operationMetrics"]
+    metrics = table.info(1)["operationMetrics"]
     assert (metrics["numOutputRows"], metrics["numCopiedRows"], metrics["numDeletedRows"]) == ("3", "2", "1")
     table.write("SELECT 7 AS id, 1 AS p, 'new' AS v", mode="overwrite", replace_using=["id"])
     assert len(read(table)) == 7
-    assert "remove" not in table.commit(2)
+    assert "remove" not in table.actions(2)
 
 
 @pytest.mark.slow
@@ -142,7 +136,7 @@ def test_rows_are_replaced_on_top_of_deleted_ones(table: Table, properties: dict
         table.publish(handle, one, two, more)
     result = table.publish(handle, more, two, one, deleted)
     assert read(table) == [(0, 0, "one"), (3, 1, "old"), (4, 0, "two")]
-    commit = table.commit(result.version)
+    commit = table.actions(result.version)
     assert len(commit["remove"]) == 1  # that of the first write: nothing that was only staged
     assert len({add["path"] for add in commit["add"]}) == len(commit["add"])
 
@@ -160,14 +154,14 @@ def test_file_sizes(table: Table, spark: SparkSession) -> None:
     assert spark.conf.get("spark.sql.adaptive.advisoryPartitionSizeInBytes") == before
     assert table.write(rows, optimize_write=False).num_files == 24
     assert table.write(rows, options={"maxRecordsPerFile": "5000"}).num_files >= 9
-    sizes = [json.loads(add["stats"])["numRecords"] for add in table.commit(2)["add"]]
+    sizes = [json.loads(add["stats"])["numRecords"] for add in table.actions(2)["add"]]
     assert max(sizes) <= 5000
 
 
 def test_no_data_change(table: Table) -> None:
     table.write(ROWS, begin={"partition_by": ["p"]})
     table.write(ROWS, mode="dynamic", data_change=False)
-    commit = table.commit(1)
+    commit = table.actions(1)
     assert {a["dataChange"] for kind in ("add", "remove") for a in commit[kind]} == {False}
     assert len(commit["remove"]) == 2
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +20,7 @@ from airflow_delta.table.operations.rewrite.update import plan_delete, plan_upda
 from airflow_delta.table.stage.stage_view import StageView
 from airflow_delta.table.stage.write.collect import collect_stage
 from airflow_delta.table.stage.write.plan import plan_stage
-from table.flow import Table
+from support.table import Table
 
 pytestmark = pytest.mark.spark
 
@@ -34,11 +33,6 @@ MERGE: dict[str, Any] = {
     "source_alias": "s",
     "clauses": [when_matched_update(), when_not_matched_insert()],
 }
-
-
-@pytest.fixture
-def table(tmp_path: Path, spark: Any) -> Table:
-    return Table(tmp_path / "table", spark)
 
 
 def staged(table: Table, handle: Any, rows: str, **options: Any) -> tuple[StageView, StageRequest, StageReport]:

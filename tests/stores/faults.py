@@ -19,7 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -39,12 +39,13 @@ from airflow_delta.table.abort import abort
 from airflow_delta.table.commit.publish import publish
 from airflow_delta.table.operations.vacuum.run import HOUR, vacuum
 from airflow_delta.table.stage.stage_view import open_stage
-from airflow_delta.table.stage.write.collect import collect_files, collect_stage
+from airflow_delta.table.stage.write.collect import collect_stage
 from airflow_delta.table.stage.write.plan import plan_stage, read_report
 from airflow_delta.table.start.begin import begin
 from stores.proxy import FaultProxy, Rule
 from stores.servers import STORES, FakeGcs
 from stores.tables import client
+from support.table import Table
 
 LISTING = r"list-type=2|comp=list"
 EXPIRED = {"s3": (400, "ExpiredToken"), "azure": (403, "AuthenticationFailed"), "gcs": (401, "AuthenticationRequired")}
@@ -70,30 +71,30 @@ FAULTS = tuple(faults("s3"))
 SCHEMA = json.dumps({"type": "struct", "fields": [{"name": "id", "type": "long", "nullable": True, "metadata": {}}]})
 
 
-@dataclass
-class Table:
-    """A table on a store, with a direct way to it and one through the proxy."""
+class StoreTable(Table):
+    """A table on a store, with a direct way to it and one through the proxy.
 
-    store: str
-    server: Any
-    proxy: FaultProxy
-    bucket: str
-    name: str
-    ids: list[int] = field(default_factory=list)
-    is_stale: bool = False
-    numbers: Iterator[int] = field(default_factory=itertools.count)
+    :ivar ids: that it must have.
+    """
+
+    def __init__(self, store: str, server: Any, proxy: FaultProxy, bucket: str, name: str) -> None:
+        super().__init__(name)
+        self.store, self.server, self.proxy, self.bucket, self.name = store, server, proxy, bucket, name
+        self.ids: list[int] = []
+        self.is_stale = False
+        self.numbers = itertools.count()
 
     @property
     def uri(self) -> str:
         return f"{self.server.root(self.bucket)}/{self.name}"
 
+    def log(self) -> DeltaLog:
+        """A log without faults."""
+        return DeltaLog.for_table(self.uri, self.server.options)
+
     @property
     def objects(self) -> Any:
         return client(self.server.options, self.server.root(self.bucket))
-
-    @property
-    def direct(self) -> DeltaLog:
-        return DeltaLog.for_table(self.uri, self.server.options)
 
     @property
     def through(self) -> DeltaLog:
@@ -108,28 +109,27 @@ class Table:
 
     def staged(self, ids: Iterable[int], *, manifest: bool = False) -> tuple[Any, Any]:
         """Begin, and stage two finished files."""
-        handle = begin(self.direct, transaction_key=f"key-{next(self.numbers)}")
+        handle = self.begin()
         put_rows(self, rows_of(self, handle), ids)
         with mock.patch("airflow_delta.table.stage.stage_view.INLINE_LIMIT", 10 if manifest else 1 << 20):
-            return handle, collect_files(view(self.direct, handle), path="rows")
+            return handle, self.stage_files(handle, path="rows")
 
-    def committed(self, ids: Iterable[int]) -> Table:
+    def committed(self, ids: Iterable[int]) -> StoreTable:
         """Commit rows without faults."""
-        handle, staged = self.staged(ids)
-        publish(self.direct, handle, [staged], attempt=new_attempt())
+        self.publish(*self.staged(ids))
         self.ids += ids
         return self
 
-    def rows(self) -> list[int]:
+    def rows(self, version: int | None = None) -> list[int]:
         """Return the rows that delta-rs reads."""
-        table = deltalake.DeltaTable(self.uri, storage_options={**self.server.options, "allow_http": "true"})
+        table = deltalake.DeltaTable(self.uri, version=version, storage_options={**self.server.options, "allow_http": "true"})
         return sorted(table.to_pyarrow_table().column("id").to_pylist())
 
     def check(self) -> None:
         assert self.rows() == sorted(self.ids), f"{self.uri} has other rows than were committed"
 
 
-def put_rows(table: Table, directory: str, ids: Iterable[int]) -> list[int]:
+def put_rows(table: StoreTable, directory: str, ids: Iterable[int]) -> list[int]:
     """Put two files with rows; return their sizes."""
     ids, sizes = list(ids), []
     for number, part in enumerate((ids[::2], ids[1::2])):
@@ -140,12 +140,8 @@ def put_rows(table: Table, directory: str, ids: Iterable[int]) -> list[int]:
     return sizes
 
 
-def rows_of(table: Table, handle: Any) -> str:
+def rows_of(table: StoreTable, handle: Any) -> str:
     return f"{handle.staging_path.removeprefix(f'{table.server.root(table.bucket)}/')}/rows"
-
-
-def view(log: DeltaLog, handle: Any) -> Any:
-    return open_stage(log, handle, task_id="stage", attempt=new_attempt())
 
 
 # -- operations: what is prepared without faults, what runs with them, and what must hold then ----------------------------------
@@ -154,9 +150,9 @@ Act = Callable[[], Any]
 Check = Callable[[Any], None]
 
 
-def start(table: Table) -> tuple[Act, Check]:
+def start(table: StoreTable) -> tuple[Act, Check]:
     """Begin a transaction; a stale listing shows the version before, which is a right one to begin on."""
-    key, latest = f"key-{next(table.numbers)}", table.direct.update().version
+    key, latest = f"start-{next(table.numbers)}", table.log().update().version
 
     def check(version: int) -> None:
         assert version == latest or (table.is_stale and version == latest - 1)
@@ -164,9 +160,9 @@ def start(table: Table) -> tuple[Act, Check]:
     return lambda: begin(table.through, transaction_key=key).read_version, check
 
 
-def read(table: Table) -> tuple[Act, Check]:
+def read(table: StoreTable) -> tuple[Act, Check]:
     """Read the list of files, from checkpoint and commits; a stale listing may show the version before."""
-    files = {version: names(table.direct.snapshot_at(version)) for version in (2, 3)}
+    files = {version: names(table.log().snapshot_at(version)) for version in (2, 3)}
 
     def act() -> tuple[int, list[str]]:
         snapshot = table.through.update()
@@ -183,10 +179,10 @@ def names(snapshot: Any) -> list[str]:
     return sorted(snapshot.files().column("path").to_pylist())
 
 
-def stage(table: Table) -> tuple[Act, Check]:
+def stage(table: StoreTable) -> tuple[Act, Check]:
     """Read the report of a Spark job, and turn what it wrote into staged actions, from the footers."""
-    handle = begin(table.direct, transaction_key=f"key-{next(table.numbers)}")
-    request = plan_stage(view(table.direct, handle))
+    handle = table.begin()
+    request = plan_stage(table.view(handle))
     sizes = put_rows(table, f"{table.name}/{request.directory}/run", range(6))
     report = StageReport(
         transaction_id=request.transaction_id,
@@ -210,11 +206,11 @@ def stage(table: Table) -> tuple[Act, Check]:
     return act, check
 
 
-def commit(table: Table, *, manifest: bool = False) -> tuple[Act, Check]:
+def commit(table: StoreTable, *, manifest: bool = False) -> tuple[Act, Check]:
     """Publish a staged write; its retry has the same handle."""
     ids = list(range(1000 * (next(table.numbers) + 1), 1000 * (next(table.numbers) + 1) + 4))
     handle, staged = table.staged(ids, manifest=manifest)
-    expected = table.direct.update().version + 1
+    expected = table.log().update().version + 1
     table.ids += ids
 
     def check(version: int) -> None:
@@ -224,22 +220,23 @@ def commit(table: Table, *, manifest: bool = False) -> tuple[Act, Check]:
     return lambda: publish(table.through, handle, [staged], attempt=new_attempt()).version, check
 
 
-def commit_with_manifest(table: Table) -> tuple[Act, Check]:
+def commit_with_manifest(table: StoreTable) -> tuple[Act, Check]:
     """Publish a staged write whose actions are in a manifest."""
     return commit(table, manifest=True)
 
 
-def create(table: Table) -> tuple[Act, Check]:
+def create(table: StoreTable) -> tuple[Act, Check]:
     """Begin and publish the first version of a table. Its files are staged without faults."""
-    new = replace(table, name=f"new-{next(table.numbers)}", ids=list(range(4)))
-    key = f"key-{next(table.numbers)}"
+    new = StoreTable(table.store, table.server, table.proxy, table.bucket, f"new-{next(table.numbers)}")
+    new.ids += range(4)
+    key = f"start-{next(table.numbers)}"
 
     def act() -> int:
         handle = begin(new.through, transaction_key=key)
         if handle.committed is not None:
             return int(publish(new.through, handle, [], attempt=new_attempt()).version)
         put_rows(new, rows_of(new, handle), new.ids)
-        staged = collect_files(view(new.direct, handle), path="rows")
+        staged = new.stage_files(handle, path="rows")
         return int(publish(new.through, handle, [staged], attempt=new_attempt()).version)
 
     def check(version: int) -> None:
@@ -249,18 +246,18 @@ def create(table: Table) -> tuple[Act, Check]:
     return act, check
 
 
-def checkpoint(table: Table) -> tuple[Act, Check]:
+def checkpoint(table: StoreTable) -> tuple[Act, Check]:
     """Write a checkpoint, from which everybody reads afterwards."""
     table.committed([10_000 * (next(table.numbers) + 1)])
 
     def check(_: None) -> None:
         table.check()
-        assert table.direct.update().files().num_rows > 0
+        assert table.log().update().files().num_rows > 0
 
     return lambda: table.through.checkpoint(), check
 
 
-def clean(table: Table) -> tuple[Act, Check]:
+def clean(table: StoreTable) -> tuple[Act, Check]:
     """VACUUM: what it deletes is in no version, and what is in one stays."""
     orphan = f"orphan-{next(table.numbers)}.parquet"
     obstore.put(table.objects, f"{table.name}/{orphan}", b"x")
@@ -270,12 +267,12 @@ def clean(table: Table) -> tuple[Act, Check]:
 
     def check(_: Any) -> None:
         table.check()
-        assert table.is_stale or table.direct.store.head(orphan) is None
+        assert table.is_stale or table.log().store.head(orphan) is None
 
     return act, check
 
 
-def give_up(table: Table) -> tuple[Act, Check]:
+def give_up(table: StoreTable) -> tuple[Act, Check]:
     """Abort: the staged files go, and the table stays as it is."""
     handle, _ = table.staged(range(4))
 
@@ -286,7 +283,7 @@ def give_up(table: Table) -> tuple[Act, Check]:
     return lambda: abort(table.through, handle).outcome, check
 
 
-OPERATIONS: dict[str, Callable[[Table], tuple[Act, Check]]] = {
+OPERATIONS: dict[str, Callable[[StoreTable], tuple[Act, Check]]] = {
     "start": start,
     "read the log": read,
     "read staged files": stage,
@@ -381,13 +378,13 @@ def short(request: dict[str, Any]) -> str:
     return f"{request['method']} {re.sub(r'[0-9a-f]{8,}|[0-9]+', '*', kind)}"
 
 
-def table_on(store: str, server: Any, proxy: FaultProxy) -> Table:
+def table_on(store: str, server: Any, proxy: FaultProxy) -> StoreTable:
     """Return a table of four versions, with a checkpoint at version 1."""
-    table = Table(store, server, proxy, server.container(), "t")
+    table = StoreTable(store, server, proxy, server.container(), "t")
     for number in range(4):
         table.committed([number])
         if number == 1:
-            table.direct.checkpoint()
+            table.log().checkpoint()
     return table
 
 
@@ -406,8 +403,24 @@ def report(outcomes: Iterable[Outcome]) -> str:
 
 
 def main() -> None:
+    def run(store: str, server: Any, proxy: FaultProxy, _: argparse.Namespace) -> Iterator[Outcome]:
+        for operation in OPERATIONS:
+            table = table_on(store, server, proxy)
+            for fault in FAULTS:
+                yield from cases(table, operation, fault)
+
     parser = argparse.ArgumentParser(description="Print what becomes of operations when requests of a store fail.")
-    parser.add_argument("stores", nargs="*", default=["s3"], choices=STORES, help="default: s3")
+    print_report(parser, run, default=["s3"])
+
+
+def print_report(
+    parser: argparse.ArgumentParser,
+    run: Callable[[str, Any, FaultProxy, argparse.Namespace], Iterable[Outcome]],
+    *,
+    default: list[str],
+) -> None:
+    """Run the cases of each store that the command line names, and print what came of them."""
+    parser.add_argument("stores", nargs="*", default=default, choices=STORES, help="default: %(default)s")
     parser.add_argument("--json", type=Path, help="also write the cases to this file")
     arguments = parser.parse_args()
     outcomes: list[Outcome] = []
@@ -417,13 +430,11 @@ def main() -> None:
             (directory := place / store).mkdir()
             server = stack.enter_context(STORES[store](directory))
             proxy = stack.enter_context(FaultProxy(server.url, directory))
-            for operation in OPERATIONS:
-                table = table_on(store, server, proxy)
-                for fault in FAULTS:
-                    outcomes += cases(table, operation, fault)
+            outcomes += run(store, server, proxy, arguments)
     if arguments.json:
         arguments.json.write_text(json.dumps([vars(outcome) for outcome in outcomes], indent=1))
-    print(report(outcomes))
+    if outcomes:
+        print(report(outcomes))
 
 
 if __name__ == "__main__":

@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,7 +34,7 @@ from airflow_delta.publication import (
     settle,
 )
 from publication.points import killed, visited
-from stores.faults import FAULTS, Outcome, Table, cases, report
+from stores.faults import FAULTS, Outcome, StoreTable, cases, print_report
 from stores.proxy import FaultProxy
 from stores.servers import STORES
 
@@ -58,13 +55,13 @@ class Lake:
 
     store: str
     proxy: FaultProxy
-    tables: list[Table]
+    tables: list[StoreTable]
     is_stale: bool = False
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
-    def through(self, table: Table) -> DeltaLog:
+    def through(self, table: StoreTable) -> DeltaLog:
         """A log that nobody has opened yet; its requests can fail if the table is on that store."""
-        return table.through if table.store == self.store else table.direct
+        return table.through if table.store == self.store else table.log()
 
     def open(self, uri: str) -> DeltaLog:
         return next(self.through(table) for table in self.tables if table.uri == uri)
@@ -75,9 +72,9 @@ class Lake:
         return [self._member(table, start) for table in self.tables], start
 
     @staticmethod
-    def _member(table: Table, start: int) -> Member:
+    def _member(table: StoreTable, start: int) -> Member:
         handle, staged = table.staged(range(start, start + 4))
-        return Member(log=table.direct, handle=handle, staged=[staged])
+        return Member(log=table.log(), handle=handle, staged=[staged])
 
     def publish(self, members: list[Member]) -> str:
         """Publish as one try of a commit task does; return the outcome."""
@@ -96,7 +93,7 @@ class Lake:
 
     def check(self) -> None:
         """Check that delta-rs reads the rows of every publication that is published, and that a vector has all of them."""
-        logs = {table.uri: table.direct for table in self.tables}
+        logs = {table.uri: table.log() for table in self.tables}
         for table in self.tables:
             table.check()
             assert not open_publications(logs[table.uri]), f"a publication is left open on {table.uri}"
@@ -110,10 +107,10 @@ class Lake:
             assert states in ({1}, {2}, {2, 3}), f"{publication} has the states {states}"
 
 
-def change_properties(table: Table) -> None:
+def change_properties(table: StoreTable) -> None:
     """Have delta-rs change the metadata, which conflicts with everything."""
     options = {**table.server.options, "allow_http": "true"}
-    days = 30 + table.direct.update().version
+    days = 30 + table.log().update().version
     deltalake.DeltaTable(table.uri, storage_options=options).alter.set_table_properties(
         {"delta.logRetentionDuration": f"interval {days} days"}
     )
@@ -143,7 +140,7 @@ def go_on(lake: Lake) -> Act:
     lake.note(start)
     killed(lambda: lake.publish(members), f"published {lake.tables[0].name}", "after")
     table = lake.tables[-1]
-    [found] = open_publications(table.direct)
+    [found] = open_publications(table.log())
 
     def act() -> str:
         return settle(lake.through(table), found.publication, lake.open, patience=0.0).outcome
@@ -182,7 +179,9 @@ def lake_on(places: list[tuple[str, Any]], proxy: FaultProxy) -> Lake:
     """
     proxy.set()
     buckets = {store: server.container() for store, server in places}
-    tables = [Table(store, server, proxy, buckets[store], name) for name, (store, server) in zip(NAMES, places, strict=False)]
+    tables = [
+        StoreTable(store, server, proxy, buckets[store], name) for name, (store, server) in zip(NAMES, places, strict=False)
+    ]
     return Lake(places[0][0], proxy, [table.committed([number]) for number, table in enumerate(tables)])
 
 
@@ -201,31 +200,20 @@ def windows(lake: Lake, repeats: int = 5) -> list[float]:
 
 
 def main() -> None:
+    def run(store: str, server: Any, proxy: FaultProxy, arguments: argparse.Namespace) -> Iterator[Outcome]:
+        places = [(store, server)] * arguments.tables
+        if arguments.windows:
+            lake = lake_on(places, proxy)
+            lake.store = ""  # not through the proxy, which limits the rate
+            print(store, " ".join(f"{milliseconds:.1f}" for milliseconds in sorted(windows(lake))), "ms", flush=True)
+            return
+        for operation, fault in itertools.product(OPERATIONS, FAULTS):
+            yield from cases(lake_on(places, proxy), operation, fault, operations=OPERATIONS)
+
     parser = argparse.ArgumentParser(description="Print what becomes of publications when requests of a store fail.")
-    parser.add_argument("stores", nargs="*", default=list(STORES), help="default: all")
     parser.add_argument("--tables", type=int, default=3)
     parser.add_argument("--windows", action="store_true", help="only print how long the tables differ for a foreign reader")
-    parser.add_argument("--json", type=Path, help="also write the cases to this file")
-    arguments = parser.parse_args()
-    outcomes: list[Outcome] = []
-    with ExitStack() as stack:
-        place = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        for store in arguments.stores:
-            (directory := place / store).mkdir()
-            server = stack.enter_context(STORES[store](directory))
-            proxy = stack.enter_context(FaultProxy(server.url, directory))
-            places = [(store, server)] * arguments.tables
-            if arguments.windows:
-                lake = lake_on(places, proxy)
-                lake.store = ""  # not through the proxy, which limits the rate
-                print(store, " ".join(f"{milliseconds:.1f}" for milliseconds in sorted(windows(lake))), "ms", flush=True)
-                continue
-            for operation, fault in itertools.product(OPERATIONS, FAULTS):
-                outcomes += cases(lake_on(places, proxy), operation, fault, operations=OPERATIONS)
-    if arguments.json:
-        arguments.json.write_text(json.dumps([vars(outcome) for outcome in outcomes], indent=1))
-    if outcomes:
-        print(report(outcomes))
+    print_report(parser, run, default=list(STORES))
 
 
 if __name__ == "__main__":

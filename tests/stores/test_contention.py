@@ -10,7 +10,7 @@ from typing import Any
 from airflow_delta.log import DeltaLog
 from airflow_delta.log.storage.file_names import commit_file
 from airflow_delta.transaction import Operation
-from transaction.harness import metadata
+from support.table import metadata
 
 PROCESSES, APPENDS, INTERVAL = 6, 10, 5
 

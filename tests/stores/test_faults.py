@@ -11,7 +11,7 @@ import pytest
 
 from airflow_delta.log.storage.base import StoreUnavailableError
 from airflow_delta.log.storage.object import ObjectStore
-from stores.faults import FAULTS, OPERATIONS, Table, cases, table_on
+from stores.faults import FAULTS, OPERATIONS, StoreTable, cases, table_on
 from stores.proxy import FaultProxy, Rule
 
 ELSEWHERE = ("503 SlowDown", "500 after it took effect", "response lost", "expired token from here on")
@@ -28,13 +28,13 @@ CASES += [(store, operation, fault) for store in ("azure", "gcs") for operation 
 
 
 @pytest.fixture(scope="module")
-def table_of(stores: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str, str], Table]]:
+def table_of(stores: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str, str], StoreTable]]:
     """Return a function that returns the table of an operation on a store, behind the store's proxy."""
     proxies: dict[str, FaultProxy] = {}
-    tables: dict[tuple[str, str], Table] = {}
+    tables: dict[tuple[str, str], StoreTable] = {}
     with ExitStack() as stack:
 
-        def made(store: str, operation: str) -> Table:
+        def made(store: str, operation: str) -> StoreTable:
             if store not in proxies:
                 proxies[store] = stack.enter_context(FaultProxy(stores[store].url, tmp_path_factory.mktemp("proxy")))
             if (store, operation) not in tables:

@@ -25,7 +25,8 @@ from airflow_delta.table.stage.write.collect import collect_files
 from airflow_delta.table.start.begin import begin
 from stores.proxy import FaultProxy
 from stores.servers import Versitygw
-from support.tables import add, metadata, protocol, write_commit
+from support.actions import add, metadata, protocol
+from support.tables import write_commit
 
 STATS = '{"numRecords":3,"minValues":{"id":%d},"maxValues":{"id":%d},"nullCount":{"id":0}}'
 TRANSACTION = "00000000-0000-4000-8000-000000000000"

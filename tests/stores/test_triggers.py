@@ -18,7 +18,7 @@ from airflow_delta.transaction import Operation
 from airflow_delta.triggers.delta import DeltaTableVersionTrigger
 from stores.process import LOOPBACK, free_port
 from stores.servers import Versitygw
-from transaction.harness import metadata
+from support.table import metadata
 
 
 class Lake:

@@ -4,80 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from airflow_delta.log.actions.actions import (
-    Action,
-    AddFile,
-    CommitInfo,
-    Metadata,
-    Protocol,
-    RemoveFile,
-    SetTransaction,
-    encode_actions,
-)
+from airflow_delta.log.actions.actions import Action, CommitInfo, encode_actions
+from support.actions import SCHEMA, TABLE_ID, add, as_json, info, metadata, protocol, remove, txn
 
-TABLE_ID = "5fba94ed-9794-4965-ba6e-6ee3c0d22af9"
-SCHEMA = json.dumps(
-    {
-        "type": "struct",
-        "fields": [
-            {"name": "id", "type": "long", "nullable": True, "metadata": {}},
-            {"name": "part", "type": "string", "nullable": True, "metadata": {}},
-        ],
-    }
-)
-
-
-def metadata(**changes: Any) -> Metadata:
-    """Metadata of a table with the columns ``id`` (long) and ``part`` (string)."""
-    return Metadata(**{"id": TABLE_ID, "schema_string": SCHEMA, "created_time": 1_700_000_000_000, **changes})
-
-
-def protocol(reader: int = 1, writer: int = 2, **features: list[str]) -> Protocol:
-    """A protocol action."""
-    return Protocol(min_reader_version=reader, min_writer_version=writer, **features)
-
-
-def add(path: str, *, part: str | None = None, size: int = 100, **changes: Any) -> AddFile:
-    """A file; ``part`` makes it one of a table partitioned by ``part``."""
-    values = {} if part is None else {"part": part}
-    return AddFile(
-        **{
-            "path": path,
-            "partition_values": values,
-            "size": size,
-            "modification_time": 1_700_000_000_000,
-            "data_change": True,
-            **changes,
-        }
-    )
-
-
-def remove(path: str, *, part: str | None = None, size: int | None = 100, deleted_at: int = 1_700_000_000_000) -> RemoveFile:
-    """A tombstone."""
-    values = {} if part is None else {"part": part}
-    return RemoveFile(
-        path=path,
-        deletion_timestamp=deleted_at,
-        data_change=True,
-        extended_file_metadata=True,
-        partition_values=values,
-        size=size,
-    )
-
-
-def txn(app_id: str, version: int, last_updated: int | None = None) -> SetTransaction:
-    """An application's transaction."""
-    return SetTransaction(app_id=app_id, version=version, last_updated=last_updated)
-
-
-def info(operation: str = "WRITE", **changes: Any) -> CommitInfo:
-    """A commitInfo."""
-    return CommitInfo(**{"timestamp": 1_700_000_000_000, "operation": operation, "txn_id": str(uuid.uuid4()), **changes})
+__all__ = ["SCHEMA", "TABLE_ID", "add", "info", "metadata", "protocol", "remove", "txn"]
 
 
 def log_path(table: Path | str, name: str) -> Path:
@@ -88,6 +22,11 @@ def log_path(table: Path | str, name: str) -> Path:
 def commit_path(table: Path | str, version: int) -> Path:
     """Path of a commit file."""
     return log_path(table, f"{version:020d}.json")
+
+
+def crc_path(table: Path | str, version: int) -> Path:
+    """Path of a checksum file."""
+    return log_path(table, f"{version:020d}.crc")
 
 
 def write_commit(table: Path | str, version: int, *actions: Action, at: int | None = None) -> Path:
@@ -182,7 +121,7 @@ def write_checkpoint_by_hand(table: Path | str, version: int, actions: Sequence[
     }
 
     def row(action: Action) -> dict[str, Any]:
-        ((kind, value),) = json.loads(encode_actions([action])).items()
+        ((kind, value),) = as_json(action).items()
         if kind == "metaData":
             value["format"]["options"] = list(value["format"]["options"].items())
         for name in ("partitionValues", "tags", "configuration"):

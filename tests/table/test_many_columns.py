@@ -19,8 +19,8 @@ from airflow_delta.log.schema.types import StructType, parse_schema
 from airflow_delta.table.diff.table_diff import published_diff
 from airflow_delta.table.read.read_table import read_table
 from airflow_delta.table.stage.plan_table import plan_alter
+from support.table import Table
 from support.tables import create_table
-from table.flow import Table
 
 FEW, MANY = 250, 2000
 QUADRATIC = (MANY / FEW) ** 2

@@ -12,9 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from airflow_delta.log.actions.actions import AddFile, DeletionVectorDescriptor, DomainMetadata, Protocol, encode_actions
+from airflow_delta.log.actions.actions import AddFile
 from airflow_delta.transaction import Operation
-from transaction.harness import Table, add, metadata, remove, txn
+from support.actions import add, as_json, domain, protocol, remove, txn, vector
+from support.table import Table, metadata
 
 PART = ("part",)
 LEVELS = ("Serializable", "WriteSerializable")
@@ -24,33 +25,16 @@ CONFIGURATION = {
     "delta.feature.invariants": "supported",
     "delta.enableDeletionVectors": "true",
 }
-UPGRADED = Protocol(
-    min_reader_version=3,
-    min_writer_version=7,
-    reader_features=["deletionVectors", "vacuumProtocolCheck"],
-    writer_features=[*LISTED, "vacuumProtocolCheck"],
-)
-DROPPED = Protocol(
-    min_reader_version=3,
-    min_writer_version=7,
-    reader_features=["deletionVectors"],
-    writer_features=[name for name in LISTED if name != "domainMetadata"],
-)
+UPGRADED = protocol(3, 7, ["deletionVectors", "vacuumProtocolCheck"], [*LISTED, "vacuumProtocolCheck"])
+DROPPED = protocol(3, 7, ["deletionVectors"], [name for name in LISTED if name != "domainMetadata"])
 _BLIND = ("append 1", "append 2")
 MOVED = {"data_change": False}
 
 
-def with_vector(file: AddFile, offset: int) -> AddFile:
-    """Return the file with some of its rows deleted."""
-    vector = DeletionVectorDescriptor(
-        storage_type="u", path_or_inline_dv="ab^-aqEH.-t@S}K{vb[*k^", offset=offset, size_in_bytes=36, cardinality=2
-    )
-    fields = {name: getattr(file, name) for name in ("path", "partition_values", "size", "modification_time", "data_change")}
-    return AddFile(**fields, stats='{"numRecords":10,"tightBounds":false}', deletion_vector=vector)
-
-
-def domain(name: str) -> DomainMetadata:
-    return DomainMetadata(domain=name, configuration="{}", removed=False)
+def marked(offset: int) -> AddFile:
+    """Return the file a with some of its rows deleted."""
+    stats = '{"numRecords":10,"tightBounds":false}'
+    return add("a", part=1, stats=stats, deletion_vector=vector(offset))
 
 
 def table_metadata(level: str, **changes: Any) -> Any:
@@ -62,11 +46,10 @@ def table_metadata(level: str, **changes: Any) -> Any:
 
 def start(root: Path, level: str = "Serializable") -> Table:
     """Return a table with the files a and b in part 1, c in part 2."""
-    table = Table(root)
+    table = Table(root / "table")
     table.create(PART, configuration=CONFIGURATION)
     if level != "Serializable":  # Delta honours it where it is, and lets nobody set it
-        line = encode_actions([table_metadata(level)]).decode()
-        table.put_foreign(1, {"commitInfo": {"operation": "SET TBLPROPERTIES", "timestamp": 1}}, json.loads(line))
+        table.put_foreign(1, {"commitInfo": {"operation": "SET TBLPROPERTIES", "timestamp": 1}}, as_json(table_metadata(level)))
     table.commit(add("a", part=1), add("b", part=1), add("c", part=2))
     return table
 
@@ -87,7 +70,10 @@ def winner_of(name: str, level: str) -> tuple[list[Any], Operation]:
             [remove("a", part=1), remove("b", part=1), add("w", part=1)],
             Operation.write("overwrite", predicate="part = 1"),
         ),
-        "vector 1": ([remove("a", part=1), with_vector(add("a", part=1), 1)], Operation.delete(["value = 1"])),
+        "vector 1": (
+            [remove("a", part=1), marked(1)],
+            Operation.delete(["value = 1"]),
+        ),
         "optimize 1": (
             [remove("a", part=1, **MOVED), remove("b", part=1, **MOVED), add("w", part=1, **MOVED)],
             Operation.optimize(),
@@ -107,7 +93,7 @@ def winner_of(name: str, level: str) -> tuple[list[Any], Operation]:
 def win(table: Table, winner: str, level: str = "Serializable") -> int:
     """Commit a winner, and return its version."""
     actions, operation = winner_of(winner, level)
-    transaction = table.open().start_transaction()
+    transaction = table.log().start_transaction()
     if winner not in _BLIND:
         transaction.filter_files("part = 1")
     return transaction.commit(actions, operation)
@@ -137,7 +123,7 @@ def update_rows(transaction: Any, level: str) -> tuple[list[Any], Operation]:
 
 def delete_with_vector(transaction: Any, level: str) -> tuple[list[Any], Operation]:
     transaction.filter_files("part = 1 AND value > 0")
-    return [remove("a", part=1), with_vector(add("a", part=1), 40)], Operation.delete(["part = 1 AND value > 0"])
+    return [remove("a", part=1), marked(40)], Operation.delete(["part = 1 AND value > 0"])
 
 
 def delete_all(transaction: Any, level: str) -> tuple[list[Any], Operation]:
@@ -303,7 +289,7 @@ METADATA_CHANGES: dict[str, tuple[dict[str, Any], bool]] = {
 
 def start_for_metadata_changes(root: Path) -> Table:
     features = ("deletionVectors", "columnMapping", "v2Checkpoint", "inCommitTimestamp")
-    table = Table(root)
+    table = Table(root / "table")
     table.create(configuration={"user": "v", **{f"delta.feature.{name}": "supported" for name in features}})
     return table
 

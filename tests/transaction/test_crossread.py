@@ -9,19 +9,20 @@ from deltalake import DeltaTable
 
 from airflow_delta.transaction import Operation
 from support import readers
-from transaction.harness import Table, add, metadata, remove, txn
+from support.actions import add, remove, txn
+from support.table import Table, metadata
 
 
 @pytest.mark.parametrize("interval", ["2", "100"])
 def test_delta_rs_sees_the_same_table(tmp_path: Path, interval: str) -> None:
-    table = Table(tmp_path)
+    table = Table(tmp_path / "table")
     table.create(("part",), configuration={"delta.checkpointInterval": interval})
     table.commit(add("part=1/a", part=1), add("part=2/b", part=2), operation=Operation.write("append", ["part"]))
     table.commit(txn("app", 7), add("part=1/c", part=1), operation=Operation.write("append", ["part"]), tags={"k": "v"})
     table.commit(remove("part=1/a", part=1), operation=Operation.delete(["(part = 1)"]))
-    other = DeltaTable(str(table.root))
+    other = DeltaTable(str(table.path))
     assert other.version() == 3
-    assert readers.files(table.root) == {"part=2/b", "part=1/c"}
+    assert readers.files(table.path) == {"part=2/b", "part=1/c"}
     assert {Path(uri).name for uri in other.file_uris(file_pruning_predicate="part = 1")} == {"c"}
     assert other.transaction_version("app") == 7
     assert other.metadata().partition_columns == ["part"]
@@ -33,7 +34,7 @@ def test_delta_rs_sees_the_same_table(tmp_path: Path, interval: str) -> None:
 
 
 def test_delta_rs_sees_a_changed_schema(tmp_path: Path) -> None:
-    table = Table(tmp_path)
+    table = Table(tmp_path / "table")
     log = table.create()
     transaction = log.start_transaction()
     wider = metadata(
@@ -44,4 +45,4 @@ def test_delta_rs_sees_a_changed_schema(tmp_path: Path) -> None:
     )
     transaction.update_metadata(wider)
     transaction.commit([add("a")], Operation.write(can_merge_schema=True))
-    assert [field.name for field in DeltaTable(str(table.root)).schema().fields] == ["value", "more"]
+    assert [field.name for field in DeltaTable(str(table.path)).schema().fields] == ["value", "more"]

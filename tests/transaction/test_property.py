@@ -18,22 +18,18 @@ from typing import Any
 
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from airflow_delta.exceptions import DeltaConcurrentModificationException
 from airflow_delta.log import DeltaLog
-from airflow_delta.log.actions.actions import Action, AddFile, SetTransaction
+from airflow_delta.log.actions.actions import Action, SetTransaction
 from airflow_delta.transaction import CommitPolicy, Operation, OptimisticTransaction
-from transaction.harness import FAST, Table, add, remove
+from support.actions import add, remove
+from support.table import FAST, Table
 
 PARTS = (1, 2, 3)
 QUIET = CommitPolicy(checkpoint="off", checksum=False)
 FEATURES = {"delta.feature.rowTracking": "supported", "delta.enableInCommitTimestamps": "true"}
 ROWS = 3
-
-
-def rows(path: str, part: int) -> AddFile:
-    return replace(add(path, part=part), stats=f'{{"numRecords":{ROWS}}}')
 
 
 # -- the oracle ---------------------------------------------------------------------------------------------------------------
@@ -118,12 +114,12 @@ class Client:
 
     def work(self, part_of: dict[str, int]) -> None:
         """Read, and decide on actions that follow from what was read."""
-        new = rows(f"f{self.number}", self.part)
+        new = add(f"f{self.number}", part=self.part, records=ROWS)
         if self.kind == "append":
             self.actions = [new]
         elif self.kind == "read partition, write":
             self._filter(self.part)
-            self.actions = [rows(f"f{self.number}", self.part % len(PARTS) + 1)]
+            self.actions = [add(f"f{self.number}", part=self.part % len(PARTS) + 1, records=ROWS)]
         elif self.kind == "delete":
             self.actions = [remove(path, part=self.part) for path in self._filter(self.part)[:1]]
         elif self.kind == "overwrite partition":
@@ -172,9 +168,9 @@ STEPS = st.lists(
 
 def run(root: Path, steps: list[tuple[str, Any, int]]) -> list[Client]:
     """Carry the steps out on a fresh table, then commit what is still open; return the clients that were committed."""
-    table = Table(root)
+    table = Table(root / "table")
     table.create(("part",), configuration=FEATURES)
-    table.commit(*[rows(f"s{part}", part) for part in PARTS], operation=Operation.write())
+    table.commit(*[add(f"s{part}", part=part, records=ROWS) for part in PARTS], operation=Operation.write())
     opened: list[Client] = []
     done: list[Client] = []
 
@@ -185,9 +181,9 @@ def run(root: Path, steps: list[tuple[str, Any, int]]) -> list[Client]:
 
     for number, (step, what, part) in enumerate(steps):
         if step == "begin":
-            log = DeltaLog.for_table(str(table.root), FAST)
+            log = DeltaLog.for_table(str(table.path), FAST)
             client = Client(number, what, part, log.start_transaction(policy=QUIET))
-            client.work(replay(table.root)[client.transaction.read_version].files)
+            client.work(replay(table.path)[client.transaction.read_version].files)
             opened.append(client)
         elif opened:
             close(what % len(opened))

@@ -65,6 +65,19 @@ def airflow_app() -> Iterator[Any]:
             os.environ[name] = value
 
 
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The directory of the tables that the Dags of ``ui.runs`` write."""
+    path = str(tmp_path_factory.mktemp("lake"))
+    before = os.environ.get("UI_TABLES")
+    os.environ["UI_TABLES"] = path
+    yield path
+    if before is None:
+        del os.environ["UI_TABLES"]
+    else:
+        os.environ["UI_TABLES"] = before
+
+
 @pytest.fixture
 def client(airflow_app: Any) -> Callable[..., Any]:
     """Return a browser of a user with a role; ``None``: one that nobody has signed in on."""

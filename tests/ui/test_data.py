@@ -15,7 +15,8 @@ from airflow_delta.log import DeltaLog
 from airflow_delta.log.checkpoint import part as checkpoint_part
 from airflow_delta.ui import data
 from airflow_delta.ui.problems import of_error
-from support.tables import add, commit_path, create_table, info, remove, table_with_commits, txn, write_commit
+from support.actions import add, info, remove, txn
+from support.tables import commit_path, create_table, table_with_commits, write_commit
 
 
 def log_of(table) -> DeltaLog:

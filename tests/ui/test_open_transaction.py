@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-from collections.abc import Iterator
 from typing import Any
 from urllib.parse import parse_qs, quote, urlsplit
 
@@ -14,18 +12,6 @@ from ui.auth_manager import ScopedAuthManager
 from ui.runs import Runs
 
 pytestmark = pytest.mark.airflow
-
-
-@pytest.fixture(scope="module")
-def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    path = str(tmp_path_factory.mktemp("reviewed"))
-    before = os.environ.get("UI_TABLES")
-    os.environ["UI_TABLES"] = path
-    yield path
-    if before is None:
-        del os.environ["UI_TABLES"]
-    else:
-        os.environ["UI_TABLES"] = before
 
 
 @pytest.fixture(scope="module")

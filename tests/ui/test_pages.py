@@ -15,7 +15,8 @@ from urllib.parse import parse_qs, quote, urlsplit
 import psutil
 import pytest
 
-from support.tables import add, commit_path, create_table, info, table_with_commits, txn, write_commit
+from support.actions import add, info, txn
+from support.tables import commit_path, create_table, table_with_commits, write_commit
 
 pytestmark = pytest.mark.airflow
 
@@ -412,7 +413,7 @@ def test_an_event_with_odd_values_breaks_no_page(client, airflow, table):
 
 @pytest.mark.parametrize("time", [9_999_999_999_999_999, 253_402_300_799_000, -62_135_596_800_000])
 def test_times_that_no_calendar_has_break_no_page(client, airflow, tmp_path, time):
-    from support.tables import metadata, protocol
+    from support.actions import metadata, protocol
 
     path = tmp_path / "odd"
     recorded = {"delta.enableInCommitTimestamps": "true"}

@@ -9,7 +9,8 @@ from urllib.parse import quote
 
 import pytest
 
-from support.tables import add, create_table, info, txn, write_commit
+from support.actions import add, info, txn
+from support.tables import create_table, write_commit
 
 pytestmark = pytest.mark.airflow
 

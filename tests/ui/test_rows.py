@@ -8,7 +8,6 @@ from typing import Any
 from urllib.parse import quote
 
 import deltalake
-import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -19,7 +18,8 @@ from airflow_delta.log import DeltaLog
 from airflow_delta.log.actions.deletion_vectors import inline_deletion_vector
 from airflow_delta.ui import commit_rows
 from airflow_delta.ui.commit_rows import RowsGoneError, RowsNotShownError, rows_of_commit
-from support.tables import add, commit_path, create_table, info, metadata, protocol, remove, write_commit
+from support.actions import add, info, metadata, protocol, remove
+from support.tables import commit_path, create_table, write_commit
 
 NAMES = ["a", "b", "c"]
 
@@ -110,7 +110,7 @@ def test_of_a_deletion_vector_the_rows_that_it_adds(tmp_path):
     said = parquet(path, "a.parquet", pa.table({"id": list(range(10)), "part": ["p"] * 10}))
     first, second = (inline_deletion_vector(BitMap64(marked)) for marked in ([0, 1], [0, 1, 5, 7]))
     write_commit(path, 0, protocol(3, 7, **features), metadata(), add("a.parquet", **said, deletion_vector=first))
-    before = msgspec.structs.replace(remove("a.parquet", size=said["size"]), deletion_vector=first)
+    before = remove("a.parquet", size=said["size"], deletion_vector=first)
     write_commit(path, 1, info("DELETE"), before, add("a.parquet", **said, deletion_vector=second))
     assert counts(told(path, 0)) == (True, 8, 0, None)
     found = told(path, 1)

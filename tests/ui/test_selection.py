@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 
 from airflow_delta.ui import views as selection
-from support.tables import add, create_table, info, txn, write_commit
+from support.actions import add, info, txn
+from support.tables import create_table, write_commit
 
 pytestmark = pytest.mark.airflow
 

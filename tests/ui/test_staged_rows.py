@@ -10,8 +10,9 @@ import pyarrow.parquet as pq
 
 from airflow_delta.table.operations.rewrite.update import plan_truncate
 from airflow_delta.ui.staged_rows import PARTITIONS, SAMPLE, staged_rows
-from support.tables import SCHEMA, add, create_table
-from table.flow import Table
+from support.actions import SCHEMA, add
+from support.table import Table
+from support.tables import create_table
 
 
 def truncated(path: Path, *parts: str, data_type: str, rows: bool, schema: str = SCHEMA) -> dict[str, Any]:

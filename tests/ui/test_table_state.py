@@ -14,7 +14,8 @@ from airflow_delta.exceptions import DeltaTableNotFoundException, ReadLimitExcep
 from airflow_delta.log import DeltaLog
 from airflow_delta.ui import table_state as states
 from airflow_delta.ui.table_state import table_state
-from support.tables import add, create_table, info, metadata, protocol, table_with_commits, write_commit
+from support.actions import add, info, metadata, protocol
+from support.tables import create_table, table_with_commits, write_commit
 
 
 def state_of(table: Path) -> dict[str, object]:

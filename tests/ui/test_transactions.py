@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
 
@@ -15,18 +13,6 @@ from ui.runs import Runs
 pytestmark = pytest.mark.airflow
 
 FINE = {"least": "1", "level": "Serializable", "mode": "append"}
-
-
-@pytest.fixture(scope="module")
-def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    path = str(tmp_path_factory.mktemp("tables"))
-    before = os.environ.get("UI_TABLES")
-    os.environ["UI_TABLES"] = path
-    yield path
-    if before is None:
-        del os.environ["UI_TABLES"]
-    else:
-        os.environ["UI_TABLES"] = before
 
 
 @pytest.fixture(scope="module")

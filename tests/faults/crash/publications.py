@@ -8,32 +8,32 @@ from airflow_delta.publication import Member, PublicationOptions, abort_tables, 
 from faults.crash import tasks
 from faults.crash.run import Run
 from publication.judge import judge_rows, judge_states, judge_versions
-from publication.lake import Table
+from publication.lake import LakeTable
 from publication.points import killed
 
 NEW = 77
 
 
-def second(run: Run) -> Table:
-    return Table(run.work / "second")
+def second(run: Run) -> LakeTable:
+    return LakeTable(run.work / "second")
 
 
 def prepare(run: Run) -> None:
     """Both tables, with two versions and one."""
     tasks.two_versions()(run)
-    second(run).create([10, 20])
+    second(run).fill([10, 20])
 
 
 def start(run: Run) -> None:
     """Begin both transactions."""
     tasks.start()(run)
-    run.push("handle2", second(run).begin("run"))
+    run.push("handle2", second(run).begin(transaction_key="run"))
 
 
 def stage(run: Run) -> None:
     """Append to the first table, and replace rows of the second."""
     tasks.stage()(run)
-    run.push("staged2", second(run).stage(run.pulled("handle2"), [NEW], replaces="part = 'a'"))
+    run.push("staged2", second(run).stage_ids(run.pulled("handle2"), [NEW], replaces="part = 'a'"))
 
 
 def _members(run: Run) -> list[Member]:
@@ -98,7 +98,7 @@ def check(*, published: bool) -> tasks.Task:
     """Return a task that judges both logs, and the rows of the second table."""
 
     def task(run: Run) -> None:
-        tables = [Table(run.table), second(run)]
+        tables = [LakeTable(run.table), second(run)]
         logs = {table.uri: table.entries() for table in tables}
         wrong = [*judge_states(logs), *judge_rows(tables[1], logs[tables[1].uri])]
         wrong += [gap for table in tables for gap in judge_versions(table.uri, logs[table.uri])]

@@ -29,7 +29,7 @@ from airflow_delta.table.stage.write.plan import plan_stage, put_request, read_r
 from airflow_delta.table.start.begin import begin
 from airflow_delta.transaction import CommitPolicy, Operation
 from faults.crash.run import Run, manifests
-from table.flow import column, schema
+from support.actions import column, schema
 
 Task = Callable[[Run], None]
 Rows = Sequence[tuple[Any, ...]]

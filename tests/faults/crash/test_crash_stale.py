@@ -14,7 +14,7 @@ import pytest
 from airflow_delta.exceptions import DeltaError
 from airflow_delta.log.storage.base import LogStore
 from faults.crash.attempts import Attempt
-from faults.crash.zombie_table import Table, apart, clean, commit, give_up
+from faults.crash.zombie_table import ContendedTable, apart, clean, commit, give_up
 from faults.shared.pasts import Past, World
 
 OTHERS: dict[str, Callable[[Any], Callable[[Any], Any]]] = {
@@ -26,8 +26,8 @@ OTHERS: dict[str, Callable[[Any], Callable[[Any], Any]]] = {
 
 def points_of(path: Path, task: str) -> int:
     """Count the points of a task without another one beside it."""
-    table = Table(path)
-    handle, staged = table.staged(table.plain)
+    table = ContendedTable(path)
+    handle, staged = table.staged(table.log())
     attempt = table.attempt(commit(handle, staged) if task == "commit" else OTHERS[task](handle)).run()
     assert attempt.error is None, attempt.error
     return len(attempt.points.trail)
@@ -42,17 +42,17 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     return world
 
 
-def stale_table(path: Path, world: World) -> tuple[Table, Any, Any]:
+def stale_table(path: Path, world: World) -> tuple[ContendedTable, Any, Any]:
     def client(below: LogStore) -> LogStore:
         return Past(below, world)
 
-    table = Table(path, client)
-    handle, staged = table.staged(table.plain)
+    table = ContendedTable(path, client)
+    handle, staged = table.staged(table.log())
     world.now += 3600  # what was staged is an hour old
     return table, handle, staged
 
 
-def judge(table: Table, committing: Attempt, where: str) -> None:
+def judge(table: ContendedTable, committing: Attempt, where: str) -> None:
     if committing.error is not None:
         assert isinstance(committing.error, DeltaError), f"{where}: {committing.error!r}"
     try:

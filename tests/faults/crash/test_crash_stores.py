@@ -23,7 +23,7 @@ def with_manifest(transaction: Transaction) -> Callable[[Any], Any]:
     from faults.crash.run import manifests
 
     with manifests():
-        transaction.staged = transaction.table.stage(transaction.table.plain, transaction.handle, 2)
+        transaction.staged = transaction.table.stage_id(transaction.table.log(), transaction.handle, 2)
     return transaction.commit
 
 
@@ -36,12 +36,12 @@ def with_checkpoint(transaction: Transaction) -> Callable[[Any], Any]:
 
 
 def after_a_checkpoint(transaction: Transaction) -> Callable[[Any], Any]:
-    transaction.table.plain.checkpoint()
+    transaction.table.log().checkpoint()
     return transaction.commit
 
 
 def again(transaction: Transaction) -> Callable[[Any], Any]:
-    commit(transaction.handle, transaction.staged)(transaction.table.plain)
+    commit(transaction.handle, transaction.staged)(transaction.table.log())
     return transaction.commit
 
 

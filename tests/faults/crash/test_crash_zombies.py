@@ -93,9 +93,9 @@ def test_of_two_that_started_under_one_key_one_commits(first: str, tmp_path: Pat
     """Two live attempts of start have two transactions of one key, and both may get to their commit."""
     transaction = Transaction(tmp_path / "table")
     table = transaction.table
-    log = table.plain
+    log = table.log()
     second = transaction.start(log)
-    staged = table.stage(log, second, 2)
+    staged = table.stage_id(log, second, 2)
     awake = table.attempt(transaction.commit if first == "start" else transaction.restart).run()
     late = table.attempt(commit(second, staged)).run()
     assert awake.error is None

@@ -6,7 +6,6 @@ import itertools
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -30,7 +29,8 @@ from faults.crash.attempts import Attempt
 from faults.crash.cases import once
 from faults.shared.layers import Remote
 from support import readers
-from table.flow import column, schema
+from support.actions import column, schema
+from support.table import Table
 
 SCHEMA = schema(column("id", "long"))
 DAY = 24 * HOUR
@@ -38,33 +38,29 @@ COMMITTED, GONE = [0, 1, 2], [0, 1]
 """The ids of a table with the transaction, and without."""
 
 
-@dataclass
-class Table:
-    """A table of the ids 0 and 1; ``client`` makes a client of its store for each attempt."""
+class ContendedTable(Table):
+    """A table of the ids 0 and 1.
 
-    path: Path
-    client: Callable[[LogStore], LogStore] = Remote
-    numbers: Any = field(default_factory=itertools.count)
+    :ivar client: makes a client of its store for each attempt.
+    """
 
-    def __post_init__(self) -> None:
+    def __init__(self, path: Path, client: Callable[[LogStore], LogStore] = Remote) -> None:
+        super().__init__(path)
+        self.client = client
+        self._numbers = itertools.count()
         for _ in range(2):
-            handle, staged = self.staged(self.plain)
-            publish(self.plain, handle, [staged], attempt="1")
-
-    @property
-    def plain(self) -> DeltaLog:
-        return DeltaLog.for_table(str(self.path))
+            self.publish(*self.staged(self.log()))
 
     def attempt(self, task: Callable[[DeltaLog], Any], *, stop_at: int | None = None) -> Attempt:
-        return Attempt(self.client(LocalStore(str(self.path))), task, stop_at=stop_at)
+        return Attempt(self.client(LocalStore(self.uri)), task, stop_at=stop_at)
 
     def staged(self, log: DeltaLog, handle: TransactionHandle | None = None, **options: Any) -> tuple[TransactionHandle, Any]:
         """Begin a transaction, and stage one file with another id."""
-        number = next(self.numbers)
+        number = next(self._numbers)
         handle = handle or begin(log, transaction_key=f"key-{number}", schema=SCHEMA)
-        return handle, self.stage(log, handle, number, **options)
+        return handle, self.stage_id(log, handle, number, **options)
 
-    def stage(self, log: DeltaLog, handle: TransactionHandle, number: int, **options: Any) -> Any:
+    def stage_id(self, log: DeltaLog, handle: TransactionHandle, number: int, **options: Any) -> Any:
         attempt = new_attempt()
         place = self.path / f"staged/{handle.transaction_id}/job/{attempt}"
         place.mkdir(parents=True)
@@ -107,14 +103,14 @@ class Transaction:
     """A transaction whose tasks may run at any time."""
 
     def __init__(self, path: Path) -> None:
-        self.table = Table(path)
-        self.handle, self.staged = self.table.staged(self.table.plain)
+        self.table = ContendedTable(path)
+        self.handle, self.staged = self.table.staged(self.table.log())
 
     def start(self, log: Any) -> Any:
         return begin(log, transaction_key="key-2", schema=SCHEMA)
 
     def stage(self, log: Any) -> Any:
-        return self.table.stage(log, self.handle, 2)
+        return self.table.stage_id(log, self.handle, 2)
 
     def commit(self, log: Any) -> Any:
         return commit(self.handle, self.staged)(log)
@@ -132,7 +128,7 @@ class Transaction:
         """Abort, and have the tasks run again from start on."""
         self.abort(log)
         handle = self.start(log)
-        staged = [] if handle.committed is not None else [self.table.stage(log, handle, 2)]
+        staged = [] if handle.committed is not None else [self.table.stage_id(log, handle, 2)]
         return commit(handle, *staged)(log)
 
     def commit_and_vacuum(self, log: Any) -> Any:

@@ -32,7 +32,7 @@ from airflow_delta.table.stage.write.plan import plan_stage, put_request, read_r
 from airflow_delta.transaction import CommitPolicy, Operation
 from faults.damage.logs import LATEST, LOGS, OLDER, compact, make, state
 from support import tables
-from table.flow import Table
+from support.table import Table
 
 EARLIER = (OLDER, 3)
 """Versions that are read beside the latest: that of the checkpoint, and one before it."""

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.log import AddFile
 from airflow_delta.transaction import OptimisticTransaction
+from support.actions import add
 
 if TYPE_CHECKING:
     from faults.history.writer import Writer
@@ -32,7 +32,7 @@ class Reads:
     def partitions(self, part: str | None) -> Files:
         """The files of a partition that is overwritten dynamically."""
         values = {"part": part} if self.writer.partitioned else {}
-        new = AddFile(path="new", partition_values=values, size=1, modification_time=1, data_change=True)
+        new = add("new", partition_values=values)
         return self._files(self.writer.what([part], by_partition=True), self.transaction.filter_files(new_files=[new]))
 
     def whole_table(self) -> None:

@@ -20,7 +20,7 @@ from airflow_delta.transaction import Operation
 from faults.load.processes import RETENTION, live_after, live_of, path_of
 from stores.install import PROGRAMS
 from stores.servers import Versitygw
-from transaction.harness import metadata
+from support.table import metadata
 
 TESTS = Path(__file__).parents[2]
 MEMORY = {"short": 24 << 20, "long": 64 << 20}

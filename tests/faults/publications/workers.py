@@ -29,7 +29,7 @@ from airflow_delta.transaction.intents import IntentRule
 from faults.crash.attempts import Attempt
 from faults.shared.layers import Remote
 from publication.judge import judge_rows, judge_states, judge_versions
-from publication.lake import Table
+from publication.lake import LakeTable
 from publication.points import killed
 
 PART = "part = 'a'"
@@ -70,13 +70,13 @@ class Lake:
     """
 
     def __init__(self, folder: Path, count: int) -> None:
-        self.tables = [Table(folder / name) for name in NAMES[:count]]
+        self.tables = [LakeTable(folder / name) for name in NAMES[:count]]
         for table in self.tables:
-            table.create([OLD])
+            table.fill([OLD])
         self.members = [self._member(table) for table in self.tables]
         self.client: Client = Remote
 
-    def _member(self, table: Table) -> Member:
+    def _member(self, table: LakeTable) -> Member:
         return table.member("k", [NEW], replaces=None if table is self.tables[-1] else PART)
 
     def worker(self, name: str, *, stop_at: int | None = None) -> Worker:

@@ -38,7 +38,7 @@ from airflow_delta.table.commit.publish import publish
 from airflow_delta.transaction import CommitPolicy
 from airflow_delta.transaction.intents import IntentRule
 from publication.judge import judge_rows, judge_states, judge_versions, shown, states
-from publication.lake import KilledError, Table, again
+from publication.lake import KilledError, LakeTable, again
 from publication.points import visited
 
 PART = "part = 'a'"
@@ -75,7 +75,7 @@ class Publication:
     """
 
     name: str
-    tables: list[Table]
+    tables: list[LakeTable]
     reads: list[bool]
     intents: bool
     keep: bool
@@ -101,9 +101,9 @@ class History:
         self._next = 1000
         self._depth = 0
         self._budget = self.random.randint(1, 5)
-        self.tables = [Table(folder / f"t{n}") for n in range(self.random.randint(2, 4))]
+        self.tables = [LakeTable(folder / f"t{n}") for n in range(self.random.randint(2, 4))]
         for table in self.tables:
-            table.create(self._ids(3))
+            table.fill(self._ids(3))
             table.append(self._ids(2), part="b")
         self.publications = [self._publication(name, intents) for name in ("p", "q")]
 
@@ -205,7 +205,7 @@ class History:
         with suppress(KilledError):
             self._settle(self.random.choice(self.tables))
 
-    def _settle(self, table: Table) -> None:
+    def _settle(self, table: LakeTable) -> None:
         """Bring what is open on a table to its end; what that reports has to be true as well."""
         for found in open_publications(table.log()):
             outcome = settle(table.log(), found.publication, DeltaLog.for_table, patience=0.0).outcome
@@ -252,7 +252,7 @@ class History:
         wrong += [f"the foreign commit {file} is lost" for file, data in self.foreign.items() if file.read_bytes() != data]
         logs = {table.uri: table.entries() for table in self.tables}
         for uri, entries in logs.items():
-            wrong += [*judge_versions(uri, entries), *judge_rows(Table(Path(uri)), entries)]
+            wrong += [*judge_versions(uri, entries), *judge_rows(LakeTable(Path(uri)), entries)]
         wrong += judge_states(logs)
         heads = {uri: len(entries) - 1 for uri, entries in logs.items()}
         visible = shown(logs, heads)

@@ -26,7 +26,7 @@ from airflow_delta.table.stage.net_effect import find_replaced
 from airflow_delta.table.stage.view import ReadVersion, TransactionView
 from airflow_delta.table.state.read_snapshot import table_fields
 from airflow_delta.transaction import CommitPolicy, Operation, OptimisticTransaction, TransactionObserver
-from faults.rows.files import ARROW, Table
+from faults.rows.files import ARROW, HistoryTable
 from faults.rows.model import Append, Delete, Optimize, Restate, Restore, Step, Vacuum
 from faults.rows.plans import Planner
 from faults.rows.setting import Setting
@@ -69,7 +69,7 @@ class Interrupted(TransactionObserver):
             self._works.pop(0)()
 
 
-def run(table: Table, log: DeltaLog, step: Step, name: str, latest: int, inside: list[Callable[[], None]]) -> Result:
+def run(table: HistoryTable, log: DeltaLog, step: Step, name: str, latest: int, inside: list[Callable[[], None]]) -> Result:
     """Run a transaction.
 
     :param name: of the transaction.
@@ -82,7 +82,7 @@ def run(table: Table, log: DeltaLog, step: Step, name: str, latest: int, inside:
         return Result(read)
     if step.rust:
         run_rust(table, step)
-        return Result(read, latest + 1 if (table.directory / "_delta_log" / f"{latest + 1:020d}.json").exists() else None)
+        return Result(read, latest + 1 if (table.path / "_delta_log" / f"{latest + 1:020d}.json").exists() else None)
     snapshot = log.update() if read == latest else log.snapshot_at(read)
     txn = OptimisticTransaction(
         log,
@@ -117,7 +117,7 @@ def policy_of(setting: Setting, step: Step) -> CommitPolicy:
 
 
 def _commit(
-    table: Table, log: DeltaLog, snapshot: Snapshot, txn: OptimisticTransaction, step: Step, stages: list[StageActions]
+    table: HistoryTable, log: DeltaLog, snapshot: Snapshot, txn: OptimisticTransaction, step: Step, stages: list[StageActions]
 ) -> int | None:
     operation = step.operation
     if isinstance(operation, Restate):
@@ -147,7 +147,7 @@ def _commit(
     return txn.commit([key, *replaced.adds, *replaced.removes], operation_of(txn.metadata, view.stages, replaced), tags=tags)
 
 
-def _optimize(table: Table, txn: OptimisticTransaction, stage: StageActions, operation: Optimize) -> int | None:
+def _optimize(table: HistoryTable, txn: OptimisticTransaction, stage: StageActions, operation: Optimize) -> int | None:
     """Commit as ``table/operations/optimize/run.py`` does."""
     txn.track_files_read([remove.path for remove in stage.removes])
     txn.track_read_predicates("true")
@@ -155,7 +155,9 @@ def _optimize(table: Table, txn: OptimisticTransaction, stage: StageActions, ope
     return txn.commit_if_needed([*stage.adds, *stage.removes], Operation.optimize(), tags=tags)
 
 
-def handle_of(table: Table, log: DeltaLog, snapshot: Snapshot, txn: OptimisticTransaction, step: Step) -> TransactionHandle:
+def handle_of(
+    table: HistoryTable, log: DeltaLog, snapshot: Snapshot, txn: OptimisticTransaction, step: Step
+) -> TransactionHandle:
     return TransactionHandle(
         transaction_id=txn.txn_id,
         table=log.uri,
@@ -168,9 +170,9 @@ def handle_of(table: Table, log: DeltaLog, snapshot: Snapshot, txn: OptimisticTr
     )
 
 
-def run_rust(table: Table, step: Step) -> None:
+def run_rust(table: HistoryTable, step: Step) -> None:
     """Run a transaction with delta-rs, on the latest version."""
-    uri, operation = str(table.directory), step.operation
+    uri, operation = str(table.path), step.operation
     if isinstance(operation, Append):
         columns = zip(*operation.rows, strict=True)
         pairs = zip(TYPES.items(), columns, strict=True)

@@ -25,6 +25,8 @@ from airflow_delta.log.statistics.statistics import stats_from_footer
 from faults.rows.reader import ROW_ID, ROW_VERSION, TableReader
 from faults.rows.setting import Setting
 from faults.rows.values import AT, TYPES, Row
+from support.actions import TABLE_ID
+from support.table import Table
 
 ARROW = {
     "long": pa.int64(),
@@ -43,16 +45,16 @@ Ids = tuple[int, int]
 Placed = tuple[Row, Ids | None]
 
 
-class Table:
+class HistoryTable(Table):
     """A table of a history.
 
     :ivar reader: reads every version, to judge it.
     """
 
-    def __init__(self, directory: Path, setting: Setting) -> None:
-        self.directory = directory
+    def __init__(self, path: Path, setting: Setting) -> None:
+        super().__init__(path)
         self.setting = setting
-        self.reader = TableReader(directory)
+        self.reader = TableReader(path)
         self.physical = {name: f"col-{name}" if setting.mapped else name for name in TYPES}
         self.partition_by = ["p"] if setting.partitioned else []
         self._number = 0
@@ -60,12 +62,9 @@ class Table:
         self._schema = parse_schema(self._metadata.schema_string).without(self.partition_by)
         self._properties = TableProperties(self._metadata.configuration)
 
-    def log(self) -> DeltaLog:
-        return DeltaLog.for_table(str(self.directory), {"durable": "false"})
-
-    def create(self, first: Sequence[Sequence[Row]]) -> None:
+    def create_with(self, first: Sequence[Sequence[Row]]) -> None:
         """Write version 0."""
-        (self.directory / "_delta_log").mkdir(parents=True)
+        self.log_file(0).parent.mkdir(parents=True)
         setting = self.setting
         reading = [*(["deletionVectors"] if setting.vectors else []), *(["columnMapping"] if setting.mapped else [])]
         writing = ["appendOnly", "invariants", *reading, *(["domainMetadata", "rowTracking"] if setting.tracked else [])]
@@ -79,7 +78,7 @@ class Table:
             )
         adds, base = [], 0
         for rows in first:
-            for add in self.write([(row, None) for row in rows]):
+            for add in self.write_files([(row, None) for row in rows]):
                 if setting.tracked:
                     add = msgspec.structs.replace(add, base_row_id=base, default_row_commit_version=0)
                     base += json.loads(add.stats or "")["numRecords"]
@@ -88,7 +87,7 @@ class Table:
             domain="delta.rowTracking", configuration=json.dumps({"rowIdHighWaterMark": base - 1}), removed=False
         )
         actions = [protocol, self._metadata, *adds, *([mark] if setting.tracked and base else [])]
-        (self.directory / "_delta_log" / f"{0:020d}.json").write_bytes(encode_actions(actions))
+        self.log_file(0).write_bytes(encode_actions(actions))
 
     def _new_metadata(self) -> Metadata:
         setting = self.setting
@@ -106,7 +105,7 @@ class Table:
             known = {"delta.columnMapping.id": number + 1, "delta.columnMapping.physicalName": self.physical[name]}
             fields.append({"name": name, "type": kind, "nullable": True, "metadata": known if setting.mapped else {}})
         return Metadata(
-            id="11111111-2222-3333-4444-555555555555",
+            id=TABLE_ID,
             schema_string=json.dumps({"type": "struct", "fields": fields}),
             partition_columns=self.partition_by,
             configuration=configuration,
@@ -118,11 +117,11 @@ class Table:
         live = self.reader.paths_of(self.reader.versions[-1])
         for version in self.reader.versions:
             for path in self.reader.paths_of(version) - live:
-                (self.directory / path).unlink(missing_ok=True)
+                (self.path / path).unlink(missing_ok=True)
 
     # -- data files -----------------------------------------------------------------------------------------------------------
 
-    def write(self, rows: Iterable[Placed], *, data_change: bool = True) -> list[AddFile]:
+    def write_files(self, rows: Iterable[Placed], *, data_change: bool = True) -> list[AddFile]:
         """Write rows, a file for each partition."""
         parts: dict[Any, list[Placed]] = {}
         for row, ids in rows:
@@ -144,7 +143,7 @@ class Table:
         footers: list[pq.FileMetaData] = []
         pq.write_table(
             pa.table(columns),
-            self.directory / path,
+            self.path / path,
             row_group_size=self.setting.fine,
             compression="NONE",
             store_decimal_as_integer=self.setting.short_decimals,
@@ -153,7 +152,7 @@ class Table:
         return AddFile(
             path=quote(path),
             partition_values={self.physical["p"]: None if part is None else str(part)} if self.partition_by else {},
-            size=(self.directory / path).stat().st_size,
+            size=(self.path / path).stat().st_size,
             modification_time=1,
             data_change=data_change,
             stats=self._stats([row for row, _ids in placed], footers[0]),
@@ -183,7 +182,7 @@ class Table:
 
     # -- live rows ------------------------------------------------------------------------------------------------------------
 
-    def live(self, add: AddFile) -> dict[int, Placed]:
+    def live_rows(self, add: AddFile) -> dict[int, Placed]:
         """Return the live rows of a file by position; with their ids if the table has row ids."""
         stored = self.reader.stored(add.path)
         gone = self.marked(add)

@@ -23,7 +23,7 @@ from typing import Any
 from faults.mutations.row_mutations import AIMS, MUTATIONS
 from faults.rows.commits import Result, run
 from faults.rows.draws import Draw
-from faults.rows.files import Table
+from faults.rows.files import HistoryTable
 from faults.rows.model import Optimize, Restore, Step
 from faults.rows.setting import History
 from faults.rows.shrink import shrunk
@@ -52,8 +52,8 @@ class Judged:
     _names: Counter[str] = field(default_factory=Counter)
 
     def run(self) -> Verdict:
-        self.table = Table(self.directory, self.history.setting)
-        self.table.create(self.history.first)
+        self.table = HistoryTable(self.directory, self.history.setting)
+        self.table.create_with(self.history.first)
         self.table.reader.advance()
         self._log = self.table.log()
         try:

@@ -24,7 +24,7 @@ from airflow_delta.log.actions.moved_rows import MovedRows, RowSource, write_mov
 from airflow_delta.log.statistics.statistics import with_wide_bounds
 from airflow_delta.table.stage.load import StageActions
 from faults.rows import model as model
-from faults.rows.files import Placed, Table
+from faults.rows.files import HistoryTable, Placed
 from faults.rows.values import AT, Condition, Row
 
 STAGE, ATTEMPT = "stage", "1"
@@ -56,7 +56,7 @@ class Planner:
     :param name: of its stage, or of its first one.
     """
 
-    table: Table
+    table: HistoryTable
     log: DeltaLog
     snapshot: Snapshot
     handle: TransactionHandle
@@ -90,7 +90,7 @@ class Planner:
     def _merge(self, merge: model.Merge) -> StageActions:
         where = None if merge.by_source is not None else merge.where
         files = self._files(where)
-        rows = [row for file in files for row, _ids in self.table.live(file).values()]
+        rows = [row for file in files for row, _ids in self.table.live_rows(file).values()]
         insert_only = merge.matched is None and merge.by_source is None
         changed = self._changed([] if insert_only else files, merge.result, marks=self._marks)
         text = text_of(where)
@@ -139,7 +139,7 @@ class Planner:
     def _look(self, look: model.Look) -> StageActions:
         whole = look.whole or look.where is None
         files = self._files(None if whole else look.where)
-        count = look.count([row for file in files for row, _ids in self.table.live(file).values()])
+        count = look.count([row for file in files for row, _ids in self.table.live_rows(file).values()])
         if look.update is not None:
             return self._update(look.as_update(count), (text_of(None if whole else look.where), files))
         reads = DeclaredReads(predicates=() if whole else (text_of(look.where),), whole_table=whole)
@@ -152,13 +152,13 @@ class Planner:
         wanted = None if optimize.part is None else str(optimize.part)
         chosen = (parts.get(wanted) or max(parts.values(), key=len, default=[]))[: optimize.count]
         keeps = optimize.keeps_ids and self.table.setting.tracked and self.table.setting.has_ids
-        placed = [(row, ids if keeps else None) for file in chosen for row, ids in self.table.live(file).values()]
+        placed = [(row, ids if keeps else None) for file in chosen for row, ids in self.table.live_rows(file).values()]
         recorded = optimize.recorded and optimize.pieces == 1 and self.table.setting.vectors
         if not recorded:
             placed.sort(key=lambda one: one[0][AT["k"]])
         removes = [file.remove(0, data_change=False) for file in chosen]
         middle = len(placed) // 2 if optimize.pieces == 2 else 0
-        adds = [add for part in (placed[:middle], placed[middle:]) for add in self.table.write(part, data_change=False)]
+        adds = [add for part in (placed[:middle], placed[middle:]) for add in self.table.write_files(part, data_change=False)]
         return self._stage(
             self._recorded(adds, chosen) if recorded else adds,
             removes,
@@ -172,7 +172,7 @@ class Planner:
         """Return the new file with the record of where it has the rows of the old ones."""
         sources, first = [], 0
         for file in chosen:
-            marked, live = self.table.marked(file), len(self.table.live(file))
+            marked, live = self.table.marked(file), len(self.table.live_rows(file))
             sources.append(RowSource.of(file.path, file.size, live + len(marked), first, marked))
             first += live
         directory = attempt_directory(self.handle.transaction_id, STAGE, ATTEMPT)
@@ -195,7 +195,7 @@ class Planner:
         return self.table.setting.vectors and not self.step.rewrites
 
     def _new(self, rows: Iterable[Row]) -> list[AddFile]:
-        return self.table.write([(row, None) for row in rows])
+        return self.table.write_files([(row, None) for row in rows])
 
     def _rewrite(
         self, operation: str, where: Condition | None, result: Result, source: tuple[str, Sequence[AddFile]] | None = None
@@ -227,7 +227,7 @@ class Planner:
         marked: list[tuple[AddFile, BitMap64]] = []
         copied = 0
         for file in files:
-            live = self.table.live(file)
+            live = self.table.live_rows(file)
             results = {at: result(row) for at, (row, _ids) in live.items()}
             gone = [at for at, after in results.items() if after is not live[at][0]]
             if not gone:
@@ -245,7 +245,7 @@ class Planner:
         for (file, _rows), vector in zip(marked, vectors, strict=True):
             stats = with_wide_bounds(file.stats, file.deletion_vector)
             adds.append(msgspec.structs.replace(file, data_change=True, deletion_vector=vector, stats=stats))
-        return Changed([*adds, *self.table.write(new)], removes, tuple(remove.path for remove in removes), copied)
+        return Changed([*adds, *self.table.write_files(new)], removes, tuple(remove.path for remove in removes), copied)
 
     # -- what the stage says --------------------------------------------------------------------------------------------------
 

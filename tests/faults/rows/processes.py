@@ -23,7 +23,7 @@ from typing import Any
 
 from faults.rows.commits import Result, run
 from faults.rows.draws import Draw
-from faults.rows.files import Table
+from faults.rows.files import HistoryTable
 from faults.rows.histories import Judged, Verdict, described
 from faults.rows.model import Restore, Step, Vacuum
 from faults.rows.setting import History, Setting
@@ -44,8 +44,8 @@ def work(number: int, orders: Connection, puts: Barrier) -> None:
     table, log = None, None
     while (order := orders.recv()) is not None:
         directory, setting, step, name = order
-        if table is None or table.directory != directory:
-            table = Table(directory, setting)
+        if table is None or table.path != directory:
+            table = HistoryTable(directory, setting)
             table._number = FILES_OF_EACH * (number + 1)
             log = table.log()
         own = log if setting.shared and log is not None else table.log()
@@ -102,8 +102,8 @@ class Raced(Judged):
     """Runs a history in several processes, and judges the versions that came of it."""
 
     def race(self, crew: Crew) -> Verdict:
-        self.table = Table(self.directory, self.history.setting)
-        self.table.create(self.history.first)
+        self.table = HistoryTable(self.directory, self.history.setting)
+        self.table.create_with(self.history.first)
         self.table.reader.advance()
         steps = self.history.steps
         for first in range(0, len(steps), PROCESSES):

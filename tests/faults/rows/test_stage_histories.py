@@ -25,7 +25,7 @@ from airflow_delta.table.stage.view import ReadVersion, TransactionView
 from airflow_delta.transaction import OptimisticTransaction
 from faults.rows.commits import handle_of, policy_of
 from faults.rows.draws import Draw
-from faults.rows.files import Table
+from faults.rows.files import HistoryTable
 from faults.rows.model import Step
 from faults.rows.plans import Planner
 from faults.rows.values import Row, counted
@@ -54,8 +54,8 @@ class Judged:
     def run(self) -> None:
         draw = Draw(self.name, "rows")
         history = draw.history()
-        self.table = Table(self.directory, dataclasses.replace(history.setting, level="Serializable", interval=None))
-        self.table.create(history.first)
+        self.table = HistoryTable(self.directory, dataclasses.replace(history.setting, level="Serializable", interval=None))
+        self.table.create_with(history.first)
         self.table.reader.advance()
         for number in range(TRANSACTIONS):
             count = draw.random.choice((2, 2, 2, 3, 4))

@@ -17,7 +17,8 @@ from airflow_delta.log.checkpoint.reader import CheckpointReader
 from airflow_delta.log.checkpoint_write.writer import write_checkpoint
 from airflow_delta.log.storage.base import FileStatus
 from airflow_delta.log.storage.factory import store_for
-from support.tables import add, create_table, log_path, metadata, txn, write_commit
+from support.actions import add, metadata, txn
+from support.tables import create_table, log_path, write_commit
 
 
 def reader_of(table: Path) -> CheckpointReader:

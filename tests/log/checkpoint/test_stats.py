@@ -18,7 +18,8 @@ from airflow_delta.log import DeltaLog
 from airflow_delta.log.checkpoint import stats as checkpoint_stats
 from airflow_delta.log.checkpoint.stats import NotUniform, parse_stats, parse_uniform
 from airflow_delta.log.checkpoint_write.writer import write_checkpoint
-from support.tables import add, create_table, log_path
+from support.actions import add
+from support.tables import create_table, log_path
 
 BOUNDS = pa.struct(
     [("id", pa.int64()), ("name", pa.string()), ("at", pa.timestamp("us", "UTC")), ("in", pa.struct([("x", pa.float64())]))]

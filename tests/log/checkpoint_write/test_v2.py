@@ -17,7 +17,8 @@ from airflow_delta.log.actions.actions import encode_actions
 from airflow_delta.log.checkpoint.columns import FILE_COLUMNS
 from airflow_delta.log.checkpoint.manifest import canonical_checksum, read_last_checkpoint
 from airflow_delta.log.checkpoint_write.writer import write_checkpoint
-from support.tables import add, append, commit_path, log_path, metadata, protocol, remove, txn, write_commit
+from support.actions import add, metadata, protocol, remove, txn
+from support.tables import append, commit_path, log_path, write_commit
 
 NOW_IS_EARLY = 4_000_000_000_000
 FEATURES = ["v2Checkpoint", "domainMetadata"]
@@ -54,7 +55,7 @@ def build(table: Path, *, configuration: dict[str, str] | None = None, latest: i
     for version in range(1, latest + 1):
         files = [add(f"{version}-{n}", part=f"p{n}", stats=STATS % (10 * n, 10 * n + version)) for n in range(5)]
         write_commit(table, version, *files, txn("app", version + 1, NOW_IS_EARLY), txn(f"app-{version}", 1))
-    gone = [remove(f"1-{n}", part=f"p{n}", deleted_at=NOW_IS_EARLY) for n in (0, 3)]
+    gone = [remove(f"1-{n}", part=f"p{n}", deletion_timestamp=NOW_IS_EARLY) for n in (0, 3)]
     write_commit(table, latest + 1, *(msgspec.structs.replace(r, stats="{}", tags={"a": "b"}) for r in gone))
     return DeltaLog.for_table(str(table))
 

@@ -20,18 +20,8 @@ from airflow_delta.log.checkpoint import sort as checkpoint_sort
 from airflow_delta.log.checkpoint_write import source as checkpoint_source
 from airflow_delta.log.checkpoint_write.writer import write_checkpoint
 from support import readers
-from support.tables import (
-    add,
-    append,
-    commit_path,
-    create_table,
-    log_path,
-    metadata,
-    protocol,
-    remove,
-    txn,
-    write_commit,
-)
+from support.actions import add, metadata, protocol, remove, txn
+from support.tables import append, commit_path, create_table, log_path, write_commit
 
 NOW = int(time.time() * 1000)
 
@@ -194,7 +184,7 @@ def test_expired_tombstones_and_transactions_are_left_out(table: Path) -> None:
         txn("undated", 3),
         configuration=configuration,
     )
-    write_commit(table, 1, remove("a", deleted_at=old), remove("b", deleted_at=new))
+    write_commit(table, 1, remove("a", deletion_timestamp=old), remove("b", deletion_timestamp=new))
     for round_ in range(2):
         info = write_checkpoint(DeltaLog.for_table(str(table)).snapshot)
         assert [file["path"] for file in of_kind(table, 1, "remove")] == ["b"], round_

@@ -17,12 +17,8 @@ from airflow_delta.log.checksum.totals import FILE_SIZE_BINS
 from support import tables
 
 
-def crc_path(table: Path, version: int) -> Path:
-    return tables.log_path(table, f"{version:020d}.crc")
-
-
 def crc(table: Path, version: int) -> dict:
-    return json.loads(crc_path(table, version).read_bytes())
+    return json.loads(tables.crc_path(table, version).read_bytes())
 
 
 def commit(log: DeltaLog, version: int, *actions, operation: str = "WRITE") -> bool:
@@ -101,9 +97,9 @@ def test_commits_without_a_checksum_are_added_to_an_older_one(log: DeltaLog, tab
 
 
 def test_an_existing_checksum_is_not_overwritten(log: DeltaLog, table: Path) -> None:
-    crc_path(table, 0).write_text("{}")
+    tables.crc_path(table, 0).write_text("{}")
     assert not log.write_checksum(log.snapshot)
-    assert crc_path(table, 0).read_text() == "{}"
+    assert tables.crc_path(table, 0).read_text() == "{}"
 
 
 @pytest.mark.parametrize(
@@ -122,7 +118,7 @@ def test_an_existing_checksum_is_not_overwritten(log: DeltaLog, table: Path) -> 
 def test_a_bad_checksum_is_ignored_with_a_warning(
     log: DeltaLog, table: Path, change, why: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path = crc_path(table, 0)
+    path = tables.crc_path(table, 0)
     path.write_bytes(change(path.read_bytes()))
     snapshot = DeltaLog.for_table(str(table)).snapshot
     with caplog.at_level(logging.WARNING, logger="airflow_delta"):
@@ -135,7 +131,7 @@ def test_a_bad_checksum_is_ignored_with_a_warning(
 def test_another_writers_checksum_with_more_fields_is_read(log: DeltaLog, table: Path) -> None:
     content = crc(table, 0)
     content |= {"histogramOpt": {"sortedBinBoundaries": [0]}, "allFiles": [], "setTransactions": None, "txnId": None}
-    crc_path(table, 0).write_text(json.dumps(content))
+    tables.crc_path(table, 0).write_text(json.dumps(content))
     snapshot = DeltaLog.for_table(str(table)).snapshot
     assert snapshot.metadata == tables.metadata()
     assert snapshot.transactions == {}
@@ -163,7 +159,7 @@ UNTOLD = [
 def test_where_totals_are_not_known_there_is_no_checksum(large: DeltaLog, table: Path, operation: str, actions: list) -> None:
     assert not commit(large, 2, *actions, operation=operation)
     assert not commit(large, 3, tables.add("later"))
-    assert not crc_path(table, 3).exists()
+    assert not tables.crc_path(table, 3).exists()
 
 
 @pytest.mark.parametrize(("operation", "actions"), UNTOLD)
@@ -209,7 +205,7 @@ def test_removing_what_is_not_there_changes_nothing_while_all_files_are_known(lo
 
 def test_removing_more_than_there_is_ends_the_chain(large: DeltaLog, table: Path) -> None:
     assert not commit(large, 2, *(tables.remove(f"x{number}") for number in range(62)))
-    assert not crc_path(table, 2).exists()
+    assert not tables.crc_path(table, 2).exists()
 
 
 def test_a_table_that_becomes_empty_lists_no_files(large: DeltaLog, table: Path) -> None:
@@ -288,7 +284,7 @@ def test_deletion_vectors_are_counted(table: Path) -> None:
 def test_a_histogram_under_its_older_key_is_carried_on(large: DeltaLog, table: Path) -> None:
     content = crc(table, 1)
     content["histogramOpt"] = content.pop("fileSizeHistogram")
-    crc_path(table, 1).write_text(json.dumps(content))
+    tables.crc_path(table, 1).write_text(json.dumps(content))
     assert commit(DeltaLog.for_table(str(table)), 2, tables.add("z"))
     assert crc(table, 2)["fileSizeHistogram"]["fileCounts"][0] == 62
 
@@ -305,7 +301,7 @@ def test_a_histogram_under_its_older_key_is_carried_on(large: DeltaLog, table: P
 def test_a_histogram_that_cannot_be_carried_on_is_left_out_until_files_are_counted(
     large: DeltaLog, table: Path, histogram: object
 ) -> None:
-    crc_path(table, 1).write_text(json.dumps({**crc(table, 1), "fileSizeHistogram": histogram}))
+    tables.crc_path(table, 1).write_text(json.dumps({**crc(table, 1), "fileSizeHistogram": histogram}))
     other = DeltaLog.for_table(str(table))
     assert commit(other, 2, tables.add("z"))
     assert "fileSizeHistogram" not in crc(table, 2)
@@ -328,7 +324,7 @@ def test_a_histogram_that_cannot_be_carried_on_is_left_out_until_files_are_count
     ],
 )
 def test_a_list_of_files_that_does_not_fit_is_not_built_on(log: DeltaLog, table: Path, files: object) -> None:
-    crc_path(table, 0).write_text(json.dumps({**crc(table, 0), "allFiles": files}))
+    tables.crc_path(table, 0).write_text(json.dumps({**crc(table, 0), "allFiles": files}))
     assert commit(DeltaLog.for_table(str(table)), 1, tables.add("b", size=5))
     content = crc(table, 1)
     assert (content["numFiles"], content["tableSizeBytes"], "allFiles" in content) == (2, 15, False)
@@ -391,9 +387,9 @@ def test_a_transaction_expires_while_it_stands_in_the_checksum(log: DeltaLog, ta
     now = int(time.time() * 1000)
     retention = tables.metadata(configuration={"delta.setTransactionRetentionDuration": "interval 1 seconds"})
     commit(log, 1, retention, tables.txn("app", 1, now + 60_000))
-    assert "app" in crc_path(table, 1).read_text()
-    content = crc_path(table, 1).read_text().replace(str(now + 60_000), str(now - 60_000))
-    crc_path(table, 1).write_text(content)
+    assert "app" in tables.crc_path(table, 1).read_text()
+    content = tables.crc_path(table, 1).read_text().replace(str(now + 60_000), str(now - 60_000))
+    tables.crc_path(table, 1).write_text(content)
     assert DeltaLog.for_table(str(table)).snapshot.transactions == {}
 
 

@@ -28,12 +28,8 @@ def log(table: Path) -> DeltaLog:
     return log
 
 
-def crc_path(table: Path, version: int) -> Path:
-    return tables.log_path(table, f"{version:020d}.crc")
-
-
 def crc(table: Path, version: int) -> dict[str, Any]:
-    return json.loads(crc_path(table, version).read_bytes())
+    return json.loads(tables.crc_path(table, version).read_bytes())
 
 
 @pytest.mark.parametrize(
@@ -46,7 +42,7 @@ def crc(table: Path, version: int) -> dict[str, Any]:
     ],
 )
 def test_a_histogram_of_deleted_rows_that_does_not_fit(log: DeltaLog, table: Path, part: str, value: Any) -> None:
-    crc_path(table, 0).write_text(json.dumps({**crc(table, 0), part: value}))
+    tables.crc_path(table, 0).write_text(json.dumps({**crc(table, 0), part: value}))
     tables.append(table, 1)
     other = DeltaLog.for_table(str(table), {"durable": "false"})
     assert other.write_checksum(other.snapshot)
@@ -59,7 +55,7 @@ def test_a_histogram_of_deleted_rows_that_does_not_fit(log: DeltaLog, table: Pat
 def test_without_the_number_of_deleted_rows_none_is_made_up(log: DeltaLog, table: Path, missing: str) -> None:
     content = crc(table, 0)
     del content[missing]
-    crc_path(table, 0).write_text(json.dumps(content))
+    tables.crc_path(table, 0).write_text(json.dumps(content))
     tables.append(table, 1)
     other = DeltaLog.for_table(str(table), {"durable": "false"})
     assert other.write_checksum(other.snapshot)
@@ -71,7 +67,7 @@ def test_without_the_number_of_deleted_rows_none_is_made_up(log: DeltaLog, table
 def test_bytes_that_are_no_text(log: DeltaLog, table: Path, part: str) -> None:
     """JSON is UTF-8; a flipped bit in a part that is decoded on demand is found on demand."""
     content = {**crc(table, 0), part: "AAAA"}
-    crc_path(table, 0).write_bytes(json.dumps(content).encode().replace(b"AAAA", b"A\x80\x80A"))
+    tables.crc_path(table, 0).write_bytes(json.dumps(content).encode().replace(b"AAAA", b"A\x80\x80A"))
     fresh = DeltaLog.for_table(str(table)).snapshot
     assert fresh.metadata == tables.metadata()
     assert fresh.transactions == {}

@@ -15,22 +15,15 @@ from airflow_delta.log.actions.actions import Metadata
 from airflow_delta.log.features import column_mapping
 from airflow_delta.log.features.schema_changes import drop_column, rename_column
 from airflow_delta.log.schema.types import parse_schema
+from support.actions import column, metadata, struct
 
 RANDOM = re.compile(r"col-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 NAME = {"delta.columnMapping.mode": "name"}
 
 
-def column(name: str, kind: Any = "integer", **metadata: Any) -> dict[str, Any]:
-    return {"name": name, "type": kind, "nullable": True, "metadata": metadata}
-
-
 def mapped(name: str, identity: int, physical: str | None = None, kind: Any = "integer") -> dict[str, Any]:
     keys = {"delta.columnMapping.id": identity, "delta.columnMapping.physicalName": physical or f"col-{name}"}
     return column(name, kind, **keys)
-
-
-def struct(*columns: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "struct", "fields": list(columns)}
 
 
 def array(element: Any) -> dict[str, Any]:
@@ -39,15 +32,6 @@ def array(element: Any) -> dict[str, Any]:
 
 def mapping(key: Any, value: Any) -> dict[str, Any]:
     return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
-
-
-def metadata(*columns: dict[str, Any], partition_by: Any = (), **configuration: str) -> Metadata:
-    return Metadata(
-        id="i",
-        schema_string=json.dumps(struct(*columns)),
-        partition_columns=list(partition_by),
-        configuration=dict(configuration),
-    )
 
 
 def with_mode(given: Metadata, mode: str, highest: int | None = None) -> Metadata:

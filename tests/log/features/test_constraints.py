@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaIllegalStateException, DeltaLogCorruptedException
-from airflow_delta.log.actions.actions import DomainMetadata, Metadata
+from airflow_delta.log.actions.actions import DomainMetadata
 from airflow_delta.log.features import clustering
 from airflow_delta.log.features import schema_checks as change_data_feed
 from airflow_delta.log.features.constraints import (
@@ -30,24 +30,11 @@ from airflow_delta.log.schema.types import (
     parse_schema,
     to_json,
 )
-
-
-def column(name: str, kind: Any = "integer", **metadata: Any) -> dict[str, Any]:
-    return {"name": name, "type": kind, "nullable": True, "metadata": metadata}
-
-
-def struct(*columns: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "struct", "fields": list(columns)}
+from support.actions import column, metadata, struct
 
 
 def schema(*columns: dict[str, Any]) -> StructType:
     return parse_schema(json.dumps(struct(*columns)))
-
-
-def metadata(*columns: dict[str, Any], partition_by: Any = (), **configuration: str) -> Metadata:
-    return Metadata(
-        id="i", schema_string=json.dumps(struct(*columns)), partition_columns=list(partition_by), configuration=configuration
-    )
 
 
 def test_check_constraints_stand_in_the_properties():

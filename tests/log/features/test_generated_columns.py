@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from airflow_delta.exceptions import DeltaAnalysisException
 from airflow_delta.log.actions.actions import Metadata
 from airflow_delta.log.features.identity_columns import check_generated_columns, generated_columns, without_generation
 from airflow_delta.log.schema.types import parse_schema
+from support import actions
+from support.actions import column
 
 STRUCT = {"type": "struct", "fields": [{"name": "x", "type": "integer", "nullable": True, "metadata": {}}]}
 COLUMNS = [
@@ -23,10 +23,8 @@ COLUMNS = [
 
 
 def metadata(kind: str, expression: str, **others: str) -> Metadata:
-    fields = [{"name": name, "type": t, "nullable": True, "metadata": {}} for name, t in COLUMNS]
-    for name, text in {"g": expression, **others}.items():
-        fields.append({"name": name, "type": kind, "nullable": True, "metadata": {"delta.generationExpression": text}})
-    return Metadata(id="i", schema_string=json.dumps({"type": "struct", "fields": fields}))
+    generated = [column(name, kind, **{"delta.generationExpression": text}) for name, text in {"g": expression, **others}.items()]
+    return actions.metadata(*(column(name, data_type) for name, data_type in COLUMNS), *generated)
 
 
 @pytest.mark.parametrize(

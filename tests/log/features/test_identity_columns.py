@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 
 from airflow_delta.exceptions import DeltaAnalysisException
-from airflow_delta.log.actions.actions import Metadata
 from airflow_delta.log.features.identity_columns import (
     IdentityColumn,
     check_identity_columns,
@@ -17,20 +15,16 @@ from airflow_delta.log.features.identity_columns import (
     without_identity,
 )
 from airflow_delta.log.schema.types import parse_schema
+from support.actions import column, metadata
 
 
 def identity(name: str = "i", kind: Any = "long", **keys: Any) -> dict[str, Any]:
     given = {"start": 1, "step": 1, "allowExplicitInsert": False, **keys}
-    metadata = {f"delta.identity.{key}": value for key, value in given.items() if value is not None}
-    return {"name": name, "type": kind, "nullable": True, "metadata": metadata}
+    keys = {f"delta.identity.{key}": value for key, value in given.items() if value is not None}
+    return column(name, kind, **keys)
 
 
-PLAIN = {"name": "a", "type": "integer", "nullable": True, "metadata": {}}
-
-
-def metadata(*columns: dict[str, Any], partition_by: Any = ()) -> Metadata:
-    schema = json.dumps({"type": "struct", "fields": list(columns)})
-    return Metadata(id="i", schema_string=schema, partition_columns=list(partition_by))
+PLAIN = column("a")
 
 
 def test_state_is_read_from_the_schema():

@@ -10,7 +10,7 @@ from airflow_delta.exceptions import (
     InvalidProtocolVersionException,
     ProtocolDowngradeException,
 )
-from airflow_delta.log.actions.actions import Metadata, Protocol
+from airflow_delta.log.actions.actions import Metadata
 from airflow_delta.log.features.protocol import (
     FEATURES,
     active_features,
@@ -24,12 +24,7 @@ from airflow_delta.log.features.protocol import (
     required_protocol,
     upgraded,
 )
-
-
-def protocol(reader, writer, reader_features=None, writer_features=None):
-    return Protocol(
-        min_reader_version=reader, min_writer_version=writer, reader_features=reader_features, writer_features=writer_features
-    )
+from support.actions import protocol
 
 
 def metadata(type_="long", field_metadata="{}", nullable="true", **configuration):

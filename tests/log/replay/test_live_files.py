@@ -24,18 +24,8 @@ from airflow_delta.log.checkpoint_write.writer import write_checkpoint
 from airflow_delta.log.replay import filter as files_filter
 from airflow_delta.log.replay import live_files as files
 from airflow_delta.log.replay.filter import CANONICAL, canonical_paths
-from support.tables import (
-    SCHEMA,
-    add,
-    create_table,
-    log_path,
-    metadata,
-    protocol,
-    remove,
-    write_checkpoint_by_hand,
-    write_commit,
-    write_compaction,
-)
+from support.actions import SCHEMA, add, metadata, protocol, remove
+from support.tables import create_table, log_path, write_checkpoint_by_hand, write_commit, write_compaction
 
 
 def snapshot_of(table: Path) -> Snapshot:
@@ -228,10 +218,12 @@ def test_tombstones(table: Path) -> None:
     now = int(time.time() * 1000)
     week = 7 * 86_400_000
     create_table(table, *(add(name) for name in "abcde"))
-    write_commit(table, 1, remove("a", deleted_at=now - week - 60_000), remove("b", deleted_at=now - week + 60_000))
+    write_commit(
+        table, 1, remove("a", deletion_timestamp=now - week - 60_000), remove("b", deletion_timestamp=now - week + 60_000)
+    )
     write_checkpoint(snapshot_of(table))
     undated = RemoveFile(path="d", data_change=True)
-    write_commit(table, 2, remove("c", deleted_at=now), undated, add("b"))
+    write_commit(table, 2, remove("c", deletion_timestamp=now), undated, add("b"))
     found = snapshot_of(table).tombstones()
     assert found["path"].to_pylist() == ["c"]
     assert found["deletion_timestamp"].to_pylist() == [now]

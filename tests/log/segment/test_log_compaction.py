@@ -9,7 +9,8 @@ import pytest
 
 from airflow_delta.log import DeletionVectorDescriptor, DeltaLog
 from airflow_delta.log.checkpoint_write.writer import write_checkpoint
-from support.tables import add, append, commit_path, log_path, remove, table_with_commits, write_commit, write_compaction
+from support.actions import add, remove
+from support.tables import append, commit_path, log_path, table_with_commits, write_commit, write_compaction
 
 
 def paths(table: Path, version: int | None = None) -> list[str]:

@@ -19,7 +19,8 @@ from airflow_delta.log.schema.types import ArrayType, DecimalType, MapType, Prim
 from airflow_delta.log.statistics.data_skipping import are_consistent, skipping_mask
 from airflow_delta.log.statistics.statistics import num_records
 from airflow_delta.transaction.reads.row_condition import RowCondition
-from support.tables import add, create_table, log_path, write_commit
+from support.actions import add
+from support.tables import create_table, log_path, write_commit
 
 INNER = StructType(
     (

@@ -19,7 +19,8 @@ from pyroaring import BitMap64
 from airflow_delta.log import DeltaLog
 from airflow_delta.log.actions.deletion_vectors import inline_deletion_vector, read_deletion_vector
 from airflow_delta.log.checkpoint_write.writer import write_checkpoint
-from support.tables import add, metadata, protocol, write_commit
+from support.actions import add, metadata, protocol
+from support.tables import write_commit
 
 Row = dict[str, Any]
 Truth = bool | None

@@ -16,8 +16,8 @@ from airflow_delta.table.operations.vacuum.run import vacuum
 from airflow_delta.table.read.read_table import read_table
 from airflow_delta.transaction import Operation
 from support.readers import _comparable
+from support.table import Table
 from table.arrow.test_stage_rows import read, write
-from table.flow import Table
 
 VALUES = [
     *("é", "e\u0301", "ß ü", "日本", "😀", "100%", "%C3%A9", "a b", "a+b", "12:30", "a=b", "a/b", "(a);b,c", "~a!b", "a&b@c$d"),
@@ -64,7 +64,7 @@ def as_delta_spark(path: str) -> str:
 
 @pytest.mark.parametrize("checkpoint", [False, True])
 def test_delta_rs_changes_what_we_wrote(table: Table, checkpoint: bool) -> None:
-    assert all(add["path"].isascii() for version in (0, 1) for add in table.commit(version)["add"])
+    assert all(add["path"].isascii() for version in (0, 1) for add in table.actions(version)["add"])
     expected = {2 * row["id"] + odd: row["p"] for row in ROWS for odd in (0, 1)}
     assert values(table) == expected
     if checkpoint:
@@ -97,7 +97,7 @@ def test_delta_rs_changes_what_we_wrote(table: Table, checkpoint: bool) -> None:
 def test_delta_rs_changes_what_delta_spark_wrote(table: Table, checkpoint: str | None) -> None:
     """By its own rule and Delta Spark's the rows are there twice, because removes and adds are spelled in two ways."""
     rewrite_paths(table, as_delta_spark)
-    assert not all(add["path"].isascii() for add in table.commit(0)["add"])
+    assert not all(add["path"].isascii() for add in table.actions(0)["add"])
     if checkpoint == "ours before":
         write_checkpoint(table.log().update())
     DeltaTable(table.uri).update({"id": "id + 1000"}, predicate="id % 2 = 1")

@@ -13,14 +13,11 @@ import pyarrow as pa
 import pytest
 
 from airflow_delta.exceptions import ConstraintViolationException, DeltaError
-from airflow_delta.table.arrow.stage_rows import stage_arrow
 from airflow_delta.table.operations.statistics import compute_statistics
 from airflow_delta.table.read.read_table import read_table
 from airflow_delta.table.stage.plan_table import plan_create
-from airflow_delta.table.stage.write.collect import collect_stage
-from airflow_delta.table.stage.write.plan import plan_stage
 from support import readers
-from table.flow import Table
+from support.table import Table
 
 pytestmark = pytest.mark.spark
 
@@ -66,10 +63,7 @@ CONFIGURATIONS: list[dict[str, str]] = [
 
 
 def with_arrow(table: Table, rows: pa.Table, begin: dict[str, Any], **options: Any) -> None:
-    handle = table.begin(**begin)
-    view = table.view(handle, spark_table_uri=table.uri)
-    request = plan_stage(view, **options)
-    table.publish(handle, collect_stage(view, request, stage_arrow(table.log(), rows, request)))
+    table.write(rows, begin=begin, spark_table_uri=table.uri, **options)
 
 
 @pytest.mark.parametrize("seed", range(6))

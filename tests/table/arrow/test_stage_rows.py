@@ -43,7 +43,7 @@ from airflow_delta.table.stage.plan_table import plan_create
 from airflow_delta.table.stage.write.collect import collect_stage
 from airflow_delta.table.stage.write.plan import plan_stage
 from support import readers
-from table.flow import Table
+from support.table import Table
 
 UTC = dt.UTC
 NOON = dt.datetime(2024, 2, 29, 12, 0, 0, 123456, tzinfo=UTC)
@@ -244,7 +244,7 @@ def test_values_are_cast_only_where_none_is_lost(table):
     ):
         with pytest.raises(error, match=message):
             write(table, pa.table(rows))
-    assert table.versions() == 3
+    assert len(table.versions()) == 3
     assert len(read(table)) == 3
 
 
@@ -361,7 +361,7 @@ def test_rules_of_the_table(table):
     ):
         with pytest.raises(error, match=message):
             write(table, pa.table(rows))
-    assert table.versions() == 3
+    assert len(table.versions()) == 3
 
 
 @pytest.mark.parametrize(
@@ -376,7 +376,7 @@ def test_rules_that_only_spark_can_keep_are_refused_by_name(table, columns, rows
     ruled(table, columns)
     with pytest.raises(DeltaUnsupportedOperationException, match=message):
         write(table, pa.table({name: pa.array(values, pa.int32() if name == "n" else None) for name, values in rows.items()}))
-    assert table.versions() == 1
+    assert len(table.versions()) == 1
 
 
 def test_times_without_a_zone_in_constraints_are_in_utc(table):

@@ -10,12 +10,10 @@ import subprocess
 import sys
 from dataclasses import replace
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from pyroaring import BitMap64
 
@@ -35,25 +33,17 @@ from airflow_delta.log.actions.deletion_vectors import inline_deletion_vector
 from airflow_delta.table.audit.audit import AuditedTable, audit_report, judge_answers, parse_sql_checks, plan_sql_checks
 from airflow_delta.table.audit.statistics import statistics_checks
 from airflow_delta.table.operations.rewrite.update import plan_delete, plan_truncate
-from support.tables import add, metadata, protocol, write_commit
-from table.flow import Table, column, schema
+from support.actions import add, column, metadata, protocol, schema
+from support.table import Table
+from support.tables import write_commit
 
 NOW = dt.datetime(2026, 1, 2, tzinfo=dt.UTC)
 
 
-@pytest.fixture
-def table(tmp_path: Path) -> Table:
-    return Table(tmp_path / "table")
-
-
 def stage(table: Table, handle: Any, name: str, rows: Any, *, part: str | None = None, **options: Any) -> StagedWrite:
     """Stage a file of rows, in a partition ``p``."""
-    directory = Path(handle.staging_path) / name / (f"p={part}" if part else "")
-    directory.mkdir(parents=True, exist_ok=True)
-    pq.write_table(
-        rows if isinstance(rows, pa.Table) else pa.table(rows), directory / f"{len(list(directory.iterdir()))}.parquet"
-    )
-    return table.stage_files(handle, task_id=name, path=name, **options)
+    rows = rows if isinstance(rows, pa.Table) else pa.table(rows)
+    return table.stage_rows(handle, rows, task_id=name, part=f"p={part}" if part else "", **options)
 
 
 def ids(*values: int | None) -> dict[str, Any]:

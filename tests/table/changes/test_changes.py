@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyroaring import BitMap64
 
 from airflow_delta.contract.request import ChangePlan
 from airflow_delta.exceptions import (
@@ -16,72 +17,50 @@ from airflow_delta.exceptions import (
     VersionNotFoundException,
 )
 from airflow_delta.log import DeltaLog
+from airflow_delta.log.actions.actions import Action, AddFile, DeletionVectorDescriptor, Metadata, RemoveFile
 from airflow_delta.log.actions.deletion_vectors import inline_deletion_vector
 from airflow_delta.table.changes.read import plan_changes
-
-SCHEMA = '{"type":"struct","fields":[{"name":"id","type":"long","nullable":true,"metadata":{}}]}'
-
-
-def add(path: str, rows: list[int] | None = None, **more: Any) -> dict[str, Any]:
-    found = {"path": path, "partitionValues": {}, "size": 1, "modificationTime": 0, "dataChange": True, **more}
-    return {"add": {**found, **vector(rows)}}
+from support import actions
+from support.actions import cdc, column, info, protocol
+from support.tables import write_commit
 
 
-def remove(path: str, rows: list[int] | None = None, **more: Any) -> dict[str, Any]:
-    found = {"path": path, "partitionValues": {}, "size": 1, "extendedFileMetadata": True, "dataChange": True, **more}
-    return {"remove": {**found, **vector(rows)}}
+def add(path: str, rows: list[int] | None = None, **given: Any) -> AddFile:
+    return actions.add(path, deletion_vector=vector(rows), **given)
 
 
-def vector(rows: list[int] | None) -> dict[str, Any]:
-    if rows is None:
-        return {}
-    from pyroaring import BitMap64
-
-    found = inline_deletion_vector(BitMap64(rows))
-    size, cardinality = found.size_in_bytes, found.cardinality
-    inline = {"storageType": "i", "pathOrInlineDv": found.path_or_inline_dv, "sizeInBytes": size, "cardinality": cardinality}
-    return {"deletionVector": inline}
+def remove(path: str, rows: list[int] | None = None, **given: Any) -> RemoveFile:
+    return actions.remove(path, deletion_vector=vector(rows), **given)
 
 
-def info(operation: str, **metrics: str) -> dict[str, Any]:
-    return {"commitInfo": {"timestamp": 0, "operation": operation, "operationMetrics": metrics}}
+def vector(rows: list[int] | None) -> DeletionVectorDescriptor | None:
+    return None if rows is None else inline_deletion_vector(BitMap64(rows))
 
 
-def metadata(enabled: str = "true") -> dict[str, Any]:
-    properties = {"delta.enableChangeDataFeed": enabled}
-    return {"metaData": {"id": "t", "schemaString": SCHEMA, "partitionColumns": [], "configuration": properties, "format": {}}}
+def metadata(enabled: str = "true") -> Metadata:
+    return actions.metadata(column("id", "long"), **{"delta.enableChangeDataFeed": enabled})
 
 
-PROTOCOL = {
-    "protocol": {
-        "minReaderVersion": 3,
-        "minWriterVersion": 7,
-        "readerFeatures": ["deletionVectors"],
-        "writerFeatures": ["deletionVectors", "changeDataFeed"],
-    }
-}
+PROTOCOL = protocol(3, 7, ["deletionVectors"], ["deletionVectors", "changeDataFeed"])
 
 
-def log_of(path: Path, *commits: list[dict[str, Any]]) -> DeltaLog:
-    (path / "_delta_log").mkdir(parents=True)
-    for version, actions in enumerate(commits):
-        lines = "".join(json.dumps(action) + "\n" for action in actions)
-        (path / "_delta_log" / f"{version:020}.json").write_text(lines)
+def log_of(path: Path, *commits: list[Action]) -> DeltaLog:
+    for version, given in enumerate(commits):
+        write_commit(path, version, *given)
     return DeltaLog.for_table(str(path))
 
 
 def test_what_each_commit_is_read_from(tmp_path: Path):
     zeros = dict.fromkeys(("numTargetRowsInserted", "numTargetRowsUpdated", "numTargetRowsDeleted"), "0")
-    cdc = {"cdc": {"path": "_change_data/c", "partitionValues": {}, "size": 1, "dataChange": False}}
     log = log_of(
         tmp_path,
         [info("CREATE TABLE"), PROTOCOL, metadata(), add("a")],
         [info("DELETE"), remove("a"), add("a", [1, 2])],
         [info("RESTORE"), remove("a", [1, 2]), add("a", [2, 3])],
-        [info("OPTIMIZE"), remove("a", [2, 3], dataChange=False), add("b", dataChange=False)],
-        [info("UPDATE"), remove("b"), add("c"), cdc],
-        [info("MERGE", **zeros), remove("c"), add("d")],
-        [info("MERGE", **{**zeros, "numTargetRowsDeleted": "1"}), remove("d"), add("e")],
+        [info("OPTIMIZE"), remove("a", [2, 3], data_change=False), add("b", data_change=False)],
+        [info("UPDATE"), remove("b"), add("c"), cdc()],
+        [info("MERGE", operation_metrics=zeros), remove("c"), add("d")],
+        [info("MERGE", operation_metrics={**zeros, "numTargetRowsDeleted": "1"}), remove("d"), add("e")],
         [info("WRITE"), remove("e", [5]), add("e", [5])],
     )
     plan = plan_changes(log, starting_version=0)
@@ -113,7 +92,7 @@ def test_ranges_that_cannot_be_read(tmp_path: Path):
         [info("CREATE TABLE"), PROTOCOL, metadata()],
         [info("SET TBLPROPERTIES"), metadata("false")],
         [info("SET TBLPROPERTIES"), metadata()],
-        [info("WRITE"), {"remove": {"path": "x", "dataChange": True}}],
+        [info("WRITE"), actions.remove("x", extended_file_metadata=None, partition_values=None, size=None)],
     )
     assert plan_changes(log, starting_version=2, ending_version=2).commits == ()
     for start, end, error in (

@@ -19,7 +19,8 @@ from airflow_delta.log.actions.decode import decode_commit
 from airflow_delta.log.actions.deletion_vectors import inline_deletion_vector
 from airflow_delta.table.changes.column_values import column_values
 from airflow_delta.table.changes.partition_keys import changed_partitions, check_partition_keys
-from support.tables import SCHEMA, add, create_table, metadata, protocol, remove, write_commit
+from support.actions import SCHEMA, add, metadata, protocol, remove
+from support.tables import create_table, write_commit
 
 NULL = "__HIVE_DEFAULT_PARTITION__"
 DAYS = [dt.date(2026, 11, 24), dt.date(2026, 11, 25)]

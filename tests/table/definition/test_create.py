@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from airflow_delta.contract.payloads import CommitResult, StagedWrite, TransactionHandle
@@ -27,12 +26,8 @@ from airflow_delta.exceptions import (
 from airflow_delta.table.definition.columns_sql import schema_of_columns
 from airflow_delta.table.operations.rewrite.update import plan_delete
 from airflow_delta.table.stage.plan_table import plan_create
-from table.flow import Table, column, schema
-
-
-@pytest.fixture
-def table(tmp_path: Path) -> Table:
-    return Table(tmp_path / "table")
+from support.actions import add, as_json, column, info, schema
+from support.table import Table
 
 
 def planned(table: Table, handle: TransactionHandle, columns: str = "id BIGINT, p STRING", **options: Any) -> StagedWrite:
@@ -47,15 +42,11 @@ def create(table: Table, columns: str = "id BIGINT, p STRING", **options: Any) -
 
 
 def add_file(table: Table, path: str = "a.parquet", **values: str) -> None:
-    log = table.path / "_delta_log"
-    version = len(list(log.glob("0*.json")))
-    add = {"path": path, "partitionValues": values, "size": 1, "modificationTime": 1, "dataChange": True}
-    lines = [{"commitInfo": {"timestamp": 1, "operation": "WRITE"}}, {"add": add}]
-    (log / f"{version:020}.json").write_text("\n".join(json.dumps(line) for line in lines))
+    table.put_foreign(table.versions()[-1] + 1, as_json(info()), as_json(add(path, **values)))
 
 
 def parameters(table: Table, version: int) -> Mapping[str, Any]:
-    return dict(table.commit(version)["commitInfo"][0]["operationParameters"])
+    return dict(table.info(version)["operationParameters"])
 
 
 def test_ddl() -> None:
@@ -117,9 +108,9 @@ def test_create(table: Table) -> None:
         description="what it is",
     )
     assert (result.version, result.operation, result.is_blind_append) == (0, "CREATE TABLE", True)
-    metadata = table.commit(0)["metaData"][0]
+    metadata = table.actions(0)["metaData"][0]
     assert (metadata["description"], metadata["partitionColumns"], metadata["configuration"]["x"]) == ("what it is", ["P"], "y")
-    assert {"allowColumnDefaults", "identityColumns"} <= set(table.commit(0)["protocol"][0]["writerFeatures"])
+    assert {"allowColumnDefaults", "identityColumns"} <= set(table.actions(0)["protocol"][0]["writerFeatures"])
     assert parameters(table, 0)["partitionBy"] == '["P"]'
     with pytest.raises(DeltaTableAlreadyExistsException, match="create_if_not_exists"):
         create(table)
@@ -133,10 +124,10 @@ def test_replace_keeps_history_and_removes_all_files(table: Table) -> None:
         create(table, mode="replace")
     create(table, partition_by=["p"], properties={"k": "v"}, mode="create_or_replace")
     add_file(table, p="1")
-    before = table.commit(0)["metaData"][0]["id"]
+    before = table.actions(0)["metaData"][0]["id"]
     result = create(table, "id INT, q STRUCT<x: STRING>", cluster_by=["q.x"], mode="create_or_replace", description="new")
     assert (result.version, result.operation, result.num_removed_files) == (2, "CREATE OR REPLACE TABLE", 1)
-    commit = table.commit(2)
+    commit = table.actions(2)
     metadata = commit["metaData"][0]
     assert metadata["id"] != before
     assert "k" not in metadata["configuration"]
@@ -148,7 +139,7 @@ def test_replace_keeps_history_and_removes_all_files(table: Table) -> None:
     with pytest.raises(DeltaAnalysisException, match="REPLACE_TABLE_WITH_PARTITIONED"):
         create(table, partition_by=["p"], mode="replace")
     create(table, mode="replace")  # what is not clustered any more says so
-    assert json.loads(table.commit(3)["domainMetadata"][0]["configuration"])["clusteringColumns"] == []
+    assert json.loads(table.actions(3)["domainMetadata"][0]["configuration"])["clusteringColumns"] == []
 
 
 def test_append_only(table: Table) -> None:
@@ -163,16 +154,16 @@ def test_append_only(table: Table) -> None:
 def test_column_mapping_keeps_physical_names(table: Table) -> None:
     properties = {"delta.columnMapping.mode": "name"}
     create(table, "id INT, s STRING", properties=properties)
-    before = {f["name"]: f["metadata"] for f in json.loads(table.commit(0)["metaData"][0]["schemaString"])["fields"]}
+    before = {f["name"]: f["metadata"] for f in json.loads(table.actions(0)["metaData"][0]["schemaString"])["fields"]}
     create(table, "id INT, b STRING", properties=properties, mode="replace", cluster_by=["b"])
-    metadata = table.commit(1)["metaData"][0]
+    metadata = table.actions(1)["metaData"][0]
     after = {f["name"]: f["metadata"] for f in json.loads(metadata["schemaString"])["fields"]}
     assert after["id"] == before["id"]
     assert after["b"]["delta.columnMapping.id"] == 3 == int(metadata["configuration"]["delta.columnMapping.maxColumnId"])
-    clustered = json.loads(table.commit(1)["domainMetadata"][0]["configuration"])["clusteringColumns"]
+    clustered = json.loads(table.actions(1)["domainMetadata"][0]["configuration"])["clusteringColumns"]
     assert clustered == [[after["b"]["delta.columnMapping.physicalName"]]]
     create(table, "id INT, b STRING", mode="replace")
-    assert "delta.columnMapping" not in json.dumps(table.commit(2)["metaData"][0])
+    assert "delta.columnMapping" not in json.dumps(table.actions(2)["metaData"][0])
 
 
 @pytest.mark.parametrize(
@@ -197,7 +188,7 @@ def test_column_mapping_keeps_physical_names(table: Table) -> None:
 def test_refused(table: Table, columns: str, options: Mapping[str, Any], error: type[DeltaError]) -> None:
     with pytest.raises(error):
         create(table, columns, **options)
-    assert not (table.path / "_delta_log").exists() or table.versions() == 0
+    assert not (table.path / "_delta_log").exists() or len(table.versions()) == 0
 
 
 def test_other_stages_have_to_build_on_it(table: Table) -> None:
@@ -222,7 +213,7 @@ def test_race(table: Table) -> None:
         table.publish(second, planned(table, second))
     # The table that it would have created is there: nothing is left to do.
     assert table.publish(third, planned(table, third, mode="create_if_not_exists")).version == 1
-    assert "metaData" not in table.commit(1)
+    assert "metaData" not in table.actions(1)
 
 
 def test_race_with_rows(table: Table) -> None:
@@ -259,7 +250,7 @@ def test_what_stages_nothing_does_not_name_the_commit(table: Table) -> None:
     gone = table.operate(handle, plan_delete, predicate="p = 'a'", task_id="gone")
     nothing = planned(table, handle, columns, **options), table.stage_files(handle, task_id="empty", path="empty")
     assert table.publish(handle, *nothing, gone).operation == "DELETE"
-    said = table.commit(table.log().update().version)["commitInfo"][0]
+    said = table.actions(table.log().update().version)["commitInfo"][0]
     assert (said["operation"], said["operationMetrics"]["numRemovedFiles"]) == ("DELETE", "1")
     handle = table.begin()
     assert table.publish(handle, planned(table, handle, columns, **options)).operation == "WRITE"
@@ -277,7 +268,5 @@ def test_stages_after_a_replacement_mean_its_partitions(table: Table) -> None:
 
 def staged_file(table: Table, handle: TransactionHandle, partition: str, *, task_id: str = "rows", **options: Any) -> StagedWrite:
     """Stage a file of one partition, as any job may write it."""
-    directory = Path(handle.staging_path) / task_id / partition
-    directory.mkdir(parents=True)
-    pq.write_table(pa.table({"w": pa.array([1], pa.int32())}), directory / "0.parquet")
-    return table.stage_files(handle, task_id=task_id, path=task_id, **options)
+    rows = pa.table({"w": pa.array([1], pa.int32())})
+    return table.stage_rows(handle, rows, part=partition, task_id=task_id, **options)

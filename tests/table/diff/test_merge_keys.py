@@ -9,7 +9,8 @@ import pytest
 
 from airflow_delta.log.actions.decode import decode_commits
 from airflow_delta.table.diff.table_diff import merge_keys
-from support.tables import commit_path, info, write_commit
+from support.actions import info
+from support.tables import commit_path, write_commit
 
 COLUMNS = ["id", "Day", "a b", "v"]
 

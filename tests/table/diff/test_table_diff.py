@@ -18,7 +18,6 @@ from airflow_delta.contract.audit import SqlCheck
 from airflow_delta.contract.operations import when_matched_update, when_not_matched_by_source_delete, when_not_matched_insert
 from airflow_delta.exceptions import DeltaIllegalArgumentException, VersionNotFoundException
 from airflow_delta.log import DeltaLog
-from airflow_delta.log.actions.actions import Metadata
 from airflow_delta.spark.audit import query_answer
 from airflow_delta.table.audit.audit import AuditedTable
 from airflow_delta.table.changes.read import read_changes
@@ -29,8 +28,9 @@ from airflow_delta.table.operations.merge.plan import plan_merge
 from airflow_delta.table.operations.optimize.plan import plan_optimize
 from airflow_delta.table.operations.rewrite.update import plan_delete, plan_truncate, plan_update
 from support import readers
+from support.actions import column, metadata, struct
+from support.table import Table
 from support.tables import commit_path
-from table.flow import Table
 
 pytestmark = pytest.mark.spark
 
@@ -279,11 +279,6 @@ def test_the_text_shows_counts_and_rows_and_no_markup_of_the_data():
     }  # fmt: skip
 
 
-def metadata(*fields: tuple[str, Any, dict[str, str]]) -> Metadata:
-    columns = [{"name": name, "type": kind, "nullable": True, "metadata": more} for name, kind, more in fields]
-    return Metadata(id="", schema_string=json.dumps({"type": "struct", "fields": columns}))
-
-
 @pytest.mark.parametrize(
     ("value", "cell"),
     [
@@ -316,10 +311,9 @@ def test_values_are_no_links_and_hide_nothing(value, cell):
 
 def test_the_text_says_what_changes_in_the_schema():
     mapped = {"delta.columnMapping.physicalName": "c1"}
-    address = {"type": "struct", "fields": [{"name": "zip", "type": "string", "nullable": True, "metadata": {}}]}
-    before = metadata(("id", "integer", {}), ("gone", "date", {}), ("old_name", "string", mapped), ("a", address, {}))
-    address = {**address, "fields": [*address["fields"], {**address["fields"][0], "name": "city"}]}
-    after = metadata(("id", "long", {}), ("new_name", "string", mapped), ("a", address, {}), ("coupon", "string", {}))
+    old, new = column("old_name", "string", **mapped), column("new_name", "string", **mapped)
+    before = metadata(column("id"), column("gone", "date"), old, column("a", struct(zip="string")))
+    after = metadata(column("id", "long"), new, column("a", struct(zip="string", city="string")), column("coupon", "string"))
     changes = schema_changes(before, after)
     diff = TableDiff(table="t", version=None, read_version=4, keys=(), exact=True, added=100, removed=0, schema_changes=changes)
     assert diff_to_text(diff).splitlines() == [

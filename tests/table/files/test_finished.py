@@ -25,7 +25,8 @@ from airflow_delta.exceptions import (
     StagedFileException,
     StagingException,
 )
-from table.flow import Table, column, schema
+from support.actions import column, schema
+from support.table import Table
 
 NANOS = pa.array([1], pa.timestamp("ns"))
 
@@ -321,7 +322,7 @@ def test_two_runs_that_add_the_same_column_both_commit(table):
     table.publish(one, first)
     table.publish(two, second)
     assert table.rows() == [(1, None), (5, 5), (6, 6)]
-    assert "metaData" not in table.commit(2)
+    assert "metaData" not in table.actions(2)
 
 
 def test_a_stage_whose_new_columns_would_conflict_fails_before_the_commit(table):

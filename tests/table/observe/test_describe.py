@@ -15,9 +15,10 @@ from airflow_delta.log.actions.deletion_vectors import inline_deletion_vector
 from airflow_delta.log.snapshot import Snapshot
 from airflow_delta.table.observe.observe import COUNTED_FILES, describe
 from airflow_delta.table.stage.plan_table import plan_create
-from support.tables import TABLE_ID, add, append, create_table, protocol, txn, write_checkpoint_by_hand, write_commit
-from support.tables import metadata as metadata_of
-from table.flow import Table
+from support.actions import TABLE_ID, add, protocol, txn
+from support.actions import metadata as metadata_of
+from support.table import Table
+from support.tables import append, create_table, write_checkpoint_by_hand, write_commit
 
 
 def described(path) -> dict:

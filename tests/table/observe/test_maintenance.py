@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
@@ -17,7 +16,7 @@ from airflow_delta.log import DeltaLog
 from airflow_delta.table.operations.maintenance import STEPS, maintain, ordered_steps
 from airflow_delta.table.state.commit_result import OptimizeResult
 from airflow_delta.transaction import CommitPolicy, Operation, OptimisticTransaction
-from table.flow import Table
+from support.table import Table, put_rows
 
 DAY = 24 * 3600
 EVERYTHING_NOW = {"retention_hours": 0, "retention_check": False}
@@ -106,13 +105,9 @@ def test_commits_that_leave_checkpoints_to_maintenance(table):
 
 def test_vacuum_with_what_was_staged_and_given_up(table):
     handle = table.begin()
-    left = Path(handle.staging_path) / "rows" / "part-0.parquet"
-    left.parent.mkdir(parents=True)
-    pq.write_table(rows(9), left)
+    left = put_rows(handle, [9])
     live = table.begin()
-    kept = Path(live.staging_path) / "rows" / "part-0.parquet"
-    kept.parent.mkdir(parents=True)
-    pq.write_table(rows(10), kept)
+    kept = put_rows(live, [10])
     then = time.time() - 8 * DAY
     os.utime(left, (then, then))
     report = step(maintain(table.log(), ["vacuum"], vacuum=EVERYTHING_NOW, max_paths=10), "vacuum")
@@ -127,7 +122,7 @@ def test_the_log_is_cut_off_at_a_checkpoint(table):
     set_properties(table, delta_logRetentionDuration="interval 7 days")
     commits_without_checkpoint(table, 3)
     age_log(table, 10)
-    before = table.versions()
+    before = len(table.versions())
     assert step(maintain(table.log(), ["log_cleanup"]), "log_cleanup")["status"] == "nothing"  # there is no checkpoint
     report = maintain(table.log(), ["log_cleanup", "checkpoint"], min_commits=1, max_paths=2)
     assert [found["step"] for found in report.to_dict()["steps"]] == ["checkpoint", "log_cleanup"]
@@ -135,7 +130,7 @@ def test_the_log_is_cut_off_at_a_checkpoint(table):
     assert done["status"] == "done"
     assert done["numFiles"] >= before - 1
     assert len(done["paths"]) == 2
-    assert table.versions() == 1  # the latest version stays, with its checkpoint
+    assert len(table.versions()) == 1  # the latest version stays, with its checkpoint
     assert table.rows() == [(2,)]
     assert DeltaLog.for_table(table.uri).snapshot.version == before - 1
 
@@ -145,7 +140,7 @@ def test_a_table_that_keeps_its_log(table):
     age_log(table, 100)
     done = step(maintain(table.log(), ["checkpoint", "log_cleanup"], min_commits=1), "log_cleanup")
     assert (done["status"], done["reason"]) == ("nothing", "delta.enableExpiredLogCleanup is false")
-    assert table.versions() == 5
+    assert len(table.versions()) == 5
 
 
 def test_optimize_is_done_by_who_has_spark(table):
@@ -205,7 +200,7 @@ def test_what_was_done_is_reported_also_when_the_log_cannot_be_read_any_more(tab
 def test_cancelled_between_two_steps(table):
     report = maintain(table.log(), ["checkpoint", "vacuum"], min_commits=1, cancelled=lambda: bool(checkpoints(table)))
     assert [found.status for found in report.steps] == ["done", "cancelled"]
-    assert table.versions() == 4
+    assert len(table.versions()) == 4
 
 
 def test_a_commit_in_between_is_kept(table):

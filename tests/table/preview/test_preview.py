@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
@@ -33,22 +32,15 @@ from airflow_delta.table.preview.table_preview import Preview, preview_table
 from airflow_delta.table.read.read_table import read_table
 from airflow_delta.table.state.open_transactions import list_transactions
 from airflow_delta.table.state.previews import end_previews
+from publication.lake import KilledError
 from support import readers
-from table.flow import Table
+from support.table import Table
 
 Rows = list[tuple[Any, ...]]
 
 
-@pytest.fixture
-def table(tmp_path: Path) -> Table:
-    return Table(tmp_path / "table")
-
-
 def stage(table: Table, handle: TransactionHandle, values: list[int], name: str = "rows", **options: Any) -> StagedWrite:
-    directory = Path(handle.staging_path) / name
-    directory.mkdir(parents=True)
-    pq.write_table(pa.table({"id": pa.array(values, pa.int64())}), directory / "0.parquet")
-    return table.stage_files(handle, task_id=name, path=name, **options)
+    return table.stage_rows(handle, values, task_id=name, **options)
 
 
 def write(table: Table, values: list[int], **options: Any) -> None:
@@ -139,10 +131,10 @@ def test_staged_files_that_are_gone(table: Table) -> None:
     handle = table.begin()
     staged = stage(table, handle, [2])
     found = preview(table, handle, staged)
-    (Path(handle.staging_path) / "rows" / "0.parquet").unlink()
-    with pytest.raises(StagedFileException, match=r"The staged file staged/.*/0\.parquet of table .* is gone"):
+    (Path(handle.staging_path) / "rows" / "part-0.parquet").unlink()
+    with pytest.raises(StagedFileException, match=r"The staged file staged/.*/part-0\.parquet of table .* is gone"):
         preview(table, handle, staged)
-    with pytest.raises(Exception, match=r"0\.parquet"):
+    with pytest.raises(Exception, match=r"part-0\.parquet"):
         read_table(DeltaLog.for_table(found.path)).to_table()
 
 
@@ -180,10 +172,8 @@ def test_changes_of_an_overwrite(table: Table) -> None:
 def test_changes_with_new_columns(table: Table) -> None:
     write(table, [1])
     handle = table.begin()
-    directory = Path(handle.staging_path) / "more"
-    directory.mkdir(parents=True)
-    pq.write_table(pa.table({"id": pa.array([2], pa.int64()), "name": ["b"]}), directory / "0.parquet")
-    staged = table.stage_files(handle, path="more", mode="overwrite", overwrite_schema=True)
+    wider = pa.table({"id": pa.array([2], pa.int64()), "name": ["b"]})
+    staged = table.stage_rows(handle, wider, mode="overwrite", overwrite_schema=True)
     assert rows(preview_changes(table.log(), handle, [staged]).path) == [(1, None, "delete"), (2, "b", "insert")]
 
 
@@ -281,10 +271,6 @@ def test_its_protocol_keeps_this_provider_off_wherever_it_is_moved(tmp_path: Pat
     Path(preview(table, handle, stage(table, handle, [2])).path).rename(tmp_path / "moved")
     with pytest.raises(DeltaUnsupportedTableFeatureException, match="airflowPreview"):
         Table(tmp_path / "moved").begin()
-
-
-class KilledError(BaseException):
-    """The task was killed."""
 
 
 @pytest.mark.parametrize("make", [preview_table, preview_changes])

@@ -33,7 +33,8 @@ from airflow_delta.log.actions.deletion_vectors import inline_deletion_vector
 from airflow_delta.log.data_files import reader
 from airflow_delta.table.read.read_table import read_table
 from support import readers
-from support.tables import add, commit_path, metadata, protocol, remove, write_commit
+from support.actions import add, metadata, protocol, remove
+from support.tables import commit_path, write_commit
 
 MAPPING = ("delta.columnMapping.id", "delta.columnMapping.physicalName")
 

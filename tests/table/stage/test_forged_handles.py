@@ -40,7 +40,8 @@ from airflow_delta.table.stage.view import view_of
 from airflow_delta.table.stage.write.collect import collect_files, collect_stage
 from airflow_delta.table.stage.write.plan import plan_stage
 from airflow_delta.transaction import Operation
-from table.flow import Table, column, schema
+from support.actions import column, schema
+from support.table import Table
 
 COLUMNS = schema(
     column("id", "long", False),

@@ -17,7 +17,8 @@ from airflow_delta.exceptions import (
     StageConflictException,
 )
 from airflow_delta.transaction import Operation
-from table.flow import Table, column, schema
+from support.actions import column, schema
+from support.table import Table
 
 pytestmark = pytest.mark.spark
 
@@ -67,7 +68,7 @@ def test_files_have_physical_names_and_field_ids_at_every_depth(table, mode):
     known = fields(table)
     names = {name: f["metadata"]["delta.columnMapping.physicalName"] for name, f in known.items()}
     inside = known["items"]["type"]["elementType"]["fields"][0]["metadata"]
-    [add] = table.commit(1)["add"]
+    [add] = table.actions(1)["add"]
     assert add["partitionValues"] == {names["p"]: "a b"}
     stats = json.loads(add["stats"])
     assert stats["minValues"] == {names["id"]: 1}
@@ -227,7 +228,7 @@ def test_change_data_files(table):
         mode="overwrite",
         replace_where="id IN (1, 9)",
     )
-    commit = table.commit(2)
+    commit = table.actions(2)
     changes = commit["cdc"]
     assert commit["commitInfo"][0]["operationMetrics"]["numAddedChangeFiles"] == str(len(changes)) == "3"
     assert all(change["dataChange"] is False for change in changes)

@@ -8,8 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from airflow_delta.contract.files import new_attempt
@@ -28,13 +26,9 @@ from airflow_delta.exceptions import (
 from airflow_delta.log.actions.actions import encode_actions
 from airflow_delta.table.run import run_transaction
 from airflow_delta.table.state.find_commit import TryChain
-from support.tables import create_table, info, metadata, protocol, txn
-from table.flow import Table, column, schema
-
-
-@pytest.fixture
-def table(tmp_path) -> Table:
-    return Table(tmp_path / "table")
+from support.actions import column, info, metadata, protocol, schema, txn
+from support.table import Table, put_rows
+from support.tables import create_table
 
 
 def put_table(table: Table, *actions) -> None:
@@ -169,9 +163,7 @@ def run_alone(table: Table, number: int, *, meanwhile: Callable[[], Any] | None 
     """
 
     def stage(handle: TransactionHandle):
-        path = Path(handle.staging_path) / "rows"
-        path.mkdir(parents=True)
-        pq.write_table(pa.table({"id": pa.array([1], pa.int64())}), path / "part-0.parquet")
+        put_rows(handle, [1])
         if meanwhile is not None:
             meanwhile()
         return [table.stage_files(handle, path="rows", mode=mode)]

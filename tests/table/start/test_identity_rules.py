@@ -21,7 +21,8 @@ from airflow_delta.log.actions.actions import DeletionVectorDescriptor
 from airflow_delta.table.start.begin import begin
 from airflow_delta.table.start.rerun import KEEPS_ROWS, files_to_replace
 from airflow_delta.table.state.find_commit import TryChain, committed_earlier
-from support.tables import SCHEMA, TABLE_ID, add, commit_path, create_table, info, metadata, protocol, remove, txn, write_commit
+from support.actions import SCHEMA, TABLE_ID, add, info, metadata, protocol, remove, txn
+from support.tables import commit_path, create_table, write_commit
 
 APP = "app"
 

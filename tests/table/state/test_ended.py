@@ -8,8 +8,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
@@ -17,8 +15,8 @@ from airflow_delta.exceptions import StagingException
 from airflow_delta.log.storage.local import LocalStore
 from airflow_delta.table.commit import publish as publishing
 from airflow_delta.table.state.evidence import ended
+from support.table import Table
 from support.tables import commit_path
-from table.flow import Table
 
 
 @pytest.fixture
@@ -30,10 +28,7 @@ def table(tmp_path: Path) -> Table:
 
 
 def stage(table: Table, handle: TransactionHandle) -> StagedWrite:
-    directory = Path(handle.staging_path) / "rows"
-    directory.mkdir(parents=True)
-    pq.write_table(pa.table({"id": pa.array([1, 2], pa.int64())}), directory / "part-0.parquet")
-    return table.stage_files(handle, task_id="rows", path="rows")
+    return table.stage_rows(handle, [1, 2])
 
 
 @pytest.fixture

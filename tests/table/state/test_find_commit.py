@@ -21,7 +21,8 @@ from airflow_delta.table.state.find_commit import (
     newest_first,
     own_after_conflict,
 )
-from support.tables import add, commit_path, create_table, info, protocol, remove, txn, write_commit
+from support.actions import add, info, protocol, remove, txn
+from support.tables import commit_path, create_table, write_commit
 
 DAY = 24 * 3_600_000
 ID = "11111111-2222-3333-4444-555555555555"
@@ -273,7 +274,7 @@ def test_a_table_that_names_a_file(path: Path, name: str, kind: str, checkpoint:
     )
     actions = {
         "add": [add(spelled)],
-        "remove": [remove(spelled, deleted_at=now)],
+        "remove": [remove(spelled, deletion_timestamp=now)],
         "vector": [add("x.parquet", deletion_vector=vector, stats='{"numRecords":3}')],
     }[kind]
     write_commit(path, 1, protocol(3, 7, reader_features=["deletionVectors"], writer_features=["deletionVectors"]))

@@ -14,7 +14,8 @@ from airflow_delta.log import DeltaLog
 from airflow_delta.table.commit.publish import publish
 from airflow_delta.table.start.begin import begin
 from airflow_delta.table.state.key_users import KeyUser
-from support.tables import add, commit_path, create_table, info, txn, write_commit
+from support.actions import add, info, txn
+from support.tables import commit_path, create_table, write_commit
 
 NOW = int(time.time() * 1000)
 HOUR = 3_600_000
@@ -284,7 +285,7 @@ def test_a_commit_that_comes_between_start_and_commit(path):
 
 
 def test_start_refuses_what_the_commit_would_not_replace(path):
-    from support.tables import remove
+    from support.actions import remove
 
     commit(path, 1, DEFAULT)
     assert start(path, DEFAULT, user(), rerun_policy="replace").txn_version == 1

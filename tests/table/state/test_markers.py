@@ -10,8 +10,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
@@ -22,8 +20,9 @@ from airflow_delta.table.state import markers as module
 from airflow_delta.table.state import open_transactions
 from airflow_delta.table.state.evidence import evidence
 from airflow_delta.table.state.markers import Markers, fence, fence_off, mark_committed, read_markers
-from support.tables import add, commit_path, info, write_commit
-from table.flow import Table
+from support.actions import add, info
+from support.table import Table
+from support.tables import commit_path, write_commit
 
 ID = "11111111-2222-3333-4444-555555555555"
 
@@ -38,10 +37,7 @@ def table(tmp_path: Path) -> Table:
 
 
 def stage(table: Table, handle: TransactionHandle, name: str = "rows") -> StagedWrite:
-    directory = Path(handle.staging_path) / name
-    directory.mkdir(parents=True)
-    pq.write_table(pa.table({"id": pa.array([1, 2], pa.int64())}), directory / "part-0.parquet")
-    return table.stage_files(handle, task_id=name, path=name)
+    return table.stage_rows(handle, [1, 2], task_id=name)
 
 
 def marker(table: Table, name: str, content: dict[str, Any] | None = None, *, at: int | None = None) -> Path:
@@ -185,7 +181,7 @@ def held(table: Table, handle: TransactionHandle, *, commits: bool) -> Path:
     def attempt() -> None:
         with fence(log, handle, "1-00000000"):
             if commits:
-                write_commit(table.path, table.versions(), info(txn_id=handle.transaction_id))
+                write_commit(table.path, len(table.versions()), info(txn_id=handle.transaction_id))
             raise DeltaAnalysisException("a hook failed")
 
     with pytest.raises(DeltaAnalysisException):
@@ -224,7 +220,7 @@ def test_a_table_that_the_transaction_would_have_created(tmp_path):
 
 
 def actions_of_a_table() -> list[Any]:
-    from support.tables import metadata, protocol
+    from support.actions import metadata, protocol
 
     return [protocol(), metadata()]
 

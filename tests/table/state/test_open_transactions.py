@@ -8,8 +8,6 @@ import time
 from datetime import timedelta
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from pyroaring import BitMap64
 
@@ -31,8 +29,9 @@ from airflow_delta.table.operations.vacuum.run import HOUR, vacuum
 from airflow_delta.table.stage.write.plan import plan_stage, put_request
 from airflow_delta.table.state import open_transactions as listing
 from airflow_delta.table.state.open_transactions import TransactionState, list_transactions, transaction_state
-from support.tables import add, commit_path, create_table, remove, write_commit
-from table.flow import Table
+from support.actions import add, remove
+from support.table import Table
+from support.tables import commit_path, create_table, write_commit
 
 DAY = 24 * HOUR
 
@@ -47,12 +46,8 @@ def table(tmp_path) -> Table:
 
 
 def stage(table: Table, handle: TransactionHandle, name: str = "rows") -> StagedWrite:
-    """Any job that writes Parquet under the staging path, in a directory of its own for each attempt."""
-    path = f"{name}/{new_attempt()}"
-    directory = Path(handle.staging_path) / path
-    directory.mkdir(parents=True)
-    pq.write_table(pa.table({"id": pa.array([1, 2], pa.int64())}), directory / "part-0.parquet")
-    return table.stage_files(handle, task_id=name, path=path)
+    """Stage rows in a directory of their own for each attempt."""
+    return table.stage_rows(handle, [1, 2], f"{name}/{new_attempt()}", task_id=name)
 
 
 def age(table: Table, transaction_id: str, milliseconds: int) -> None:
@@ -226,25 +221,18 @@ def test_tombstones_and_deletion_vectors_tell_as_well(tmp_path):
     [vector] = write_deletion_vectors(store, "staged/t-vector/s/1-00000000", [BitMap64([1])])
     assert isinstance(vector, DeletionVectorDescriptor)
     create_table(path, add("a.parquet", deletion_vector=vector), add("staged/t-removed/s/1-00000000/f.parquet"))
-    write_commit(path, 1, remove("staged/t-removed/s/1-00000000/f.parquet", deleted_at=now))
+    write_commit(path, 1, remove("staged/t-removed/s/1-00000000/f.parquet", deletion_timestamp=now))
     found = {one.transaction_id: one.state for one in list_transactions(DeltaLog.for_table(str(path)))}
     assert found == {"t-removed": "committed", "t-vector": "committed", "t-open": "open"}
 
 
 def test_a_transaction_whose_files_have_left_the_table_is_known_by_its_commit(table):
     handle = table.begin()
-    table.publish(handle, table.stage_files(handle, task_id="rows", path=stage_directory(handle), mode="overwrite"))
+    table.publish(handle, table.stage_rows(handle, [3], "out", mode="overwrite"))
     handle = table.begin()
-    table.publish(handle, table.stage_files(handle, task_id="rows", path=stage_directory(handle), mode="overwrite"))
+    table.publish(handle, table.stage_rows(handle, [3], "out", mode="overwrite"))
     assert {one.state for one in list_transactions(table.log())} == {"committed"}
     assert sorted(one.version for one in list_transactions(table.log())) == [0, 1, 2]
-
-
-def stage_directory(handle: TransactionHandle) -> str:
-    directory = Path(handle.staging_path) / "out"
-    directory.mkdir(parents=True)
-    pq.write_table(pa.table({"id": pa.array([3], pa.int64())}), directory / "part-0.parquet")
-    return "out"
 
 
 def test_who_asks_only_for_open_ones_looks_for_no_commits_of_the_others(table, monkeypatch):

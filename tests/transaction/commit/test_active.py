@@ -9,30 +9,24 @@ import pytest
 
 from airflow_delta.exceptions import DeltaIllegalStateException
 from airflow_delta.transaction import Operation, OptimisticTransaction, last_commit_version_in_session
-from transaction.harness import Table, add
-
-
-@pytest.fixture
-def table(tmp_path: Path) -> Table:
-    table = Table(tmp_path)
-    table.create()
-    return table
+from support.actions import add
+from support.table import Table
 
 
 def test_set_get_clear(table: Table) -> None:
     assert OptimisticTransaction.get_active() is None
-    transaction = table.open().start_transaction()
+    transaction = table.log().start_transaction()
     OptimisticTransaction.set_active(transaction)
     OptimisticTransaction.set_active(transaction)
     assert OptimisticTransaction.get_active() is transaction
     with pytest.raises(DeltaIllegalStateException, match="already has an active one"):
-        OptimisticTransaction.set_active(table.open().start_transaction())
+        OptimisticTransaction.set_active(table.log().start_transaction())
     OptimisticTransaction.clear_active()
     assert OptimisticTransaction.get_active() is None
 
 
 def test_with_new_transaction_always_clears(table: Table) -> None:
-    log = table.open()
+    log = table.log()
 
     def fail() -> None:
         with log.with_new_transaction():
@@ -44,7 +38,7 @@ def test_with_new_transaction_always_clears(table: Table) -> None:
 
 
 def test_transactions_do_not_nest(table: Table) -> None:
-    log = table.open()
+    log = table.log()
     with log.with_new_transaction(), pytest.raises(DeltaIllegalStateException):
         log.with_new_transaction().__enter__()
 
@@ -54,11 +48,11 @@ def test_threads_do_not_see_each_other(table: Table) -> None:
 
     def other() -> None:
         seen.append(OptimisticTransaction.get_active())
-        with table.open().with_new_transaction() as transaction:
+        with table.log().with_new_transaction() as transaction:
             seen.append(transaction.commit([add("b")], Operation.write()))
             seen.append(last_commit_version_in_session())
 
-    with table.open().with_new_transaction() as transaction:
+    with table.log().with_new_transaction() as transaction:
         thread = threading.Thread(target=other)
         thread.start()
         thread.join()
@@ -68,7 +62,7 @@ def test_threads_do_not_see_each_other(table: Table) -> None:
 
 
 def test_with_active_restores_what_was_active(table: Table) -> None:
-    log = table.open()
+    log = table.log()
     outer, inner = log.start_transaction(), log.start_transaction()
     with OptimisticTransaction.with_active(outer) as active:
         assert active is outer is OptimisticTransaction.get_active()
@@ -87,7 +81,7 @@ def test_with_active_restores_what_was_active(table: Table) -> None:
 
 
 def test_with_active_restores_after_an_error(table: Table) -> None:
-    outer, inner = table.open().start_transaction(), table.open().start_transaction()
+    outer, inner = table.log().start_transaction(), table.log().start_transaction()
 
     def fail() -> None:
         with OptimisticTransaction.with_active(inner, override_existing=True):
@@ -100,10 +94,10 @@ def test_with_active_restores_after_an_error(table: Table) -> None:
 
 
 def test_two_tables_in_one_thread(table: Table, tmp_path: Path) -> None:
-    other = Table(tmp_path, "other")
+    other = Table(tmp_path / "other")
     other.create()
-    with table.open().with_new_transaction() as first:
-        second = other.open().start_transaction()
+    with table.log().with_new_transaction() as first:
+        second = other.log().start_transaction()
         assert second.commit([add("b")], Operation.write()) == 1
         assert OptimisticTransaction.get_active() is first
         assert first.commit([add("a")], Operation.write()) == 1

@@ -12,7 +12,8 @@ from airflow_delta.log.actions.actions import AddFile
 from airflow_delta.transaction import CommitPolicy, Operation
 from airflow_delta.transaction.commit.hooks import wants_auto_compaction
 from airflow_delta.transaction.policy import AutoCompactionRequest
-from transaction.harness import Table, add, remove
+from support.actions import add, remove
+from support.table import Table
 
 ON = {"delta.autoOptimize.autoCompact": "true"}
 WRITE = Operation.write()
@@ -23,11 +24,11 @@ def policy(**options: Any) -> CommitPolicy:
 
 
 def file(path: str, size: int = 10, **partition: Any) -> AddFile:
-    return msgspec.structs.replace(add(path, **partition), size=size)
+    return add(path, **partition, size=size)
 
 
 def commit(table: Table, *actions: Any, operation: Operation = WRITE, **options: Any) -> AutoCompactionRequest | None:
-    transaction = table.open().start_transaction(policy=policy(**options))
+    transaction = table.log().start_transaction(policy=policy(**options))
     transaction.commit(list(actions), operation)
     assert transaction.outcome is not None
     return transaction.outcome.auto_compaction
@@ -35,7 +36,7 @@ def commit(table: Table, *actions: Any, operation: Operation = WRITE, **options:
 
 @pytest.fixture
 def table(tmp_path: Path) -> Table:
-    table = Table(tmp_path)
+    table = Table(tmp_path / "table")
     table.create(("part",), configuration=ON)
     return table
 
@@ -61,7 +62,7 @@ def test_enough_small_files_in_a_partition_that_was_written(table: Table) -> Non
     handed: list[AutoCompactionRequest] = []
     request = commit(table, file("c", 50, part=1), on_auto_compact=handed.append)
     assert request == AutoCompactionRequest(
-        table=str(table.root),
+        table=str(table.path),
         version=2,
         partitions=({"part": "1"},),
         num_small_files=3,
@@ -95,14 +96,14 @@ def test_what_does_not_ask(table: Table) -> None:
     assert commit(table, remove("f0", part=1), operation=Operation.delete()) is None, "a commit that adds nothing"
     moved = [msgspec.structs.replace(one, data_change=False) for one in files]
     assert commit(table, *moved, operation=Operation.compute_stats()) is None, "a commit that writes nothing"
-    transaction = table.open().start_transaction(policy=policy())
+    transaction = table.log().start_transaction(policy=policy())
     transaction.commit_large([file("g", part=1)], Operation.restore(0))
     assert transaction.outcome is not None
     assert transaction.outcome.auto_compaction is None
 
 
 def test_a_table_without_partitions(tmp_path: Path) -> None:
-    table = Table(tmp_path)
+    table = Table(tmp_path / "table")
     table.create(configuration=ON)
     request = commit(table, *(file(f"f{n}") for n in range(3)))
     assert request is not None
@@ -111,7 +112,7 @@ def test_a_table_without_partitions(tmp_path: Path) -> None:
 
 def test_the_default_bounds_are_those_of_delta(table: Table) -> None:
     def commit_files(prefix: str, count: int) -> AutoCompactionRequest | None:
-        transaction = table.open().start_transaction()
+        transaction = table.log().start_transaction()
         transaction.commit([file(f"{prefix}{n}", 64 << 20, part=1) for n in range(count)], WRITE)
         assert transaction.outcome is not None
         return transaction.outcome.auto_compaction

@@ -18,7 +18,8 @@ from airflow_delta.log.actions.actions import Action, CommitInfo
 from airflow_delta.log.snapshot import Snapshot
 from airflow_delta.log.storage.puts import turn
 from airflow_delta.transaction import CommitPolicy, Operation, OptimisticTransaction, PostCommitHook
-from transaction.harness import Table, add
+from support.actions import add
+from support.table import Table
 
 
 class Recorder(PostCommitHook):
@@ -35,13 +36,6 @@ class Recorder(PostCommitHook):
             raise self.error
 
 
-@pytest.fixture
-def table(tmp_path: Path) -> Table:
-    table = Table(tmp_path)
-    table.create()
-    return table
-
-
 def test_hooks_may_start_transactions(table: Table) -> None:
     class Follow(PostCommitHook):
         name = "follow"
@@ -50,32 +44,32 @@ def test_hooks_may_start_transactions(table: Table) -> None:
             with txn.log.with_new_transaction() as other:
                 other.commit([add(f"after-{version}")], Operation.write())
 
-    transaction = table.open().start_transaction()
+    transaction = table.log().start_transaction()
     transaction.register_post_commit_hook(Follow())
     assert transaction.commit([add("a")], Operation.write()) == 1
     assert table.live() == {"a", "after-1"}
 
 
 def test_checkpoint_at_the_interval(tmp_path: Path) -> None:
-    table = Table(tmp_path)
+    table = Table(tmp_path / "table")
     table.create(configuration={"delta.checkpointInterval": "3"})
-    log = table.open()
+    log = table.log()
     for index in range(7):
         log.start_transaction().commit([add(f"f{index}")], Operation.write())
-    found = sorted(path.name for path in (table.root / "_delta_log").glob("*.checkpoint.parquet"))
+    found = sorted(path.name for path in (table.path / "_delta_log").glob("*.checkpoint.parquet"))
     assert found == [f"{version:020d}.checkpoint.parquet" for version in (3, 6)]
-    assert json.loads((table.root / "_delta_log" / "_last_checkpoint").read_text())["version"] == 6
-    assert set(table.open().snapshot.files()["path"].to_pylist()) == table.live()
+    assert json.loads((table.path / "_delta_log" / "_last_checkpoint").read_text())["version"] == 6
+    assert set(table.log().snapshot.files()["path"].to_pylist()) == table.live()
 
 
 def checkpoints(table: Table) -> list[int]:
-    return sorted(int(path.name[:20]) for path in (table.root / "_delta_log").glob("*.checkpoint.parquet"))
+    return sorted(int(path.name[:20]) for path in (table.path / "_delta_log").glob("*.checkpoint.parquet"))
 
 
 def test_one_process_at_a_time_writes_checkpoints(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    table = Table(tmp_path)
+    table = Table(tmp_path / "table")
     table.create(configuration={"delta.checkpointInterval": "1"})
-    log = table.open()
+    log = table.log()
     with caplog.at_level(logging.INFO), turn(log.store) as free:  # another descriptor, as that of another process
         assert free
         assert log.start_transaction().commit([add("a")], Operation.write()) == 1
@@ -108,12 +102,12 @@ def test_whoever_may_read_the_table_cannot_keep_its_checkpoints_from_being_writt
     for directory in (tmp_path, *list(tmp_path.parents)[:-3]):
         if directory.stat().st_uid == os.getuid():
             directory.chmod(0o755)
-    table = Table(tmp_path)
+    table = Table(tmp_path / "table")
     table.create(configuration={"delta.checkpointInterval": "1"})
-    log = table.open()
+    log = table.log()
     with turn(log.store):  # the file is there
         pass
-    known = [table.root, *table.root.rglob("*"), *Path(tempfile.gettempdir(), f"airflow-delta-{os.getuid()}").glob("*.turn")]
+    known = [table.path, *table.path.rglob("*"), *Path(tempfile.gettempdir(), f"airflow-delta-{os.getuid()}").glob("*.turn")]
     other = subprocess.Popen(
         [sys.executable, "-c", LOCK, *map(str, known)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -126,9 +120,9 @@ def test_whoever_may_read_the_table_cannot_keep_its_checkpoints_from_being_writt
 
 
 def test_a_turn_that_is_not_given_back_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    table = Table(tmp_path)
+    table = Table(tmp_path / "table")
     table.create(configuration={"delta.checkpointInterval": "1"})
-    log = table.open()
+    log = table.log()
     with turn(log.store) as free, turn(log.store) as second:
         assert free
         assert not second
@@ -138,9 +132,9 @@ def test_a_turn_that_is_not_given_back_is_not_waited_for(tmp_path: Path, monkeyp
 
 
 def test_who_writes_a_checkpoint_writes_what_falls_due_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    table = Table(tmp_path)
+    table = Table(tmp_path / "table")
     table.create(configuration={"delta.checkpointInterval": "2"})
-    log, other = table.open(), table.open()
+    log, other = table.log(), table.log()
     write = log.checkpoint
 
     def slowly(snapshot: Snapshot | None = None) -> None:
@@ -156,36 +150,36 @@ def test_who_writes_a_checkpoint_writes_what_falls_due_meanwhile(tmp_path: Path,
 
 
 def test_checkpoints_off(tmp_path: Path) -> None:
-    table = Table(tmp_path)
+    table = Table(tmp_path / "table")
     table.create(configuration={"delta.checkpointInterval": "1"})
     policy = CommitPolicy(checkpoint="off", checksum=False)
-    table.open().start_transaction(policy=policy).commit([add("a")], Operation.write())
-    names = {path.suffix for path in (table.root / "_delta_log").iterdir() if "0001" in path.name}
+    table.log().start_transaction(policy=policy).commit([add("a")], Operation.write())
+    names = {path.suffix for path in (table.path / "_delta_log").iterdir() if "0001" in path.name}
     assert names == {".json"}
 
 
 def test_a_failing_checkpoint_is_logged_only(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    table = Table(tmp_path)
+    table = Table(tmp_path / "table")
     table.create(configuration={"delta.checkpointInterval": "1"})
-    (table.root / "_delta_log" / "_last_checkpoint").mkdir()  # something is in its way
-    transaction = table.open().start_transaction(policy=CommitPolicy(fail_on_hook_error=True))
+    (table.path / "_delta_log" / "_last_checkpoint").mkdir()  # something is in its way
+    transaction = table.log().start_transaction(policy=CommitPolicy(fail_on_hook_error=True))
     with caplog.at_level(logging.ERROR):
         assert transaction.commit([add("a")], Operation.write()) == 1
     assert any("Post commit checkpoint trigger" in record.getMessage() for record in caplog.records)
 
 
 def test_checksum(table: Table) -> None:
-    log = table.open()
+    log = table.log()
     for index in range(3):
         log.start_transaction().commit([add(f"f{index}")], Operation.write())
-    checksum = json.loads((table.root / "_delta_log" / f"{3:020d}.crc").read_text())
+    checksum = json.loads((table.path / "_delta_log" / f"{3:020d}.crc").read_text())
     assert checksum["numFiles"] == 3
-    assert checksum["tableSizeBytes"] == 3
+    assert checksum["tableSizeBytes"] == 300
     assert checksum["txnId"] == table.info(3)["txnId"]
 
 
 def test_the_open_log_stands_on_the_new_version_without_reading(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    log = table.open()
+    log = table.log()
     transaction = log.start_transaction()
     table.commit(add("other"))
     transaction.commit([add("a")], Operation.write())
@@ -205,7 +199,7 @@ class Deaf(Recorder):
 
 def test_a_hook_decides_what_its_error_means(table: Table) -> None:
     calls: list[str] = []
-    transaction = table.open().start_transaction(policy=CommitPolicy(fail_on_hook_error=True))
+    transaction = table.log().start_transaction(policy=CommitPolicy(fail_on_hook_error=True))
     transaction.register_post_commit_hook(Deaf("deaf", calls, ValueError("boom")))
     transaction.register_post_commit_hook(Recorder("good", calls))
     assert transaction.commit([add("a")], Operation.write()) == 1
@@ -214,7 +208,7 @@ def test_a_hook_decides_what_its_error_means(table: Table) -> None:
 
 def test_hooks_can_be_run_again_after_the_commit(table: Table) -> None:
     calls: list[str] = []
-    transaction = table.open().start_transaction()
+    transaction = table.log().start_transaction()
     transaction.register_post_commit_hook(Recorder("h", calls))
     version = transaction.commit([add("a")], Operation.write())
     assert transaction.outcome is not None
@@ -223,7 +217,7 @@ def test_hooks_can_be_run_again_after_the_commit(table: Table) -> None:
 
 
 def test_the_order_in_which_delta_registers(tmp_path: Path) -> None:
-    table = Table(tmp_path)
+    table = Table(tmp_path / "table")
     table.create(
         configuration={
             "delta.compatibility.symlinkFormatManifest.enabled": "true",
@@ -231,7 +225,7 @@ def test_the_order_in_which_delta_registers(tmp_path: Path) -> None:
         }
     )
     calls: list[str] = []
-    transaction = table.open().start_transaction()
+    transaction = table.log().start_transaction()
     transaction.register_post_commit_hook(Recorder("own", calls))
     transaction.commit([add("a")], Operation.write())
     assert [hook.name for hook in transaction.post_commit_hooks] == [

@@ -9,33 +9,27 @@ import pytest
 from airflow_delta.exceptions import ConcurrentTransactionException
 from airflow_delta.log.actions.actions import DomainMetadata
 from airflow_delta.transaction import Operation
-from transaction.harness import Table, add, txn
-
-
-@pytest.fixture
-def table(tmp_path: Path) -> Table:
-    table = Table(tmp_path)
-    table.create()
-    return table
+from support.actions import add, txn
+from support.table import Table
 
 
 def test_txn_version(table: Table) -> None:
-    assert table.open().start_transaction().txn_version("app") == -1
+    assert table.log().start_transaction().txn_version("app") == -1
     table.commit(txn("app", 4), add("a"))
     table.commit(add("b"))
-    transaction = table.open().start_transaction()
+    transaction = table.log().start_transaction()
     assert transaction.txn_version("app") == 4
     assert transaction.txn_version("other") == -1
     assert transaction.reads.app_ids == {"app", "other"}
 
 
 def test_txn_version_of_a_table_that_does_not_exist(tmp_path: Path) -> None:
-    assert Table(tmp_path, "none").open().start_transaction().txn_version("app") == -1
+    assert Table(tmp_path / "none").log().start_transaction().txn_version("app") == -1
 
 
 @pytest.mark.parametrize("version", [3, 4, 5])
 def test_a_racing_duplicate_is_a_conflict_whatever_its_version(table: Table, version: int) -> None:
-    transaction = table.open().start_transaction()
+    transaction = table.log().start_transaction()
     transaction.txn_version("app")
     tags = {"airflow.dagId": "flights", "airflow.runId": "manual__1", "airflow.taskId": "commit", "airflow.mapIndex": "-1"}
     table.commit(txn("app", 4), add("a"), tags=tags, operation=Operation.write())
@@ -50,13 +44,13 @@ def test_a_racing_duplicate_is_a_conflict_whatever_its_version(table: Table, ver
 
 
 def test_writing_without_looking_never_conflicts(table: Table) -> None:
-    transaction = table.open().start_transaction()
+    transaction = table.log().start_transaction()
     table.commit(txn("app", 4))
     assert transaction.commit([txn("app", 4)], Operation.write()) == 2
 
 
 def test_looking_elsewhere_can_be_recorded(table: Table) -> None:
-    transaction = table.open().start_transaction()
+    transaction = table.log().start_transaction()
     transaction.track_app_ids("app")
     table.commit(txn("app", 4))
     with pytest.raises(ConcurrentTransactionException):
@@ -64,9 +58,9 @@ def test_looking_elsewhere_can_be_recorded(table: Table) -> None:
 
 
 def test_one_domain_written_by_two(tmp_path: Path) -> None:
-    table = Table(tmp_path, "domains")
+    table = Table(tmp_path / "domains")
     table.create(configuration={"delta.feature.domainMetadata": "supported"})
-    same, other = table.open().start_transaction(), table.open().start_transaction()
+    same, other = table.log().start_transaction(), table.log().start_transaction()
     table.commit(DomainMetadata(domain="d", configuration="{}", removed=False))
     with pytest.raises(ConcurrentTransactionException, match="domain metadata d"):
         same.commit([DomainMetadata(domain="d", configuration="1", removed=False)], Operation.manual_update())

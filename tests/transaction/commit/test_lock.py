@@ -13,16 +13,10 @@ from airflow_delta.exceptions import CommitCancelledException, MaxCommitRetriesE
 from airflow_delta.log.storage.base import LogStore
 from airflow_delta.transaction import CommitPolicy, Operation, TransactionObserver
 from airflow_delta.transaction.commit.turns import is_partial_write_visible, lock_commit_if_enabled, lock_of
-from transaction.harness import Table, add
+from support.actions import add
+from support.table import Table
 
 WRITE = Operation.write()
-
-
-@pytest.fixture
-def table(tmp_path: Path) -> Table:
-    table = Table(tmp_path)
-    table.create()
-    return table
 
 
 class Elsewhere:
@@ -52,21 +46,21 @@ def test_kind_of_store(uri: str, visible: bool) -> None:
 
 @pytest.mark.parametrize(("asked", "enabled"), [(None, True), (True, True), (False, False)])
 def test_the_policy_decides_first(table: Table, asked: bool | None, enabled: bool) -> None:
-    transaction = table.open().start_transaction(policy=CommitPolicy(commit_lock=asked))
+    transaction = table.log().start_transaction(policy=CommitPolicy(commit_lock=asked))
     assert transaction.is_commit_lock_enabled is enabled
 
 
 def test_one_lock_for_all_logs_of_a_table(table: Table, tmp_path: Path) -> None:
-    first, second = lock_of(table.open().store), lock_of(table.open().store)
+    first, second = lock_of(table.log().store), lock_of(table.log().store)
     assert first is second
-    assert lock_of(Table(tmp_path, "other").open().store) is not first
+    assert lock_of(Table(tmp_path / "other").log().store) is not first
 
 
 def hold(table: Table) -> tuple[threading.Thread, threading.Event]:
     held, done = threading.Event(), threading.Event()
 
     def run() -> None:
-        with lock_commit_if_enabled(table.open().store, CommitPolicy()):
+        with lock_commit_if_enabled(table.log().store, CommitPolicy()):
             held.set()
             done.wait(20)
 
@@ -84,7 +78,7 @@ def test_a_commit_waits_for_its_turn(table: Table) -> None:
     time.sleep(0.2)
     assert versions == []
     assert table.versions() == [0]
-    free = table.open().start_transaction(policy=CommitPolicy(commit_lock=False))
+    free = table.log().start_transaction(policy=CommitPolicy(commit_lock=False))
     assert free.commit([add("free")], WRITE) == 1, "who does not take the lock does not wait"
     done.set()
     other.join(20)
@@ -101,10 +95,10 @@ def test_waiting_can_be_cancelled(table: Table) -> None:
         return len(asked) > 2
 
     try:
-        transaction = table.open().start_transaction(policy=CommitPolicy(cancelled=cancelled))
+        transaction = table.log().start_transaction(policy=CommitPolicy(cancelled=cancelled))
         with pytest.raises(CommitCancelledException, match="cancelled while waiting"):
             transaction.commit([add("a")], WRITE)
-        impatient = table.open().start_transaction(policy=CommitPolicy(total_timeout=0.1))
+        impatient = table.log().start_transaction(policy=CommitPolicy(total_timeout=0.1))
         with pytest.raises(MaxCommitRetriesExceededException, match="Nothing was written"):
             impatient.commit([add("a")], WRITE)
         assert not transaction.committed
@@ -121,14 +115,14 @@ def test_the_lock_is_reentrant(table: Table) -> None:
             if attempt == 1:
                 table.commit(add("inner"))
 
-    assert table.open().start_transaction(observer=Nested()).commit([add("outer")], WRITE) == 2
+    assert table.log().start_transaction(observer=Nested()).commit([add("outer")], WRITE) == 2
 
 
 def test_threads_do_not_lose_races(table: Table) -> None:
     attempts: list[int] = []
 
     def run(number: int) -> None:
-        log = table.open()
+        log = table.log()
         for index in range(5):
             transaction = log.start_transaction()
             transaction.commit([add(f"{number}-{index}")], WRITE)
@@ -153,7 +147,7 @@ def test_a_forked_child_does_not_inherit_a_held_lock(table: Table) -> None:
             status = 1
             try:
                 policy = CommitPolicy(total_timeout=5.0)
-                table.open().start_transaction(policy=policy).commit([add("child")], WRITE)
+                table.log().start_transaction(policy=policy).commit([add("child")], WRITE)
                 status = 0
             finally:
                 os._exit(status)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from airflow_delta.exceptions import (
     CommitCancelledException,
@@ -24,8 +23,9 @@ from airflow_delta.log import DeltaLog
 from airflow_delta.log.storage.base import AmbiguousPutError, StoreAccessError
 from airflow_delta.log.storage.local import LocalStore
 from airflow_delta.transaction import CommitPolicy, Operation, TransactionObserver, last_commit_version_in_session
+from support.actions import add, foreign_info, remove
+from support.table import FAST, Table
 from support.work import calls
-from transaction.harness import FAST, Table, add, foreign_info, remove
 
 
 class ScriptedStore(LocalStore):
@@ -67,13 +67,6 @@ def lost_below(put: Callable[[], None]) -> None:
     raise FileExistsError("412")
 
 
-@pytest.fixture
-def table(tmp_path: Path) -> Table:
-    table = Table(tmp_path)
-    table.create()
-    return table
-
-
 def loser(table: Table, store: LocalStore, policy: CommitPolicy | None = None, **options: Any) -> Any:
     return DeltaLog(store).start_transaction(policy=policy or CommitPolicy(max_wait=0.01), **options)
 
@@ -84,7 +77,7 @@ def commits_of(table: Table, txn_id: str) -> list[int]:
 
 @pytest.mark.parametrize("script", [lands_unnoticed, lost_below])
 def test_a_put_that_landed_unnoticed_is_recognised(table: Table, script: Callable[..., None]) -> None:
-    transaction = loser(table, ScriptedStore(table.root, script))
+    transaction = loser(table, ScriptedStore(table.path, script))
     assert transaction.commit([add("a")], Operation.write()) == 1
     assert transaction.outcome.recognised
     assert commits_of(table, transaction.txn_id) == [1]
@@ -98,7 +91,7 @@ def test_a_put_that_landed_unnoticed_is_recognised_behind_other_commits(table: T
         table.commit(remove("a"))  # would conflict, were the commit not there already
         raise FileExistsError("412")
 
-    transaction = loser(table, ScriptedStore(table.root, land_then_others))
+    transaction = loser(table, ScriptedStore(table.path, land_then_others))
     transaction.read_whole_table()
     assert transaction.commit([add("a")], Operation.write()) == 1
     assert commits_of(table, transaction.txn_id) == [1]
@@ -106,8 +99,8 @@ def test_a_put_that_landed_unnoticed_is_recognised_behind_other_commits(table: T
 
 
 def test_a_retried_commit_of_the_same_transaction_is_not_written_twice(table: Table) -> None:
-    first = table.open().start_transaction(txn_id="same")
-    second = table.open().start_transaction(txn_id="same")
+    first = table.log().start_transaction(txn_id="same")
+    second = table.log().start_transaction(txn_id="same")
     table.commit(add("other"))
     assert first.commit([add("a")], Operation.write()) == 2
     table.commit(remove("a"))
@@ -120,7 +113,7 @@ def test_a_retried_commit_of_the_same_transaction_is_not_written_twice(table: Ta
 
 
 def test_an_ambiguous_put_that_never_arrived_is_put_again(table: Table) -> None:
-    store = ScriptedStore(table.root, never_arrives, never_arrives)
+    store = ScriptedStore(table.path, never_arrives, never_arrives)
     transaction = loser(table, store)
     assert transaction.commit([add("a")], Operation.write()) == 1
     assert transaction.outcome.attempts == 3
@@ -133,7 +126,7 @@ def test_an_ambiguous_put_that_another_won_is_a_lost_race(table: Table) -> None:
         table.commit(add("b"))
         raise AmbiguousPutError("timeout")
 
-    transaction = loser(table, ScriptedStore(table.root, other_wins))
+    transaction = loser(table, ScriptedStore(table.path, other_wins))
     assert transaction.commit([add("a")], Operation.write()) == 2
     assert table.live() == {"a", "b"}
 
@@ -143,7 +136,7 @@ def test_an_ambiguous_put_that_another_won_may_be_a_conflict(table: Table) -> No
         table.commit(add("b"))
         raise AmbiguousPutError("timeout")
 
-    transaction = loser(table, ScriptedStore(table.root, other_wins))
+    transaction = loser(table, ScriptedStore(table.path, other_wins))
     transaction.read_whole_table()
     with pytest.raises(ConcurrentAppendException):
         transaction.commit([add("a")], Operation.write())
@@ -157,7 +150,7 @@ def test_an_ambiguous_put_that_cannot_be_read_back_is_unknown(table: Table, monk
         store.unreadable = True
         raise AmbiguousPutError("timeout")
 
-    store = ScriptedStore(table.root, unreadable)
+    store = ScriptedStore(table.path, unreadable)
     transaction = loser(table, store)
     with pytest.raises(CommitStateUnknownException, match="version 1 of table"):
         transaction.commit([add("a")], Operation.write())
@@ -169,7 +162,7 @@ def refused(_put: Callable[[], None]) -> None:
 
 
 def test_a_refused_put_is_an_error_at_once(table: Table) -> None:
-    store = ScriptedStore(table.root, refused)
+    store = ScriptedStore(table.path, refused)
     transaction = loser(table, store)
     with pytest.raises(StoreAccessError, match="AccessDenied"):
         transaction.commit([add("a")], Operation.write())
@@ -177,26 +170,26 @@ def test_a_refused_put_is_an_error_at_once(table: Table) -> None:
 
 
 def test_a_refusal_after_an_unsettled_put_is_unknown(table: Table) -> None:
-    transaction = loser(table, ScriptedStore(table.root, never_arrives, refused))
+    transaction = loser(table, ScriptedStore(table.path, never_arrives, refused))
     with pytest.raises(CommitStateUnknownException, match="AccessDenied"):
         transaction.commit([add("a")], Operation.write())
 
 
 def test_a_cancel_after_an_unsettled_put_is_unknown(table: Table) -> None:
-    store = ScriptedStore(table.root, never_arrives)
+    store = ScriptedStore(table.path, never_arrives)
     transaction = loser(table, store, CommitPolicy(cancelled=lambda: bool(store.puts)))
     with pytest.raises(CommitStateUnknownException, match="cancelled"):
         transaction.commit([add("a")], Operation.write())
 
 
 def test_running_out_of_attempts_after_an_unsettled_put_is_unknown(table: Table) -> None:
-    transaction = loser(table, ScriptedStore(table.root, never_arrives), CommitPolicy(max_attempts=1))
+    transaction = loser(table, ScriptedStore(table.path, never_arrives), CommitPolicy(max_attempts=1))
     with pytest.raises(CommitStateUnknownException):
         transaction.commit([add("a")], Operation.write())
 
 
 def test_ambiguous_puts_are_bounded(table: Table) -> None:
-    store = ScriptedStore(table.root, *[never_arrives] * 20)
+    store = ScriptedStore(table.path, *[never_arrives] * 20)
     transaction = loser(table, store, CommitPolicy(max_wait=0.001))
     with pytest.raises(CommitStateUnknownException):
         transaction.commit([add("a")], Operation.write())
@@ -207,7 +200,7 @@ def test_a_refused_put_is_raised_as_it_is(table: Table) -> None:
     def no_space(_put: Callable[[], None]) -> None:
         raise OSError(28, "No space left on device")
 
-    transaction = loser(table, ScriptedStore(table.root, no_space))
+    transaction = loser(table, ScriptedStore(table.path, no_space))
     with pytest.raises(OSError, match="No space left"):
         transaction.commit([add("a")], Operation.write())
     assert table.versions() == [0]
@@ -218,7 +211,7 @@ def test_an_error_after_the_put_has_landed_does_not_hide_it(table: Table) -> Non
         put()
         raise RuntimeError("the answer does not parse")
 
-    transaction = loser(table, ScriptedStore(table.root, lands_and_breaks))
+    transaction = loser(table, ScriptedStore(table.path, lands_and_breaks))
     assert transaction.commit([add("a")], Operation.write()) == 1
     assert transaction.outcome.recognised
 
@@ -243,7 +236,7 @@ ADD = {"path": "f", "partitionValues": {}, "size": 1, "modificationTime": 1, "da
 
 def test_attempts_are_bounded(table: Table) -> None:
     rival = Rival(table)
-    transaction = table.open().start_transaction(policy=CommitPolicy(max_attempts=3), observer=rival)
+    transaction = table.log().start_transaction(policy=CommitPolicy(max_attempts=3), observer=rival)
     with pytest.raises(MaxCommitRetriesExceededException) as caught:
         transaction.commit([add("a")], Operation.write())
     assert rival.phases == [
@@ -265,7 +258,7 @@ def test_attempts_are_bounded(table: Table) -> None:
 
 def test_total_time_is_bounded(table: Table) -> None:
     policy = CommitPolicy(total_timeout=0.2, min_wait=0.01, max_wait=0.02)
-    transaction = table.open().start_transaction(policy=policy, observer=Rival(table))
+    transaction = table.log().start_transaction(policy=policy, observer=Rival(table))
     with pytest.raises(MaxCommitRetriesExceededException, match=r"Total time .*: ([2-9]\d\d|\d{4,}) ms"):
         transaction.commit([add("a")], Operation.write())
 
@@ -277,7 +270,7 @@ def test_cancelled_is_read_right_before_each_put(table: Table) -> None:
         asked.append(table.versions()[-1])
         return len(asked) == 3
 
-    transaction = table.open().start_transaction(policy=CommitPolicy(cancelled=cancelled), observer=Rival(table))
+    transaction = table.log().start_transaction(policy=CommitPolicy(cancelled=cancelled), observer=Rival(table))
     with pytest.raises(CommitCancelledException, match="Nothing was written"):
         transaction.commit([add("a")], Operation.write())
     assert asked == [0, 1, 2]
@@ -293,7 +286,7 @@ def test_every_winner_is_read_once(table: Table, monkeypatch: pytest.MonkeyPatch
         reads.append(path)
         return data
 
-    store = LocalStore(str(table.root), FAST)
+    store = LocalStore(str(table.path), FAST)
     transaction = loser(table, store, CommitPolicy(max_attempts=10), observer=Rival(table))
     for index in range(5):
         table.commit(add(f"before-{index}"))
@@ -305,7 +298,7 @@ def test_every_winner_is_read_once(table: Table, monkeypatch: pytest.MonkeyPatch
 
 
 def test_log_lines(table: Table, caplog: pytest.LogCaptureFixture) -> None:
-    transaction = table.open().start_transaction()
+    transaction = table.log().start_transaction()
     table.commit(add("b"))
     table.commit(add("c"))
     caplog.clear()
@@ -314,7 +307,7 @@ def test_log_lines(table: Table, caplog: pytest.LogCaptureFixture) -> None:
     lines = [(record.levelname, record.getMessage()) for record in caplog.records]
     assert ("INFO", "No logical conflicts with deltas [1, 3), retrying.") in lines
     assert ("DEBUG", "Attempting to commit version 3 with 2 actions with Serializable isolation level") in lines
-    assert ("INFO", f"Committed delta #3 to {table.root}/_delta_log") in lines
+    assert ("INFO", f"Committed delta #3 to {table.path}/_delta_log") in lines
     checked = [text for level, text in lines if level == "INFO" and text.startswith("Completed checking for conflicts")]
     assert [text.split()[5] for text in checked] == ["1", "2"]
     assert all(" Attempt: " in text and text.endswith(" ms") for text in checked)
@@ -343,12 +336,12 @@ def test_phases_of_a_commit(table: Table) -> None:
         def committed(self, version: int) -> None:
             phases.append(("committed", version))
 
-    table.open().start_transaction(observer=Recorder()).commit([add("a")], Operation.write())
+    table.log().start_transaction(observer=Recorder()).commit([add("a")], Operation.write())
     assert phases == [("starting", 0), "preparing", ("before_put", 1, 1), ("after_put", 1, True), ("committed", 1)]
 
 
 def test_commit_large_does_not_resolve_races(table: Table) -> None:
-    transaction = table.open().start_transaction()
+    transaction = table.log().start_transaction()
     table.commit(add("b"), operation=Operation.write())
     with pytest.raises(ConcurrentWriteException) as caught:
         transaction.commit_large([add("a")], Operation.restore(version=0))
@@ -358,20 +351,20 @@ def test_commit_large_does_not_resolve_races(table: Table) -> None:
 
 
 def test_commit_large_order_and_checkpoint(table: Table) -> None:
-    transaction = table.open().start_transaction()
+    transaction = table.log().start_transaction()
     assert transaction.commit_large([add("a")], Operation.restore(version=0)) == 1
     assert [next(iter(line)) for line in table.lines(1)] == ["commitInfo", "metaData", "add"]
     info = table.info(1)
     assert info["isBlindAppend"] is False
     assert "dataChange" not in info
-    assert (table.root / "_delta_log" / f"{1:020d}.checkpoint.parquet").exists()
+    assert (table.path / "_delta_log" / f"{1:020d}.checkpoint.parquet").exists()
 
 
 def test_a_read_version_that_the_log_no_longer_holds(table: Table) -> None:
-    transaction = table.open().start_transaction()
+    transaction = table.log().start_transaction()
     for index in range(10):
         table.commit(add(f"f{index}"))
-    log = table.root / "_delta_log"
+    log = table.path / "_delta_log"
     for version in range(10):
         (log / f"{version:020d}.json").unlink()
     with pytest.raises(VersionNotFoundException, match="no longer in its log"):
@@ -381,8 +374,8 @@ def test_a_read_version_that_the_log_no_longer_holds(table: Table) -> None:
 
 @pytest.mark.parametrize("content", [b"", b'{"commitInfo":{}}\n{"metaDa'])
 def test_a_winner_that_is_not_complete_is_no_winner_to_be_passed_over(table: Table, content: bytes) -> None:
-    transaction = table.open().start_transaction()
-    (table.root / "_delta_log" / f"{1:020d}.json").write_bytes(content)
+    transaction = table.log().start_transaction()
+    (table.path / "_delta_log" / f"{1:020d}.json").write_bytes(content)
     with pytest.raises(DeltaLogCorruptedException):
         transaction.commit([add("a")], Operation.write())
     assert table.versions() == [0, 1]
@@ -399,10 +392,10 @@ def test_policies_that_make_no_sense(options: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(("tracked", "limit"), [(False, 127), (True, 227)], ids=["plain", "row ids and timestamps"])
 def test_a_thousand_winners_are_little_work(tmp_path: Path, tracked: bool, limit: int) -> None:
-    table = Table(tmp_path, "crowded")
+    table = Table(tmp_path / "crowded")
     features = {"delta.feature.rowTracking": "supported", "delta.enableInCommitTimestamps": "true"}
     table.create(("part",), configuration=features if tracked else {})
-    transaction = table.open().start_transaction(policy=CommitPolicy(checkpoint="off", checksum=False))
+    transaction = table.log().start_transaction(policy=CommitPolicy(checkpoint="off", checksum=False))
     transaction.filter_files("part = 1")
     for version in range(1, 1001):
         new = {"path": f"w{version}", "partitionValues": {"part": str(version % 50 + 2)}, "size": 1, "modificationTime": 1}
@@ -410,7 +403,7 @@ def test_a_thousand_winners_are_little_work(tmp_path: Path, tracked: bool, limit
         mark = {"domain": "delta.rowTracking", "configuration": f'{{"rowIdHighWaterMark":{version}}}', "removed": False}
         info = foreign_info(isBlindAppend=True, inCommitTimestamp=version)
         table.put_foreign(version, info, {"add": new}, *([{"domainMetadata": mark}] if tracked else []))
-    entry = [replace(add("o", part=1), stats='{"numRecords":5}')]
+    entry = [add("o", part=1, stats='{"numRecords":5}')]
     logging.disable(logging.CRITICAL)  # handlers of other tests would be counted
     try:
         work = calls(lambda: transaction.commit(entry, Operation.write()))
@@ -454,7 +447,7 @@ def test_a_hundred_winners_cost_one_listing_and_are_read_together(table: Table, 
             asked.append((version, store.listings, list(store.batches), list(store.single)))
 
     asked: list[tuple[int, int, list[int], list[str]]] = []
-    store = ListingStore(table.root)
+    store = ListingStore(table.path)
     transaction = loser(table, store, observer=Watch())
     for index in range(100):
         table.commit(add(f"w{index}"))

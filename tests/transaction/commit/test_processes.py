@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import airflow_delta
-from transaction.harness import Table
+from support.table import Table
 
 WORKER = """
 import sys
@@ -29,12 +29,12 @@ for index in range(count):
 
 def test_every_append_lands_exactly_once(tmp_path: Path) -> None:
     processes, appends = 6, 15
-    table = Table(tmp_path)
+    table = Table(tmp_path / "table")
     table.create()
     source = str(Path(airflow_delta.__file__).parent.parent)
     workers = [
         subprocess.Popen(
-            [sys.executable, "-c", WORKER, str(table.root), f"worker{number}", str(appends)],
+            [sys.executable, "-c", WORKER, str(table.path), f"worker{number}", str(appends)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -58,20 +58,20 @@ def test_every_append_lands_exactly_once(tmp_path: Path) -> None:
     written = {version: table.lines(version)[-1]["add"]["path"] for version in range(1, total + 1)}
     assert written == said, "each process was told the version that its file has"
     assert len(set(written.values())) == total
-    snapshot = table.open().snapshot
+    snapshot = table.log().snapshot
     assert snapshot.version == total
     assert set(snapshot.files()["path"].to_pylist()) == set(written.values())
 
 
 def test_starting_and_appending_imports_little(tmp_path: Path) -> None:
-    table = Table(tmp_path)
+    table = Table(tmp_path / "table")
     table.create()
     script = (
         WORKER + "\nprint([name for name in ('pyarrow', 'sqlglot', 'obstore', 'tenacity', 'airflow') if name in sys.modules])"
     )
     source = str(Path(airflow_delta.__file__).parent.parent)
     output = subprocess.run(
-        [sys.executable, "-c", script, str(table.root), "w", "3"],
+        [sys.executable, "-c", script, str(table.path), "w", "3"],
         input="",
         capture_output=True,
         text=True,

@@ -21,7 +21,8 @@ from airflow_delta.transaction import CommitPolicy, Operation, OptimisticTransac
 from stores.locked_moto import s3_server
 from stores.proxy import FaultProxy, Rule
 from stores.servers import make_bucket, s3_options
-from transaction.harness import add, metadata
+from support.actions import add
+from support.table import metadata
 
 pytestmark = pytest.mark.s3
 

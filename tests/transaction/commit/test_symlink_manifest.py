@@ -14,7 +14,8 @@ from airflow_delta.exceptions import DeltaUnsupportedOperationException, PostCom
 from airflow_delta.log.actions.actions import AddFile, DeletionVectorDescriptor, RemoveFile
 from airflow_delta.transaction import Operation, events
 from airflow_delta.transaction.commit.symlink_manifest import DIRECTORY, SymlinkManifestHook, absolute_path, generate_manifests
-from transaction.harness import Table, add, remove, schema
+from support.actions import add, remove, schema
+from support.table import Table
 
 ENABLED = {"delta.compatibility.symlinkFormatManifest.enabled": "true"}
 WRITE = Operation.write()
@@ -22,7 +23,7 @@ WRITE = Operation.write()
 
 @pytest.fixture
 def table(tmp_path: Path) -> Table:
-    return Table(tmp_path)
+    return Table(tmp_path / "table")
 
 
 @pytest.fixture
@@ -39,8 +40,8 @@ def kinds() -> Iterator[list[str]]:
 
 
 def manifests(table: Table) -> dict[str, list[str]]:
-    root = table.root / DIRECTORY
-    prefix = f"file:{table.root}/"
+    root = table.path / DIRECTORY
+    prefix = f"file:{table.path}/"
     return {
         str(path.parent.relative_to(root)): [line.removeprefix(prefix) for line in path.read_text().splitlines()]
         for path in root.rglob("manifest")
@@ -49,10 +50,10 @@ def manifests(table: Table) -> dict[str, list[str]]:
 
 def test_a_table_without_partitions(table: Table, kinds: list[str]) -> None:
     table.create(configuration=ENABLED)
-    assert not (table.root / DIRECTORY).exists(), "the first commit has no files"
+    assert not (table.path / DIRECTORY).exists(), "the first commit has no files"
     table.commit(add("a"), add("b%20c"))
     assert manifests(table) == {".": ["a", "b c"]}
-    assert (table.root / DIRECTORY / "manifest").read_text() == f"file:{table.root}/a\nfile:{table.root}/b c\n"
+    assert (table.path / DIRECTORY / "manifest").read_text() == f"file:{table.path}/a\nfile:{table.path}/b c\n"
     table.commit(remove("a"), remove("b%20c"), operation=Operation.delete())
     assert manifests(table) == {".": []}, "an empty table has an empty manifest"
     assert kinds == ["full +1 -0", "full +1 -0"]
@@ -62,14 +63,14 @@ def test_only_touched_partitions_are_written(table: Table, kinds: list[str]) -> 
     table.create(("part",), configuration=ENABLED)
     table.commit(add("a", part=1), add("b", part=2), add("n", part=None))
     assert manifests(table) == {"part=1": ["a"], "part=2": ["b"], "part=__HIVE_DEFAULT_PARTITION__": ["n"]}
-    untouched = (table.root / DIRECTORY / "part=2" / "manifest").stat().st_mtime_ns
+    untouched = (table.path / DIRECTORY / "part=2" / "manifest").stat().st_mtime_ns
     table.commit(add("c", part=1), add("d", part=3))
     assert manifests(table)["part=1"] == ["a", "c"]
     assert manifests(table)["part=3"] == ["d"]
-    assert (table.root / DIRECTORY / "part=2" / "manifest").stat().st_mtime_ns == untouched
+    assert (table.path / DIRECTORY / "part=2" / "manifest").stat().st_mtime_ns == untouched
     table.commit(remove("d", part=3), add("e", part=2), operation=Operation.update())
     assert manifests(table) == {"part=1": ["a", "c"], "part=2": ["b", "e"], "part=__HIVE_DEFAULT_PARTITION__": ["n"]}
-    assert not (table.root / DIRECTORY / "part=3").exists()
+    assert not (table.path / DIRECTORY / "part=3").exists()
     assert kinds == ["full +3 -0", "incremental +2 -0", "incremental +1 -1"]
 
 
@@ -79,7 +80,7 @@ def test_another_partitioning_leaves_nothing_of_the_old_one(table: Table, before
     table.create(before, configuration=ENABLED, schema_string=text)
     values = dict.fromkeys(before, 1)
     table.commit(add("a", **values))
-    changed = msgspec.structs.replace(table.open().snapshot.metadata, partition_columns=["other"])
+    changed = msgspec.structs.replace(table.log().snapshot.metadata, partition_columns=["other"])
     overwrite = Operation.write("Overwrite", ["other"], can_overwrite_schema=True)
     table.commit(changed, remove("a", **values), add("b", other=2), operation=overwrite)
     assert manifests(table) == {"other=2": ["b"]}
@@ -105,13 +106,13 @@ def test_paths_outside_the_table_stay(table: Table) -> None:
     store = table.create().store
     assert absolute_path(store, "s3://b/x%20y") == "s3://b/x y"
     assert absolute_path(store, "/abs/f") == "/abs/f"
-    assert absolute_path(store, "part=a%2520b/f") == f"file:{table.root}/part=a%20b/f"
+    assert absolute_path(store, "part=a%2520b/f") == f"file:{table.path}/part=a%20b/f"
 
 
 def test_generate_deletes_what_is_gone(table: Table, kinds: list[str]) -> None:
     table.create(("part",))
     table.commit(add("a", part=1), add("b", part=2))
-    log = table.open()
+    log = table.log()
     assert generate_manifests(log) == 2
     table.commit(remove("b", part=2), operation=Operation.delete())
     assert manifests(table) == {"part=1": ["a"], "part=2": ["b"]}, "no hook without the property"
@@ -124,11 +125,11 @@ def test_generate_deletes_what_is_gone(table: Table, kinds: list[str]) -> None:
 def test_deletion_vectors_are_refused(table: Table) -> None:
     table.create(configuration={"delta.enableDeletionVectors": "true"})
     vector = DeletionVectorDescriptor(storage_type="u", path_or_inline_dv="ab", offset=1, size_in_bytes=9, cardinality=1)
-    file: AddFile = msgspec.structs.replace(add("a"), deletion_vector=vector, stats='{"numRecords":5}')
+    file: AddFile = add("a", deletion_vector=vector, stats='{"numRecords":5}')
     table.commit(file, add("b"))
     with pytest.raises(DeltaUnsupportedOperationException, match="DELTA_UNSUPPORTED_GENERATE_WITH_DELETION_VECTORS"):
-        generate_manifests(table.open())
-    transaction = table.open().start_transaction()
+        generate_manifests(table.log())
+    transaction = table.log().start_transaction()
     transaction.register_post_commit_hook(SymlinkManifestHook())
     with pytest.raises(DeltaUnsupportedOperationException):
         transaction.commit([add("c")], WRITE)
@@ -144,7 +145,7 @@ def test_column_mapping_is_refused_and_the_commit_stays(table: Table) -> None:
 
 def test_a_manifest_that_cannot_be_written_is_told(table: Table) -> None:
     table.create(configuration=ENABLED)
-    (table.root / DIRECTORY).write_text("in the way")
+    (table.path / DIRECTORY).write_text("in the way")
     with pytest.raises(PostCommitHookFailedException, match="symlink manifests could not be updated") as caught:
         table.commit(add("a"))
     assert caught.value.version == 1
@@ -153,7 +154,7 @@ def test_a_manifest_that_cannot_be_written_is_told(table: Table) -> None:
 
 def test_registered_once_and_last(table: Table) -> None:
     table.create(configuration=ENABLED)
-    transaction = table.open().start_transaction()
+    transaction = table.log().start_transaction()
     transaction.register_post_commit_hook(SymlinkManifestHook())
     transaction.commit([add("a")], WRITE)
     assert [hook.name for hook in transaction.post_commit_hooks] == [
@@ -161,4 +162,4 @@ def test_registered_once_and_last(table: Table) -> None:
         "Post commit checkpoint trigger",
         "Generate Symlink Format Manifest",
     ]
-    assert json.loads((table.root / "_delta_log" / f"{1:020d}.crc").read_text())["numFiles"] == 1
+    assert json.loads((table.path / "_delta_log" / f"{1:020d}.crc").read_text())["numFiles"] == 1

@@ -22,11 +22,12 @@ from airflow_delta.exceptions import (
     ProtocolChangedException,
     ProtocolDowngradeException,
 )
-from airflow_delta.log.actions.actions import AddFile, DomainMetadata, Metadata, Protocol
+from airflow_delta.log.actions.actions import DomainMetadata, Metadata, Protocol
 from airflow_delta.transaction import CommitPolicy, Operation, OptimisticTransaction
 from airflow_delta.transaction.conflicts.metadata import IDENTITY_TAG, identity_only
 from airflow_delta.transaction.policy import ConflictOptions
-from transaction.harness import Table, add, foreign_info, metadata, remove, schema, txn
+from support.actions import add, as_json, domain, foreign_info, remove, schema, txn
+from support.table import Table, metadata
 
 # -- identity columns -----------------------------------------------------------------------------------------------------------
 
@@ -75,10 +76,10 @@ def test_what_only_notes_used_values(change: Metadata | None, expected: bool) ->
 @pytest.mark.parametrize("appends", [True, False])
 def test_identity_matrix(tmp_path: Path, current: str, winner: str, appends: bool) -> None:
     """Delta's IdentityColumnConflictSuite: what each kind of metadata change does to each other."""
-    table = Table(tmp_path)
+    table = Table(tmp_path / "table")
     table.create(["part"], schema_string=identity_schema(), configuration={"delta.feature.rowTracking": "supported"})
-    stored = table.open().snapshot.metadata
-    ours = table.open().start_transaction()
+    stored = table.log().snapshot.metadata
+    ours = table.log().start_transaction()
 
     def change(kind: str) -> dict[str, Any] | None:
         given = KINDS[kind]
@@ -91,15 +92,14 @@ def test_identity_matrix(tmp_path: Path, current: str, winner: str, appends: boo
 
     tags = {"identity": {IDENTITY_TAG: "true"}, "row tracking": {"rowTrackingEnablementOnly": "true"}}.get(winner)
     info = foreign_info(operation="WRITE", isBlindAppend=True, **({"tags": tags} if tags else {}))
-    new = {"add": {"path": "w", "partitionValues": {"part": "1"}, "size": 1, "modificationTime": 1, "dataChange": True}}
-    new["add"] |= {"stats": '{"numRecords":1}', "baseRowId": 0, "defaultRowCommitVersion": 1}
-    mark = {"domainMetadata": {"domain": "delta.rowTracking", "configuration": '{"rowIdHighWaterMark":0}', "removed": False}}
+    new = as_json(add("w", part=1, records=1, base_row_id=0, default_row_commit_version=1))
+    mark = as_json(domain("delta.rowTracking", '{"rowIdHighWaterMark":0}'))
     changed = change(winner)
     table.put_foreign(1, info, *([{"metaData": changed}] if changed else []), new, mark)
     mine = change(current)
     actions: list[Any] = [] if mine is None else [_decoded(mine)]
     if appends:
-        actions.append(replace(add("o", part=1), stats='{"numRecords":1}'))
+        actions.append(add("o", part=1, stats='{"numRecords":1}'))
     else:
         ours.filter_files()
         actions.append(remove("gone", part=1))
@@ -135,13 +135,13 @@ def protocol(*writer: str, reader: tuple[str, ...] = ("vacuumProtocolCheck",)) -
 
 @pytest.fixture
 def table(tmp_path: Path) -> Table:
-    table = Table(tmp_path)
+    table = Table(tmp_path / "table")
     table.create(configuration=CONFIGURATION)
     return table
 
 
 def race(table: Table, **options: bool) -> OptimisticTransaction:
-    return table.open().start_transaction(policy=CommitPolicy(conflicts=ConflictOptions(**options)))
+    return table.log().start_transaction(policy=CommitPolicy(conflicts=ConflictOptions(**options)))
 
 
 @pytest.mark.parametrize(("feature", "conflicts"), [("checkConstraints", True), ("changeDataFeed", False)])
@@ -179,7 +179,7 @@ def test_a_feature_is_dropped(table: Table) -> None:
     table.commit(add("w"))
     without = protocol(*(name for name in LISTED if name != "domainMetadata"))
     assert ours.commit([without], DROP) == 2
-    assert "domainMetadata" not in (table.open().snapshot.protocol.writer_features or ())
+    assert "domainMetadata" not in (table.log().snapshot.protocol.writer_features or ())
 
 
 def test_a_feature_that_is_in_use_again(table: Table) -> None:
@@ -212,7 +212,7 @@ def test_only_dropping_a_feature_drops_one(table: Table) -> None:
 
 
 def test_dropping_a_reader_feature_moves_the_protection_of_checkpoints(tmp_path: Path) -> None:
-    table = Table(tmp_path)
+    table = Table(tmp_path / "table")
     table.create(configuration={**CONFIGURATION, "delta.feature.checkpointProtection": "supported"})
     ours = race(table)
     table.commit(add("w"))
@@ -222,7 +222,7 @@ def test_dropping_a_reader_feature_moves_the_protection_of_checkpoints(tmp_path:
     listed = ["appendOnly", "checkpointProtection", "domainMetadata", "invariants"]
     without = Protocol(min_reader_version=1, min_writer_version=7, writer_features=listed)
     assert ours.commit([protected, without], Operation("DROP FEATURE", {"featureName": "vacuumProtocolCheck"})) == 3
-    assert table.open().snapshot.metadata.configuration["delta.requireCheckpointProtectionBeforeVersion"] == "3"
+    assert table.log().snapshot.metadata.configuration["delta.requireCheckpointProtectionBeforeVersion"] == "3"
 
 
 # -- metadata and domains -------------------------------------------------------------------------------------------------------
@@ -280,7 +280,7 @@ def test_another_partitioning_is_a_conflict_for_a_blind_append(table: Table) -> 
 )
 def test_what_is_on_already_may_not_become_something_else(tmp_path: Path, created: str, noted: str, changed: str) -> None:
     properties = [dict([text.split("=")]) for text in (created, noted, changed)]
-    table = Table(tmp_path)
+    table = Table(tmp_path / "table")
     table.create(configuration=properties[0])
     with_line(table, 1, properties[1])
     ours = race(table)
@@ -298,7 +298,7 @@ def test_a_replaced_table_is_not_clustered_as_the_one_before(table: Table, remov
     table.commit(CLUSTERED)
     own = DomainMetadata(domain="user.x", configuration="{}", removed=False)
     ours.commit([add("a"), own], Operation.replace_table())
-    assert set(table.open().snapshot.domain_metadata) == {"user.x", *([] if removes else ["delta.clustering"])}
+    assert set(table.log().snapshot.domain_metadata) == {"user.x", *([] if removes else ["delta.clustering"])}
     assert table.live() == {"a"}
 
 
@@ -355,19 +355,15 @@ def test_different_domains_do_not_conflict(table: Table) -> None:
 # -- after a race the actions are checked again ----------------------------------------------------------------------------------
 
 
-def _rows(path: str, base: int) -> AddFile:
-    return replace(add(path), stats='{"numRecords":1}', base_row_id=base, default_row_commit_version=2)
-
-
 def test_what_a_race_makes_of_the_actions_is_checked_again(tmp_path: Path) -> None:
-    table = Table(tmp_path)
+    table = Table(tmp_path / "table")
     table.create(configuration={"delta.feature.rowTracking": "supported"})
-    table.commit(replace(add("a"), stats='{"numRecords":1}'))
+    table.commit(add("a", stats='{"numRecords":1}'))
     ours = race(table)
     table.put_foreign(
         2,
         foreign_info(operation="WRITE"),
-        *[{"add": json.loads(_json(_rows("n", base)))} for base in (1, 2)],
+        *[as_json(add("n", records=1, base_row_id=base, default_row_commit_version=2)) for base in (1, 2)],
     )
     with pytest.raises(DeltaError, match="DELTA_DUPLICATE_ACTIONS_FOUND"):
         ours.commit([], Operation("ROW TRACKING UNBACKFILL"))
@@ -379,9 +375,9 @@ def test_what_a_race_makes_of_the_actions_is_checked_again(tmp_path: Path) -> No
 @pytest.mark.parametrize("partitioned", [False, True])
 @pytest.mark.parametrize("detection", ["delta", "rows"])
 def test_a_conflict_says_how_to_avoid_it(tmp_path: Path, partitioned: bool, detection: str) -> None:
-    table = Table(tmp_path)
+    table = Table(tmp_path / "table")
     table.create(("part",) if partitioned else ())
-    ours = table.open().start_transaction(policy=CommitPolicy(conflict_detection=detection))
+    ours = table.log().start_transaction(policy=CommitPolicy(conflict_detection=detection))
     ours.read_whole_table()
     table.commit(add("w", part=1) if partitioned else add("w"), operation=Operation.write())
     with pytest.raises(ConcurrentAppendException) as caught:
@@ -393,9 +389,9 @@ def test_a_conflict_says_how_to_avoid_it(tmp_path: Path, partitioned: bool, dete
 
 
 def test_what_a_conflict_tells(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    table = Table(tmp_path)
+    table = Table(tmp_path / "table")
     table.create(("part",), name="flights")
-    ours = table.open().start_transaction()
+    ours = table.log().start_transaction()
     ours.filter_files("part = 1")
     tags = {"airflow.dagId": "load", "airflow.runId": "r1", "airflow.taskId": "commit", "airflow.tryNumber": "2"}
     table.commit(add("w", part=1), operation=Operation.write(), tags=tags, user_metadata="nightly")
@@ -430,10 +426,10 @@ def test_what_a_conflict_tells(tmp_path: Path, caplog: pytest.LogCaptureFixture)
 
 
 def test_a_conflict_without_a_partition(tmp_path: Path) -> None:
-    table = Table(tmp_path)
+    table = Table(tmp_path / "table")
     table.create()
     table.commit(add("a"))
-    ours = table.open().start_transaction()
+    ours = table.log().start_transaction()
     ours.read_whole_table()
     table.put_foreign(2, {"remove": {"path": "a", "dataChange": True}})
     with pytest.raises(ConcurrentDeleteReadException) as caught:
@@ -441,16 +437,16 @@ def test_a_conflict_without_a_partition(tmp_path: Path) -> None:
     error = caught.value
     assert error.condition == "DELTA_CONCURRENT_DELETE_READ.WITHOUT_HINT"
     assert error.operation == "TRANSACTION"
-    assert error.table_name == f"delta.`{table.root}`"
+    assert error.table_name == f"delta.`{table.path}`"
     assert "partitionValues" not in error.message_parameters
     assert "A file that this transaction read (it read the whole table) was removed by a concurrent update" in error.message
 
 
 def test_a_conflict_tells_which_file_or_key(tmp_path: Path) -> None:
-    table = Table(tmp_path)
+    table = Table(tmp_path / "table")
     table.create(("part",))
     table.commit(add("a", part=1))
-    reads, keyed = (table.open().start_transaction() for _ in range(2))
+    reads, keyed = (table.log().start_transaction() for _ in range(2))
     reads.filter_files("part = 1")
     keyed.txn_version("app")
     table.commit(remove("a", part=1), txn("app", 1))
@@ -465,10 +461,10 @@ def test_a_conflict_tells_which_file_or_key(tmp_path: Path) -> None:
 
 
 def test_a_conflict_tells_the_partition(tmp_path: Path) -> None:
-    table = Table(tmp_path)
+    table = Table(tmp_path / "table")
     table.create(("part",))
     table.commit(add("a", part=1))
-    reads, removes = (table.open().start_transaction() for _ in range(2))
+    reads, removes = (table.log().start_transaction() for _ in range(2))
     reads.track_read_predicates("part = 1")
     table.commit(remove("a", part=1), add("b", part=1))
     with pytest.raises(ConcurrentAppendException, match=r"Files were added to the partition \[part=1\] by") as caught:
@@ -482,7 +478,7 @@ def test_a_conflict_tells_the_partition(tmp_path: Path) -> None:
 
 
 def test_a_null_partition_and_mapped_columns_are_told_by_the_names_that_users_know(tmp_path: Path) -> None:
-    table = Table(tmp_path)
+    table = Table(tmp_path / "table")
     mapped = {"delta.columnMapping.id": 2, "delta.columnMapping.physicalName": "col-2"}
     fields = [
         {"name": "value", "type": "integer", "nullable": True, "metadata": {**mapped, "delta.columnMapping.id": 1}},
@@ -493,7 +489,7 @@ def test_a_null_partition_and_mapped_columns_are_told_by_the_names_that_users_kn
     line = {"id": "x", "format": {"provider": "parquet", "options": {}}, "partitionColumns": ["part"], "createdTime": 1}
     line |= {"schemaString": json.dumps({"type": "struct", "fields": fields}), "configuration": configuration}
     table.put_foreign(0, foreign_info(), {"protocol": {"minReaderVersion": 2, "minWriterVersion": 5}}, {"metaData": line})
-    ours = table.open().start_transaction()
+    ours = table.log().start_transaction()
     ours.filter_files("part IS NULL")
     new = {"path": "w", "partitionValues": {"col-2": None}, "size": 1, "modificationTime": 1, "dataChange": True}
     table.put_foreign(1, foreign_info(), {"add": new})

@@ -13,7 +13,7 @@ from airflow_delta.log.actions.deletion_vectors import inline_deletion_vector, r
 from airflow_delta.log.storage.local import LocalStore
 from airflow_delta.transaction.conflicts.marked_rows import MarkedRows
 from airflow_delta.transaction.conflicts.rows_of_winners import WinnersRows
-from support.tables import add
+from support.actions import add
 
 
 @pytest.mark.parametrize("claimed", [3, 2, 1])

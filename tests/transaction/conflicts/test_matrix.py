@@ -18,7 +18,8 @@ from airflow_delta.exceptions import (
     ProtocolChangedException,
 )
 from airflow_delta.transaction import CommitPolicy, Operation
-from transaction.harness import Table, add, metadata
+from support.actions import add
+from support.table import Table, metadata
 from transaction.matrix import (
     COLUMNS,
     LEVELS,
@@ -49,7 +50,7 @@ CELLS = [
 @pytest.mark.parametrize(("loser", "winner", "level", "letter"), CELLS)
 def test_cell(tmp_path: Path, loser: Loser, winner: str, level: str, letter: str) -> None:
     table = start(tmp_path, level)
-    transaction = table.open().start_transaction(policy=CommitPolicy(conflict_detection="delta"))
+    transaction = table.log().start_transaction(policy=CommitPolicy(conflict_detection="delta"))
     actions, operation = loser(transaction, level)
     version = win(table, winner, level)
     if letter == "-":
@@ -66,7 +67,7 @@ def test_cell(tmp_path: Path, loser: Loser, winner: str, level: str, letter: str
 @pytest.mark.parametrize("winner", COLUMNS)
 def test_commit_large_loses_against_everything(tmp_path: Path, winner: str, level: str) -> None:
     table = start(tmp_path, level)
-    transaction = table.open().start_transaction()
+    transaction = table.log().start_transaction()
     win(table, winner, level)
     with pytest.raises(ConcurrentWriteException):
         transaction.commit_large([add("o", part=1)], Operation.restore(version=0))
@@ -75,7 +76,7 @@ def test_commit_large_loses_against_everything(tmp_path: Path, winner: str, leve
 @pytest.mark.parametrize("winner", COLUMNS)
 def test_nothing_to_commit_is_never_checked(tmp_path: Path, winner: str) -> None:
     table = start(tmp_path)
-    transaction = table.open().start_transaction()
+    transaction = table.log().start_transaction()
     transaction.filter_files()
     transaction.txn_version("app")
     win(table, winner)
@@ -83,8 +84,8 @@ def test_nothing_to_commit_is_never_checked(tmp_path: Path, winner: str) -> None
 
 
 def test_two_that_create_the_table(tmp_path: Path) -> None:
-    table = Table(tmp_path)
-    first, second = table.open().start_transaction(), table.open().start_transaction()
+    table = Table(tmp_path / "table")
+    first, second = table.log().start_transaction(), table.log().start_transaction()
     for transaction in (first, second):
         transaction.update_metadata_for_new_table(metadata())
     assert first.commit([], Operation.create_table()) == 0
@@ -95,7 +96,7 @@ def test_two_that_create_the_table(tmp_path: Path) -> None:
 @pytest.mark.parametrize("change", METADATA_CHANGES)
 def test_metadata_changes_that_can_be_lived_with(tmp_path: Path, change: str) -> None:
     table = start_for_metadata_changes(tmp_path)
-    transaction = table.open().start_transaction()
+    transaction = table.log().start_transaction()
     what, conflicts = METADATA_CHANGES[change]
     change_metadata(table, what)
     if conflicts:

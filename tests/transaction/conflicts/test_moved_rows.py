@@ -36,7 +36,7 @@ from airflow_delta.log.actions.moved_rows import (
 from airflow_delta.log.storage.local import LocalStore
 from airflow_delta.table.changes.partition_keys import check_partition_keys
 from airflow_delta.transaction import Operation
-from support.tables import add
+from support.actions import add
 from transaction.conflicts.test_by_rows import merged, row, with_id
 from transaction.row_table import RowTable, Work
 

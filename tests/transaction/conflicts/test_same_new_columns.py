@@ -11,7 +11,8 @@ import pytest
 from airflow_delta.exceptions import ConcurrentAppendException, MetadataChangedException
 from airflow_delta.transaction import CommitPolicy, IsolationLevel, Operation
 from airflow_delta.transaction.policy import ConflictOptions
-from transaction.harness import Table, add, metadata
+from support.actions import add
+from support.table import Table, metadata
 
 NESTED = {"type": "struct", "fields": [{"name": "a", "type": "long", "nullable": True, "metadata": {}}]}
 
@@ -25,9 +26,9 @@ def with_columns(*columns: tuple[str, Any], **options: Any) -> Any:
 
 
 def race(root: Path, own: Any, winner: Any, *, policy: CommitPolicy | None = None, **options: Any) -> Table:
-    table = Table(root)
+    table = Table(root / "table")
     table.create(**options)
-    transaction = table.open().start_transaction(policy=policy)
+    transaction = table.log().start_transaction(policy=policy)
     table.commit(winner, add("theirs"))
     transaction.update_metadata(own)
     assert transaction.commit([add("ours")], Operation.write()) == 2
@@ -50,7 +51,7 @@ X, Y = ("X", "long"), ("Y", "date")
 def test_the_same_new_columns_are_added_once(tmp_path: Path, own: list[Any], winner: list[Any]) -> None:
     table = race(tmp_path, with_columns(*own), with_columns(*winner))
     assert not any("metaData" in line for line in table.lines(2))
-    snapshot = table.open().update()
+    snapshot = table.log().update()
     assert list(snapshot.schema.names) == ["value", *(name for name, *_ in winner)]
     assert {file.path for file in snapshot.add_files()} == {"ours", "theirs"}
     assert table.info(2)["isBlindAppend"] is True
@@ -128,9 +129,9 @@ def test_deltas_rule_is_one_choice_away(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("level", list(IsolationLevel)[:2])
 def test_what_was_read_counts_as_ever(tmp_path: Path, level: IsolationLevel) -> None:
-    table = Table(tmp_path)
+    table = Table(tmp_path / "table")
     table.create(configuration={} if level is IsolationLevel.WRITE_SERIALIZABLE else {"delta.isolationLevel": "Serializable"})
-    transaction = table.open().start_transaction()
+    transaction = table.log().start_transaction()
     transaction.read_whole_table()
     configuration = dict(transaction.metadata.configuration)
     table.commit(with_columns(X, configuration=configuration), add("theirs"))
@@ -140,9 +141,9 @@ def test_what_was_read_counts_as_ever(tmp_path: Path, level: IsolationLevel) -> 
 
 
 def test_a_second_winner_is_looked_at_as_by_any_append(tmp_path: Path) -> None:
-    table = Table(tmp_path)
+    table = Table(tmp_path / "table")
     table.create()
-    transaction = table.open().start_transaction()
+    transaction = table.log().start_transaction()
     table.commit(with_columns(X), add("theirs"))
     table.commit(with_columns(X, Y))
     transaction.update_metadata(with_columns(X))

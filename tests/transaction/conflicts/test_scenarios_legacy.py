@@ -14,7 +14,9 @@ from airflow_delta.exceptions import (
     MetadataChangedException,
 )
 from airflow_delta.transaction import Operation
-from transaction.harness import Race, add, app_id, both, filters, metadata, remove, txn, whole_table
+from support.actions import add, remove, txn
+from support.table import metadata
+from transaction.harness import Race, app_id, both, filters, whole_table
 
 AB = ("a", "b")
 READ_ALL = filters("")

@@ -14,8 +14,9 @@ from airflow_delta.exceptions import (
     MetadataChangedException,
     ProtocolChangedException,
 )
-from airflow_delta.log.actions.actions import Protocol
-from transaction.harness import Race, add, app_id, both, filters, metadata, remove, txn, whole_table
+from support.actions import add, protocol, remove, txn
+from support.table import metadata
+from transaction.harness import Race, app_id, both, filters, whole_table
 
 X = ("x",)
 NEW_ID = "99999999-0000-0000-0000-000000000000"
@@ -66,8 +67,8 @@ SCENARIOS = [
     Race(
         "O12 upgrade / upgrade",
         (),
-        winner=[Protocol(min_reader_version=1, min_writer_version=2)],
-        ours=[Protocol(min_reader_version=1, min_writer_version=2)],
+        winner=[protocol()],
+        ours=[protocol()],
         expected=ProtocolChangedException,
     ),
     Race(

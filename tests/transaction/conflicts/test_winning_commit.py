@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 
 from airflow_delta.log.actions.decode import CommitFile
 from airflow_delta.transaction.conflicts.winning_commit import WinningCommit
+from support.actions import add, as_json, remove
 
 TXN = "11111111-2222-3333-4444-555555555555"
 
@@ -23,8 +23,7 @@ TXN = "11111111-2222-3333-4444-555555555555"
     ],
 )
 def test_a_commit_is_ours_by_its_own_id_only(info: dict[str, str] | None, path: str, own: bool) -> None:
-    add = {"add": {"path": path, "partitionValues": {}, "size": 1, "modificationTime": 1, "dataChange": True}}
-    lines = [*([] if info is None else [{"commitInfo": {"operation": "WRITE", **info}}]), add]
+    lines = [*([] if info is None else [{"commitInfo": {"operation": "WRITE", **info}}]), as_json(add(path))]
     data = "".join(json.dumps(line) + "\n" for line in lines).encode()
     assert WinningCommit(CommitFile(1, data), table="t").is_of(TXN) is own
 
@@ -53,13 +52,9 @@ Counts = list[int | None]
     ],
 )
 def test_it_only_moves_rows_as_far_as_counts_say(removed: Counts, added: Counts, moves: bool) -> None:
-    def file(number: int, rows: int | None) -> dict[str, Any]:
-        stats = {} if rows is None else {"stats": json.dumps({"numRecords": rows})}
-        return {"path": str(number), "partitionValues": {}, "size": 1, "modificationTime": 1, "dataChange": False, **stats}
-
     lines = [
-        *({"remove": file(number, rows)} for number, rows in enumerate(removed)),
-        *({"add": file(10 + number, rows)} for number, rows in enumerate(added)),
+        *(as_json(remove(str(number), records=rows, data_change=False)) for number, rows in enumerate(removed)),
+        *(as_json(add(str(10 + number), records=rows, data_change=False)) for number, rows in enumerate(added)),
     ]
     data = "".join(json.dumps(line) + "\n" for line in lines or [{"commitInfo": {}}]).encode()
     assert WinningCommit(CommitFile(1, data), table="t").only_moves_rows is moves

@@ -13,7 +13,8 @@ import pytest
 from airflow_delta.exceptions import ConcurrentAppendException, DeltaAssertionError
 from airflow_delta.log.actions.actions import AddCDCFile
 from airflow_delta.transaction import Operation, events
-from transaction.harness import Table, add, metadata, remove, txn
+from support.actions import add, remove, txn
+from support.table import Table, metadata
 
 # The fields of Delta 4.4's CommitStats, without those of coordinated commits, of the checkpoint's own size, of the histogram of
 # the whole table, and of the preview of adaptive metadata.
@@ -55,7 +56,7 @@ Recorded = list[tuple[str, str, Mapping[str, Any]]]
 
 @pytest.fixture
 def table(tmp_path: Path) -> Table:
-    table = Table(tmp_path)
+    table = Table(tmp_path / "table")
     table.create(("part",))
     return table
 
@@ -81,7 +82,7 @@ def stats_of(recorded: Recorded) -> Mapping[str, Any]:
 def test_commit_stats(table: Table, recorded: Recorded) -> None:
     table.commit(add("a", part=1), add("b", part=2))
     recorded.clear()
-    transaction = table.open().start_transaction()
+    transaction = table.log().start_transaction()
     transaction.filter_files("part = 1")
     table.commit(add("c", part=3))
     recorded.clear()
@@ -100,33 +101,33 @@ def test_commit_stats(table: Table, recorded: Recorded) -> None:
     assert data.keys() - FIELDS_OF_DELTA == {"attempts", "versionsChecked"}
     assert (data["startVersion"], data["commitVersion"], data["readVersion"]) == (1, 3, 3)
     assert (data["numAdd"], data["numRemove"], data["numCdcFiles"], data["cdcBytesNew"]) == (2, 1, 1, 7)
-    assert (data["numSetTransaction"], data["bytesNew"], data["numAbsolutePathsInAdd"]) == (1, 2, 1)
+    assert (data["numSetTransaction"], data["bytesNew"], data["numAbsolutePathsInAdd"]) == (1, 200, 1)
     assert (data["numDistinctPartitionsInAdd"], data["numPartitionColumnsInTable"]) == (1, 1)
-    assert data["commitSizeBytes"] == (table.root / "_delta_log" / f"{3:020d}.json").stat().st_size
+    assert data["commitSizeBytes"] == (table.path / "_delta_log" / f"{3:020d}.json").stat().st_size
     assert data["info"]["operation"] == "UPDATE"
     assert data["newMetadata"]["description"] == "d"
     assert data["protocol"] == {"minReaderVersion": 1, "minWriterVersion": 2}
     assert data["txnId"] == table.info(3)["txnId"]
     assert sum(data["addFilesHistogram"]["fileCounts"]) == 2
-    assert sum(data["removeFilesHistogram"]["totalBytes"]) == 1
+    assert sum(data["removeFilesHistogram"]["totalBytes"]) == 100
     assert (data["versionsChecked"], data["isIdempotentRetry"], data["checkpointAttempt"]) == (1, False, False)
     assert data["txnDurationMs"] >= data["commitDurationMs"] >= data["fsWriteDurationMs"] >= 0
     json.dumps(data)
 
 
 def test_totals_are_those_of_the_table(table: Table, recorded: Recorded) -> None:
-    log = table.open()
+    log = table.log()
     for index in range(3):
         log.start_transaction().commit([add(f"f{index}", part=1)], Operation.write())
     totals = [(d["numFilesTotal"], d["sizeInBytesTotal"]) for name, _u, d in recorded if name == "delta.commit.stats"]
-    assert totals == [(1, 1), (2, 2), (3, 3)]
+    assert totals == [(1, 100), (2, 200), (3, 300)]
 
 
 def test_totals_that_cannot_be_had_do_not_fail_a_commit_that_is_durable(table: Table, recorded: Recorded) -> None:
     table.commit(add("a", part=1))
-    log_files = table.root / "_delta_log"
+    log_files = table.path / "_delta_log"
     (log_files / f"{1:020d}.crc").unlink()
-    transaction = table.open().start_transaction()
+    transaction = table.log().start_transaction()
     recorded.clear()
     (log_files / f"{1:020d}.json").write_text('{"add":damaged}\n')
     assert transaction.commit([add("b", part=1)], Operation.write()) == 2
@@ -137,7 +138,7 @@ def test_events_are_log_records(table: Table, caplog: pytest.LogCaptureFixture) 
     with caplog.at_level(logging.DEBUG, logger="airflow_delta.transaction.events"):
         table.commit(add("a", part=1))
     (record,) = [r for r in caplog.records if getattr(r, "delta_event", None) == "delta.commit.stats"]
-    assert record.delta_table == str(table.root)  # type: ignore[attr-defined]
+    assert record.delta_table == str(table.path)  # type: ignore[attr-defined]
     assert record.delta_data["commitVersion"] == 1  # type: ignore[attr-defined]
 
 
@@ -154,7 +155,7 @@ def test_nobody_listening(table: Table, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_conflict_is_an_event_and_no_failure(table: Table, recorded: Recorded) -> None:
-    transaction = table.open().start_transaction()
+    transaction = table.log().start_transaction()
     transaction.filter_files("part = 1")
     table.commit(add("w", part=1), operation=Operation.truncate())
     recorded.clear()
@@ -168,7 +169,7 @@ def test_a_conflict_is_an_event_and_no_failure(table: Table, recorded: Recorded)
 
 
 def test_any_other_failure(table: Table, recorded: Recorded) -> None:
-    transaction = table.open().start_transaction()
+    transaction = table.log().start_transaction()
     transaction.commit([add("a", part=1)], Operation.write())
     with pytest.raises(DeltaAssertionError):
         transaction.commit([], Operation.write())
@@ -206,11 +207,11 @@ def test_a_listener_of_some_events(table: Table, monkeypatch: pytest.MonkeyPatch
     try:
         assert events.enabled(name="delta.commit.retry")
         assert not events.enabled(name="delta.commit.stats")
-        transaction = table.open().start_transaction()
+        transaction = table.log().start_transaction()
         table.commit(add("a", part=1))
         transaction.filter_files("part = 2")
         transaction.commit([add("b", part=2)], Operation.write())
-        late = table.open().start_transaction()
+        late = table.log().start_transaction()
         late.read_whole_table()
         table.commit(add("c", part=1))
         with pytest.raises(ConcurrentAppendException):

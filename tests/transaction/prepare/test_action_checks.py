@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from airflow_delta.exceptions import (
@@ -21,16 +19,11 @@ from airflow_delta.exceptions import (
 )
 from airflow_delta.log.actions.actions import AddCDCFile, AddFile, DomainMetadata, Protocol, SetTransaction
 from airflow_delta.transaction import CommitPolicy, Operation, events
-from transaction.harness import Table, add, metadata, remove, txn
-from transaction.matrix import with_vector
+from support.actions import add, remove, txn, vector
+from support.table import Table, metadata
 
 MANUAL = Operation.manual_update()
 Recorded = list[tuple[str, str, Mapping[str, Any]]]
-
-
-@pytest.fixture
-def table(tmp_path: Path) -> Table:
-    return Table(tmp_path)
 
 
 @pytest.fixture
@@ -49,20 +42,16 @@ def named(recorded: Recorded, name: str) -> list[Mapping[str, Any]]:
     return [data for event, _uri, data in recorded if event == name]
 
 
-def empty(path: str, **partition: Any) -> AddFile:
-    return msgspec.structs.replace(add(path, **partition), size=0)
-
-
 @pytest.mark.parametrize("large", [False, True])
 def test_empty_files_are_recorded_at_most_twice_a_commit(table: Table, recorded: Recorded, large: bool) -> None:
     table.create()
-    transaction = table.open().start_transaction()
+    transaction = table.log().start_transaction()
     commit = transaction.commit_large if large else transaction.commit
-    commit([empty("a"), empty("b"), add("c"), empty("d")], MANUAL)
+    commit([add("a", size=0), add("b", size=0), add("c"), add("d", size=0)], MANUAL)
     assert [data["path"] for data in named(recorded, "delta.commit.emptyAddFile")] == ["a", "b"]
-    strict = table.open().start_transaction(policy=CommitPolicy(fail_on_empty_file=True))
+    strict = table.log().start_transaction(policy=CommitPolicy(fail_on_empty_file=True))
     with pytest.raises(DeltaIllegalStateException, match=r"file e, .* has 0 bytes"):
-        (strict.commit_large if large else strict.commit)([empty("e")], MANUAL)
+        (strict.commit_large if large else strict.commit)([add("e", size=0)], MANUAL)
     assert table.versions() == [0, 1]
 
 
@@ -79,7 +68,7 @@ def test_null_in_a_partition_column_that_takes_none(table: Table, recorded: Reco
     assert (physical["part"] == "part") is (mapping == "none")
 
     def file(path: str, part: str | None) -> AddFile:
-        return msgspec.structs.replace(add(path), partition_values={physical["part"]: part, physical["other"]: None})
+        return add(path, partition_values={physical["part"]: part, physical["other"]: None})
 
     transaction = log.start_transaction()
     files = [file("a", None), file("b", "1"), file("c", None), file("d", None)]
@@ -88,7 +77,7 @@ def test_null_in_a_partition_column_that_takes_none(table: Table, recorded: Reco
         ("a", "part"),
         ("c", "part"),
     ]
-    strict = table.open().start_transaction(policy=CommitPolicy(fail_on_null_partition=True))
+    strict = table.log().start_transaction(policy=CommitPolicy(fail_on_null_partition=True))
     with pytest.raises(DeltaIllegalStateException, match="partition where part is null"):
         (strict.commit_large if large else strict.commit)([file("e", None)], MANUAL)
 
@@ -97,8 +86,8 @@ def test_partition_values_have_physical_names(table: Table) -> None:
     table.create(("part",), configuration={"delta.columnMapping.mode": "name"})
     with pytest.raises(DeltaIllegalStateException, match="DELTA_INVALID_PARTITIONING_SCHEMA"):
         table.commit(add("a", part=1))
-    (field,) = [field for field in table.open().update().schema.fields if field.name == "part"]
-    table.commit(msgspec.structs.replace(add("a"), partition_values={field.physical_name: "1"}))
+    (field,) = [field for field in table.log().update().schema.fields if field.name == "part"]
+    table.commit(add("a", partition_values={field.physical_name: "1"}))
     assert table.live() == {"a"}
 
 
@@ -113,7 +102,7 @@ def test_consistent_data_change(
     table.create()
     table.commit(add("b"))
     recorded.clear()
-    transaction = table.open().start_transaction(policy=CommitPolicy(consistent_data_change=mode))
+    transaction = table.log().start_transaction(policy=CommitPolicy(consistent_data_change=mode))
     commit = transaction.commit_large if large else transaction.commit
     if fails:
         with pytest.raises(DeltaIllegalStateException, match=r"Some files of .* are marked dataChange=true"):
@@ -127,7 +116,7 @@ def test_change_data_files_do_not_count_as_data_change(table: Table, recorded: R
     table.create()
     policy = CommitPolicy(consistent_data_change="fatal")
     cdc = AddCDCFile(path="_change_data/c", partition_values={}, size=1)
-    table.open().start_transaction(policy=policy).commit([add("a"), cdc], Operation.update())
+    table.log().start_transaction(policy=policy).commit([add("a"), cdc], Operation.update())
     assert not named(recorded, "delta.commit.inconsistentDataChange")
 
 
@@ -135,7 +124,7 @@ def test_duplicate_action_check_can_be_switched_off(table: Table) -> None:
     table.create()
     with pytest.raises(DeltaDuplicateActionsException, match="DELTA_DUPLICATE_ACTIONS_FOUND"):
         table.commit(add("a"), add("a"))
-    table.open().start_transaction(policy=CommitPolicy(duplicate_action_check=False)).commit([add("a"), add("a")], MANUAL)
+    table.log().start_transaction(policy=CommitPolicy(duplicate_action_check=False)).commit([add("a"), add("a")], MANUAL)
     assert table.live() == {"a"}
 
 
@@ -151,7 +140,7 @@ def test_domains_have_errors_of_their_own(table: Table) -> None:
 @pytest.mark.parametrize(("mode", "fails"), [("fatal", True), ("log", False), ("off", False)])
 def test_partition_column_change(table: Table, recorded: Recorded, mode: Any, fails: bool) -> None:
     table.create(("part",))
-    transaction = table.open().start_transaction(policy=CommitPolicy(partition_column_change=mode))
+    transaction = table.log().start_transaction(policy=CommitPolicy(partition_column_change=mode))
     if fails:
         with pytest.raises(DeltaAnalysisException, match="DELTA_UNSUPPORTED_PARTITION_COLUMN_CHANGE"):
             transaction.commit([metadata(("day",))], Operation.update())
@@ -180,7 +169,7 @@ def test_partition_column_change(table: Table, recorded: Recorded, mode: Any, fa
 )
 def test_which_operations_may_change_partition_columns(table: Table, operation: Operation, may: bool) -> None:
     table.create(("part",))
-    transaction = table.open().start_transaction()
+    transaction = table.log().start_transaction()
     if may:
         transaction.commit([metadata(("day",))], operation)
     else:
@@ -202,7 +191,7 @@ class TestCommitLarge:
     def test_order(self, table: Table) -> None:
         table.create()
         protocol = Protocol(min_reader_version=1, min_writer_version=3)
-        transaction = table.open().start_transaction()
+        transaction = table.log().start_transaction()
         transaction.update_set_transaction(SetTransaction(app_id="own", version=1, last_updated=1))
         transaction.commit_large([protocol, add("b"), remove("a"), txn("app", 1)], Operation.restore(0))
         kinds = [next(iter(line)) for line in table.lines(1)]
@@ -214,16 +203,16 @@ class TestCommitLarge:
 
     def test_row_ids_come_after_the_protocol(self, table: Table) -> None:
         table.create(configuration={"delta.feature.rowTracking": "supported"})
-        protocol = table.open().update().protocol
-        file = msgspec.structs.replace(add("a"), stats='{"numRecords":3}')
-        table.open().start_transaction().commit_large([file, protocol], Operation.restore(0))
+        protocol = table.log().update().protocol
+        file = add("a", stats='{"numRecords":3}')
+        table.log().start_transaction().commit_large([file, protocol], Operation.restore(0))
         lines = table.lines(1)
         assert [next(iter(line)) for line in lines] == ["commitInfo", "metaData", "add", "protocol", "domainMetadata"]
         assert lines[2]["add"]["baseRowId"] == 0
         assert json.loads(lines[-1]["domainMetadata"]["configuration"]) == {"rowIdHighWaterMark": 2}
 
     def test_a_new_table_reads_version_minus_one(self, table: Table) -> None:
-        transaction = table.open().start_transaction()
+        transaction = table.log().start_transaction()
         transaction.update_metadata_for_new_table(metadata())
         transaction.commit_large([add("a")], Operation.convert(1))
         assert table.info(0)["readVersion"] == -1
@@ -235,7 +224,7 @@ class TestCommitLarge:
         domain = DomainMetadata(domain="d", configuration="{}", removed=False)
         with pytest.raises(AppendOnlyException):
             table.commit(remove("a", part=1))
-        transaction = table.open().start_transaction()
+        transaction = table.log().start_transaction()
         actions = [metadata(("day",)), remove("a", part=1), add("b", day=1), add("b", day=1), domain, domain]
         transaction.commit_large(actions, Operation.restore(0))
         assert table.live() == {"b"}
@@ -243,27 +232,27 @@ class TestCommitLarge:
     def test_checks_that_it_keeps(self, table: Table) -> None:
         table.create(("part",))
         with pytest.raises(DeltaIllegalStateException, match="DELTA_INVALID_PARTITIONING_SCHEMA"):
-            table.open().start_transaction().commit_large([add("a")], Operation.restore(0))
+            table.log().start_transaction().commit_large([add("a")], Operation.restore(0))
         assert table.versions() == [0]
 
     def test_nothing_is_a_commit_too(self, table: Table) -> None:
         table.create()
-        assert table.open().start_transaction().commit_large([], Operation.restore(0)) == 1
+        assert table.log().start_transaction().commit_large([], Operation.restore(0)) == 1
 
     def test_it_runs_no_hook_but_writes_a_checkpoint(self, table: Table) -> None:
         table.create(configuration={"delta.compatibility.symlinkFormatManifest.enabled": "true"})
-        transaction = table.open().start_transaction()
+        transaction = table.log().start_transaction()
         transaction.commit_large([add("a")], Operation.restore(0))
-        assert (table.root / "_delta_log" / f"{1:020d}.checkpoint.parquet").exists()
-        assert not (table.root / "_symlink_format_manifest").exists()
+        assert (table.path / "_delta_log" / f"{1:020d}.checkpoint.parquet").exists()
+        assert not (table.path / "_symlink_format_manifest").exists()
 
 
 def test_empty_commits_can_be_recorded(table: Table) -> None:
     table.create()
-    assert table.open().start_transaction().commit_if_needed([], Operation.delete()) is None
+    assert table.log().start_transaction().commit_if_needed([], Operation.delete()) is None
     policy = CommitPolicy(skip_recording_empty_commits=False)
-    assert table.open().start_transaction(policy=policy).commit_if_needed([], Operation.delete()) == 1
-    transaction = table.open().start_transaction()
+    assert table.log().start_transaction(policy=policy).commit_if_needed([], Operation.delete()) == 1
+    transaction = table.log().start_transaction()
     assert transaction.commit_impl([], Operation.delete(), can_skip_empty_commits=True) is None
     assert transaction.commit_impl([], Operation.delete(), can_skip_empty_commits=False, tags={"a": 1}) == 2
     assert table.info(2)["tags"] == {"a": "1"}
@@ -274,7 +263,7 @@ def test_metrics_can_be_switched_off(table: Table) -> None:
     operation = Operation.write(metrics={"numFiles": 1, "foreign": 2})
     table.commit(add("a"), operation=operation)
     assert table.info(1)["operationMetrics"] == {"numFiles": "1"}
-    table.open().start_transaction(policy=CommitPolicy(history_metrics=False)).commit([add("b")], operation)
+    table.log().start_transaction(policy=CommitPolicy(history_metrics=False)).commit([add("b")], operation)
     assert "operationMetrics" not in table.info(2)
 
 
@@ -284,7 +273,7 @@ def test_user_metadata_of_the_policy_comes_last(table: Table) -> None:
     for version, (own, given, of_operation, expected) in enumerate(
         [(None, None, None, "policy"), ("own", None, None, "own"), ("own", None, "op", "op"), ("own", "given", "op", "given")], 1
     ):
-        transaction = table.open().start_transaction(policy=policy, user_metadata=own)
+        transaction = table.log().start_transaction(policy=policy, user_metadata=own)
         transaction.commit([add(f"f{version}")], Operation.write(user_metadata=of_operation), user_metadata=given)
         assert table.info(version)["userMetadata"] == expected
 
@@ -305,7 +294,7 @@ def test_policies_that_make_no_sense(options: dict[str, Any]) -> None:
 
 def test_facts_about_files_may_be_added_where_deletion_vectors_are_off_again(table: Table) -> None:
     table.create(configuration={"delta.feature.deletionVectors": "supported"})
-    file = with_vector(add("a", data_change=False), 1)
+    file = add("a", data_change=False, stats='{"numRecords":10,"tightBounds":false}', deletion_vector=vector(1))
     with pytest.raises(DeltaIllegalStateException, match="DELTA_ADDING_DELETION_VECTORS_DISALLOWED"):
         table.commit(file, operation=Operation.optimize())
     assert table.commit(file, operation=Operation("COMPUTE STATS")) == 1

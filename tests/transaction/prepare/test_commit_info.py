@@ -10,19 +10,20 @@ import pytest
 
 from airflow_delta import __version__
 from airflow_delta.transaction import Operation
-from transaction.harness import Table, add, remove
+from support.actions import add, remove
+from support.table import Table
 
 
 @pytest.fixture
 def table(tmp_path: Path) -> Table:
-    table = Table(tmp_path)
+    table = Table(tmp_path / "table")
     table.create(("part",))
     return table
 
 
 def test_all_fields_of_an_append(table: Table) -> None:
     before = int(time.time() * 1000)
-    transaction = table.open().start_transaction()
+    transaction = table.log().start_transaction()
     operation = Operation.write("append", ["part"], metrics={"numFiles": 1, "numOutputRows": 7})
     tags = {"airflow.dagId": "flights", "airflow.tryNumber": 2}
     transaction.commit([add("a", part=1)], operation, tags=tags, user_metadata="note")
@@ -56,7 +57,7 @@ def test_what_a_first_commit_leaves_out(table: Table) -> None:
 
 def test_blind_append_or_not(table: Table) -> None:
     def commit(reads: str, *actions: object) -> bool:
-        transaction = table.open().start_transaction()
+        transaction = table.log().start_transaction()
         if reads == "app":
             transaction.txn_version("app")
         elif reads == "files":
@@ -78,11 +79,11 @@ def test_blind_append_or_not(table: Table) -> None:
 
 
 def test_txn_ids_differ(table: Table) -> None:
-    assert table.open().start_transaction().txn_id != table.open().start_transaction().txn_id
+    assert table.log().start_transaction().txn_id != table.log().start_transaction().txn_id
 
 
 def test_user_metadata_of_operation_wins_over_that_of_the_transaction(table: Table) -> None:
-    transaction = table.open().start_transaction(user_metadata="session")
+    transaction = table.log().start_transaction(user_metadata="session")
     assert transaction.get_user_metadata(Operation.write()) == "session"
     assert transaction.get_user_metadata(Operation.write(user_metadata="write")) == "write"
 
@@ -157,7 +158,7 @@ def test_which_operations_change_data_and_partitioning() -> None:
 
 
 def test_the_clock_can_be_given(table: Table) -> None:
-    transaction = table.open().start_transaction(clock=lambda: 1_234)
+    transaction = table.log().start_transaction(clock=lambda: 1_234)
     transaction.commit([add("a", part=1)], Operation.write())
     assert table.info(1)["timestamp"] == 1_234
     assert transaction.outcome is not None

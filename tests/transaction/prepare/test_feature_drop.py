@@ -7,21 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from airflow_delta.exceptions import DeltaLogCorruptedException, ProtocolChangedException, ProtocolDowngradeException
-from airflow_delta.log.actions.actions import DomainMetadata, Protocol
+from airflow_delta.log.actions.actions import DomainMetadata
 from airflow_delta.transaction import Operation
 from airflow_delta.transaction.prepare.feature_drop import obstacle
-from transaction.harness import Table, add, foreign_info, metadata, schema
-from transaction.matrix import with_vector
+from support.actions import add, foreign_info, protocol, schema, vector
+from support.table import Table, metadata
 
-TRACKED = replace(add("a"), stats='{"numRecords":3}')
+TRACKED = add("a", stats='{"numRecords":3}')
 CLUSTERED = DomainMetadata(domain="delta.clustering", configuration='{"clusteringColumns":[["value"]]}', removed=False)
 
 
 def created(root: Path, *actions: Any, **configuration: str) -> Table:
-    table = Table(root)
+    table = Table(root / "table")
     table.create(configuration={f"delta.{key.replace('_', '.')}": value for key, value in configuration.items()})
     if actions:
         table.commit(*actions)
@@ -57,7 +56,7 @@ def created(root: Path, *actions: Any, **configuration: str) -> Table:
 def test_what_stands_in_the_way(
     tmp_path: Path, feature: str, configuration: dict[str, str], actions: list[Any], why: str | None
 ) -> None:
-    found = obstacle({feature}, created(tmp_path, *actions, **configuration).open().snapshot)
+    found = obstacle({feature}, created(tmp_path, *actions, **configuration).log().snapshot)
     if why is None:
         assert found is None
     else:
@@ -83,20 +82,21 @@ def test_what_another_engine_uses(tmp_path: Path, feature: str, changed: dict[st
     table = created(tmp_path)
     before = next(line["metaData"] for line in table.lines(0) if "metaData" in line)
     table.put_foreign(1, foreign_info(), {"metaData": {**before, **changed}})
-    assert obstacle({feature}, table.open().snapshot) == why
+    assert obstacle({feature}, table.log().snapshot) == why
 
 
 def test_files_with_deletion_vectors(tmp_path: Path) -> None:
-    table = created(tmp_path, with_vector(add("a"), 1), enableDeletionVectors="true")
+    table = created(
+        tmp_path, add("a", stats='{"numRecords":10,"tightBounds":false}', deletion_vector=vector(1)), enableDeletionVectors="true"
+    )
     before = next(line["metaData"] for line in table.lines(0) if "metaData" in line)
     table.put_foreign(2, foreign_info(), {"metaData": {**before, "configuration": {}}})
-    assert obstacle({"deletionVectors"}, table.open().snapshot) == "1 files have a deletion vector"
+    assert obstacle({"deletionVectors"}, table.log().snapshot) == "1 files have a deletion vector"
 
 
 def test_one_at_a_time(tmp_path: Path) -> None:
     assert (
-        obstacle({"clustering", "rowTracking"}, created(tmp_path).open().snapshot)
-        == "only one feature can be dropped in a commit"
+        obstacle({"clustering", "rowTracking"}, created(tmp_path).log().snapshot) == "only one feature can be dropped in a commit"
     )
 
 
@@ -109,17 +109,13 @@ def test_one_at_a_time(tmp_path: Path) -> None:
     ],
 )
 def test_protocols_that_no_drop_leads_to(tmp_path: Path, left: list[str], why: str) -> None:
-    ours = created(tmp_path, feature_rowTracking="supported").open().start_transaction()
-    without = Protocol(min_reader_version=1, min_writer_version=7, writer_features=left)
+    ours = created(tmp_path, feature_rowTracking="supported").log().start_transaction()
+    without = protocol(1, 7, writer_features=left)
     with pytest.raises(ProtocolDowngradeException, match=why):
         ours.commit([without], Operation("DROP FEATURE", {"featureName": "x"}))
 
 
 # -- row tracking that is dropped cleans up after others ----------------------------------------------------------------------
-
-
-def rows(path: str, **changes: Any) -> Any:
-    return replace(add(path), stats='{"numRecords":3}', **changes)
 
 
 def suspend(table: Table) -> None:
@@ -132,11 +128,11 @@ def suspend(table: Table) -> None:
 def test_dropping_row_tracking_takes_the_ids_of_concurrent_commits_away(tmp_path: Path) -> None:
     table = created(tmp_path, feature_rowTracking="supported")
     suspend(table)
-    table.commit(rows("a"))
-    ours = table.open().start_transaction()
+    table.commit(add("a", records=3))
+    ours = table.log().start_transaction()
     given = {"path": "w", "partitionValues": {}, "size": 1, "modificationTime": 1, "dataChange": True}
     table.put_foreign(3, foreign_info(), {"add": {**given, "baseRowId": 3, "defaultRowCommitVersion": 3}})
-    without = Protocol(min_reader_version=1, min_writer_version=7, writer_features=["appendOnly", "domainMetadata", "invariants"])
+    without = protocol(1, 7, writer_features=["appendOnly", "domainMetadata", "invariants"])
     assert ours.commit([without], Operation("DROP FEATURE", {"featureName": "rowTracking"})) == 4
     assert [next(iter(line)) for line in table.lines(4)] == ["commitInfo", "protocol", "add"]
     assert table.lines(4)[2]["add"] == {**given, "dataChange": False}
@@ -145,19 +141,19 @@ def test_dropping_row_tracking_takes_the_ids_of_concurrent_commits_away(tmp_path
 
 def test_a_feature_dropped_by_another_is_a_conflict_for_row_ids(tmp_path: Path) -> None:
     table = created(tmp_path, feature_rowTracking="supported")
-    ours = table.open().start_transaction()
+    ours = table.log().start_transaction()
     dropped = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["appendOnly", "domainMetadata", "invariants"]}
     table.put_foreign(1, foreign_info(operation="DROP FEATURE"), {"protocol": dropped})
     with pytest.raises(ProtocolChangedException, match="rowTracking"):
-        ours.commit([rows("a")], Operation.write())
+        ours.commit([add("a", records=3)], Operation.write())
 
 
 def test_tables_whose_row_tracking_is_suspended_get_no_ids_in_a_race(tmp_path: Path) -> None:
     table = created(tmp_path, feature_rowTracking="supported")
     suspend(table)
-    ours = table.open().start_transaction()
-    table.commit(rows("w"))
-    assert ours.commit([rows("a")], Operation.write()) == 3
+    ours = table.log().start_transaction()
+    table.commit(add("w", records=3))
+    assert ours.commit([add("a", records=3)], Operation.write()) == 3
     assert [next(iter(line)) for line in table.lines(3)] == ["commitInfo", "add"]
     assert "baseRowId" not in table.lines(3)[1]["add"]
 
@@ -165,11 +161,11 @@ def test_tables_whose_row_tracking_is_suspended_get_no_ids_in_a_race(tmp_path: P
 @pytest.mark.parametrize("text", ["{}", "not JSON"])
 def test_a_mark_that_cannot_be_understood_stops_the_commit(tmp_path: Path, text: str) -> None:
     table = created(tmp_path, feature_rowTracking="supported")
-    ours = table.open().start_transaction()
+    ours = table.log().start_transaction()
     broken = {"domain": "delta.rowTracking", "configuration": text, "removed": False}
     table.put_foreign(1, foreign_info(), {"domainMetadata": broken})
     with pytest.raises(DeltaLogCorruptedException, match="high-water mark"):
-        ours.commit([rows("a")], Operation.write())
+        ours.commit([add("a", records=3)], Operation.write())
     assert table.versions() == [0, 1]
 
 
@@ -177,16 +173,16 @@ def test_a_mark_that_cannot_be_understood_stops_the_commit(tmp_path: Path, text:
 def test_statistics_that_do_not_tell_the_rows(tmp_path: Path, stats: str) -> None:
     table = created(tmp_path, feature_rowTracking="supported")
     with pytest.raises(Exception, match="numRecords"):
-        table.commit(replace(add("a"), stats=stats))
+        table.commit(add("a", stats=stats))
 
 
 # -- versions that the preview of type widening notes in the schema -----------------------------------------------------------
 
 
 def test_type_changes_follow_the_version_of_the_commit(tmp_path: Path) -> None:
-    table = Table(tmp_path)
+    table = Table(tmp_path / "table")
     table.create(configuration={"delta.feature.typeWidening-preview": "supported"})
-    ours = table.open().start_transaction()
+    ours = table.log().start_transaction()
     table.commit(add("w"))
 
     def schema(new: int) -> str:
@@ -206,4 +202,4 @@ def test_mapping_that_is_switched_off_but_still_in_the_schema(tmp_path: Path) ->
     table = created(tmp_path, columnMapping_mode="name")
     before = next(line["metaData"] for line in table.lines(0) if "metaData" in line)
     table.put_foreign(1, foreign_info(), {"metaData": {**before, "configuration": {}}})
-    assert obstacle({"columnMapping"}, table.open().snapshot) == "the columns are mapped"
+    assert obstacle({"columnMapping"}, table.log().snapshot) == "the columns are mapped"

@@ -13,7 +13,8 @@ from msgspec.structs import replace
 
 from airflow_delta.exceptions import MetadataChangedException, MissingCommitTimestampException
 from airflow_delta.transaction import Operation
-from transaction.harness import Table, add, metadata
+from support.actions import add
+from support.table import Table, metadata
 
 ENABLED = {"delta.enableInCommitTimestamps": "true"}
 VERSION = "delta.inCommitTimestampEnablementVersion"
@@ -23,14 +24,14 @@ FAR = 4_000_000_000_000
 
 @pytest.fixture
 def table(tmp_path: Path) -> Table:
-    table = Table(tmp_path)
+    table = Table(tmp_path / "table")
     table.create(configuration=ENABLED)
     return table
 
 
 @pytest.fixture
 def plain(tmp_path: Path) -> Table:
-    table = Table(tmp_path, "plain")
+    table = Table(tmp_path / "plain")
     table.create()
     return table
 
@@ -48,13 +49,13 @@ def foreign(table: Table, version: int, at: int | None, *actions: dict[str, Any]
     info: dict[str, Any] = {"operation": "WRITE", "timestamp": 1, "operationParameters": {}}
     table.put_foreign(version, {"commitInfo": info if at is None else {"inCommitTimestamp": at, **info}}, *actions)
     if file_time is not None:
-        path = table.root / "_delta_log" / f"{version:020d}.json"
+        path = table.path / "_delta_log" / f"{version:020d}.json"
         os.utime(path, ns=(file_time * 1_000_000, file_time * 1_000_000))
 
 
 def enabling(table: Table) -> Any:
     """A transaction that switches timestamps on, begun but not committed."""
-    transaction = table.open().start_transaction()
+    transaction = table.log().start_transaction()
     before = transaction.snapshot.metadata
     transaction.update_metadata(replace(before, configuration={**before.configuration, **ENABLED}))
     return transaction
@@ -80,11 +81,11 @@ def test_a_clock_that_goes_back_does_not_turn_the_order(table: Table) -> None:
     table.commit(add("b"))
     assert timestamp(table, 2) == FAR + 1
     assert timestamp(table, 3) == FAR + 2
-    assert table.open().snapshot.timestamp == FAR + 2
+    assert table.log().snapshot.timestamp == FAR + 2
 
 
 def test_a_race_moves_it_past_the_winner(table: Table) -> None:
-    ours = table.open().start_transaction()
+    ours = table.log().start_transaction()
     foreign(table, 1, FAR)
     foreign(table, 2, FAR + 10)
     assert ours.commit([add("a")], Operation.write()) == 3
@@ -94,7 +95,7 @@ def test_a_race_moves_it_past_the_winner(table: Table) -> None:
 
 
 def test_a_race_keeps_it_when_it_is_late_enough(table: Table) -> None:
-    ours = table.open().start_transaction()
+    ours = table.log().start_transaction()
     foreign(table, 1, 5)
     ours.commit([add("a")], Operation.write())
     now = timestamp(table, 2)
@@ -104,7 +105,7 @@ def test_a_race_keeps_it_when_it_is_late_enough(table: Table) -> None:
 
 def test_large_commits_have_one(table: Table) -> None:
     foreign(table, 1, FAR)
-    table.open().start_transaction().commit_large([add("a")], Operation.restore(version=0))
+    table.log().start_transaction().commit_large([add("a")], Operation.restore(version=0))
     assert timestamp(table, 2) == FAR + 1
 
 
@@ -125,19 +126,19 @@ def test_a_race_moves_what_was_noted(plain: Table) -> None:
     assert ours.commit([], Operation.set_table_properties(ENABLED)) == 3
     assert timestamp(plain, 3) == FAR + 1
     assert configuration(plain, 3) == {**ENABLED, VERSION: "3", TIMESTAMP: str(FAR + 1)}
-    snapshot = plain.open().snapshot
+    snapshot = plain.log().snapshot
     assert snapshot.metadata.configuration[VERSION] == "3"
 
 
 def test_a_winner_that_switches_them_on_is_followed(plain: Table) -> None:
-    winner, ours = enabling(plain), plain.open().start_transaction()
+    winner, ours = enabling(plain), plain.log().start_transaction()
     winner.commit([], Operation.set_table_properties(ENABLED))
     assert ours.commit([add("a")], Operation.write()) == 2
     assert (timestamp(plain, 2) or 0) > (timestamp(plain, 1) or 0)
 
 
 def test_a_winner_that_switches_them_on_with_a_slow_clock(plain: Table) -> None:
-    ours = plain.open().start_transaction()
+    ours = plain.log().start_transaction()
     before = next(line["metaData"] for line in plain.lines(0) if "metaData" in line)
     after = {**before, "configuration": {**ENABLED, VERSION: "1", TIMESTAMP: "5"}}
     listed = ["appendOnly", "inCommitTimestamp", "invariants"]
@@ -150,7 +151,7 @@ def test_a_winner_that_switches_them_on_with_a_slow_clock(plain: Table) -> None:
 
 def test_a_winner_without_one_is_refused(table: Table) -> None:
     """Of a writer that does not know them; what its time was, nobody can say."""
-    ours = table.open().start_transaction()
+    ours = table.log().start_transaction()
     foreign(table, 1, None)
     with pytest.raises(MissingCommitTimestampException, match="commit 1"):
         ours.commit([add("a")], Operation.write())
@@ -165,9 +166,9 @@ def test_two_that_switch_them_on(plain: Table) -> None:
 
 
 def test_switching_on_with_another_property_is_a_conflict_for_others(plain: Table) -> None:
-    winner, ours = enabling(plain), plain.open().start_transaction()
+    winner, ours = enabling(plain), plain.log().start_transaction()
     other = replace(winner.metadata, configuration={**winner.metadata.configuration, "user": "x"})
-    second = plain.open().start_transaction()
+    second = plain.log().start_transaction()
     second.update_metadata(other)
     second.commit([], Operation.set_table_properties({"user": "x"}))
     with pytest.raises(MetadataChangedException, match="user"):
@@ -178,7 +179,7 @@ def test_switching_on_with_another_property_is_a_conflict_for_others(plain: Tabl
 def test_a_replaced_table_keeps_what_was_noted(plain: Table, race: bool) -> None:
     enabling(plain).commit([], Operation.set_table_properties(ENABLED))
     noted = {key: value for key, value in configuration(plain, 1).items() if key in (VERSION, TIMESTAMP)}
-    ours = plain.open().start_transaction()
+    ours = plain.log().start_transaction()
     ours.update_metadata(metadata(name="replaced", configuration=ENABLED))
     if race:
         plain.commit(add("w"))
@@ -188,7 +189,7 @@ def test_a_replaced_table_keeps_what_was_noted(plain: Table, race: bool) -> None
 
 
 def test_many_at_once_stay_in_order(table: Table) -> None:
-    opened = [table.open().start_transaction() for _ in range(6)]
+    opened = [table.log().start_transaction() for _ in range(6)]
     commits: list[Callable[[], int]] = [
         lambda number=number, txn=txn: txn.commit([add(f"f{number}")], Operation.write()) for number, txn in enumerate(opened)
     ]

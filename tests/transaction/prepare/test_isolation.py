@@ -9,7 +9,7 @@ import pytest
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.transaction import IsolationLevel
 from airflow_delta.transaction.prepare.isolation import table_isolation_level
-from transaction.harness import Table, metadata
+from support.table import Table, metadata
 
 
 def test_the_level_of_a_table() -> None:
@@ -21,6 +21,6 @@ def test_the_level_of_a_table() -> None:
 
 
 def test_a_level_that_no_transaction_may_ask_for(tmp_path: Path) -> None:
-    log = Table(tmp_path).create()
+    log = Table(tmp_path / "table").create()
     with pytest.raises(DeltaIllegalArgumentException):
         log.start_transaction(isolation_level=IsolationLevel.SNAPSHOT_ISOLATION)

@@ -24,21 +24,18 @@ from airflow_delta.log.schema.types import parse_schema
 from airflow_delta.transaction import Operation
 from airflow_delta.transaction.prepare.metadata_update import MetadataUpdate, update_metadata, with_global_config_defaults
 from airflow_delta.transaction.prepare.prepare import TableState
-from transaction.harness import Table, add
+from support import actions
+from support.actions import add, column
+from support.table import Table
 
 LEGACY = Protocol(min_reader_version=1, min_writer_version=2)
-
-
-def column(name: str, kind: Any = "integer", *, nullable: bool = True, **metadata: Any) -> dict[str, Any]:
-    return {"name": name, "type": kind, "nullable": nullable, "metadata": metadata}
 
 
 A, B = column("a"), column("b", "string")
 
 
-def metadata(*columns: dict[str, Any], partition_by: Any = (), **configuration: str) -> Metadata:
-    schema = json.dumps({"type": "struct", "fields": list(columns or (A, B))})
-    return Metadata(id="i", schema_string=schema, partition_columns=list(partition_by), configuration=configuration)
+def metadata(*columns: dict[str, Any], **given: Any) -> Metadata:
+    return actions.metadata(*(columns or (A, B)), **given)
 
 
 def protocol(*names: str) -> Protocol:
@@ -289,49 +286,49 @@ def test_a_table_that_takes_the_place_of_another_keeps_what_delta_keeps():
 
 
 def test_a_transaction_commits_what_the_metadata_bring_along(tmp_path):
-    table = Table(tmp_path)
-    txn = table.open().start_transaction(default_properties={"checkpointInterval": "5"})
+    table = Table(tmp_path / "table")
+    txn = table.log().start_transaction(default_properties={"checkpointInterval": "5"})
     txn.update_metadata_for_new_table(metadata(A, B, **MODE, **{"delta.enableRowTracking": "true"}))
     assert txn.metadata.configuration["delta.columnMapping.maxColumnId"] == "2"
     txn.commit([], Operation.create_table())
     written = next(line["metaData"] for line in table.lines(0) if "metaData" in line)
     assert written["configuration"]["delta.checkpointInterval"] == "5"
-    assert set(table.open().update().metadata.configuration) >= {ROW_ID, ROW_VERSION, "delta.columnMapping.mode"}
+    assert set(table.log().update().metadata.configuration) >= {ROW_ID, ROW_VERSION, "delta.columnMapping.mode"}
 
 
 def test_files_and_mapping_do_not_go_with_the_change_data_feed(tmp_path):
-    table = Table(tmp_path)
-    txn = table.open().start_transaction()
+    table = Table(tmp_path / "table")
+    txn = table.log().start_transaction()
     txn.update_metadata_for_new_table(metadata(A, B, **MODE, **{"delta.enableChangeDataFeed": "true"}))
     with pytest.raises(DeltaIllegalStateException, match="DELTA_BLOCK_COLUMN_MAPPING_AND_CDC_OPERATION"):
         txn.commit([add("f")], Operation.create_table())
 
 
 def test_an_overwrite_of_the_schema_leaves_a_table_unclustered(tmp_path):
-    table = Table(tmp_path)
+    table = Table(tmp_path / "table")
     has = Protocol(min_reader_version=1, min_writer_version=7, writer_features=["clustering", "domainMetadata"])
     clustered = DomainMetadata(domain="delta.clustering", configuration='{"clusteringColumns":[["a"]]}', removed=False)
     given = {"protocol": msgspec.to_builtins(has), "metaData": msgspec.to_builtins(metadata()), "domainMetadata": clustered}
     table.put_foreign(0, {"commitInfo": {}}, *({key: msgspec.to_builtins(value)} for key, value in given.items()))
-    txn = table.open().start_transaction()
+    txn = table.log().start_transaction()
     with pytest.raises(DeltaError, match="DELTA_UNSUPPORTED_DROP_CLUSTERING_COLUMN"):
         txn.update_metadata(metadata(B))
-    txn = table.open().start_transaction()
+    txn = table.log().start_transaction()
     txn.update_metadata_for_table_overwrite(metadata(B))
     txn.commit([], Operation.manual_update())
-    assert table.open().update().domain_metadata["delta.clustering"].configuration == (
+    assert table.log().update().domain_metadata["delta.clustering"].configuration == (
         '{"clusteringColumns":[],"domainName":"delta.clustering"}'
     )
 
 
 @pytest.mark.parametrize("has_vectors", [True, False])
 def test_manifests_are_not_switched_on_while_files_have_deletion_vectors(tmp_path, has_vectors):
-    table = Table(tmp_path)
+    table = Table(tmp_path / "table")
     table.create(configuration={"delta.enableDeletionVectors": "true"})
     vector = DeletionVectorDescriptor(storage_type="i", path_or_inline_dv="x", size_in_bytes=1, cardinality=1)
     stats = '{"numRecords":3,"tightBounds":false}'
-    table.commit(msgspec.structs.replace(add("f"), stats=stats, deletion_vector=vector if has_vectors else None))
-    txn = table.open().start_transaction()
+    table.commit(add("f", stats=stats, deletion_vector=vector if has_vectors else None))
+    txn = table.log().start_transaction()
     manifest = {"delta.compatibility.symlinkFormatManifest.enabled": "true", "delta.enableDeletionVectors": "false"}
     wanted = msgspec.structs.replace(txn.metadata, configuration=manifest)
     if has_vectors:
@@ -342,17 +339,17 @@ def test_manifests_are_not_switched_on_while_files_have_deletion_vectors(tmp_pat
 
 
 def test_char_types_in_a_metadata_action_are_a_defect_of_the_caller(tmp_path):
-    table = Table(tmp_path)
+    table = Table(tmp_path / "table")
     table.create()
     with pytest.raises(DeltaAssertionError, match="char or varchar"):
         table.commit(metadata(column("value", "char(3)")))
 
 
 def test_metadata_among_the_actions_bring_no_feature_that_must_be_asked_for(tmp_path: Any) -> None:
-    table = Table(tmp_path)
+    table = Table(tmp_path / "table")
     table.create()
     given = msgspec.structs.replace(
-        table.open().snapshot.metadata, schema_string=metadata(column("at", "timestamp_ntz")).schema_string
+        table.log().snapshot.metadata, schema_string=metadata(column("at", "timestamp_ntz")).schema_string
     )
     with pytest.raises(DeltaUnsupportedTableFeatureException, match=r"delta\.feature\.timestampNtz"):
         table.commit(given)

@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaAssertionError, MetadataChangedException
-from airflow_delta.log.actions.actions import Protocol
 from airflow_delta.log.features.identity_columns import identity_columns
 from airflow_delta.log.schema.types import parse_schema
 from airflow_delta.transaction import Operation
-from transaction.harness import Table, add, metadata
+from support.actions import add, protocol
+from support.table import Table, metadata
 
 MANUAL = Operation.manual_update()
 DEFAULTS = {"delta.checkpointInterval": "77", "delta.enableChangeDataFeed": "true"}
 
 
-@pytest.fixture
-def table(tmp_path: Path) -> Table:
-    return Table(tmp_path)
-
-
 def test_registries(table: Table) -> None:
     table.create()
-    transaction = table.open().start_transaction()
+    transaction = table.log().start_transaction()
     assert transaction.new_metadata is None
     assert transaction.new_protocol is None
     assert transaction.snapshot_metadata == transaction.metadata == transaction.snapshot.metadata
@@ -49,7 +43,7 @@ def test_registries(table: Table) -> None:
 )
 def test_variants(table: Table, method: str, creating: bool, overwriting: bool) -> None:
     table.create()
-    transaction = table.open().start_transaction(default_properties=DEFAULTS)
+    transaction = table.log().start_transaction(default_properties=DEFAULTS)
     getattr(transaction, method)(metadata(configuration={"delta.checkpointInterval": "5"}))
     assert transaction.is_creating_new_table is creating
     assert transaction.is_overwriting_schema is overwriting
@@ -58,7 +52,7 @@ def test_variants(table: Table, method: str, creating: bool, overwriting: bool) 
     assert ("delta.enableChangeDataFeed" in configuration) is creating, "defaults are for new tables"
     with pytest.raises(DeltaAssertionError, match="more than once"):
         getattr(transaction, method)(metadata())
-    other = table.open().start_transaction()
+    other = table.log().start_transaction()
     other.has_written = True
     assert not other.can_update_metadata
     with pytest.raises(DeltaAssertionError, match="already written data"):
@@ -67,17 +61,17 @@ def test_variants(table: Table, method: str, creating: bool, overwriting: bool) 
 
 
 def test_default_properties_of_a_new_table(table: Table) -> None:
-    transaction = table.open().start_transaction(default_properties=DEFAULTS)
+    transaction = table.log().start_transaction(default_properties=DEFAULTS)
     assert transaction.with_global_config_defaults(metadata()).configuration == DEFAULTS
     transaction.update_metadata(metadata())
     transaction.commit([], MANUAL)
-    assert table.open().update().metadata.configuration == DEFAULTS
-    assert table.open().update().protocol.min_writer_version >= 4
+    assert table.log().update().metadata.configuration == DEFAULTS
+    assert table.log().update().protocol.min_writer_version >= 4
 
 
 def test_a_clone_ignores_them(table: Table) -> None:
-    transaction = table.open().start_transaction(default_properties=DEFAULTS)
-    transaction.update_metadata_for_clone(metadata(), Protocol(min_reader_version=1, min_writer_version=2))
+    transaction = table.log().start_transaction(default_properties=DEFAULTS)
+    transaction.update_metadata_for_clone(metadata(), protocol())
     assert transaction.metadata.configuration == {}
 
 
@@ -93,13 +87,13 @@ class TestIdentityColumns:
         table.create(schema_string=json.dumps({"type": "struct", "fields": fields}))
 
     def mark(self, table: Table) -> int | None:
-        (column,) = identity_columns(parse_schema(table.open().update().metadata.schema_string))
+        (column,) = identity_columns(parse_schema(table.log().update().metadata.schema_string))
         return column.high_water_mark
 
     @pytest.mark.parametrize(("step", "values", "expected"), [(1, [3, 9, 4], 9), (-1, [-3, -9, -4], -9)])
     def test_the_furthest_value_counts(self, table: Table, step: int, values: list[int], expected: int) -> None:
         self.create(table, step=step)
-        transaction = table.open().start_transaction()
+        transaction = table.log().start_transaction()
         for value in values:
             transaction.update_identity_high_water_marks({"id": value})
         transaction.has_written = True  # the marks are only known once files have been written
@@ -112,7 +106,7 @@ class TestIdentityColumns:
     def test_nothing_moves_back(self, table: Table) -> None:
         self.create(table)
         for value in (5, 3, 5):
-            transaction = table.open().start_transaction()
+            transaction = table.log().start_transaction()
             transaction.update_identity_high_water_marks({"Id": value})
             transaction.commit([add(f"f{len(table.versions())}")], Operation.write())
         assert self.mark(table) == 5
@@ -122,19 +116,19 @@ class TestIdentityColumns:
     def test_with_other_metadata_it_is_no_identity_only_change(self, table: Table) -> None:
         self.create(table)
         for version, through in enumerate(("action", "update"), 1):
-            transaction = table.open().start_transaction()
+            transaction = table.log().start_transaction()
             given = metadata(description=through, schema_string=transaction.metadata.schema_string)
             if through == "update":
                 transaction.update_metadata(given)
             transaction.update_identity_high_water_marks({"id": version * 10})
             transaction.commit([given] if through == "action" else [], MANUAL)
             assert self.mark(table) == version * 10
-            assert table.open().update().metadata.description == through
+            assert table.log().update().metadata.description == through
             assert "tags" not in table.info(version)
 
     def test_prepared_twice_is_moved_once(self, table: Table) -> None:
         self.create(table)
-        transaction = table.open().start_transaction()
+        transaction = table.log().start_transaction()
         transaction.update_identity_high_water_marks({"id": 2})
         first = transaction.prepare_commit([add("a")], MANUAL)
         assert transaction.prepare_commit([add("a")], MANUAL) == first
@@ -143,14 +137,14 @@ class TestIdentityColumns:
 
     def test_a_column_that_is_none(self, table: Table) -> None:
         self.create(table)
-        transaction = table.open().start_transaction()
+        transaction = table.log().start_transaction()
         transaction.update_identity_high_water_marks({"value": 2})
         with pytest.raises(DeltaAnalysisException, match="not an identity column"):
             transaction.commit([add("a")], MANUAL)
 
     def test_sync_identity_carries_the_tag(self, table: Table) -> None:
         self.create(table)
-        transaction = table.open().start_transaction()
+        transaction = table.log().start_transaction()
         transaction.set_sync_identity()
         column: dict[str, Any] = {"name": "id", "type": "long", "nullable": True, "metadata": {}}
         transaction.commit([], Operation.change_column(column))
@@ -158,7 +152,7 @@ class TestIdentityColumns:
 
     def test_two_writers_that_both_move_a_mark(self, table: Table) -> None:
         self.create(table)
-        first, second = table.open().start_transaction(), table.open().start_transaction()
+        first, second = table.log().start_transaction(), table.log().start_transaction()
         for transaction in (first, second):
             transaction.update_identity_high_water_marks({"id": 4})
         first.commit([add("a")], Operation.write())

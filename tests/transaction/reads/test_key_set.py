@@ -12,11 +12,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_delta.log.actions.actions import AddFile
 from airflow_delta.log.expressions import ast
 from airflow_delta.log.expressions.arrow_rows import comparable
 from airflow_delta.log.schema.types import DataType, arrow_type, parse_type
 from airflow_delta.transaction.reads.row_condition import KeySet, RowCondition
+from support.actions import add
 
 VALUES: dict[str, list[Any]] = {
     "long": [-5, 0, 3, 2**40],
@@ -84,7 +84,7 @@ def test_rows_are_those_that_match(seed: int) -> None:
 def test_statistics_rule_out_files_without_keys() -> None:
     keys = key_set(["long"], [[5], [7]], [False])
     files = [
-        _file(stats)
+        add("a", stats=stats)
         for stats in (
             '{"numRecords":2,"minValues":{"c0":8},"maxValues":{"c0":9},"nullCount":{"c0":0}}',
             '{"numRecords":2,"minValues":{"c0":6},"maxValues":{"c0":9},"nullCount":{"c0":0}}',
@@ -97,19 +97,15 @@ def test_statistics_rule_out_files_without_keys() -> None:
 
 def test_nulls_match_only_where_null_equals_null() -> None:
     only_nulls = '{"numRecords":2,"minValues":{},"maxValues":{},"nullCount":{"c0":2}}'
-    assert RowCondition(None, key_set(["long"], [[None], [7]], [True])).may_hold([_file(only_nulls)]) == [True]
-    assert RowCondition(None, key_set(["long"], [[None], [7]], [False])).may_hold([_file(only_nulls)]) == [False]
-    assert RowCondition(None, key_set(["long"], [[7]], [True])).may_hold([_file(only_nulls)]) == [False]
+    assert RowCondition(None, key_set(["long"], [[None], [7]], [True])).may_hold([add("a", stats=only_nulls)]) == [True]
+    assert RowCondition(None, key_set(["long"], [[None], [7]], [False])).may_hold([add("a", stats=only_nulls)]) == [False]
+    assert RowCondition(None, key_set(["long"], [[7]], [True])).may_hold([add("a", stats=only_nulls)]) == [False]
 
 
 def test_an_empty_source_matches_nothing() -> None:
     keys = key_set(["long"], [], [True])
-    assert RowCondition(None, keys).may_hold([_file(None)]) == [False]
+    assert RowCondition(None, keys).may_hold([add("a", stats=None)]) == [False]
     assert selected(keys, [[1], [None]]) == [False, False]
-
-
-def _file(stats: str | None) -> AddFile:
-    return AddFile(path="a", partition_values={}, size=1, modification_time=1, data_change=True, stats=stats)
 
 
 def test_values_that_python_cannot_represent() -> None:

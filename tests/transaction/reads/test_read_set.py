@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from airflow_delta.exceptions import ConcurrentAppendException, DeltaAssertionError, DeltaIllegalArgumentException
 from airflow_delta.log.actions.actions import AddFile, DeletionVectorDescriptor
 from airflow_delta.transaction import CommitPolicy, Operation, OptimisticTransaction
-from transaction.harness import Table, add, metadata, txn
+from support.actions import add, txn
+from support.table import Table, metadata
 
 DELETE = Operation.delete()
 VECTOR = DeletionVectorDescriptor(storage_type="u", path_or_inline_dv="ab", offset=1, size_in_bytes=10, cardinality=4)
@@ -19,12 +19,12 @@ VECTOR = DeletionVectorDescriptor(storage_type="u", path_or_inline_dv="ab", offs
 
 def rows(path: str, count: int | None, *, vector: DeletionVectorDescriptor | None = None, **partition: int) -> AddFile:
     stats = None if count is None else f'{{"numRecords":{count},"tightBounds":false}}'
-    return msgspec.structs.replace(add(path, **partition), stats=stats, deletion_vector=vector)
+    return add(path, **partition, stats=stats, deletion_vector=vector)
 
 
 @pytest.fixture
 def table(tmp_path: Path) -> Table:
-    table = Table(tmp_path)
+    table = Table(tmp_path / "table")
     table.create(("part",), configuration={"delta.enableDeletionVectors": "true"})
     table.commit(rows("a", 10, part=1), rows("b", None, part=1), rows("c", 7, vector=VECTOR, part=2), txn("app", 5))
     return table
@@ -61,7 +61,7 @@ Read = Callable[[OptimisticTransaction], object]
 def test_what_is_recorded(
     table: Table, read: Read, predicates: tuple[str, ...], files: set[str], whole: bool, app_ids: set[str]
 ) -> None:
-    transaction = table.open().start_transaction()
+    transaction = table.log().start_transaction()
     read(transaction)
     shown = tuple(text.replace("(", "").replace(")", "").replace("`", "") for text in transaction.read_predicates)
     assert shown == predicates
@@ -73,18 +73,18 @@ def test_what_is_recorded(
 @pytest.mark.parametrize("name", ["read_predicates", "read_files", "read_the_whole_table", "read_app_ids"])
 def test_what_was_read_is_not_set_from_outside(table: Table, name: str) -> None:
     with pytest.raises(AttributeError):
-        setattr(table.open().start_transaction(), name, ())
+        setattr(table.log().start_transaction(), name, ())
 
 
 def test_txn_version(table: Table) -> None:
-    transaction = table.open().start_transaction()
+    transaction = table.log().start_transaction()
     assert transaction.txn_version("app") == 5
     assert transaction.txn_version("other") == -1
     assert transaction.read_app_ids == {"app", "other"}
 
 
 def test_num_records(table: Table) -> None:
-    transaction = table.open().start_transaction()
+    transaction = table.log().start_transaction()
     files = transaction.filter_files(keep_num_records=True)
     counts = dict(zip(files["path"].to_pylist(), files["num_records"].to_pylist(), strict=True))
     assert counts == {"a": 10, "b": None, "c": 3}, "a deletion vector takes its rows away"
@@ -93,10 +93,10 @@ def test_num_records(table: Table) -> None:
 
 @pytest.mark.parametrize(("limit", "paths"), [(0, 0), (1, 1), (10, 1), (11, 3), (100, 3)])
 def test_a_limit_reads_no_more_files_than_it_needs(tmp_path: Path, limit: int, paths: int) -> None:
-    table = Table(tmp_path)
+    table = Table(tmp_path / "table")
     table.create()
     table.commit(rows("a", 10), rows("b", None), rows("c", 3))
-    transaction = table.open().start_transaction()
+    transaction = table.log().start_transaction()
     files = transaction.files_for_scan(limit=limit)
     assert files.num_rows == paths
     assert len(transaction.read_files) == paths
@@ -104,7 +104,7 @@ def test_a_limit_reads_no_more_files_than_it_needs(tmp_path: Path, limit: int, p
 
 
 def test_a_limit_takes_partition_predicates_only(table: Table) -> None:
-    transaction = table.open().start_transaction()
+    transaction = table.log().start_transaction()
     with pytest.raises(DeltaAssertionError, match="Only predicates on partition columns"):
         transaction.files_for_scan("value = 1", limit=3)
     with pytest.raises(DeltaAssertionError, match="Only predicates on partition columns"):
@@ -115,25 +115,25 @@ def test_a_limit_takes_partition_predicates_only(table: Table) -> None:
 
 
 def test_a_table_that_does_not_exist_is_read_as_empty(tmp_path: Path) -> None:
-    transaction = Table(tmp_path).open().start_transaction()
+    transaction = Table(tmp_path / "table").log().start_transaction()
     assert transaction.filter_files("x = 1", keep_num_records=True).num_rows == 0
     assert transaction.files_for_scan(limit=3).num_rows == 0
     assert transaction.read_files == frozenset()
 
 
 def test_dynamic_overwrite_with_column_mapping(tmp_path: Path) -> None:
-    table = Table(tmp_path)
+    table = Table(tmp_path / "table")
     log = table.create(("part",), configuration={"delta.columnMapping.mode": "name"})
     (physical,) = [field.physical_name for field in log.update().schema.fields if field.name == "part"]
 
     def file(path: str, value: str) -> AddFile:
-        return msgspec.structs.replace(add(path), partition_values={physical: value})
+        return add(path, partition_values={physical: value})
 
     table.commit(file("a", "1"), file("b", "2"))
-    transaction = table.open().start_transaction()
+    transaction = table.log().start_transaction()
     assert transaction.filter_files(new_files=[file("n", "01")])["path"].to_pylist() == ["a"]
     table.commit(file("c", "2"))
-    other = table.open().start_transaction(transaction.snapshot)
+    other = table.log().start_transaction(transaction.snapshot)
     other.filter_files(new_files=[file("n", "2")])
     with pytest.raises(ConcurrentAppendException):
         other.commit([file("m", "2")], Operation.write("overwrite", dynamic_partition_overwrite=True))
@@ -142,7 +142,7 @@ def test_dynamic_overwrite_with_column_mapping(tmp_path: Path) -> None:
 
 def test_two_sets_of_many_partitions_stay_two(table: Table) -> None:
     """Messages name the first few partitions only; what is compared is all of them."""
-    transaction = table.open().start_transaction()
+    transaction = table.log().start_transaction()
     for last in (7, 8):
         transaction.filter_files(new_files=[add(f"n{part}", part=part) for part in (*range(1, 7), last)])
     table.commit(add("c", part=8))
@@ -151,7 +151,7 @@ def test_two_sets_of_many_partitions_stay_two(table: Table) -> None:
 
 
 def test_reads_of_a_table_that_does_not_exist(tmp_path: Path) -> None:
-    by_predicate, by_files = (Table(tmp_path).open().start_transaction() for _ in range(2))
+    by_predicate, by_files = (Table(tmp_path / "table").log().start_transaction() for _ in range(2))
     assert by_predicate.files_for_scan("part = 1", limit=3).num_rows == 0
     assert by_files.filter_files(new_files=[add("n", part=1)]).num_rows == 0
     assert by_predicate.read_predicates == ("part = 1",)
@@ -160,14 +160,14 @@ def test_reads_of_a_table_that_does_not_exist(tmp_path: Path) -> None:
 
 
 def test_nothing_is_recorded_for_no_predicate(table: Table) -> None:
-    transaction = table.open().start_transaction()
+    transaction = table.log().start_transaction()
     transaction.track_read_predicates()
     assert transaction.read_predicates == ()
 
 
 def test_statistics_that_do_not_tell_the_rows(table: Table) -> None:
-    table.commit(msgspec.structs.replace(add("d", part=3), stats="not json"))
-    files = table.open().start_transaction().filter_files("part = 3", keep_num_records=True)
+    table.commit(add("d", part=3, stats="not json"))
+    files = table.log().start_transaction().filter_files("part = 3", keep_num_records=True)
     assert files["num_records"].to_pylist() == [None]
 
 
@@ -175,7 +175,7 @@ class TestSplit:
     """Committing part of a transaction's work at a time."""
 
     def test_a_part_reads_less(self, table: Table) -> None:
-        whole = table.open().start_transaction(policy=CommitPolicy(user_metadata="u"), isolation_level="WriteSerializable")
+        whole = table.log().start_transaction(policy=CommitPolicy(user_metadata="u"), isolation_level="WriteSerializable")
         whole.filter_files("part = 1")
         whole.txn_version("app")
         part = whole.split(["a"])
@@ -191,21 +191,21 @@ class TestSplit:
         assert whole.read_files == {"a", "b"}
 
     def test_only_files_that_were_read(self, table: Table) -> None:
-        whole = table.open().start_transaction()
+        whole = table.log().start_transaction()
         whole.filter_files("part = 1")
         with pytest.raises(DeltaAssertionError, match="has not read the file c"):
             whole.split(["a", "c"])
 
     def test_not_after_a_metadata_change_nor_inside_an_active_transaction(self, table: Table) -> None:
-        changed = table.open().start_transaction()
+        changed = table.log().start_transaction()
         changed.update_metadata(metadata(("part",), description="d"))
         with pytest.raises(DeltaAssertionError, match="changes the metadata"):
             changed.split([])
-        with table.open().with_new_transaction() as active, pytest.raises(DeltaAssertionError, match="is active"):
+        with table.log().with_new_transaction() as active, pytest.raises(DeltaAssertionError, match="is active"):
             active.split([])
 
     def test_not_after_the_commit(self, table: Table) -> None:
-        transaction = table.open().start_transaction()
+        transaction = table.log().start_transaction()
         transaction.commit([add("z", part=1)], DELETE)
         with pytest.raises(DeltaAssertionError, match="already committed"):
             transaction.split([])

@@ -21,7 +21,8 @@ from airflow_delta.log.expressions.predicate import Predicate
 from airflow_delta.log.schema.types import parse_schema
 from airflow_delta.table.operations.merge.plan import MergeCondition, plan_merge
 from airflow_delta.table.stage.compared_columns import at_one_instant, of_table
-from table.flow import Table, column, schema
+from support.actions import column, schema
+from support.table import Table
 from table.stage.test_table_features import create, field, identity
 
 COLUMNS = schema(column("id", "long"), column("day", "date"), column("ts", "timestamp"), column("s", "string"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from airflow_delta.exceptions import (
     StagingException,
 )
 from airflow_delta.log import DeltaLog
-from airflow_delta.log.actions.actions import AddFile, DeletionVectorDescriptor, DomainMetadata, Metadata, Protocol
+from airflow_delta.log.actions.actions import AddFile
 from airflow_delta.table.commit.publish import publish
 from airflow_delta.table.operations.optimize.bins import batches_of, bins_of, needs_compaction
 from airflow_delta.table.operations.optimize.plan import plan_optimize, select_for_optimize, select_for_purge
@@ -36,64 +37,34 @@ from airflow_delta.table.stage.view import view_of
 from airflow_delta.table.start.begin import begin
 from airflow_delta.transaction import CommitPolicy, Operation, OptimisticTransaction, PostCommitHook
 from support import readers
+from support.actions import add, domain, listed, schema, vector
+from support.table import Table
 
 IDENTITY = {"task_id": "optimize", "map_index": -1, "attempt": "1-a"}
-COLUMNS = [
-    ("id", "long"),
-    ("name", "string"),
-    ("part", "string"),
-    ("list", {"type": "array", "elementType": "long", "containsNull": True}),
-]
+COLUMNS = schema(id="long", name="string", part="string", list={"type": "array", "elementType": "long", "containsNull": True})
 
 
 def file(path: str, size: int = 10, part: str | None = "a", rows: int = 10, deleted: int = 0) -> AddFile:
-    vector = DeletionVectorDescriptor(
-        storage_type="u", path_or_inline_dv="vBn[lx{q8@P<9BNH/isA", offset=1, size_in_bytes=36, cardinality=deleted
-    )
-    return AddFile(
-        path=path,
-        partition_values={"part": part},
-        size=size,
-        modification_time=1,
-        data_change=True,
-        stats=json.dumps({"numRecords": rows, **({"tightBounds": False} if deleted else {})}),
-        deletion_vector=vector if deleted else None,
-    )
+    if not deleted:
+        return add(path, size=size, part=part, records=rows)
+    stats = json.dumps({"numRecords": rows, "tightBounds": False})
+    return add(path, size=size, part=part, stats=stats, deletion_vector=vector(cardinality=deleted))
 
 
 def sizes(bins: Any) -> list[list[int]]:
     return [[f.size for f in members] for members in bins]
 
 
-class Case:
+class Case(Table):
     """A table of small files with one row each."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def create(self, partition_by: Iterable[str] = ("part",), **options: Any) -> DeltaLog:
+        return super().create(partition_by, schema_string=COLUMNS, **options)
 
-    def log(self) -> DeltaLog:
-        return DeltaLog.for_table(str(self.path), {"durable": "false"})
+    def commit(self, *given: Any, operation: Operation | None = None, **options: Any) -> int:
+        return super().commit(*given, operation=operation or Operation.write(), **options)
 
-    def commit(self, *actions: Any, operation: Operation | None = None, policy: CommitPolicy | None = None) -> Any:
-        txn = OptimisticTransaction(self.log(), policy=policy)
-        txn.commit(list(actions), operation or Operation.write())
-        return txn.outcome
-
-    def create(
-        self, *domains: DomainMetadata, columns: Any = COLUMNS, partition: tuple[str, ...] = ("part",), **configuration: str
-    ) -> None:
-        fields = [{"name": n, "type": t, "nullable": True, "metadata": {}} for n, t in columns]
-        metadata = Metadata(
-            id="table-id",
-            schema_string=json.dumps({"type": "struct", "fields": fields}),
-            partition_columns=list(partition),
-            configuration=configuration,
-        )
-        txn = OptimisticTransaction(self.log())
-        txn.update_metadata_for_new_table(metadata)
-        txn.commit(list(domains), Operation.create_table())
-
-    def write(self, number: int, part: str = "a", directory: str = "", extra: bool = False) -> AddFile:
+    def file(self, number: int, part: str = "a", directory: str = "", extra: bool = False) -> AddFile:
         """Write a Parquet file of one row and return its action."""
         data: dict[str, Any] = {"id": [number], "name": [f"n{number}"], "list": [[number]]}
         if extra:
@@ -134,13 +105,6 @@ class Case:
             directories=tuple(written),
             written=written,
         )
-
-    def entry(self, version: int) -> dict[str, list[dict[str, Any]]]:
-        found: dict[str, list[dict[str, Any]]] = {}
-        for line in (self.path / "_delta_log" / f"{version:020}.json").read_text().splitlines():
-            for kind, action in json.loads(line).items():
-                found.setdefault(kind, []).append(action)
-        return found
 
 
 @pytest.fixture
@@ -234,11 +198,10 @@ def test_a_table_that_does_not_exist(case: Case) -> None:
 )
 def test_clustered_tables(case: Case, columns: Any, options: Any, refused: bool) -> None:
     configuration = json.dumps({"clusteringColumns": columns, "domainName": "delta.clustering"})
-    case.create(partition=())
-    clustering = DomainMetadata(domain="delta.clustering", configuration=configuration, removed=False)
-    features = ["appendOnly", "clustering", "domainMetadata", "invariants"]
-    protocol = Protocol(min_reader_version=1, min_writer_version=7, writer_features=features)
-    case.commit(protocol, clustering, operation=Operation.manual_update())
+    case.create(())
+    case.commit(
+        listed((), "clustering", "domainMetadata"), domain("delta.clustering", configuration), operation=Operation.manual_update()
+    )
     if not refused:
         assert select_for_optimize(view_of(case.log(), case.handle()), **options).bins == ()
         return
@@ -248,7 +211,7 @@ def test_clustered_tables(case: Case, columns: Any, options: Any, refused: bool)
 
 def test_reorg_takes_files_with_deleted_rows_or_dropped_columns(case: Case) -> None:
     case.create()
-    case.commit(case.write(1), case.write(2, extra=True), case.write(3, "b", extra=True))
+    case.commit(case.file(1), case.file(2, extra=True), case.file(3, "b", extra=True))
     found = select_for_purge(view_of(case.log(), case.handle()), where="part = 'a'")
     assert [[f.path for f in members] for members in found.bins] == [["file-2.parquet"]], "one file is enough"
     assert found.parameters == {"predicate": ["part = 'a'"], "applyPurge": True}
@@ -260,11 +223,11 @@ def test_reorg_takes_files_with_deleted_rows_or_dropped_columns(case: Case) -> N
 
 def test_one_commit_at_snapshot_isolation(case: Case) -> None:
     case.create()
-    case.commit(*[case.write(n) for n in range(3)], *[case.write(n, "b") for n in range(3, 5)], case.write(9, "c"))
+    case.commit(*[case.file(n) for n in range(3)], *[case.file(n, "b") for n in range(3, 5)], case.file(9, "c"))
     result = case.optimize(case.concatenate)
     assert (result.version, result.num_bins, result.num_batches, result.num_partitions) == (2, 2, 1, 2)
     assert (result.num_considered, result.num_skipped) == (6, 1)
-    entry = case.entry(2)
+    entry = case.actions(2)
     [info] = entry["commitInfo"]
     assert "txn" not in entry
     assert (info["operation"], info["isolationLevel"], info["isBlindAppend"]) == ("OPTIMIZE", "SnapshotIsolation", False)
@@ -281,7 +244,7 @@ def test_one_commit_at_snapshot_isolation(case: Case) -> None:
 
 def test_bins_that_others_compact_meanwhile_are_dropped(case: Case) -> None:
     case.create()
-    case.commit(*[case.write(n) for n in range(3)], *[case.write(n, "b") for n in range(3, 5)])
+    case.commit(*[case.file(n) for n in range(3)], *[case.file(n, "b") for n in range(3, 5)])
 
     def beside(request: StageRequest) -> StageReport:
         case.optimize(case.concatenate, where="part = 'a'")
@@ -289,8 +252,8 @@ def test_bins_that_others_compact_meanwhile_are_dropped(case: Case) -> None:
 
     result = case.optimize(beside)
     assert (result.version, result.num_bins, result.num_dropped_bins, result.num_skipped) == (3, 2, 1, 3)
-    assert result.metrics["numRemovedFiles"] == len(case.entry(3)["remove"]) == 2
-    assert result.metrics["numAddedFiles"] == result.commits[0].num_files == len(case.entry(3)["add"]) == 1
+    assert result.metrics["numRemovedFiles"] == len(case.actions(3)["remove"]) == 2
+    assert result.metrics["numAddedFiles"] == result.commits[0].num_files == len(case.actions(3)["add"]) == 1
     assert result.commits[0].num_records == 2
     assert result.commits[0].resolved == {"dropped": "2", "moved": "2"}
     assert len(case.log().update().add_files()) == 2
@@ -299,7 +262,7 @@ def test_bins_that_others_compact_meanwhile_are_dropped(case: Case) -> None:
 
 def test_if_others_compact_everything_meanwhile_nothing_is_committed(case: Case) -> None:
     case.create()
-    case.commit(*[case.write(n) for n in range(3)])
+    case.commit(*[case.file(n) for n in range(3)])
 
     def beside(request: StageRequest) -> StageReport:
         case.optimize(case.concatenate)
@@ -315,7 +278,7 @@ def test_if_others_compact_everything_meanwhile_nothing_is_committed(case: Case)
 
 def test_a_stage_drops_bins_too_and_its_commit_says_what_is_left(case: Case) -> None:
     case.create()
-    case.commit(*[case.write(n) for n in range(3)], *[case.write(n, "b") for n in range(3, 5)])
+    case.commit(*[case.file(n) for n in range(3)], *[case.file(n, "b") for n in range(3, 5)])
     handle = case.handle()
     work = plan_optimize(open_stage(case.log(), handle, **IDENTITY))
     assert isinstance(work, SparkWork)
@@ -334,8 +297,8 @@ def test_a_stage_drops_bins_too_and_its_commit_says_what_is_left(case: Case) -> 
 def test_the_result_says_what_the_entry_says(case: Case) -> None:
     """Rows that another commit deleted meanwhile are marked in the new file, and files that it removed are not removed again."""
     case.create(**{"delta.enableDeletionVectors": "true"})
-    first = case.write(0)
-    case.commit(first, *[case.write(n) for n in range(1, 4)])
+    first = case.file(0)
+    case.commit(first, *[case.file(n) for n in range(1, 4)])
 
     def meanwhile(request: StageRequest) -> StageReport:
         report = case.concatenate(request)
@@ -345,7 +308,7 @@ def test_the_result_says_what_the_entry_says(case: Case) -> None:
 
     result = case.optimize(meanwhile)
     [commit] = result.commits
-    entry = case.entry(3)
+    entry = case.actions(3)
     [info] = entry["commitInfo"]
     assert commit.resolved == {"rows": "2"}
     assert (commit.num_records, commit.num_removed_files, len(entry["remove"])) == (3, 3, 3)
@@ -355,7 +318,7 @@ def test_the_result_says_what_the_entry_says(case: Case) -> None:
 
 def test_batches_are_committed_one_after_the_other(case: Case) -> None:
     case.create()
-    case.commit(*[case.write(n, "ab"[n % 2]) for n in range(4)])
+    case.commit(*[case.file(n, "ab"[n % 2]) for n in range(4)])
     result = case.optimize(case.concatenate, batch_size=1)
     assert [commit.version for commit in result.commits] == [2, 3]
     assert {commit.read_version for commit in result.commits} == {1}
@@ -366,7 +329,7 @@ def test_batches_are_committed_one_after_the_other(case: Case) -> None:
 
 def test_what_was_staged_goes_when_the_work_fails(case: Case) -> None:
     case.create()
-    case.commit(case.write(1), case.write(2))
+    case.commit(case.file(1), case.file(2))
 
     def broken(request: StageRequest) -> StageReport:
         case.concatenate(request)
@@ -380,8 +343,8 @@ def test_what_was_staged_goes_when_the_work_fails(case: Case) -> None:
 
 def test_lost_rows_are_never_committed(case: Case) -> None:
     case.create()
-    one = msgspec.structs.replace(case.write(1), stats='{"numRecords":2}')
-    case.commit(one, case.write(2))
+    one = msgspec.structs.replace(case.file(1), stats='{"numRecords":2}')
+    case.commit(one, case.file(2))
     with pytest.raises(RowCountMismatchException, match="has 1 rows by its Parquet footer, and 2 by the log"):
         case.optimize(case.concatenate)
     case.commit(msgspec.structs.replace(one, stats='{"numRecords":1}'))
@@ -397,10 +360,10 @@ def test_lost_rows_are_never_committed(case: Case) -> None:
 
 def test_others_may_add_meanwhile_and_change_the_metadata(case: Case) -> None:
     case.create()
-    case.commit(case.write(1), case.write(2))
+    case.commit(case.file(1), case.file(2))
 
     def meanwhile(request: StageRequest) -> StageReport:
-        case.commit(case.write(3))
+        case.commit(case.file(3))
         txn = OptimisticTransaction(case.log())
         txn.update_metadata(msgspec.structs.replace(txn.metadata, description="new"))
         txn.commit([], Operation.manual_update())
@@ -414,8 +377,8 @@ def test_others_may_add_meanwhile_and_change_the_metadata(case: Case) -> None:
 
 def test_a_file_that_another_commit_removes_ends_it(case: Case) -> None:
     case.create()
-    first = case.write(1)
-    case.commit(first, case.write(2))
+    first = case.file(1)
+    case.commit(first, case.file(2))
 
     def meanwhile(request: StageRequest) -> StageReport:
         case.commit(first.remove(1), operation=Operation.delete())
@@ -431,8 +394,8 @@ def test_a_file_that_another_commit_removes_ends_it(case: Case) -> None:
 @pytest.mark.parametrize("max_restarts", [1, 2])
 def test_it_starts_over_after_a_conflict(case: Case, max_restarts: int, batch_size: int | None) -> None:
     case.create()
-    first, second, other = case.write(1), case.write(2), [case.write(n, "b") for n in range(5, 8)]
-    case.commit(first, second, case.write(3), case.write(4))
+    first, second, other = case.file(1), case.file(2), [case.file(n, "b") for n in range(5, 8)]
+    case.commit(first, second, case.file(3), case.file(4))
     case.commit(*other)
     gone = [first, second]
 
@@ -457,7 +420,7 @@ def test_it_starts_over_after_a_conflict(case: Case, max_restarts: int, batch_si
         return
     result = optimize()
     assert not gone
-    assert sum(len(case.entry(commit.version)["remove"]) for commit in result.commits) == result.metrics["numRemovedFiles"]
+    assert sum(len(case.actions(commit.version)["remove"]) for commit in result.commits) == result.metrics["numRemovedFiles"]
     assert sorted(row["id"] for row in readers.rows(case.path)) == ([3, 4, 5] if batch_size is None else [3, 4, 5, 6, 7])
     assert len(case.log().update().add_files()) == 2
 
@@ -465,8 +428,8 @@ def test_it_starts_over_after_a_conflict(case: Case, max_restarts: int, batch_si
 def test_rows_that_another_commit_marks_do_not_come_back(case: Case) -> None:
     """The path is still live, with another deletion vector."""
     case.create(**{"delta.enableDeletionVectors": "true"})
-    first = case.write(1)
-    case.commit(first, case.write(2))
+    first = case.file(1)
+    case.commit(first, case.file(2))
     marked = msgspec.structs.replace(
         first, deletion_vector=file("x", deleted=1).deletion_vector, stats='{"numRecords":1,"tightBounds":false}'
     )
@@ -501,7 +464,7 @@ class Failing(PostCommitHook):
 )
 def test_what_is_committed_stays_whatever_comes_after(case: Case, error: BaseException) -> None:
     case.create()
-    case.commit(case.write(1), case.write(2))
+    case.commit(case.file(1), case.file(2))
     with pytest.raises(type(error)):
         run_rewrite(case.log(), select_for_optimize, case.concatenate, identity=IDENTITY, hooks=[Failing(error)])
     snapshot = case.log().snapshot
@@ -511,7 +474,7 @@ def test_what_is_committed_stays_whatever_comes_after(case: Case, error: BaseExc
 
 def test_what_was_staged_goes_when_the_commit_is_refused(case: Case) -> None:
     case.create()
-    case.commit(case.write(1), case.write(2))
+    case.commit(case.file(1), case.file(2))
     with pytest.raises(CommitCancelledException):
         run_rewrite(
             case.log(), select_for_optimize, case.concatenate, identity=IDENTITY, policy=CommitPolicy(cancelled=lambda: True)
@@ -528,7 +491,7 @@ def test_a_stage_without_anything_to_rewrite(case: Case) -> None:
 
 def test_what_is_due_for_auto_compaction(case: Case) -> None:
     case.create()
-    case.commit(*[case.write(n) for n in range(3)], case.write(9, "b"))
+    case.commit(*[case.file(n) for n in range(3)], case.file(9, "b"))
     assert find_request(case.log()) is None
     request = find_request(case.log(), min_files=3)
     assert request is not None

@@ -23,8 +23,9 @@ from airflow_delta.table.operations.rewrite.update import (
     plan_update,
     resolve_assignments,
 )
-from support.tables import add, metadata, protocol, write_commit
-from table.flow import Table, column, schema
+from support.actions import add, column, metadata, protocol, schema
+from support.table import Table
+from support.tables import write_commit
 
 COLUMNS = schema(
     column("id", "long"),
@@ -53,23 +54,23 @@ def make(path: Path, *, counted: bool = True, **configuration: str) -> Table:
 def test_metadata_only_delete(table):
     result = table.run(plan_delete, predicate="p = 'a'")
     assert [f.path for f in table.log().update().add_files()] == ["b0.parquet"]
-    info = table.commit(result.version)["commitInfo"][0]
+    info = table.info(result.version)
     assert info["operation"] == "DELETE"
     assert json.loads(info["operationParameters"]["predicate"]) == ["`p` = 'a'"]
     metrics = info["operationMetrics"]
     assert (metrics["numDeletedRows"], metrics["numRemovedFiles"], metrics["numRemovedBytes"]) == ("20", "2", "10")
     result = table.run(plan_truncate)
-    info = table.commit(result.version)["commitInfo"][0]
+    info = table.info(result.version)
     assert (info["operation"], info["operationParameters"]) == ("TRUNCATE", {})
     assert info["operationMetrics"]["numRemovedFiles"] == "1"
     result = table.run(plan_delete)
-    assert set(table.commit(result.version)) == {"commitInfo", "txn"}
+    assert set(table.actions(result.version)) == {"commitInfo", "txn"}
 
 
 def test_rows_that_statistics_do_not_tell_are_no_metric(tmp_path):
     table = make(tmp_path, counted=False)
     result = table.run(plan_delete)
-    assert "numDeletedRows" not in table.commit(result.version)["commitInfo"][0]["operationMetrics"]
+    assert "numDeletedRows" not in table.info(result.version)["operationMetrics"]
 
 
 def test_deletes_on_top_of_each_other(table):

@@ -19,8 +19,9 @@ from airflow_delta.log.actions.deletion_vectors import inline_deletion_vector, r
 from airflow_delta.spark.rewrite import FILE, NUMBER, WORD
 from airflow_delta.table.operations.rewrite.update import plan_delete
 from airflow_delta.table.stage.stage_view import SparkWork
-from support.tables import add, metadata, protocol, write_commit
-from table.flow import Table, column, schema
+from support.actions import add, column, metadata, protocol, schema
+from support.table import Table
+from support.tables import write_commit
 
 ROWS = 200
 NAMES = ("a b%20.parquet", "plain.parquet", "ü[1].parquet")
@@ -90,7 +91,7 @@ def test_vectors_are_merged_and_empty_files_go(table):
     assert len({file.deletion_vector.path_or_inline_dv for file in files.values()}) == 1  # one file for all
     stats = json.loads(files[quote(NAMES[0])].stats)  # of its footer
     assert (stats["numRecords"], stats["maxValues"], stats["tightBounds"]) == (ROWS, {"id": 199}, False)
-    metrics = table.commit(result.version)["commitInfo"][0]["operationMetrics"]
+    metrics = table.info(result.version)["operationMetrics"]
     names = ("numRemovedFiles", "numDeletionVectorsAdded", "numDeletionVectorsRemoved", "numDeletionVectorsUpdated")
     assert [metrics[name] for name in names] == ["1", "2", "1", "1"]
     # The rest of the file that had a vector.

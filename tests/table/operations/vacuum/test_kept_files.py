@@ -25,7 +25,8 @@ from airflow_delta.table.operations.vacuum.valid_files import (
     transaction_of,
     valid_files,
 )
-from support.tables import add, commit_path, create_table, info, protocol, remove, txn, write_commit
+from support.actions import add, info, protocol, remove, txn
+from support.tables import commit_path, create_table, write_commit
 
 NOW = int(time.time()) * 1000
 DAY = 24 * 3_600_000
@@ -54,7 +55,7 @@ def vector(name: str, kind: str = "relative") -> DeletionVectorDescriptor:
 
 def marked(path: Path, name: str, at: int = NOW) -> RemoveFile:
     """A tombstone of ``<name>.parquet`` with the vector ``<name>.bin``."""
-    return msgspec.structs.replace(remove(f"{name}.parquet", deleted_at=at), deletion_vector=vector(f"{path}/{name}.bin"))
+    return remove(f"{name}.parquet", deletion_timestamp=at, deletion_vector=vector(f"{path}/{name}.bin"))
 
 
 def marked_add(path: Path, name: str) -> AddFile:
@@ -114,7 +115,7 @@ def test_the_last_version_at_or_before_a_time(path: Path) -> None:
 
 
 def _metadata() -> list[Action]:
-    from support.tables import metadata
+    from support.actions import metadata
 
     return [metadata()]
 
@@ -129,10 +130,12 @@ def lite(path: Path, last: int | None, before: int = NOW) -> dict[str, tuple[int
 @pytest.mark.parametrize("at_once", [1, 2, 100])
 def test_lite_finds_what_was_removed_before_a_time(path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
     monkeypatch.setattr(module, "_COMMITS_AT_ONCE", at_once)
-    write_commit(path, 2, remove("young.parquet", deleted_at=NOW), remove("old%20one.parquet", deleted_at=NOW - 1))
+    write_commit(
+        path, 2, remove("young.parquet", deletion_timestamp=NOW), remove("old%20one.parquet", deletion_timestamp=NOW - 1)
+    )
     write_commit(path, 3, marked(path, "b", at=5), change("_change_data/c%20d"))
-    write_commit(path, 4, remove("no-size.parquet", size=None, deleted_at=0))
-    write_commit(path, 5, remove("later.parquet", deleted_at=1))
+    write_commit(path, 4, remove("no-size.parquet", size=None, deletion_timestamp=0))
+    write_commit(path, 5, remove("later.parquet", deletion_timestamp=1))
     assert lite(path, 4) == {
         "old one.parquet": (100, NOW - 1),
         "b.parquet": (100, 5),
@@ -151,7 +154,7 @@ def test_lite_leaves_change_data_of_others_alone(path: Path) -> None:
 
 def test_lite_goes_on_after_the_last_vacuum(path: Path) -> None:
     for version in range(2, 6):
-        write_commit(path, version, remove(f"{version}.parquet", deleted_at=1))
+        write_commit(path, version, remove(f"{version}.parquet", deletion_timestamp=1))
     remember_vacuum(log_of(path), 3)
     assert set(lite(path, 5)) == {"4.parquet", "5.parquet"}
     log_of(path).checkpoint()
@@ -162,7 +165,7 @@ def test_lite_goes_on_after_the_last_vacuum(path: Path) -> None:
 
 def test_lite_needs_the_first_commit_that_it_has_not_seen(path: Path) -> None:
     for version in range(2, 6):
-        write_commit(path, version, remove(f"{version}.parquet", deleted_at=1))
+        write_commit(path, version, remove(f"{version}.parquet", deletion_timestamp=1))
     remember_vacuum(log_of(path), 3)
     log_of(path).checkpoint()
     for gone in range(4):
@@ -273,8 +276,8 @@ def test_where_commits_have_expired_the_table_itself_tells(path: Path) -> None:
     last_look = look(path, 1)
     write_commit(path, 2, add("first.parquet"), txn("a", 1))
     assert left(last_look, "first.parquet", "x") == {"x"}
-    write_commit(path, 3, remove("first.parquet", deleted_at=NOW - 1), add("live.parquet"), add("young.parquet"))
-    write_commit(path, 4, remove("young.parquet", deleted_at=NOW))
+    write_commit(path, 3, remove("first.parquet", deletion_timestamp=NOW - 1), add("live.parquet"), add("young.parquet"))
+    write_commit(path, 4, remove("young.parquet", deletion_timestamp=NOW))
     write_commit(path, 5)
     log_of(path).checkpoint()
     for gone in range(5):

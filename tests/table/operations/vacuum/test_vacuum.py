@@ -27,8 +27,9 @@ from airflow_delta.log.actions.actions import MOVED_ROWS_TAG
 from airflow_delta.log.actions.moved_rows import file_of_record
 from airflow_delta.table.operations.restore import restore
 from airflow_delta.table.operations.vacuum.run import HOUR, vacuum
+from support.actions import add, as_json, remove
+from support.table import Table
 from support.tables import commit_path
-from table.flow import Table
 from transaction.row_table import RowTable
 
 DAY = 24 * HOUR
@@ -70,8 +71,7 @@ def files(table: Table) -> set[str]:
 
 
 def stage(table: Table, handle: TransactionHandle, *values: int, name: str = "rows"):
-    write(Path(handle.staging_path) / name / "part-0.parquet", *values)
-    return table.stage_files(handle, path=name, task_id=name)
+    return table.stage_rows(handle, values, task_id=name)
 
 
 def test_deletes_what_no_version_within_the_retention_needs(table):
@@ -85,7 +85,7 @@ def test_deletes_what_no_version_within_the_retention_needs(table):
     assert done.paths == found.paths
     assert files(table) == before - set(done.paths)
     assert table.rows() == [(2,)]
-    start, end = (table.commit(version)["commitInfo"][0] for version in (table.versions() - 2, table.versions() - 1))
+    start, end = (table.info(version) for version in (len(table.versions()) - 2, table.versions()[-1]))
     assert start["operation"] == "VACUUM START"
     assert start["operationParameters"] == {
         "retentionCheckEnabled": False,
@@ -148,15 +148,6 @@ def test_special_characters_and_absolute_paths(tmp_path):
     assert outside.exists()
 
 
-def append_lines(table: Path, version: int, *actions: dict) -> None:
-    lines = "".join(json.dumps(action) + "\n" for action in actions)
-    (table / "_delta_log" / f"{version:020}.json").write_text(lines)
-
-
-def added(path: str) -> dict:
-    return {"add": {"path": path, "partitionValues": {}, "size": 1, "modificationTime": 1, "dataChange": True}}
-
-
 def test_the_table_has_two_names(table, tmp_path):
     """A symbolic link: what the log names absolutely by the one is found by the other."""
     link = tmp_path / "link"
@@ -164,7 +155,7 @@ def test_the_table_has_two_names(table, tmp_path):
     (table.path / "inner").symlink_to(table.path / "real")
     paths = [write(table.path / name, 1) for name in ("a.parquet", "b.parquet", "real/c.parquet")]
     names = [f"file:{link}/a.parquet", f"FILE://{paths[1]}", f"file://localhost{table.path}/inner/c.parquet"]
-    append_lines(table.path, 4, *map(added, names))
+    table.put_foreign(4, *(as_json(add(name)) for name in names))
     vacuum(table.log(), **NOTHING, clock=later())
     assert all(path.exists() for path in paths)
     orphan = write(table.path / "d.parquet", 1)
@@ -181,7 +172,7 @@ def test_names_that_are_no_utf8_or_begin_with_dots(tmp_path):
     text = first.read_text().replace('"partitionColumns":[]', '"partitionColumns":["..p"]')
     first.write_text(text.replace('\\"fields\\":[', f'\\"fields\\":[{field},'))
     kept = [write(path / name, 1) for name in ("b\udcff.parquet", "..p=1/x.parquet", "50%25.parquet")]
-    append_lines(path, 1, added("b%FF.parquet"), added("..p=1/x.parquet"), added("50%25.parquet"))
+    Table(path).put_foreign(1, as_json(add("b%FF.parquet")), as_json(add("..p=1/x.parquet")), as_json(add("50%25.parquet")))
     vacuum(Table(path).log(), **NOTHING, clock=later())
     assert all(file.exists() for file in kept)
 
@@ -395,7 +386,7 @@ def test_change_data_that_was_staged_long_before_its_commit(tmp_path):
     name = str(change.relative_to(path))
     info = {"timestamp": int(time.time() * 1000), "operation": "UPDATE", "txnId": "0c7d7a4e-5d4b-4a3c-9b3e-111111111111"}
     cdc = {"path": name, "partitionValues": {}, "size": change.stat().st_size, "dataChange": False}
-    append_lines(path, 1, {"commitInfo": info}, added(str(data.relative_to(path))), {"cdc": cdc})
+    Table(path).put_foreign(1, {"commitInfo": info}, as_json(add(str(data.relative_to(path)))), {"cdc": cdc})
     vacuum(table.log())
     assert change.exists()
     vacuum(table.log(), clock=later(8 * 24))
@@ -498,10 +489,6 @@ def test_lite_needs_the_log_since_the_last_vacuum(table):
     assert vacuum(table.log(), **NOTHING, lite=True, clock=later()).num_files == 0
 
 
-def removed(path: str, at: int = 1) -> dict:
-    return {"remove": {"path": path, "deletionTimestamp": at, "dataChange": True, "partitionValues": {}, "size": 1}}
-
-
 def test_lite_follows_no_remove_out_of_the_table(table, tmp_path):
     """Whatever a commit says that it removed: nothing goes that a full VACUUM would not find."""
     path = table.path
@@ -529,9 +516,9 @@ def test_lite_follows_no_remove_out_of_the_table(table, tmp_path):
     directories = ["d", "nested", f"staged/{live.transaction_id}"]
     names = [*hidden, *nested, *away, *outside, *log, *gone, file, "young.parquet", *directories]
     vector = {"storageType": "p", "pathOrInlineDv": f"file://{tmp_path}/elsewhere/x.parquet", "offset": 1, "sizeInBytes": 1}
-    last = removed("gone.parquet")
+    last = as_json(remove("gone.parquet"))
     last["remove"]["deletionVector"] = {**vector, "cardinality": 1}
-    append_lines(path, 4, *map(removed, names), last)
+    Table(path).put_foreign(4, *(as_json(remove(name)) for name in names), last)
     before = {str(p) for p in tmp_path.rglob("*")}
     full = set(vacuum(table.log(), **NOTHING, clock=later(), dry_run=True).paths)
     done = vacuum(table.log(), **NOTHING, lite=True, clock=later())
@@ -559,7 +546,7 @@ def test_refusals(table, tmp_path):
     with pytest.raises(DeltaTableNotFoundException):
         vacuum(Table(tmp_path / "no table").log(), **NOTHING, clock=later())
     assert (tmp_path / "no table/x.parquet").exists()
-    assert table.versions() == 4
+    assert len(table.versions()) == 4
 
 
 def test_unknown_features_are_refused(table):
@@ -580,7 +567,7 @@ def test_a_failed_delete_is_recorded(table, monkeypatch):
     monkeypatch.setattr(log.store, "delete", fail)
     with pytest.raises(OSError, match="no"):
         vacuum(log, **NOTHING, clock=later())
-    assert table.commit(table.versions() - 1)["commitInfo"][0]["operationParameters"] == {"status": "FAILED"}
+    assert table.info(table.versions()[-1])["operationParameters"] == {"status": "FAILED"}
 
 
 # -- object stores ---------------------------------------------------------------------------------------------------------------
@@ -606,10 +593,10 @@ def test_on_s3():
             {"commitInfo": {"timestamp": int(time.time() * 1000), "operation": "WRITE"}},
             {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}},
             {"metaData": {**metadata, "partitionColumns": ["_p"]}},
-            added("_p=50%2525/x%20y+%C3%BC.parquet"),
-            added("s3a://lake/a%20b/t/absolute.parquet"),
-            added("/a%20b/t/without%23scheme.parquet"),
-            added("s3://other/a%20b/elsewhere.parquet"),
+            as_json(add("_p=50%2525/x%20y+%C3%BC.parquet")),
+            as_json(add("s3a://lake/a%20b/t/absolute.parquet")),
+            as_json(add("/a%20b/t/without%23scheme.parquet")),
+            as_json(add("s3://other/a%20b/elsewhere.parquet")),
         ]
         kept = {
             "_p=50%25/x y+ü.parquet",
@@ -704,13 +691,13 @@ def test_files_that_come_back_between_two_batches_stay(table, monkeypatch, lite)
 
     monkeypatch.setattr(module, "_BATCH", 1)
     log = table.log()
-    delete, removed = log.store.delete, [line["path"] for line in table.commit(3)["remove"]]
+    delete, removed = log.store.delete, [line["path"] for line in table.actions(3)["remove"]]
 
     def delete_then_restore(paths):
         delete(paths)
         if not kept:
             kept.extend(path for path in removed if path not in paths)
-            append_lines(table.path, table.versions(), *map(added, kept))
+            table.put_foreign(len(table.versions()), *(as_json(add(name)) for name in kept))
 
     kept: list[str] = []
     monkeypatch.setattr(log.store, "delete", delete_then_restore)
