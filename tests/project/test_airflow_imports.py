@@ -15,6 +15,7 @@ PUBLIC = {
     "airflow.sdk",
     "airflow.sdk.bases.decorator",  # operators of decorators
     "airflow.sdk.definitions.asset",  # BaseAsset, to which handlers of providers are given
+    "airflow.sdk.definitions.deadline",  # BaseDeadlineReference, which airflow.sdk of the floor does not name
     "airflow.sdk.exceptions",
     "airflow.sdk.lineage",
     "airflow.sdk.log",
