@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime, timedelta
@@ -12,9 +13,13 @@ from urllib.parse import quote
 import deltalake
 import pyarrow as pa
 import pytest
-from sqlalchemy import func, select
+from airflow.sdk import AsyncCallback, DeadlineAlert
+from sqlalchemy import event, func, select
+from sqlalchemy.engine import Engine
 
 from airflow_delta.airflow_internals import database
+from airflow_delta.assets.deadline import LastCommitDeadline
+from airflow_delta.assets.delta import delta_asset
 from ui.auth_manager import ScopedAuthManager
 from ui.runs import Runs
 
@@ -169,8 +174,84 @@ def test_only_what_the_user_may_see(runs, page, days, monkeypatch):
     assert page(days, "viewer")["freshness"] == []
 
 
+def test_what_other_tasks_were_given_hides_nothing(runs, page, days):
+    """A template of theirs gave a list, and their intervals are beyond the calendar."""
+    for dag_id in ("awaited_ahead", "awaited_daily", "awaited_late"):
+        run_id = runs.begin(dag_id, 3, awaited=str(days))
+    fields_table, alert_table = database.RenderedTaskInstanceFields, database.DeadlineAlert
+    with database.create_session() as session:
+        (fields,) = session.scalars(
+            select(fields_table).where(fields_table.dag_id == "awaited_late", fields_table.run_id == run_id)
+        )
+        fields.rendered_fields = {**fields.rendered_fields, "table": [str(days)]}
+        serialized = database.SerializedDagModel.get("awaited_daily", session=session)
+        (alert,) = session.scalars(select(alert_table).where(alert_table.serialized_dag_id == serialized.id))
+        alert_id, interval, alert.interval = alert.id, alert.interval, timedelta.max.total_seconds()
+        session.get(database.DagModel, "awaited_daily").is_paused = False
+    try:
+        found = page(days)
+        assert {one["dag_id"] for one in found["freshness"]} == {"awaited_ahead", "awaited_daily"}
+        assert not found["notices"]
+    finally:
+        with database.create_session() as session:
+            session.get(alert_table, alert_id).interval = interval
+            session.get(database.DagModel, "awaited_daily").is_paused = True
+
+
+def test_a_dag_that_is_gone_is_not_late_for_ever(runs, page, days):
+    runs.begin("awaited_late", 4, awaited=str(days))
+    assert page(days)["freshness"][0]["state"] == "late"
+    with database.create_session() as session:
+        session.get(database.DagModel, "awaited_late").is_stale = True
+    assert page(days)["freshness"] == []
+    with database.create_session() as session:
+        session.get(database.DagModel, "awaited_late").is_stale = False
+
+
+def test_what_is_awaited_is_asked_for_all_dags_at_once(runs, page, days):
+    for dag_id in ("awaited_ahead", "awaited_late"):
+        runs.begin(dag_id, 5, awaited=str(days))
+    asked: list[str] = []
+
+    def note(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        asked.append(statement)
+
+    event.listen(Engine, "before_cursor_execute", note)
+    try:
+        assert len(page(days)["freshness"]) == 2
+    finally:
+        event.remove(Engine, "before_cursor_execute", note)
+    assert sum("rendered_task_instance_fields" in statement for statement in asked) == 1
+
+
 def test_an_airflow_without_deadlines_has_the_rest_of_the_page(page, days, monkeypatch):
     monkeypatch.setitem(database._MODULES, "DeadlineAlert", "airflow.models.gone")
     found = page(days)
     assert (found["freshness"], found["version"]) == ([], 0)
     assert [notice for notice in found["notices"] if "Deadlines" in notice]
+
+
+def test_an_airflow_without_assets_makes_its_runs_without_the_deadline(runs, lake, monkeypatch, caplog):
+    monkeypatch.setitem(database._MODULES, "AssetEvent", "airflow.models.gone")
+    runs.begin("awaited_since_the_last", 7)
+    assert "cannot be looked up" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("table", "conn_id"),
+    [
+        ("s3a://lake/raw//a b?c#d%2Fe", None),
+        ("abfss://Box@account.blob.core.windows.net/raw/", None),
+        ("/data/./x/../ä%41", None),
+        ("raw/ a/b%2Fc", "my conn/1"),
+        ("delta://connection/c%2Fd/raw", None),
+    ],
+)
+def test_a_reference_survives_airflows_serialization(table, conn_id):
+    from airflow.serialization.decoders import decode_deadline_alert
+    from airflow.serialization.encoders import encode_deadline_alert
+
+    alert = DeadlineAlert(LastCommitDeadline(table, conn_id), timedelta(hours=1), AsyncCallback("ui.staged.missed"))
+    found = decode_deadline_alert(json.loads(json.dumps(encode_deadline_alert(alert)))).reference.inner_ref
+    assert found == alert.reference
+    assert found.asset_uri == delta_asset(table, conn_id).uri

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -14,6 +15,8 @@ from airflow_delta.assets.delta import delta_asset_uri
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
+logger = logging.getLogger(__name__)
+
 
 class LastCommitDeadline(BaseDeadlineReference):
     """Count the interval of a ``DeadlineAlert`` from the last commit to a table.
@@ -24,7 +27,8 @@ class LastCommitDeadline(BaseDeadlineReference):
 
     Airflow evaluates it when it makes a run, which is then to wait for the next commit, or to commit itself. The scheduler asks
     its database for the latest event of the table's asset, and never the storage: commits of other engines count if a watcher or
-    a :class:`~airflow_delta.sensors.partitions.DeltaPartitionSensor` tells of them. A run before the first event has no deadline.
+    a :class:`~airflow_delta.sensors.partitions.DeltaPartitionSensor` tells of them. A run before the first event
+    has no deadline.
 
     :param table: URI, absolute path, or name below the connection's base path, as in the table's asset.
     :param delta_conn_id: connection that a relative name belongs to.
@@ -46,7 +50,11 @@ class LastCommitDeadline(BaseDeadlineReference):
         return cls(reference_data["asset_uri"])
 
     def _evaluate_with(self, *, session: Session, **_: Any) -> datetime | None:
-        event_table, asset_table = database.AssetEvent, database.AssetModel
+        try:
+            event_table, asset_table = database.AssetEvent, database.AssetModel
+        except AttributeError:  # the scheduler makes no run if this raises
+            logger.exception("The run has no deadline: the last commit to %s cannot be looked up in this Airflow", self.asset_uri)
+            return None
         wanted = select(event_table.timestamp).join(asset_table, asset_table.id == event_table.asset_id)
         latest = wanted.where(asset_table.uri == self.asset_uri).order_by(event_table.timestamp.desc()).limit(1)
         found: datetime | None = session.scalar(latest)

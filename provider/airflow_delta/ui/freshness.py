@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,7 @@ ROWS = 50
 """Tasks that are shown."""
 
 _RUNS = 10
+_RUNS_AT_ONCE = 400
 _MAX_INSTANCES = 5_000
 _CONDITIONS = ("partitions", "operation", "version")
 _COMMIT = "return_value"
@@ -148,9 +150,24 @@ def _is_late(one: _Instance, deadline: _Deadline | None) -> bool:
 
 
 def _dags_with_deadlines(session: Session) -> set[str]:
-    alert_table, serialized_table = database.DeadlineAlert, database.SerializedDagModel
-    wanted = select(serialized_table.dag_id).join(alert_table, alert_table.serialized_dag_id == serialized_table.id)
+    """Return the Dags that have a deadline now: not those that are gone, or had one in an earlier version."""
+    alert_table, serialized_table, dag_table = database.DeadlineAlert, database.SerializedDagModel, database.DagModel
+    newest = _newest_versions().subquery()
+    wanted = (
+        select(serialized_table.dag_id)
+        .join(newest, and_(newest.c.dag_id == serialized_table.dag_id, newest.c.newest == serialized_table.created_at))
+        .join(alert_table, alert_table.serialized_dag_id == serialized_table.id)
+        .join(dag_table, dag_table.dag_id == serialized_table.dag_id)
+        .where(dag_table.is_stale.is_(False))
+    )
     return set(session.scalars(wanted.distinct().order_by(serialized_table.dag_id).limit(DAGS)))
+
+
+def _newest_versions() -> Any:
+    """Return a query of Dags, and of when the newest version of each was made."""
+    serialized_table = database.SerializedDagModel
+    newest = func.max(serialized_table.created_at).label("newest")
+    return select(serialized_table.dag_id, newest).group_by(serialized_table.dag_id)
 
 
 def _instances(session: Session, dag_ids: Collection[str], writers: Collection[tuple[str, str]]) -> list[_Instance]:
@@ -180,21 +197,23 @@ def _instances(session: Session, dag_ids: Collection[str], writers: Collection[t
 
 def _conditions(session: Session, table: KnownTable, sensors: Sequence[_Instance]) -> dict[TaskKey, dict[str, Any]]:
     """Return what sensors wait for, of those that wait for the table: known once a task has begun."""
-    fields_table = database.RenderedTaskInstanceFields
+    fields_table, run_table = database.RenderedTaskInstanceFields, database.DagRun
     found: dict[TaskKey, dict[str, Any]] = {}
-    keys: dict[tuple[Any, Any], str | None] = {}
-    by_dag: dict[str, list[_Instance]] = {}
-    for one in sensors:
-        by_dag.setdefault(one.key[0], []).append(one)
-    for dag_id, several in by_dag.items():
-        place = (fields_table.dag_id, fields_table.run_id, fields_table.task_id, fields_table.map_index)
-        wanted = select(*place, fields_table.rendered_fields).where(
-            fields_table.dag_id == dag_id,
-            fields_table.run_id.in_(sorted({one.key[1] for one in several})),
-            fields_table.task_id.in_(sorted({one.key[2] for one in several})),
-        )
-        for *key, fields in session.execute(wanted):
-            named = (fields.get("table"), fields.get("delta_conn_id"))
+    keys: dict[tuple[str, str | None], str | None] = {}
+    numbers = sorted({one.number for one in sensors})
+    of_run = and_(run_table.dag_id == fields_table.dag_id, run_table.run_id == fields_table.run_id)
+    place = (fields_table.dag_id, fields_table.run_id, fields_table.task_id, fields_table.map_index)
+    wanted = (
+        select(*place, fields_table.rendered_fields)
+        .join(run_table, of_run)
+        .where(fields_table.task_id.in_(sorted({one.key[2] for one in sensors})))
+    )
+    for start in range(0, len(numbers), _RUNS_AT_ONCE):
+        for *key, fields in session.execute(wanted.where(run_table.id.in_(numbers[start : start + _RUNS_AT_ONCE]))):
+            name, conn_id = fields.get("table"), fields.get("delta_conn_id")
+            if not isinstance(name, str):  # a template that gives a list: its task fails
+                continue
+            named = (name, conn_id if isinstance(conn_id, str) else None)
             if named not in keys:
                 keys[named] = location_key(*named)
             if keys[named] == table.key:
@@ -221,8 +240,7 @@ def _next_deadlines(session: Session, dag_ids: Collection[str]) -> dict[str, int
     alert_table, serialized_table, dag_table = database.DeadlineAlert, database.SerializedDagModel, database.DagModel
     if not dag_ids:
         return {}
-    versions = select(serialized_table.dag_id, func.max(serialized_table.created_at).label("newest"))
-    newest = versions.where(serialized_table.dag_id.in_(sorted(dag_ids))).group_by(serialized_table.dag_id).subquery()
+    newest = _newest_versions().where(serialized_table.dag_id.in_(sorted(dag_ids))).subquery()
     wanted = (
         select(
             serialized_table.dag_id,
@@ -236,14 +254,16 @@ def _next_deadlines(session: Session, dag_ids: Collection[str]) -> dict[str, int
         .join(dag_table, dag_table.dag_id == serialized_table.dag_id)
         .where(dag_table.is_paused.is_(False), dag_table.is_stale.is_(False))
     )
-    found: dict[str, list[int]] = {}
+    found: dict[str, int] = {}
     for dag_id, reference, interval, logical_date, created in session.execute(wanted):
         kind = reference.get("reference_type") if isinstance(reference, Mapping) else None
         begins = {"DagRunLogicalDateDeadline": logical_date, "DagRunQueuedAtDeadline": created}.get(str(kind))
         seconds = interval.get("__data__") if isinstance(interval, Mapping) else interval
         if isinstance(begins, datetime) and isinstance(seconds, (int, float)):
-            found.setdefault(dag_id, []).append(milliseconds(begins + timedelta(seconds=seconds)) or 0)
-    return {dag_id: min(several) for dag_id, several in found.items()}
+            with suppress(OverflowError):  # an interval beyond the calendar
+                deadline = milliseconds(begins + timedelta(seconds=seconds)) or 0
+                found[dag_id] = min(deadline, found.get(dag_id, deadline))
+    return found
 
 
 def _versions(session: Session, viewer: Viewer, shown: Mapping[tuple[str, str, int], Iterable[_Instance]]) -> dict[TaskKey, int]:

@@ -204,7 +204,7 @@ class FromAirflow:
         """
         try:
             return function(self._session, *arguments)
-        except (ImportError, AttributeError, TypeError, SQLAlchemyError):
+        except (ImportError, AttributeError, TypeError, ValueError, LookupError, ArithmeticError, SQLAlchemyError):
             logger.exception("%s cannot be read from Airflow's database", what)
             self._missing[what] = None
             self._session.rollback()
