@@ -15,6 +15,8 @@ import pytest
 from airflow_delta.exceptions import DeltaChecksumMismatchException, DeltaIllegalArgumentException
 from airflow_delta.log import ChecksumValidation, DeltaLog
 from airflow_delta.log.actions.actions import DomainMetadata, encode_actions
+from airflow_delta.log.actions.intents import INTENT_APP, STATE_APP
+from airflow_delta.log.checksum import checksum
 from airflow_delta.transaction import Operation
 from support import tables
 
@@ -159,6 +161,23 @@ def test_own_list_of_transactions_is_compared(table: Path) -> None:
     with pytest.raises(DeltaChecksumMismatchException) as caught:
         DeltaLog.for_table(str(table)).snapshot.validate_checksum()
     assert list(caught.value.mismatches) == ["airflowDelta.setTransactions"]
+
+
+@pytest.mark.parametrize("listed", ["none", "one that has ended"])
+def test_the_list_of_intents_is_compared(table: Path, listed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit would pass the open one, or wait for one that nobody ends."""
+    monkeypatch.setattr(checksum, "MAX_SET_TRANSACTIONS", 2)
+    monkeypatch.setattr(checksum, "MAX_OWN_SET_TRANSACTIONS", 2)
+    log = DeltaLog.for_table(str(table), {"durable": "false"})
+    intents = [tables.txn(f"{INTENT_APP}one", 0), tables.txn(f"{INTENT_APP}two", 0), tables.txn(f"{STATE_APP}two", 1)]
+    log.write_commit(0, encode_actions([tables.info(), tables.protocol(), tables.metadata(), *intents]))
+    assert log.write_checksum(log.update())
+    assert log.snapshot.validate_checksum()
+    ended = [] if listed == "none" else [{"appId": f"{INTENT_APP}{name}", "version": 0} for name in ("one", "two")]
+    change(table, 0, set_field("airflowDelta", "intents", value=ended))
+    with pytest.raises(DeltaChecksumMismatchException) as caught:
+        DeltaLog.for_table(str(table)).snapshot.validate_checksum()
+    assert list(caught.value.mismatches) == ["airflowDelta.intents"]
 
 
 # -- at the start of a transaction ------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import msgspec
 
 from airflow_delta.exceptions import DeltaChecksumMismatchException, DeltaIllegalArgumentException
 from airflow_delta.log.actions.decode import CommitHead, read_commit_info
+from airflow_delta.log.actions.intents import open_intents
 from airflow_delta.log.actions.reconciliation import file_key
 from airflow_delta.log.checksum.checksum import VersionChecksum, can_have_deletion_vectors, decode_checksum
 from airflow_delta.log.checksum.totals import FILE_SIZE_BINS
@@ -152,6 +153,13 @@ def _compare_state(checksum: VersionChecksum, computed: Version, found: Mismatch
     if own is not None:
         listed = {txn.app_id: txn for txn in own}
         _compare_actions(found, "airflowDelta.setTransactions", {name: listed.get(name) for name in transactions}, transactions)
+    intents = checksum.airflow_delta.intents if checksum.airflow_delta is not None else None
+    if intents is not None:
+        listed = {txn.app_id: txn for txn in intents}
+        still_open = {txn.app_id: txn for txn in open_intents(transactions.values()).values()}
+        if computed.properties.set_transaction_retention is not None:
+            listed = {name: listed[name] for name in listed.keys() & still_open.keys()}
+        _compare_actions(found, "airflowDelta.intents", listed, still_open)
     if checksum.domain_metadata is not None:
         _compare_actions(
             found, "domainMetadata", {domain.domain: domain for domain in checksum.domain_metadata}, computed.domain_metadata
