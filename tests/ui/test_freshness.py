@@ -179,10 +179,10 @@ def test_what_other_tasks_were_given_hides_nothing(runs, page, days):
     for dag_id in ("awaited_ahead", "awaited_daily", "awaited_late"):
         run_id = runs.begin(dag_id, 3, awaited=str(days))
     fields_table, alert_table = database.RenderedTaskInstanceFields, database.DeadlineAlert
+    tries = database.latest_tries().table
     with database.create_session() as session:
-        (fields,) = session.scalars(
-            select(fields_table).where(fields_table.dag_id == "awaited_late", fields_table.run_id == run_id)
-        )
+        of_task = select(fields_table).join(tries, database.rendered_by(fields_table, tries))
+        (fields,) = session.scalars(of_task.where(tries.dag_id == "awaited_late", tries.run_id == run_id))
         fields.rendered_fields = {**fields.rendered_fields, "table": [str(days)]}
         serialized = database.SerializedDagModel.get("awaited_daily", session=session)
         (alert,) = session.scalars(select(alert_table).where(alert_table.serialized_dag_id == serialized.id))
@@ -221,7 +221,8 @@ def test_what_is_awaited_is_asked_for_all_dags_at_once(runs, page, days):
         assert len(page(days)["freshness"]) == 2
     finally:
         event.remove(Engine, "before_cursor_execute", note)
-    assert sum("rendered_task_instance_fields" in statement for statement in asked) == 1
+    fields = database.RenderedTaskInstanceFields.__tablename__
+    assert sum(fields in statement for statement in asked) == 1
 
 
 def test_an_airflow_without_deadlines_has_the_rest_of_the_page(page, days, monkeypatch):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import and_, select
 
 _MODULES = {
     "AssetEvent": "airflow.models.asset",
@@ -108,6 +108,14 @@ def of_latest_tries(xcoms: Any) -> Any:
 
     tried = getattr(XComModel, "task_instance_id", None)
     return xcoms if tried is None else xcoms.join(TaskInstance, tried == TaskInstance.id)
+
+
+def rendered_by(fields: Any, tries: Any) -> Any:
+    """Return the condition by which rendered fields are those of a latest try: since 3.4, each try has its own."""
+    tried = getattr(fields, "task_instance_id", None)
+    if tried is not None:
+        return tried == tries.id
+    return and_(*(getattr(fields, name) == getattr(tries, name) for name in ("dag_id", "run_id", "task_id", "map_index")))
 
 
 def make_database() -> None:

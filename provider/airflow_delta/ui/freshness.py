@@ -198,22 +198,25 @@ def _instances(session: Session, dag_ids: Collection[str], writers: Collection[t
 def _conditions(session: Session, table: KnownTable, sensors: Sequence[_Instance]) -> dict[TaskKey, dict[str, Any]]:
     """Return what sensors wait for, of those that wait for the table: known once a task has begun."""
     fields_table, run_table = database.RenderedTaskInstanceFields, database.DagRun
+    instance_table = database.latest_tries().table
     found: dict[TaskKey, dict[str, Any]] = {}
     keys: dict[tuple[str, str | None], str | None] = {}
     numbers = sorted({one.number for one in sensors})
-    of_run = and_(run_table.dag_id == fields_table.dag_id, run_table.run_id == fields_table.run_id)
-    place = (fields_table.dag_id, fields_table.run_id, fields_table.task_id, fields_table.map_index)
+    of_run = and_(run_table.dag_id == instance_table.dag_id, run_table.run_id == instance_table.run_id)
+    place = (instance_table.dag_id, instance_table.run_id, instance_table.task_id, instance_table.map_index)
     wanted = (
         select(*place, fields_table.rendered_fields)
+        .select_from(fields_table)
+        .join(instance_table, database.rendered_by(fields_table, instance_table))
         .join(run_table, of_run)
-        .where(fields_table.task_id.in_(sorted({one.key[2] for one in sensors})))
+        .where(instance_table.operator.in_(sorted(SENSORS)), instance_table.task_id.in_(sorted({one.key[2] for one in sensors})))
     )
     for start in range(0, len(numbers), _RUNS_AT_ONCE):
         for *key, fields in session.execute(wanted.where(run_table.id.in_(numbers[start : start + _RUNS_AT_ONCE]))):
-            name, conn_id = fields.get("table"), fields.get("delta_conn_id")
-            if not isinstance(name, str):  # a template that gives a list: its task fails
+            location, conn_id = fields.get("table"), fields.get("delta_conn_id")
+            if not isinstance(location, str):  # a template that gives a list: its task fails
                 continue
-            named = (name, conn_id if isinstance(conn_id, str) else None)
+            named = (location, conn_id if isinstance(conn_id, str) else None)
             if named not in keys:
                 keys[named] = location_key(*named)
             if keys[named] == table.key:
