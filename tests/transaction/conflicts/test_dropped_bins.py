@@ -11,6 +11,7 @@ import pytest
 from airflow_delta.exceptions import ConcurrentDeleteReadException, DeltaConcurrentModificationException
 from airflow_delta.log import AddFile, RemoveFile
 from airflow_delta.log.actions.actions import SetTransaction
+from airflow_delta.log.actions.deletion_vectors import inline_deletion_vector, read_deletion_vector
 from airflow_delta.transaction import Operation
 from transaction.conflicts.test_by_rows import row, with_id
 from transaction.conflicts.test_moved_rows import live
@@ -185,6 +186,47 @@ def test_nothing_left_because_of_both_is_a_conflict(tmp_path: Path) -> None:
     compaction(table, "a").commit()
     with pytest.raises(DeltaConcurrentModificationException):
         ours.commit()
+
+
+@pytest.mark.parametrize("alone", [True, False])
+@pytest.mark.parametrize("kind", ["ZORDER", "REORG", "REORG of the same files"])
+def test_nothing_left_although_there_is_something_to_do_is_a_conflict(tmp_path: Path, kind: str, alone: bool) -> None:
+    """A compaction orders no rows, and purges only the files that it takes."""
+    table = in_two_parts(tmp_path)
+    names = sorted(file.path for file in table.files() if file.partition_values["kind"] == "a")
+    ours = compaction(table, "a", operation=kind.partition(" ")[0])
+    if kind == "ZORDER":
+        ours.operation = Operation.optimize(z_order_by=["id"])
+    if not alone:
+        ours.actions.append(SetTransaction(app_id="ours", version=1, last_updated=1))
+    theirs = table.begin()
+    theirs.files = {path: file for path, file in theirs.files.items() if path in (names[:1] if kind == "REORG" else names)}
+    theirs.compact(recorded=True).commit()
+    if kind == "REORG of the same files":
+        assert (ours.transaction.commit_if_needed(ours.actions, ours.operation) is None) == alone
+        return
+    with pytest.raises(DeltaConcurrentModificationException):
+        ours.transaction.commit_if_needed(ours.actions, ours.operation)
+    assert live(table) == BEFORE
+
+
+def test_files_that_others_only_add_again_can_be_compacted_again(tmp_path: Path) -> None:
+    table = in_two_parts(tmp_path)
+    table.begin().delete("kind = 'a' AND id IN (1, 3)", with_id(1, 3)).commit()
+    ours = compaction(table, "a")
+    again = table.begin("delta")
+    for file in again.files.values():
+        if file.deletion_vector is not None:
+            store = table.log().store
+            vector = inline_deletion_vector(read_deletion_vector(store, file.deletion_vector))
+            again.actions += [
+                file.remove(4, data_change=False),
+                msgspec.structs.replace(file, deletion_vector=vector, data_change=False),
+            ]
+    again.commit()
+    with pytest.raises(DeltaConcurrentModificationException):
+        ours.transaction.commit_if_needed(ours.actions, ours.operation)
+    assert live(table) == {number: 0 for number in BEFORE if number not in (1, 3)}
 
 
 # -- what it must not do ---------------------------------------------------------------------------------------------------------

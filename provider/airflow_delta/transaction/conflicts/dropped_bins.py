@@ -7,7 +7,7 @@ partition. Without it, the table has the same rows in other files.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -43,14 +43,18 @@ class Bin:
 class DroppedBins:
     """The bins of a transaction that only moves rows, and those that it leaves out.
 
+    :param operation: its name.
+    :param orders_rows: it is a ZORDER, which no other compaction does.
     :ivar removes: old files of bins that are left out; they stay as winners left them. ``adds``: the new files.
-    :ivar was_changed: whether a winner changed rows of one of them, which could be compacted again.
+    :ivar is_due: whether winners leave files of one of them on which the operation has something to do.
     """
 
     reader: WinnersRows
+    operation: str
+    orders_rows: bool = False
     removes: set[str] = field(default_factory=set)
     adds: set[str] = field(default_factory=set)
-    was_changed: bool = False
+    is_due: bool = False
     _actions: Sequence[Action] | None = None
     _bins: dict[str, Bin] | None = None
     _is_pending: bool = False
@@ -60,10 +64,10 @@ class DroppedBins:
         if self._actions is None:
             self._actions = actions
 
-    def drop(self, path: str, *, is_changed: bool) -> bool:
+    def drop(self, path: str, compacted: Set[str]) -> bool:
         """Leave out the bin of an old file; tell whether that can be done.
 
-        :param is_changed: a winner changed rows, instead of compacting the file itself.
+        :param compacted: old files whose rows the winner put into others; none if it changed rows.
         """
         if self._bins is None:
             self._bins = _bins_of(self.reader, self._actions or ())
@@ -72,7 +76,8 @@ class DroppedBins:
             return False
         self.removes.update(file.path for file in found.removes)
         self.adds.update(file.path for file in found.adds)
-        self.was_changed |= is_changed
+        due = {file.path for file in found.removes} if self.operation == "REORG" else {path}  # which takes single files
+        self.is_due |= self.orders_rows or not due <= compacted
         self._is_pending = True
         return True
 

@@ -8,7 +8,7 @@ The files that winning commits added, tested against what a transaction read, by
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -140,7 +140,8 @@ class Resolution:
     def __post_init__(self) -> None:
         self._marked = MarkedRows(self.reader.store, self.reader, self.current.read_metadata)
         if self.level == "rows" and self.current.operation in COMPACTIONS:
-            self._dropped = DroppedBins(self.reader)
+            ordered = (self.current.commit_info.operation_parameters or {}).get("zOrderBy") or "[]"
+            self._dropped = DroppedBins(self.reader, self.current.operation, orders_rows=ordered != "[]")
 
     def _carried_rows(self) -> CarriedRows:
         if self._carried is None:
@@ -228,7 +229,7 @@ class Resolution:
                 try:
                     self._move(removed[path], winner)
                 except Undecided:
-                    if not self._drops(path, winner, is_changed=False):
+                    if not self._drops(path, winner, removed.keys() - winner.replaced.keys()):
                         raise
             self._marked.check_vectors(self.current.metadata)
             self._follow(winner)
@@ -255,7 +256,7 @@ class Resolution:
         rearranged, carried = self._rearranged, set[str]()
         for path in sorted(both) if self.level == "rows" else ():
             if self._is_dropped(path) or rearranged is None or not rearranged.carries(path):
-                if self._drops(path, winner, is_changed=True):
+                if self._drops(path, winner):
                     carried.add(path)
                 continue
             try:
@@ -263,20 +264,20 @@ class Resolution:
                 rearranged.meet(winner, removed[path], self.current.metadata)
                 self._note(ROWS, winner)
             except Undecided:
-                if not self._drops(path, winner, is_changed=True):
+                if not self._drops(path, winner):
                     raise
             carried.add(path)
         return carried
 
-    def _drops(self, path: str, winner: WinningCommit, *, is_changed: bool) -> bool:
+    def _drops(self, path: str, winner: WinningCommit, compacted: Set[str] = frozenset()) -> bool:
         """Leave out what a compaction makes of a file, and of those with it; tell whether it is right to.
 
-        It is not if nothing is left of it, and there is something to compact again.
+        It is not if nothing is left of it, and there is something to do again.
         """
         bins = self._dropped
-        if bins is None or not (path in bins.removes or bins.drop(path, is_changed=is_changed)):
+        if bins is None or not (path in bins.removes or bins.drop(path, compacted)):
             return False
-        if bins.all_dropped and bins.was_changed:
+        if bins.all_dropped and bins.is_due:
             return False
         self._note(DROPPED, winner)
         return True
