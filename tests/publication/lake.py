@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +15,7 @@ from airflow_delta.contract.files import new_attempt
 from airflow_delta.contract.payloads import CommitResult, StagedWrite, TransactionHandle
 from airflow_delta.log import DeltaLog
 from airflow_delta.publication import Member, PublicationOptions, PublicationResult, publish_tables
+from airflow_delta.transaction.intents import INTENT_APP
 from support.table import Table
 
 SCHEMA = pa.schema([("part", pa.string()), ("id", pa.int64())])
@@ -101,6 +103,27 @@ class LakeTable(Table):
     def states(self) -> list[str]:
         """Return the states that the log has, oldest first."""
         return [entry["state"] for entry in self.entries() if entry["state"] is not None]
+
+
+@contextmanager
+def forgetful(table: LakeTable) -> Iterator[None]:
+    """Let a table forget keys after a week, with intents that are a month old."""
+    files = [path for path in (table.path / "_delta_log").iterdir() if path.suffix in (".json", ".crc")]
+    before = {path: path.read_bytes() for path in files}
+    for path in files:
+        if path.suffix == ".crc":
+            path.unlink()
+            continue
+        actions = [json.loads(line) for line in path.read_text().splitlines()]
+        for action in actions:
+            if "metaData" in action:
+                action["metaData"]["configuration"]["delta.setTransactionRetentionDuration"] = "interval 7 days"
+            if action.get("txn", {}).get("appId", "").startswith(INTENT_APP):
+                action["txn"]["lastUpdated"] -= 31 * 24 * 3600 * 1000
+        path.write_text("".join(json.dumps(action) + "\n" for action in actions))
+    yield
+    for path, data in before.items():
+        path.write_bytes(data)
 
 
 def again(member: Member) -> Member:

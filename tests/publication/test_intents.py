@@ -26,7 +26,7 @@ from airflow_delta.publication import open_publications, publication_states, set
 from airflow_delta.table.commit.publish import publish
 from airflow_delta.transaction import CommitPolicy
 from airflow_delta.transaction.intents import INTENT_APP, IntentRule
-from publication.lake import LakeTable, publish_all, rows
+from publication.lake import LakeTable, forgetful, publish_all, rows
 from publication.points import at, killed, visited
 
 PART = "part = 'a'"
@@ -104,6 +104,19 @@ def test_a_publication_whose_tables_are_not_named_is_passed_over(orders: LakeTab
     assert lines.ids() == [10, 20, 30, 41]
     publish_all(members, anchor=orders.uri)
     assert lines.ids() == [10, 20, 30, 40, 41]
+
+
+def test_a_publication_passes_over_one_that_is_older_than_keys(orders: LakeTable, lines: LakeTable) -> None:
+    """Nobody has ended it for a month, and the table forgets keys after a week."""
+    killed(
+        lambda: publish_all([orders.member("k", [7]), lines.member("k", [40])], anchor=orders.uri), "published lines", "before"
+    )
+    other = LakeTable(lines.path.with_name("other"))
+    other.fill([1])
+    with forgetful(lines):
+        after = [lines.member("k2", [41]), other.member("k2", [2])]
+        publish_all(after, anchor=other.uri, open_table=lambda _uri: None)
+    assert lines.ids() == [10, 20, 30, 41]
 
 
 def test_settle_ends_what_is_found_and_opens_only_what_is_named(orders: LakeTable, lines: LakeTable) -> None:

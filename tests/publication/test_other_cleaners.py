@@ -11,7 +11,7 @@ from airflow_delta.exceptions import DeltaError, DeltaIllegalStateException, Pub
 from airflow_delta.publication import open_publications
 from airflow_delta.table.abort import abort_transaction
 from airflow_delta.table.operations.vacuum.run import vacuum
-from publication.lake import LakeTable
+from publication.lake import LakeTable, forgetful
 from publication.points import killed
 from publication.test_killed_where import DECISION, NAMES, PUTS, World, world
 
@@ -111,6 +111,18 @@ class TestTheLogRetentionIsOver:
             vacuum(table.log(), clock=later(62))
             assert not list(table.path.glob("staged/*/publication-*"))
         world.check()
+
+
+def test_an_intent_holds_longer_than_keys(world: World) -> None:
+    """Keys are forgotten after a week, and a publication that was decided is not over after a month."""
+    killed(world.publish, "published first", "after")
+    for table in world.tables:
+        with forgetful(table):
+            vacuum(table.log(), clock=later(31), logging_enabled=False)
+            assert len(open_publications(table.log())) == (table is not world.tables[0])
+    world.publish()
+    assert world.shown() == 3
+    world.check()
 
 
 def test_plans_go_with_the_log(world: World) -> None:

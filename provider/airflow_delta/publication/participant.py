@@ -181,7 +181,7 @@ class Participant:
     @property
     def other_intent(self) -> str | None:
         """The publication whose intent is open here beside ours, as of the last look."""
-        found = open_intents(self.log.snapshot.set_transactions.values())
+        found = open_intents(self.log.snapshot.intents)
         return next((other for other in found if other != self._plan.publication and other not in self.passed_over), None)
 
     _has_not_been_created = True

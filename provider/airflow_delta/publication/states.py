@@ -29,7 +29,7 @@ def publication_states(log: DeltaLog) -> dict[str, int]:
     snapshot = log.update()
     if snapshot.version < 0:
         return {}
-    return {**dict.fromkeys(open_intents(snapshot.set_transactions.values()), 0), **states_of(snapshot)}
+    return {**dict.fromkeys(open_intents(snapshot.intents), 0), **states_of(snapshot)}
 
 
 def open_publications(log: DeltaLog) -> list[OpenPublication]:
@@ -38,7 +38,7 @@ def open_publications(log: DeltaLog) -> list[OpenPublication]:
     if snapshot.version < 0:
         return []
     found = []
-    for publication, txn in open_intents(snapshot.set_transactions.values()).items():
+    for publication, txn in open_intents(snapshot.intents).items():
         tables = publication_tables(log, publication)
         found.append(
             OpenPublication(publication=publication, anchor=tables[0] if tables else "", tables=tables, since=txn.last_updated)

@@ -413,4 +413,4 @@ def own_tables(logs: Sequence[DeltaLog]) -> OpenTable:
 
 def _is_open(log: DeltaLog, publication: str) -> bool:
     snapshot = log.update()
-    return snapshot.version >= 0 and publication in open_intents(snapshot.set_transactions.values())
+    return snapshot.version >= 0 and publication in open_intents(snapshot.intents)

@@ -48,7 +48,7 @@ def unfinished_publications(log: DeltaLog, plans: Mapping[str, Set[str]]) -> Unf
             publication = _publication(log, f"{transaction_directory(transaction)}/{PLAN_PREFIX}{digest}.json")
             if publication.startswith(f"{transaction}."):
                 kept.add(transaction)
-            elif publication in open_intents(log.snapshot.set_transactions.values()):
+            elif publication in open_intents(log.snapshot.intents):  # also if keys of its age have expired
                 staged.add(transaction)
             else:
                 continue
