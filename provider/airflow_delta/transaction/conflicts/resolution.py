@@ -225,11 +225,12 @@ class Resolution:
             if reads.files_of_table:
                 raise Undecided("it relies on the files of the whole table")
             removed = {file.path: file for file in winner.removed_files}
+            compacted = removed.keys() - winner.replaced.keys() if both else set()
             for path in sorted(both):
                 try:
                     self._move(removed[path], winner)
                 except Undecided:
-                    if not self._drops(path, winner, removed.keys() - winner.replaced.keys()):
+                    if not self._drops(path, winner, compacted):
                         raise
             self._marked.check_vectors(self.current.metadata)
             self._follow(winner)
