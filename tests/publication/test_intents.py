@@ -20,12 +20,14 @@ from airflow_delta.exceptions import (
     TransactionAbortedException,
 )
 from airflow_delta.log import DeltaLog
+from airflow_delta.log.actions.actions import SetTransaction
+from airflow_delta.log.actions.intents import unexpired
 from airflow_delta.log.checkpoint.reader import CheckpointReader
 from airflow_delta.log.checksum.checksum import MAX_OWN_SET_TRANSACTIONS, VersionChecksum
 from airflow_delta.publication import open_publications, publication_states, settle, settle_named
 from airflow_delta.table.commit.publish import publish
 from airflow_delta.transaction import CommitPolicy
-from airflow_delta.transaction.intents import INTENT_APP, IntentRule
+from airflow_delta.transaction.intents import INTENT_APP, STATE_APP, IntentRule
 from publication.lake import LakeTable, forgetful, publish_all, rows
 from publication.points import at, killed, visited
 
@@ -267,6 +269,24 @@ class TestIntentsThatTheNewestChecksumDoesNotHave:
             deltalake.DeltaTable(announced.uri).create_checkpoint()
             announced.append([61])
         self.check(announced)
+
+    def test_keys_of_its_age_have_expired(self, announced: LakeTable) -> None:
+        with forgetful(announced):
+            self.check(announced)
+            announced.log().checkpoint()
+            for checksum in (announced.path / "_delta_log").glob("*.crc"):
+                checksum.unlink()
+            assert len(open_publications(announced.log())) == 1
+
+    @pytest.mark.parametrize(
+        ("intent", "state", "left"), [(1, None, 1), (1, 1, 0), (9, 1, 2), (1, 9, 2), (None, 1, 0), (9, None, 1)]
+    )
+    def test_an_intent_expires_with_its_end(self, intent: int | None, state: int | None, left: int) -> None:
+        times = {f"{INTENT_APP}p": intent, f"{STATE_APP}p": state}
+        txns = [SetTransaction(app_id=name, version=1, last_updated=time) for name, time in times.items() if time is not None]
+        key = SetTransaction(app_id="key", version=1, last_updated=9)
+        old = [SetTransaction(app_id="old", version=1, last_updated=time) for time in (5, None)]
+        assert unexpired([*txns, *old, key], 5) == [*txns[:left], key]
 
     def test_an_intent_that_has_ended_is_not_met(self, announced: LakeTable) -> None:
         (found,) = open_publications(announced.log())

@@ -16,7 +16,7 @@ from airflow_delta.exceptions import DeltaLogCorruptedException, DeltaTableNotFo
 from airflow_delta.log import heavy
 from airflow_delta.log.actions.actions import AddFile, DomainMetadata, Metadata, Protocol, SetTransaction
 from airflow_delta.log.actions.decode import CommitFile, CommitHead, read_small_state, required_timestamp
-from airflow_delta.log.actions.intents import PREFIXES, open_intents
+from airflow_delta.log.actions.intents import PREFIXES, open_intents, unexpired
 from airflow_delta.log.checksum.totals import MAX_FILES, Totals
 from airflow_delta.log.features.protocol import check_can_read
 from airflow_delta.log.schema.types import StructType
@@ -253,7 +253,10 @@ class Snapshot(Subject):
 
     @property
     def set_transactions(self) -> dict[str, SetTransaction]:
-        """Return the last transaction of every application, except expired ones (``delta.setTransactionRetentionDuration``)."""
+        """Return the last transaction of every application, except expired ones (``delta.setTransactionRetentionDuration``).
+
+        Open intents of publications do not expire.
+        """
         if self._segment is None:
             return {}
         with self._lock:
@@ -329,8 +332,7 @@ class Snapshot(Subject):
         retention = self.properties.set_transaction_retention
         if retention is None:
             return transactions
-        cutoff = time.time() * 1000 - retention
-        return [txn for txn in transactions if txn.last_updated is not None and txn.last_updated > cutoff]
+        return unexpired(transactions, time.time() * 1000 - retention)
 
     @property
     def domain_metadata(self) -> dict[str, DomainMetadata]:

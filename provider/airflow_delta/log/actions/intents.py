@@ -5,7 +5,7 @@ Every commit has to know those that are open, so checksums list them where the l
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -23,3 +23,22 @@ def open_intents(transactions: Iterable[SetTransaction]) -> dict[str, SetTransac
     found = {txn.app_id: txn for txn in transactions if txn.app_id.startswith(PREFIXES)}
     ids = {app_id.removeprefix(INTENT_APP): txn for app_id, txn in found.items() if app_id.startswith(INTENT_APP)}
     return {publication: txn for publication, txn in ids.items() if f"{STATE_APP}{publication}" not in found}
+
+
+def unexpired(transactions: Collection[SetTransaction], since: float) -> list[SetTransaction]:
+    """Return the transactions after a time, in milliseconds since the epoch, and open intents of any age.
+
+    An intent and what has ended it go together, whatever clocks they were put by: without its end it would be open again.
+    """
+    known = {txn.app_id: txn for txn in transactions if txn.app_id.startswith(PREFIXES)}
+
+    def is_kept(txn: SetTransaction) -> bool:
+        together = [txn]
+        if txn.app_id in known:
+            _, _, publication = txn.app_id.partition("/")
+            if f"{STATE_APP}{publication}" not in known:
+                return True
+            together = [known[app_id] for prefix in PREFIXES if (app_id := f"{prefix}{publication}") in known]
+        return any(one.last_updated is not None and one.last_updated > since for one in together)
+
+    return [txn for txn in transactions if is_kept(txn)]
