@@ -32,13 +32,16 @@ def unexpired(transactions: Collection[SetTransaction], since: float) -> list[Se
     """
     known = {txn.app_id: txn for txn in transactions if txn.app_id.startswith(PREFIXES)}
 
-    def is_kept(txn: SetTransaction) -> bool:
-        together = [txn]
-        if txn.app_id in known:
-            _, _, publication = txn.app_id.partition("/")
-            if f"{STATE_APP}{publication}" not in known:
-                return True
-            together = [known[app_id] for prefix in PREFIXES if (app_id := f"{prefix}{publication}") in known]
-        return any(one.last_updated is not None and one.last_updated > since for one in together)
+    fresh = {txn.app_id for txn in known.values() if txn.last_updated is not None and txn.last_updated > since}
 
-    return [txn for txn in transactions if is_kept(txn)]
+    def stays(app_id: str) -> bool:
+        _, _, publication = app_id.partition("/")
+        intent, state = f"{INTENT_APP}{publication}", f"{STATE_APP}{publication}"
+        return state not in known or state in fresh or intent in fresh
+
+    return [
+        txn
+        for txn in transactions
+        if (txn.last_updated is not None and txn.last_updated > since and txn.app_id not in known)
+        or (txn.app_id in known and stays(txn.app_id))
+    ]
