@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -297,3 +298,111 @@ def test_a_file_whose_pages_cannot_be_told_is_damaged(tmp_path: Path) -> None:
     file.write_bytes(data)
     with pytest.raises(DeltaLogCorruptedException, match="header of a page"):
         rows_of(path)
+
+
+def varint(number: int) -> bytes:
+    """A number in Thrift's compact protocol."""
+    left, found = (number << 1) if number >= 0 else (-number << 1) - 1, bytearray()
+    while left > 127:
+        found.append(left & 127 | 128)
+        left >>= 7
+    return bytes([*found, left])
+
+
+def change_footer(path: Path, change: Callable[[bytes], bytes]) -> None:
+    """Change the footer of the file, and tell the log its new size."""
+    file = path / "x.parquet"
+    data = file.read_bytes()
+    start = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    footer = change(data[start:-8])
+    file.write_bytes(data[:start] + footer + len(footer).to_bytes(4, "little") + b"PAR1")
+    commit = path / "_delta_log" / f"{1:020}.json"
+    line = json.loads(commit.read_text())
+    line["add"]["size"] = file.stat().st_size
+    commit.write_text(json.dumps(line) + "\n")
+
+
+PLAIN = {"compression": "none", "use_dictionary": False, "write_statistics": False}
+
+
+@pytest.mark.parametrize("number", [-12_345, 12_344])
+@pytest.mark.parametrize("kind", ["long", "string"])
+def test_headers_that_count_fewer_values_than_there_are_rows(tmp_path: Path, kind: str, number: int) -> None:
+    """Arrow believes them, and returns fewer rows; a negative number was divided by."""
+    values = pa.array(range(12_345), pa.int64()) if kind == "long" else pa.array([f"x{n}" for n in range(12_345)])
+    path = table_of(tmp_path / "bad", kind, pa.table({"c": values}), **PLAIN)
+    file = path / "x.parquet"
+    data = file.read_bytes()
+    at = data.index(varint(12_345))
+    assert at < 64, "in the header of the page"
+    file.write_bytes(data[:at] + varint(number) + data[at + len(varint(number)) :])
+    with pytest.raises(DeltaLogCorruptedException, match=r"number of values|12,344 values for 12,345 rows"):
+        rows_of(path)
+
+
+def test_a_footer_that_counts_more_rows_than_there_are(tmp_path: Path) -> None:
+    """As many as it counts were made room for at once; a small batch at a time, fewer came than it counts."""
+    path = table_of(tmp_path / "bad", "long", pa.table({"c": pa.array(range(12_345), pa.int64())}), **PLAIN)
+    change_footer(path, lambda footer: footer.replace(varint(12_345), varint(1 << 28)))
+    assert pq.ParquetFile(path / "x.parquet").metadata.row_group(0).num_rows == 1 << 28
+    with pytest.raises(DeltaLogCorruptedException, match="12,345 values for 268,435,456 rows"):
+        rows_of(path)
+
+
+def test_a_remote_footer_that_counts_more_rows_than_there_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = table_of(tmp_path / "bad", "long", pa.table({"c": pa.array(range(12_345), pa.int64())}), **PLAIN)
+    change_footer(path, lambda footer: footer.replace(varint(12_345), varint(12_346)))
+    monkeypatch.setattr("airflow_delta.log.data_files.reader._WHOLE_BYTES", 0)
+    snapshot = DeltaLog.for_table(str(path)).update()
+    [file], fields = list(snapshot.add_files()), snapshot.schema.fields
+    reader = FileReader(Remote(str(path)), 1, fields, pa.schema([("c", pa.int64())]), [], by_id=False)
+    with pytest.raises(DeltaLogCorruptedException, match="row group 0 has 12,345 rows, its footer says 12,346"):
+        sum(batch.num_rows for batch in reader.read(file, None))
+
+
+def test_dictionaries_of_which_the_footer_does_not_tell(tmp_path: Path) -> None:
+    """Some writers leave ``dictionary_page_offset`` out: the first page says what it is."""
+    texts = [f"{n % 100:01000}" for n in range(150_000)]
+    path = table_of(tmp_path / "text", "string", pa.table({"c": texts}), compression="none", write_statistics=False)
+    [wanted] = chunks_of(path, headers=True)
+    about = pq.ParquetFile(path / "x.parquet").metadata.row_group(0).column(0)
+    first, second = varint(about.dictionary_page_offset), varint(about.data_page_offset)
+
+    def change(footer: bytes) -> bytes:
+        before, after = footer.split(b"\x26" + second + b"\x26" + first)
+        return before + b"\x26" + first + bytes([after[0] + 0x20]) + after[1:]  # fields tell how far they are from the one before
+
+    change_footer(path, change)
+    assert not pq.ParquetFile(path / "x.parquet").metadata.row_group(0).column(0).has_dictionary_page
+    assert chunks_of(path, headers=True) == [wanted]
+    found = list(read_table(DeltaLog.for_table(str(path))))
+    assert max(batch.nbytes for batch in found) <= 65_536 * 1_010
+    assert [text for batch in found for text in batch.column(0).to_pylist()] == texts
+
+
+def test_bytes_of_one_length_take_what_they_are_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = pa.table({"c": pa.array([b"x" * 2_000] * 80_000, pa.binary(2_000))})
+    path = table_of(tmp_path / "binary", "binary", data, compression="none")
+    sizes = [batch.nbytes for batch in read_table(DeltaLog.for_table(str(path)))]
+    assert (len(sizes), max(sizes) <= 65_536 * 2_010) == (2, True)
+    for module in (page_sizes, batches):
+        monkeypatch.setattr(module, "BATCH_BYTES", 16 << 20)
+    sizes = [batch.nbytes for batch in read_table(DeltaLog.for_table(str(path)))]
+    assert (max(sizes) <= 34 << 20, rows_of(path)) == (True, 80_000)
+
+
+def test_a_footer_that_counts_no_values(tmp_path: Path) -> None:
+    """Arrow returns no batch, nor one to look for the longest value of the dictionary in."""
+    texts = [f"{n:010}" * 1_000 for n in range(300)] * 400
+    path = table_of(tmp_path / "bad", "string", pa.table({"c": texts}), dictionary_pagesize_limit=1 << 23, write_statistics=False)
+
+    def change(footer: bytes) -> bytes:
+        of_file, of_column, *of_group = footer.split(varint(len(texts)))
+        return varint(len(texts)).join([of_file + varint(len(texts)) + of_column + varint(0) + of_group[0], *of_group[1:]])
+
+    change_footer(path, change)
+    about = pq.ParquetFile(path / "x.parquet").metadata.row_group(0)
+    assert (about.num_rows, about.column(0).num_values) == (len(texts), 0)
+    with pytest.raises(DeltaLogCorruptedException, match="row group 0 has 0 rows, its footer says 120,000"):
+        rows_of(path)
+    assert batches.longest_value(pq.ParquetFile(path / "x.parquet"), 0, chunks_of(path, headers=True)[0]) > 10_000

@@ -25,6 +25,8 @@ _VALUE_BYTES = 8
 _LENGTH_BYTES = 4
 _UNKNOWN = 16_384
 _REFERENCES = (2, 8)  # PLAIN_DICTIONARY, RLE_DICTIONARY
+_DATA, _DICTIONARY, _DATA_V2 = 0, 2, 3  # types of pages
+_ABOUT = {_DATA: 5, _DICTIONARY: 7, _DATA_V2: 8}  # which field tells of a page of this type
 
 BATCH_BYTES = 1 << 30
 SMALLEST_BATCH = 1024
@@ -39,6 +41,7 @@ class PageHeader(NamedTuple):
     :param size: bytes of the page that follows, as stored.
     :param memory: bytes of the page once it is decompressed.
     :param encoding: of its values, as Parquet numbers them.
+    :param is_dictionary: its values are those that other pages refer to.
     """
 
     length: int
@@ -46,6 +49,7 @@ class PageHeader(NamedTuple):
     memory: int
     num_values: int
     encoding: int
+    is_dictionary: bool
 
 
 class Chunk(NamedTuple):
@@ -55,6 +59,7 @@ class Chunk(NamedTuple):
     :param stored: compressed bytes.
     :param repeated: it is in a list or a map.
     :param is_text: its values have different lengths.
+    :param width: bytes of each value, of bytes that all have one length; 0 for others.
     :param num_values: of all pages.
     :param memory: bytes of its dictionary and its largest other page.
     :param most: values in one page.
@@ -68,6 +73,7 @@ class Chunk(NamedTuple):
     stored: int
     repeated: bool
     is_text: bool
+    width: int
     num_values: int
     memory: int
     most: int
@@ -83,25 +89,32 @@ def declared(parquet: pq.ParquetFile, file: Any, group: int, names: Sequence[str
     :param file: the open file, for the headers of its pages.
     :param names: top-level columns.
     :param headers: read these headers; otherwise believe the footer.
-    :raises ValueError: if a header cannot be read.
+    :raises ValueError: if a header cannot be read, or pages count fewer values than there are rows.
     """
     wanted, about = set(names), parquet.metadata.row_group(group)
     found = []
     for at in range(about.num_columns):
         chunk = about.column(at)
         if _is_of(chunk.path_in_schema, wanted):
-            repeated = parquet.schema.column(at).max_repetition_level > 0
-            found.append(_of_headers(file, chunk, repeated) if headers else _of_footer(chunk, repeated))
+            leaf = parquet.schema.column(at)
+            repeated = leaf.max_repetition_level > 0
+            width = leaf.length if chunk.physical_type == "FIXED_LEN_BYTE_ARRAY" else 0
+            found.append(_of_headers(file, chunk, repeated, width) if headers else _of_footer(chunk, repeated, width))
+            if headers and found[-1].num_values < about.num_rows:
+                raise ValueError(
+                    f"the pages of column {chunk.path_in_schema} have {found[-1].num_values:,} values for {about.num_rows:,} rows"
+                )
     return found
 
 
-def _of_footer(chunk: pq.ColumnChunkMetaData, repeated: bool) -> Chunk:
+def _of_footer(chunk: pq.ColumnChunkMetaData, repeated: bool, width: int) -> Chunk:
     total, values = chunk.total_uncompressed_size, chunk.num_values
     return Chunk(
         chunk.path_in_schema,
         chunk.total_compressed_size,
         repeated,
         chunk.physical_type == "BYTE_ARRAY",
+        width,
         values,
         total,
         values,
@@ -112,13 +125,12 @@ def _of_footer(chunk: pq.ColumnChunkMetaData, repeated: bool) -> Chunk:
     )
 
 
-def _of_headers(file: Any, chunk: pq.ColumnChunkMetaData, repeated: bool) -> Chunk:
+def _of_headers(file: Any, chunk: pq.ColumnChunkMetaData, repeated: bool, width: int) -> Chunk:
     dictionary = distinct = largest = most = plain = values = 0
-    first = chunk.has_dictionary_page
-    refers = first
+    refers = True
     for header in _headers(file, chunk):
-        if first:
-            dictionary, distinct, first = header.memory, header.num_values, False
+        if header.is_dictionary:  # of which not all footers tell
+            dictionary, distinct = dictionary + header.memory, distinct + header.num_values
             continue
         largest, most, values = max(largest, header.memory), max(most, header.num_values), values + header.num_values
         if header.encoding not in _REFERENCES:
@@ -128,13 +140,14 @@ def _of_headers(file: Any, chunk: pq.ColumnChunkMetaData, repeated: bool) -> Chu
         chunk.total_compressed_size,
         repeated,
         chunk.physical_type == "BYTE_ARRAY",
+        width,
         values,
         dictionary + largest,
         most,
         dictionary,
         distinct,
         plain,
-        refers,
+        refers and dictionary > 0,
     )
 
 
@@ -160,9 +173,9 @@ def batch_rows(chunks: Sequence[Chunk], most: int, longest: Callable[[Chunk], in
     """
     texts = [chunk for chunk in chunks if chunk.is_text]
     plain = sum(chunk.plain for chunk in texts)
-    each = 0
+    each = sum(chunk.width for chunk in chunks)
     if plain > BATCH_BYTES // 2:  # a row may have a page of it
-        plain, each = 0, sum(min(chunk.plain, chunk.memory) for chunk in texts)
+        plain, each = 0, each + sum(min(chunk.plain, chunk.memory) for chunk in texts)
 
     def rows(lengths: Sequence[int]) -> int:
         taken = plain + each * most + sum(n * min(most, chunk.num_values) for n, chunk in zip(lengths, texts, strict=True))
@@ -177,7 +190,7 @@ def batch_rows(chunks: Sequence[Chunk], most: int, longest: Callable[[Chunk], in
 def value_bytes(chunk: Chunk) -> int:
     """Return about how much memory the values of a column take, if those of its dictionary occur equally often."""
     if not chunk.is_text:
-        return _VALUE_BYTES * chunk.num_values
+        return max(_VALUE_BYTES, chunk.width) * chunk.num_values
     mean = chunk.dictionary // chunk.distinct if chunk.distinct else 0
     return max(chunk.plain, (_LENGTH_BYTES + mean) * chunk.num_values)
 
@@ -225,14 +238,21 @@ def parse_header(data: bytes) -> PageHeader:
     memory, size = found.get(2), found.get(3)
     if not isinstance(memory, int) or not isinstance(size, int) or min(memory, size) < 0:
         raise ValueError("a page has no size")
-    about: dict[int, Any] = next((found[kind] for kind in (5, 8, 7) if isinstance(found.get(kind), dict)), {})
-    num_values, encoding = about.get(1), about.get(4 if 8 in found else 2)
+    kind = found.get(1)
+    if not isinstance(kind, int):
+        raise ValueError("a page has no type")
+    about = found.get(_ABOUT.get(kind, 0))
+    about = about if isinstance(about, dict) else {}
+    num_values, encoding = about.get(1), about.get(4 if kind == _DATA_V2 else 2)
+    if isinstance(num_values, int) and num_values < 0:
+        raise ValueError("a page has a negative number of values")
     return PageHeader(
         length,
         size,
         memory,
         num_values if isinstance(num_values, int) else 0,
         encoding if isinstance(encoding, int) else 0,
+        kind == _DICTIONARY,
     )
 
 

@@ -86,10 +86,11 @@ def joined_batches(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[pa.
 def longest_value(parquet: pq.ParquetFile, group: int, chunk: Chunk) -> int:
     """Return the bytes of the longest value in the dictionary of a column that has one; the first row brings all of it."""
     try:
-        batch = next(parquet.iter_batches(1, row_groups=[group], columns=[chunk.path], use_threads=False))
+        batch = next(parquet.iter_batches(1, row_groups=[group], columns=[chunk.path], use_threads=False), None)
     except pa.ArrowNotImplementedError:
         return chunk.dictionary
-    lengths = [_longest_of(found.dictionary) for column in batch.columns for found in _dictionaries(column)]
+    columns = [] if batch is None else batch.columns
+    lengths = [_longest_of(found.dictionary) for column in columns for found in _dictionaries(column)]
     return max(lengths) if lengths else chunk.dictionary
 
 
@@ -359,8 +360,12 @@ class FileReader:
         known = {*encoded, *(f.name for f in opened.footer.schema_arrow if pa.types.is_dictionary(f.type))}
         others = [chunk for chunk in chunks if chunk.path not in known]
         size = batch_rows(others, most, None if opened.remote else longest)
+        found = 0
         for batch in opened.reader(encoded).iter_batches(size, row_groups=[group.number], columns=names, use_threads=True):
+            found += batch.num_rows
             yield batch.num_rows, dict(zip(batch.schema.names, batch.columns, strict=True))
+        if found != group.num_rows:
+            raise OSError(f"row group {group.number} has {found:,} rows, its footer says {group.num_rows:,}")
 
     def _rows_at_once(self, group: DataRowGroup, chunks: Sequence[Chunk]) -> int:
         """Return how many rows to decode at once: each batch costs time, above all the dictionaries that it holds anew."""
