@@ -466,7 +466,7 @@ CHECKPOINTS = [
     Row(
         "3.11",
         "a transaction that has expired",
-        [with_properties(setTransactionRetentionDuration="interval 1 days"), committed(txn("app", 1)), checkpointed()],
+        [with_properties(setTransactionRetentionDuration="interval 1 days"), committed(txn("app", 1, 1)), checkpointed()],
         lambda t: "txn" in in_checkpoint(t),
         False,
     ),

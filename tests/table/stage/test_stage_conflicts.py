@@ -395,11 +395,14 @@ def test_a_staged_file_is_read_once_for_all_stages(tmp_path, monkeypatch):
 
 def test_parts_of_one_overwrite_are_not_compared_with_each_other(filled, monkeypatch):
     handle = filled.begin()
-    overwrite = parts(filled, handle, "a" * 8, mode="overwrite")
+    overwrite = [
+        filled.stage_rows(handle, [index], f"parts-{index}", part="p=a", task_id="parts", map_index=index, mode="overwrite")
+        for index in range(8)
+    ]
     compared = counted(monkeypatch, ConflictChecker, "check")
     filled.publish(handle, *overwrite)
     assert not compared
-    assert filled.rows() == [(5, "a")] * 8
+    assert filled.rows() == [(index, "a") for index in range(8)]
 
 
 def test_the_first_rows_of_a_table_can_be_skewed_too(tmp_path):
