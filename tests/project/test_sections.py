@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -99,6 +100,41 @@ def test_lanes_share_what_may_run_in_either(tmp_path):
     subprocess.run(["bash", "-c", script], check=True, timeout=60)
     wanted = [f"{'compute' if number == 1 else 'wait'} section-{number} 1/{number}" for number in range(len(lanes))]
     assert sorted((tmp_path / "ran").read_text().splitlines()) == sorted(wanted)
+
+
+LANE = "$$(ps -o ppid= -p $$(ps -o ppid= -p $$PPID))"  # of the lane that runs a target: make's grandparent
+FULL = "head -c 3000 /dev/zero >> $(wildcard $(TMPDIR)/ci.*/verdicts)"
+"""No verdict can be written any more, where files may have 1,024 bytes."""
+
+
+@pytest.mark.parametrize(
+    ("recipes", "limit", "said"),
+    [
+        ({}, 0.5, "5 passed, 0 failed"),
+        ({"first": "false"}, 0.5, "4 passed, 1 failed"),
+        ({"second": "sleep 60"}, 0.05, "took more than 0.05 minutes"),
+        ({"first": f"kill -9 {LANE}"}, 0.5, "a lane ended early"),
+        ({"waiting": f"kill -9 {LANE}"}, 0.5, "a lane ended early"),
+        ({"computing": f"{FULL} || false", "first": "sleep 1; false"}, 0.5, "a section did not run, or left no verdict"),
+    ],
+)
+def test_what_fails_in_either_lane_fails_the_run(tmp_path, recipes, limit, said):
+    """Also what dies with its lane, and what can no longer say so."""
+    (tmp_path / ".ci").mkdir()
+    for name in ("run", "sections.py"):
+        shutil.copy(ROOT / ".ci" / name, tmp_path / ".ci")
+    lanes = {"computing": "compute", "waiting": "wait", "first": "either", "second": "either"}
+    table = [f'[sections.{name}]\nlane = "{lane}"\nmake = "{name}"\nlimit = {limit}\n' for name, lane in lanes.items()]
+    (tmp_path / ".ci" / "sections.toml").write_text("\n".join(['[everything]\nrooms = ["x"]', *table]))
+    targets = [f"{name}:\n\t@{recipes.get(name, 'true')}\n" for name in ("env", *lanes)]
+    (tmp_path / "Makefile").write_text("\n".join(targets))
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    (tmp_path / ".venv" / "bin" / "python").symlink_to(sys.executable)
+    command = ["bash", "-c", "trap '' XFSZ; ulimit -f 1; bash .ci/run 2>&1 | cat; exit ${PIPESTATUS[0]}"]
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert said in done.stdout, done.stdout
+    assert (done.returncode == 0) is (not recipes)
 
 
 def test_what_takes_too_long_is_ended_with_all_its_processes(tmp_path):
