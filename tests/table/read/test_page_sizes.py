@@ -232,6 +232,17 @@ def test_one_long_value_of_a_dictionary_in_every_row(tmp_path: Path) -> None:
     assert (len(sizes), max(sizes) <= 65_536 * 1_010) == (4, True)
 
 
+def test_one_long_value_of_a_dictionary_that_not_all_pages_refer_to(tmp_path: Path) -> None:
+    texts = [*map(str, range(10_000)), *["a" * 1_000] * 180_000, *(f"{n:020}" for n in range(10_000))]
+    options = {"dictionary_pagesize_limit": 150_000, "data_page_size": 1 << 14, "write_batch_size": 1_000}
+    path = table_of(tmp_path / "text", "string", pa.table({"c": texts}), **options)
+    [chunk] = chunks_of(path, headers=True)
+    assert (chunk.refers, chunk.plain > 0, chunk.dictionary > 1_000) == (False, True, True)
+    found = list(read_table(DeltaLog.for_table(str(path))))
+    assert max(batch.nbytes for batch in found) <= 65_536 * 1_010
+    assert [text for batch in found for text in batch.column(0).to_pylist()] == texts
+
+
 def test_rows_that_take_much_more_than_their_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = table_of(tmp_path / "text", "string", repeated("a" * 20_000, 3_000))
     monkeypatch.setattr("airflow_delta.table.read.read_table.ROWS_BYTES", 8 << 20)

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
@@ -354,12 +354,16 @@ class FileReader:
         most = self._rows_at_once(group, chunks)
         encoded = encoded_columns(chunks, opened.footer.schema_arrow, most)
 
+        @cache
         def longest(chunk: Chunk) -> int:
             return longest_value(opened.reader([chunk.path]), group.number, chunk)
 
         known = {*encoded, *(f.name for f in opened.footer.schema_arrow if pa.types.is_dictionary(f.type))}
         others = [chunk for chunk in chunks if chunk.path not in known]
         size = batch_rows(others, most, None if opened.remote else longest)
+        if size > self.most_rows:  # by the mean of each dictionary, but its longest value may stand in every row
+            value = sum(longest(chunk) for chunk in others if chunk.is_text and chunk.dictionary)
+            size = min(size, max(self.most_rows, _JOINED_BYTES // max(value, 1)))
         found = 0
         for batch in opened.reader(encoded).iter_batches(size, row_groups=[group.number], columns=names, use_threads=True):
             found += batch.num_rows
