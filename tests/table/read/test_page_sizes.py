@@ -17,7 +17,7 @@ from airflow_delta.log import DeltaLog
 from airflow_delta.log.data_files import page_sizes
 from airflow_delta.log.data_files import reader as batches
 from airflow_delta.log.data_files.page_sizes import Chunk, batch_rows, declared, parse_header, problem_of
-from airflow_delta.log.data_files.reader import FileReader
+from airflow_delta.log.data_files.reader import DataFile, FileReader
 from airflow_delta.log.storage.local import LocalStore
 from airflow_delta.table.read.read_table import read_table
 from support.tables import create_table
@@ -349,6 +349,10 @@ def test_headers_that_count_fewer_values_than_there_are_rows(tmp_path: Path, kin
     file.write_bytes(data[:at] + varint(number) + data[at + len(varint(number)) :])
     with pytest.raises(DeltaLogCorruptedException, match=r"number of values|12,344 values for 12,345 rows"):
         rows_of(path)
+    opened = DataFile(LocalStore(str(path)), "x.parquet", len(data))
+    [group] = opened.groups()
+    with pytest.raises(pa.ArrowException if number > 0 else (pa.ArrowException, OSError), match=r"number of values|12,344 rows"):
+        opened.read(*group, ["c"])
 
 
 def test_a_footer_that_counts_more_rows_than_there_are(tmp_path: Path) -> None:

@@ -571,4 +571,6 @@ class DataFile:
         if not names:
             return FileRows(start, length, {})
         table = self._file.read_row_group(group, columns=list(names), use_threads=False)
+        if table.num_rows != length:
+            raise pa.ArrowInvalid(f"row group {group} has {table.num_rows:,} rows, its footer says {length:,}")
         return FileRows(start, length, {name: table.column(name).combine_chunks() for name in names})
