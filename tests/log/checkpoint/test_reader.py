@@ -187,3 +187,21 @@ def test_storage_errors_are_not_corruption(our_table: Path) -> None:
     reader = CheckpointReader(Broken(), [FileStatus("x", 10, 0)], version=0, table="t")
     with pytest.raises(ConnectionError):
         reader.protocol_and_metadata()
+
+
+def test_pages_with_fewer_rows_than_the_footer_says(tmp_path: Path) -> None:
+    """Arrow believes their headers: files would be missing without a word."""
+    content = pa.table({"add": pa.array([{"path": f"f{number}"} for number in range(3_000)])})
+    file = tmp_path / "part.parquet"
+    pq.write_table(content, file, compression="none", use_dictionary=False, write_statistics=False)
+    data = file.read_bytes()
+    many, fewer = b"\xf0\x2e", b"\xee\x2e"  # 3,000 and 2,999, as Thrift writes them
+    assert 0 < data.index(many) < 32, "in the header of the page"
+    part = checkpoint_part.CheckpointPart(store_for(str(tmp_path)), FileStatus(file.name, len(data), 0), table="t", version=7)
+    assert sum(batch.num_rows for batch in part.batches(part.row_groups, ["add.path"])) == 3_000
+    file.write_bytes(data.replace(many, fewer, 1))
+    part = checkpoint_part.CheckpointPart(store_for(str(tmp_path)), FileStatus(file.name, len(data), 0), table="t", version=7)
+    with pytest.raises(
+        DeltaLogCorruptedException, match=r"part\.parquet of version 7 .* has 2,999 rows where its footer says 3,000"
+    ):
+        list(part.batches(part.row_groups, ["add.path"]))

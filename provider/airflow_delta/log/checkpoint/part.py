@@ -296,9 +296,13 @@ class CheckpointPart:
             return
         with self._readable():
             for together, ranges in self._fetched([group.index for group in row_groups], present):
+                wanted, found = sum(self.metadata.row_group(index).num_rows for index in together), 0
                 with self._open(self.metadata, ranges) as file:
                     for batch in file.iter_batches(BATCH_ROWS, row_groups=together, columns=present):
+                        found += batch.num_rows
                         yield batch.cast(self._with_moments(batch.schema)) if self._int96 else batch
+                if found != wanted:  # pages whose headers count fewer values than the footer
+                    raise self.corrupted(f"is damaged: it has {found:,} rows where its footer says {wanted:,}")
 
     def _fetched(self, groups: list[int], columns: Sequence[str]) -> Iterator[tuple[list[int], Ranges | None]]:
         """Yield row groups with their columns: a window of a file on an object store while the one before it is in use."""
