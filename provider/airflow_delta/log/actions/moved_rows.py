@@ -76,10 +76,10 @@ class RowSource(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_
         deleted = self.deleted
         if rows & deleted or (rows and rows.max() >= self.num_records):
             raise ValueError("a row was not copied")
-        if not deleted:
-            return rows.shift(self.first_row)
         if len(rows) == self.num_records - len(deleted):
             return BitMap64(range(self.first_row, self.first_row + len(rows)))
+        if not deleted:
+            return BitMap64(row + self.first_row for row in rows)  # pyroaring 1.0 has no shift
         return BitMap64(row + self.first_row - deleted.rank(row) for row in rows)
 
 
