@@ -15,6 +15,7 @@ later refuse.
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 from abc import ABC, abstractmethod
@@ -300,6 +301,7 @@ def _after_fork_in_child() -> None:
     global _inherited_from
     if _used_by is not None and _inherited_from is None:
         _inherited_from = _used_by
+        gc.freeze()  # a client that the collector found here would wait for threads of its parent for ever
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
