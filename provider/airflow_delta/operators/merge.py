@@ -205,8 +205,8 @@ def make_views(reader: TableReader, named: Mapping[str, Any], *, whose: str) -> 
     """Give the SQL of a source the views that it names: the table, and those of ``read_versions``."""
     if reads_table(named):
         reader.as_view(TABLE_VIEW)
-    if named.get("sql"):
-        reader.others_as_views(lambda view: engine.SqlQuery.parse(str(named["sql"]), whose=whose).mentions(view))
+    if named.get("sql") and reader.has_others:
+        reader.others_as_views(engine.SqlQuery.parse(str(named["sql"]), whose=whose).mentions)
 
 
 def reads_table(named: Mapping[str, Any]) -> bool:

@@ -84,6 +84,11 @@ class TableReader(StageReadRecorder):
             raise DeltaIllegalArgumentException(f"This stage has no read_versions, so it cannot read the table {name!r} by them.")
         return self._read(self._others.read(name), predicate)
 
+    @property
+    def has_others(self) -> bool:
+        """Whether there are ``read_versions``."""
+        return self._others is not None
+
     def others_as_views(self, mentions: Callable[[str], bool]) -> None:
         """Give the other tables their names in SQL: the last parts of their locations.
 

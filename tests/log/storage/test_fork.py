@@ -90,3 +90,31 @@ def test_local_tables_work_across_a_fork(tmp_path: Path) -> None:
 
     assert in_child(child) == "1"
     assert log.update().version == 1
+
+
+GARBAGE = """
+import gc, os
+from airflow_delta.log.storage.base import check_runtime
+
+class Client:
+    def __del__(self):
+        os.write(1, b"collected in " + (b"the parent" if os.getpid() == parent else b"the child") + b"\\n")
+
+parent = os.getpid()
+gc.disable()
+check_runtime("s3://lake/t")
+unreachable = Client()
+unreachable.itself = unreachable
+del unreachable
+if os.fork() == 0:
+    gc.collect()
+    os._exit(0)
+os.wait()
+gc.collect()
+"""
+
+
+def test_garbage_of_the_parent_is_not_collected_in_a_child() -> None:
+    """A client of HDFS that the collector finds there waits for threads that only the parent has."""
+    done = subprocess.run([sys.executable, "-c", GARBAGE], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout == "collected in the parent\n"

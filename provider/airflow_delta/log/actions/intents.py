@@ -31,17 +31,15 @@ def unexpired(transactions: Collection[SetTransaction], since: float) -> list[Se
     An intent and what has ended it go together, whatever clocks they were put by: without its end it would be open again.
     """
     known = {txn.app_id: txn for txn in transactions if txn.app_id.startswith(PREFIXES)}
-
-    fresh = {txn.app_id for txn in known.values() if txn.last_updated is not None and txn.last_updated > since}
+    if not known:
+        return [txn for txn in transactions if txn.last_updated is not None and txn.last_updated > since]
+    fresh = {txn.app_id for txn in transactions if txn.last_updated is not None and txn.last_updated > since}
 
     def stays(app_id: str) -> bool:
+        if app_id not in known:
+            return app_id in fresh
         _, _, publication = app_id.partition("/")
         intent, state = f"{INTENT_APP}{publication}", f"{STATE_APP}{publication}"
         return state not in known or state in fresh or intent in fresh
 
-    return [
-        txn
-        for txn in transactions
-        if (txn.last_updated is not None and txn.last_updated > since and txn.app_id not in known)
-        or (txn.app_id in known and stays(txn.app_id))
-    ]
+    return [txn for txn in transactions if stays(txn.app_id)]
