@@ -1,6 +1,8 @@
 """What ``.ci/run`` runs for a change: ``python .ci/sections.py [--changed-since COMMIT]`` prints the choice.
 
 ``python .ci/sections.py --limit MINUTES COMMAND...`` runs a command that is ended when its time is over (exit code 124).
+
+``python .ci/sections.py --failed LOG`` prints the tests that failed, if they are few and nothing else did.
 """
 
 from __future__ import annotations
@@ -21,11 +23,17 @@ HOURS = 4
 
 TOO_SLOW = 124
 
+FEW = 3
+"""Failed tests of a section that run once more, alone."""
+
 
 def main() -> int:
     """Print the sections, or run a command within its time."""
     if sys.argv[1:2] == ["--limit"]:
         return limited(float(sys.argv[2]), sys.argv[3:])
+    if sys.argv[1:2] == ["--failed"]:
+        print(*(few := failed(Path(sys.argv[2]))), sep="\n")
+        return 0 if few else 1
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--changed-since", metavar="COMMIT", default=os.environ.get("CI_BASE"), help="what the change is based on"
@@ -36,7 +44,8 @@ def main() -> int:
         part = section.get("part", {})
         title = " ".join([name, *part.values()])
         given = [f"{key}={value}" for key, value in {**section.get("environment", {}), **part}.items()]
-        fields = [section["lane"], title, str(section["limit"]), section.get("fresh", "-"), " ".join([*given, section["make"]])]
+        how = ["again" if section.get("again") else "-", section.get("fresh", "-")]
+        fields = [section["lane"], title, str(section["limit"]), *how, " ".join([*given, section["make"]])]
         print("\t".join(fields))
     return 0
 
@@ -65,6 +74,19 @@ def chosen(paths: list[str] | None, number: int) -> list[tuple[str, dict]]:
         part = {section["variable"]: f"{draw % parts + 1}/{parts}"} if parts > 1 else {}
         found.append((name, {**section, "part": part}))
     return found
+
+
+def failed(log: Path) -> list[str]:
+    """Return pytest's lines of the tests that failed; none if they are many, or if something else failed as well.
+
+    :param log: what a section printed.
+    """
+    said = log.read_text(errors="replace")
+    lines = re.findall(r"^FAILED (\S+::.*)$", said, re.MULTILINE)
+    ends = re.findall(r"^=* ?((?:\d+ \w+, )*\d+ \w+) in \d.*$", said, re.MULTILINE)
+    counted = [int(number) for number in re.findall(r"(\d+) (?:failed|errors?)", " ".join(ends))]
+    other = re.search(r"^(Too slow: |INTERNALERROR|FAIL Required test coverage|!!!)", said, re.MULTILINE)
+    return lines if other is None and counted == [len(lines)] and len(lines) <= FEW else []
 
 
 def touches(rooms: list[str], paths: list[str]) -> bool:

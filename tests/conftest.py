@@ -123,7 +123,8 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep what depends on ``TEST_DEPENDS`` (``airflow sqlglot``), and ``TEST_PART`` of that: ``2/3`` is the second of three.
 
-    Parts are of files; of slow tests, scenarios and clusters one by one.
+    Parts are of files; of slow tests, scenarios and clusters one by one. ``TEST_ONLY`` are lines of pytest's summary, without
+    the word at their beginning: of what is left, the tests that they name.
     """
 
     def name(item: pytest.Item) -> str:
@@ -137,6 +138,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in left]
         config.hook.pytest_deselected(items=others)
     keep_part(config, items, "TEST_PART", name)
+    if only := os.environ.get("TEST_ONLY", "").splitlines():
+        named = [item for item in items if any(f"{line} - ".startswith(f"{item.nodeid} - ") for line in only)]
+        if len(named) != len(only):
+            raise pytest.UsageError(f"TEST_ONLY names {len(only)} tests, of which {len(named)} are here.")
+        items[:] = named
 
 
 def pytest_collection_finish() -> None:

@@ -85,7 +85,7 @@ def test_lanes_share_what_may_run_in_either(tmp_path):
     """While a lane is at its first section, the other one goes on with all that either may run."""
     (function,) = re.findall(r"(?ms)^sections_of\(\) \{.*?^\}$", (ROOT / ".ci" / "run").read_text())
     lanes = ["either", "compute", "wait", "either", "either", "wait", "either"]
-    lines = [f"{lane}\tsection-{number} 1/{number}\t10\t-\ttest" for number, lane in enumerate(lanes)]
+    lines = [f"{lane}\tsection-{number} 1/{number}\t10\tagain\t-\ttest" for number, lane in enumerate(lanes)]
     (tmp_path / "sections").write_text("\n".join([*lines, ""]))
     script = f"""
         here={tmp_path}
@@ -100,6 +100,15 @@ def test_lanes_share_what_may_run_in_either(tmp_path):
     subprocess.run(["bash", "-c", script], check=True, timeout=60)
     wanted = [f"{'compute' if number == 1 else 'wait'} section-{number} 1/{number}" for number in range(len(lanes))]
     assert sorted((tmp_path / "ran").read_text().splitlines()) == sorted(wanted)
+
+
+def copy_runner(folder):
+    """Have ``.ci/run`` in a folder, and the Python that it takes."""
+    (folder / ".ci").mkdir()
+    for name in ("run", "sections.py"):
+        shutil.copy(ROOT / ".ci" / name, folder / ".ci")
+    (folder / ".venv" / "bin").mkdir(parents=True)
+    (folder / ".venv" / "bin" / "python").symlink_to(sys.executable)
 
 
 LANE = "$$(ps -o ppid= -p $$(ps -o ppid= -p $$PPID))"  # of the lane that runs a target: make's grandparent
@@ -120,21 +129,81 @@ FULL = "head -c 3000 /dev/zero >> $(wildcard $(TMPDIR)/ci.*/verdicts)"
 )
 def test_what_fails_in_either_lane_fails_the_run(tmp_path, recipes, limit, said):
     """Also what dies with its lane, and what can no longer say so."""
-    (tmp_path / ".ci").mkdir()
-    for name in ("run", "sections.py"):
-        shutil.copy(ROOT / ".ci" / name, tmp_path / ".ci")
+    copy_runner(tmp_path)
     lanes = {"computing": "compute", "waiting": "wait", "first": "either", "second": "either"}
     table = [f'[sections.{name}]\nlane = "{lane}"\nmake = "{name}"\nlimit = {limit}\n' for name, lane in lanes.items()]
     (tmp_path / ".ci" / "sections.toml").write_text("\n".join(['[everything]\nrooms = ["x"]', *table]))
     targets = [f"{name}:\n\t@{recipes.get(name, 'true')}\n" for name in ("env", *lanes)]
     (tmp_path / "Makefile").write_text("\n".join(targets))
-    (tmp_path / ".venv" / "bin").mkdir(parents=True)
-    (tmp_path / ".venv" / "bin" / "python").symlink_to(sys.executable)
     command = ["bash", "-c", "trap '' XFSZ; ulimit -f 1; bash .ci/run 2>&1 | cat; exit ${PIPESTATUS[0]}"]
     environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert said in done.stdout, done.stdout
     assert (done.returncode == 0) is (not recipes)
+
+
+FAILED = "tests/a.py::test_one[a - b] - OSError: no"
+ONE_FAILED = rf"printf 'FAILED {FAILED}\n=== 1 failed, 2 passed in 3.00s ===\n'; false"
+
+
+@pytest.mark.parametrize(
+    ("again", "recipe", "code", "said"),
+    [
+        (True, f'test "$$TEST_ONLY" = "{FAILED}" || {{ {ONE_FAILED}; }}', 0, "3 passed, 0 failed"),
+        (True, ONE_FAILED, 1, "2 passed, 1 failed"),
+        (False, f'test -n "$$TEST_ONLY" || {{ {ONE_FAILED}; }}', 1, "2 passed, 1 failed"),
+        (True, 'test -n "$$TEST_ONLY"', 1, "2 passed, 1 failed"),
+    ],
+)
+def test_few_tests_that_failed_run_once_more(tmp_path, again, recipe, code, said):
+    copy_runner(tmp_path)
+    lanes = {"computing": "compute", "waiting": "wait"}
+    table = [f'[sections.{name}]\nlane = "{lane}"\nmake = "{name}"\nlimit = 0.5\n' for name, lane in lanes.items()]
+    table.append("again = true" if again else "")
+    (tmp_path / ".ci" / "sections.toml").write_text("\n".join(['[everything]\nrooms = ["x"]', *table]))
+    (tmp_path / "Makefile").write_text(f"env computing:\n\t@true\nwaiting:\n\t@{recipe}\n")
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
+    run = ["bash", ".ci/run"]
+    done = subprocess.run(run, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, said in done.stdout) == (code, True), done.stdout
+    once_more = re.search(rf"^(passed|FAILED) .* waiting, once more: {re.escape(FAILED)}$", done.stdout, re.MULTILINE)
+    assert bool(once_more) is (again and "OSError" in recipe)
+    if once_more:  # also what passed then is told at the end
+        assert f"---- waiting, at its end\nFAILED {FAILED}" in done.stdout
+
+
+FOUR = "\n".join(f"FAILED tests/a.py::test_{number}" for number in range(4))
+
+
+@pytest.mark.parametrize(
+    ("output", "few"),
+    [
+        ("FAILED tests/a.py::test_one\n= 1 failed, 11 passed, 2 skipped in 5.10s (0:00:05) =", 1),
+        ("FAILED tests/a.py::test_one\nFAILED tests/a.py::test_two - x\n2 failed in 5.10s", 2),
+        (f"{FOUR}\n= 4 failed in 5.10s =", 0),
+        ("FAILED tests/a.py::test_one\n= 1 failed, 1 error in 5.10s =", 0),
+        ("FAILED tests/a.py::test_one\nFAIL Required test coverage of 95.0% not reached.\n= 1 failed in 5.10s =", 0),
+        ("FAILED tests/a.py::test_one\n= 1 failed in 5.10s =\nToo slow: make test took more than 10 minutes.", 0),
+        ("FAILED tests/a.py::test_one\n!!! Interrupted !!!\n= 1 failed in 5.10s =", 0),
+        ("FAILED tests/a.py::test_one\n= 1 failed in 5.10s =\n= 3 failed in 5.10s =", 0),
+        ("FAILED tests/a.py::test_one", 0),
+        ("make: *** [Makefile:86: test] Error 1", 0),
+    ],
+)
+def test_what_counts_as_few_failed_tests(tmp_path, output, few):
+    (tmp_path / "log").write_text(f"....F\n{output}\nmake: *** Error 1\n")
+    assert len(sections.failed(tmp_path / "log")) == few
+
+
+def test_only_the_tests_that_are_named_run():
+    here = "tests/project/test_sections.py"
+    one, two = f"{here}::test_everything_is_touched[paths1] - AssertionError", f"{here}::test_rooms_and_targets_exist"
+    command = [sys.executable, "-m", "pytest", "-q", "--collect-only", here]
+    for only, code in ((f"{one}\n{two}", 0), (f"{one}\n{here}::test_gone", 4)):
+        environment = {**os.environ, "TEST_ONLY": only, "TEST_PART": ""}
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == code, done.stdout
+        assert code or done.stdout.startswith(f"{here}::test_everything_is_touched[paths1]\n{two}\n")
 
 
 def test_what_takes_too_long_is_ended_with_all_its_processes(tmp_path):

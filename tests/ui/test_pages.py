@@ -826,7 +826,9 @@ def test_a_server_under_load_tells_who_is_too_many(airflow_app, client, known, m
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    server = uvicorn.Server(uvicorn.Config(airflow_app, port=port, log_level="error", lifespan="off"))
+    # By default it closes what was idle for as long as the client would use it again, which may happen at once.
+    config = uvicorn.Config(airflow_app, port=port, log_level="error", lifespan="off", timeout_keep_alive=600)
+    server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:
