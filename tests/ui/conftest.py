@@ -51,6 +51,7 @@ def airflow_app() -> Iterator[Any]:
     from airflow_delta.ui.pages import create_app
 
     reading.FRESH_FOR = reading.LISTED_FOR = 0.0  # a test reads again what it has changed
+    reading.READ_TIMEOUT = 180.0  # readers of a busy machine
     initdb()
     root = FastAPI()
     root.mount(URL_PREFIX, create_app())

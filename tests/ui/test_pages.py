@@ -823,6 +823,7 @@ def test_a_server_under_load_tells_who_is_too_many(airflow_app, client, known, m
         return found(*arguments)
 
     monkeypatch.setattr(pages, "_located", slowly)
+    monkeypatch.setattr(reading, "WAITING_FOR_A_THREAD", 20)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -836,9 +837,9 @@ def test_a_server_under_load_tells_who_is_too_many(airflow_app, client, known, m
     try:
         with httpx.Client(cookies={"_token": token}, limits=httpx.Limits(max_connections=None), timeout=180) as browser:
             url = f"http://127.0.0.1:{port}{page('api/table', known)}"
-            with ThreadPoolExecutor(200) as pool:
-                for _ in range(5):  # a busy machine may ask too slowly
-                    answers = list(pool.map(lambda _: browser.get(url), range(600)))
+            with ThreadPoolExecutor(80) as pool:
+                for _ in range(20):  # a busy machine may ask too slowly
+                    answers = list(pool.map(lambda _: browser.get(url), range(160)))
                     if any(answer.status_code == 503 for answer in answers):
                         break
             states = Counter(answer.status_code for answer in answers)
