@@ -30,7 +30,7 @@ from airflow_delta.spark import merge_source
 from airflow_delta.spark.key_values import bounds_of
 from airflow_delta.table.operations.merge.plan import plan_merge
 from airflow_delta.transaction import CommitPolicy
-from support.actions import column
+from support.actions import column, struct
 from support.table import Table
 from table.stage.test_table_features import create, field, identity
 
@@ -243,3 +243,59 @@ def test_columns_without_alias_where_only_the_table_counts(table):
     clauses = [when_not_matched_by_source_update({"v": "v + 1000"}, "v >= 190 AND id < 195")]
     merge(table, "SELECT id, CAST(7 AS INT) AS v FROM range(190, 192)", clauses)
     assert [row for row in rows(table) if row[1] > 999] == [(i, i + 1000) for i in (192, 193, 194)]
+
+
+def array_of(element: Any) -> dict[str, Any]:
+    return {"type": "array", "elementType": element, "containsNull": True}
+
+
+STRUCT = struct(column("a", "integer"), column("m", struct(column("x", "integer"), column("y", "string"))))
+
+
+def test_fields_of_structs(table):
+    create(table, column("id", "long"), column("s", STRUCT), column("l", array_of(struct(u="integer", w="string"))))
+    made = "named_struct('a', CAST(id AS INT), 'm', IF(id = 1, NULL, named_struct('x', 1, 'y', 'y')))"
+    table.write(f"SELECT id, IF(id = 2, NULL, {made}) AS s, array(named_struct('u', 1, 'w', 'w')) AS l FROM range(5)")
+    source = "SELECT id, 7L AS wide, array(named_struct('w', 'z', 'u', 8L)) AS l FROM range(3)"
+    clauses = [
+        when_matched_update({"s.a": "target.s.a + 10", "S.M.X": "source.wide", "l": "source.l"}, "target.id <> 9"),
+        when_not_matched_by_source_update({"s.m.y": "upper(s.m.y)"}, "id = 3"),
+    ]
+    merge(table, source, clauses)
+    assert rows(table) == [
+        (0, (10, (7, "y")), [(8, "z")]),
+        (1, (11, (7, None)), [(8, "z")]),
+        (2, (None, (7, None)), [(8, "z")]),
+        (3, (3, (1, "Y")), [(1, "w")]),
+        (4, (4, (1, "y")), [(1, "w")]),
+    ]
+    for value, where, message in (
+        ("5000000000", "s.m.x", r"Column s\.m\.x holds a value of bigint that does not fit into int"),
+        ("array(named_struct('u', 5000000000, 'w', ''))", "l", r"Column l\[element\]\.u holds a value of bigint that does not"),
+        ("array(named_struct('u', 1))", "l", "sets l to lacks the fields w"),
+        ("named_struct('x', 1, 'y', '', 'z', 2)", "s.m", "sets s.m to has the fields z, which it lacks"),
+        ("array(1)", "s.m.x", "expected int, got array<int>"),
+        ("DATE'2020-01-01'", "s.m.x", "does not resolve: .*DATATYPE_MISMATCH"),
+    ):
+        with pytest.raises(DeltaAnalysisException, match=message):
+            merge(table, "SELECT 1L AS id", [when_matched_update({where: value})])
+
+
+def test_new_columns_and_fields_that_clauses_name(table):
+    create(table, column("id", "long"), column("s", STRUCT), **{"delta.columnMapping.mode": "name"})
+    table.write("SELECT id, named_struct('a', 1) AS s FROM range(2)", merge_schema=True)
+    source = "SELECT id, 1 AS other, 2S AS z, 'y' AS y, named_struct('New', 5, 'more', 6) AS s FROM range(1, 3)"
+    clauses = [when_matched_update({"s.new": "9", "y": "source.y"}), when_not_matched_insert({"id": "source.id", "z": "7"})]
+    with pytest.raises(DeltaAnalysisException, match=r"there is no new \(FIELD_NOT_FOUND\)"):
+        merge(table, source, clauses)
+    with pytest.raises(DeltaAnalysisException, match="sets 'nope', which neither the table nor the source has"):
+        merge(table, source, [when_matched_update({"nope": "1"})], merge_schema=True)
+    merge(table, source, clauses, merge_schema=True)
+    found = table.log().snapshot.schema
+    assert [field.name for field in found.fields] == ["id", "s", "z", "y"]
+    assert [(field.name, str(field.data_type)) for field in found.find("s").data_type.fields][2:] == [("New", "int")]
+    assert rows(table) == [
+        (0, (1, None, None), None, None),
+        (1, (1, None, 9), None, "y"),
+        (2, None, 7, None),
+    ]

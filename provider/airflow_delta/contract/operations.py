@@ -157,7 +157,8 @@ class MergeClause(Payload):
     :param kind: ``matched``, ``notMatched`` or ``notMatchedBySource``.
     :param action: ``update``, ``delete`` or ``insert``.
     :param condition: Spark SQL; the first clause of its kind whose condition is true applies to a row.
-    :param set: Spark SQL expressions by column of the table; ``None`` is ``*``: each column gets the source's value.
+    :param set: Spark SQL expressions by column of the table, in an update also by field of a struct (``a.b``); ``None`` is ``*``:
+        each column gets the source's value.
     """
 
     kind: str
@@ -204,7 +205,7 @@ class MergeArguments(SourceArguments):
 def when_matched_update(set: Mapping[str, str] | None = None, condition: str | None = None) -> Json:  # noqa: A002 - Delta's name
     """Return WHEN MATCHED THEN UPDATE.
 
-    :param set: Spark SQL expressions by column of the table; default: ``UPDATE SET *``.
+    :param set: Spark SQL expressions by column of the table, or field of a struct (``a.b``); default: ``UPDATE SET *``.
     :param condition: Spark SQL over a row of the table and one of the source.
     """
     return _clause(MATCHED, UPDATE, condition, set)

@@ -262,6 +262,7 @@ def written_schema(
     partition_columns: Sequence[str] = (),
     rules: TableRules | None = None,
     exact: bool = False,
+    any_cast: bool = False,
 ) -> Json:
     """Return the schema to write a DataFrame with: the table's columns in order, then new ones.
 
@@ -270,12 +271,15 @@ def written_schema(
     :param merge: new columns are allowed.
     :param rules: rules of the table's features for rows.
     :param exact: make no cast that may lose a value.
+    :param any_cast: leave casts between atomic types, at every depth, to the caller, who checks each value.
     :raises SchemaMismatchException: naming each column, what was expected and what was given.
     :raises InvariantViolationException: if a NOT NULL column is not in the DataFrame.
     """
     rules = TableRules() if rules is None else rules
     where = f"table {table_name}" + (f" version {version}" if version >= 0 else "")
-    merging = _Merging(merge, merge and rules.type_widening, any_name=rules.column_mapping != "none", exact=exact)
+    merging = _Merging(
+        merge, merge and rules.type_widening, any_name=rules.column_mapping != "none", exact=exact, any_cast=any_cast
+    )
     problems = merging.problems
     problems += _duplicates(data, "")
     if table is None:
@@ -316,11 +320,12 @@ def written_schema(
 class _Merging:
     """Merges the columns of data and table, and collects the problems."""
 
-    def __init__(self, merge: bool, widen: bool, *, any_name: bool, exact: bool) -> None:
+    def __init__(self, merge: bool, widen: bool, *, any_name: bool, exact: bool, any_cast: bool) -> None:
         self.merge = merge
         self.widen = widen
         self.any_name = any_name
         self.exact = exact
+        self.any_cast = any_cast
         self.casts: list[str] = []
         self.lossy = False
         self.widens = False
@@ -367,6 +372,8 @@ class _Merging:
     def _atomic(self, given: str, target: str, path: str) -> str:
         if self.widen and may_widen(target, given):
             return given
+        if self.any_cast and all(name in _ATOMIC or DECIMAL.fullmatch(name) for name in (given, target)):
+            return target
         how = store_assignment(given, target)
         if self.exact and how is not None and not keeps_values(given, target):
             self.lossy = True

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from airflow_delta.contract.payloads import Json
@@ -74,6 +74,11 @@ def parse_column_path(text: str) -> tuple[str, ...]:
         if not match[3]:
             return tuple(parts)
     raise DeltaAnalysisException(f"{text!r} is not a valid column path; it ends with a dot")
+
+
+def column_path_text(path: Sequence[str]) -> str:
+    """Return the text of a column path, which :func:`parse_column_path` reads; names that are not plain words in backticks."""
+    return ".".join(name if re.fullmatch(r"\w+", name) else f"`{name.replace('`', '``')}`" for name in path)
 
 
 class _Parser:

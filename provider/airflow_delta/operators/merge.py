@@ -53,7 +53,8 @@ class MergeStatement(Part):
         whose condition holds applies to a row. (templated)
     :param source_alias: name of the source in conditions and expressions. (templated)
     :param target_alias: name of the table in conditions and expressions. (templated)
-    :param merge_schema: add columns that only the source has to the table, if a clause has ``*``.
+    :param merge_schema: add columns and struct fields that only the source has to the table: those that clauses name, and all if
+        one has ``*``.
     :param options: options of Spark's Parquet writer. (templated)
     """
 

@@ -1,7 +1,4 @@
-"""The clauses of a MERGE as columns: which clause applies to a row, and the resulting rows.
-
-Structs of a source that lack fields of the table: UPDATE SET * keeps those fields.
-"""
+"""The clauses of a MERGE as columns: which clause applies to a row, and the resulting rows."""
 
 from __future__ import annotations
 
@@ -12,17 +9,28 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import functions as sf
 
 from airflow_delta.contract.mapping import mapped_schema
-from airflow_delta.contract.operations import DELETE, INSERT, UPDATE, MergeArguments, MergeClause
+from airflow_delta.contract.operations import DELETE, INSERT, NOT_MATCHED_BY_SOURCE, UPDATE, MergeArguments, MergeClause
 from airflow_delta.contract.payloads import Json
 from airflow_delta.contract.schema import Type, fields_by_name, written_schema
+from airflow_delta.contract.sql_types import column_path_text, parse_column_path
 from airflow_delta.exceptions import DeltaAnalysisException, IdentityInsertException, SchemaMismatchException
 from airflow_delta.spark.merge_source import MergeSource
+from airflow_delta.spark.merge_structs import (
+    NO_FIELDS,
+    Assigned,
+    absent_fields,
+    assigned_values,
+    has_field,
+    merge_struct,
+    named_fields,
+    put,
+    set_fields,
+    stored,
+)
 from airflow_delta.spark.rewrite import RewriteAttempt
 from airflow_delta.spark.rows import (
-    RowChecks,
     converted,
     default_values,
-    not_null,
     spark_name,
     spark_type,
     spark_value,
@@ -31,43 +39,6 @@ from airflow_delta.spark.rows import (
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-
-
-def absent_fields(given: Type, known: Type) -> list[str]:
-    """Return the fields of a struct, at every depth, that another struct lacks."""
-    if isinstance(given, str) or isinstance(known, str) or {given["type"], known["type"]} != {"struct"}:
-        return []
-    found, there = [], fields_by_name(given)
-    for field in known["fields"]:
-        mine = there.get(field["name"].lower())
-        inner = [] if mine is None else absent_fields(mine["type"], field["type"])
-        found += [field["name"]] if mine is None else [f"{field['name']}.{name}" for name in inner]
-    return found
-
-
-def merge_struct(column: Column, given: Type, wanted: Type, old: Column, known: Type, path: str, checks: RowChecks) -> Column:
-    """Return a struct of the source with the table's values in the fields that it lacks.
-
-    :param given: type of ``column``.
-    :param wanted: type to return.
-    :param old: the table's value; if it and the source's are null, the result is.
-    :param known: type of ``old``.
-    """
-    columns, news, olds = [], fields_by_name(given), fields_by_name(known)
-    for field in wanted["fields"]:
-        name, here = field["name"].lower(), f"{path}.{field['name']}"
-        mine, theirs = news.get(name), olds.get(name)
-        if mine is not None and theirs is not None and absent_fields(mine["type"], theirs["type"]):
-            new, before = column.getField(mine["name"]), old.getField(theirs["name"])
-            value = merge_struct(new, mine["type"], field["type"], before, theirs["type"], here, checks)
-        elif mine is not None:
-            value = converted(column.getField(mine["name"]), mine["type"], field["type"], here, checks)
-        elif theirs is not None:
-            value = converted(old.getField(theirs["name"]), theirs["type"], field["type"], here, checks)
-        else:
-            value = sf.lit(None).cast(spark_type(field["type"]))
-        columns.append(not_null(value, field, here, checks).alias(field["name"]))
-    return sf.when(column.isNotNull() | old.isNotNull(), sf.struct(*columns))
 
 
 CLAUSE = "__airflow_delta_clause"
@@ -88,7 +59,7 @@ class MergeClauses:
         self.table = work.target
         self._known = fields_by_name(work.target)
         work.target = self._evolved()
-        self._values: dict[int, dict[str, tuple[Column, Type]]] = {}
+        self._values: dict[int, Assigned] = {}
 
     def of(self, *kinds: str, action: str | None = None) -> list[int]:
         """Return the numbers of the clauses of some kinds, in order."""
@@ -128,7 +99,12 @@ class MergeClauses:
             if clause.condition is not None:
                 self.resolved_condition(rows, clause.condition, str(clause))
             if clause.action != DELETE:
-                self._values[i] = self._star(clause) if clause.set is None else self._assigned(rows, clause)
+                values = self._star(clause) if clause.set is None else self._assigned(rows, clause)
+                self._check_types(values, clause)
+                cast = {path[0] for path, given, field in assigned_values(values, self._work.target) if given != field["type"]}
+                fields = [field for field in self._work.target["fields"] if field["name"] in cast]
+                self._types(rows, [self._stored(values, field, clause) for field in fields], str(clause))
+                self._values[i] = values
 
     def resolved_condition(self, rows: DataFrame, text: str, where: str) -> None:
         """Check that an expression is a condition over rows."""
@@ -189,29 +165,38 @@ class MergeClauses:
     # -- columns --------------------------------------------------------------------------------------------------------------
 
     def _evolved(self) -> Json:
-        """Return the schema with the columns that only the source has, if a clause has ``*`` and the table may get them."""
-        request, table = self._work.request, self._work.target
-        if not request.merge_schema or not any(c.set is None and c.action != DELETE for c in self.all):
+        """Return the schema with what only the source has and clauses name, with all of it if one has ``*``.
+
+        As in Delta: a column or field that a clause sets, to whatever, gets the type that it has in the source.
+        """
+        request, table, source = self._work.request, self._work.target, self._source.schema
+        setting = [clause for clause in self.all if clause.action != DELETE and clause.kind != NOT_MATCHED_BY_SOURCE]
+        if not any(clause.set is None for clause in setting):
+            names = {name.lower() for clause in setting for name in clause.set or ()}
+            source = named_fields(source, {parse_column_path(name) for name in names})
+        if not request.merge_schema or not source["fields"]:
             return table
         # Only inserts need every NOT NULL column of the source.
         relaxed = {**table, "fields": [{**field, "nullable": True} for field in table["fields"]]}
-        merge_struct = written_schema(
-            self._source.schema,
+        evolved = written_schema(
+            source,
             relaxed,
             merge=True,
             table_name=request.table,
             version=request.read_version,
             partition_columns=request.partition_columns,
             rules=request.rules,
+            any_cast=True,
         )
         known = {field["name"]: field.get("nullable", True) for field in table["fields"]}
-        fields = [{**field, "nullable": known.get(field["name"], True)} for field in merge_struct["fields"]]
-        return mapped_schema({**merge_struct, "fields": fields}, request.rules, request.transaction_id)
+        fields = [{**field, "nullable": known.get(field["name"], True)} for field in evolved["fields"]]
+        return mapped_schema({**evolved, "fields": fields}, request.rules, request.transaction_id)
 
-    def _star(self, clause: MergeClause) -> dict[str, tuple[Column, Type]]:
+    def _star(self, clause: MergeClause) -> Assigned:
         request = self._work.request
         computed = {name.lower() for name in (*request.rules.generated, *(rule.column for rule in request.rules.identities))}
-        values, absent = {}, []
+        values: Assigned = {}
+        absent = []
         there = fields_by_name(self._source.schema)
         for field in self._work.target["fields"]:
             folded = field["name"].lower()
@@ -227,16 +212,22 @@ class MergeClauses:
                 f"MERGE into table {request.table}: {clause} * needs the columns {', '.join(absent)}, which the source lacks; it "
                 f"has {', '.join(field['name'] for field in self._source.schema['fields'])}. Add them, or name columns to set.",
             )
-        self._check_types(values, clause)
         return values
 
-    def _assigned(self, rows: DataFrame, clause: MergeClause) -> dict[str, tuple[Column, Type]]:
-
+    def _assigned(self, rows: DataFrame, clause: MergeClause) -> Assigned:
         given = clause.set or {}
         columns = [spark_value(text) for text in given.values()]
         types = self._types(rows, columns, str(clause))
-        values = {name.lower(): pair for name, pair in zip(given, zip(columns, types, strict=True), strict=True)}
-        self._check_types(values, clause)
+        values: Assigned = {}
+        for name, column, given_type in zip(given, columns, types, strict=True):
+            path = parse_column_path(name)
+            if not has_field(self._work.target, path):
+                known = ", ".join(field["name"] for field in self._source.schema["fields"])
+                raise self._refused(
+                    f"{clause} sets {name!r}, which neither the table nor the source has (DELTA_MERGE_UNRESOLVED_EXPRESSION). "
+                    f"Only columns and fields of the source are added; it has {known}"
+                )
+            put(values, path, (column, given_type))
         return values
 
     def _check_identity(self, clause: MergeClause, folded: str) -> None:
@@ -248,38 +239,50 @@ class MergeClauses:
                     "it from the source, or name the columns to set.",
                 )
 
-    def _check_types(self, values: dict[str, tuple[Column, Type]], clause: MergeClause) -> None:
-        """Check that columns can hold what is assigned to them.
+    def _check_types(self, values: Assigned, clause: MergeClause) -> None:
+        """Check that columns and fields can hold what is assigned to them.
 
-        :raises SchemaMismatchException: names each column, what it takes and what it would get.
+        :raises SchemaMismatchException: names each, what it takes and what it would get.
         """
-        fields = [field for field in self._work.target["fields"] if field["name"].lower() in values]
-        for field in fields if not self._work.request.merge_schema else ():
-            if absent := absent_fields(values[field["name"].lower()][1], field["type"]):
-                raise self._work.request.error(
-                    SchemaMismatchException,
-                    f"MERGE into table {self._work.request.table}: what {clause} sets {field['name']} to lacks the fields "
-                    f"{', '.join(absent)}. Add them, or pass merge_schema=True.",
+        request, data, wanted = self._work.request, [], []
+        for path, given, field in assigned_values(values, self._work.target):
+            name = column_path_text(path)
+            if (absent := absent_fields(given, field["type"], within=True)) and not request.merge_schema:
+                raise self._mismatch(f"{clause} sets {name} to lacks the fields {', '.join(absent)}", "Add them")
+            if more := absent_fields(field["type"], given, within=True):
+                raise self._mismatch(
+                    f"{clause} sets {name} to has the fields {', '.join(more)}, which it lacks", "Leave them out"
                 )
-        data = [{"name": f["name"], "type": values[f["name"].lower()][1], "nullable": True, "metadata": {}} for f in fields]
+            data.append({"name": name, "type": given, "nullable": True, "metadata": {}})
+            wanted.append({**field, "name": name, "nullable": True})
         written_schema(
             {"type": "struct", "fields": data},
-            {"type": "struct", "fields": [{**field, "nullable": True} for field in fields]},
+            {"type": "struct", "fields": wanted},
             merge=False,
-            table_name=f"{self._work.request.table} ({clause})",
-            version=self._work.request.read_version,
-            rules=self._work.request.rules,
+            table_name=f"{request.table} ({clause})",
+            version=request.read_version,
+            rules=request.rules,
+            any_cast=True,
         )
 
-    def _stored(self, values: dict[str, tuple[Column, Type]], field: Json, clause: MergeClause) -> Column:
-        column, given = values[field["name"].lower()]
-        if given == "void":
-            return column.cast(spark_type(field["type"]))
+    def _mismatch(self, what: str, remedy: str) -> SchemaMismatchException:
+        request = self._work.request
+        evolve = "" if request.merge_schema else ", or pass merge_schema=True"
+        return request.error(
+            SchemaMismatchException,
+            f"MERGE into table {request.table}: what {what} (DELTA_UPDATE_SCHEMA_MISMATCH_EXPRESSION). {remedy}{evolve}.",
+        )
+
+    def _stored(self, values: Assigned, field: Json, clause: MergeClause) -> Column:
+        value, checks = values[field["name"].lower()], self._work.checks
         known = self._known.get(field["name"].lower())
+        old = sf.lit(None) if known is None else self._table_column(known)
+        if isinstance(value, dict):
+            return set_fields(value, field["type"], old, NO_FIELDS if known is None else known["type"], field["name"], checks)
+        column, given = value
         if clause.action == UPDATE and clause.set is None and known is not None and absent_fields(given, known["type"]):
-            old = self._table_column(known)
-            return merge_struct(column, given, field["type"], old, known["type"], field["name"], self._work.checks)
-        return converted(column, given, field["type"], field["name"], self._work.checks)
+            return merge_struct(column, given, field["type"], old, known["type"], field["name"], checks)
+        return stored(value, field, field["name"], checks)
 
     def _old(self, field: Json) -> Column:
         """Return a column's value in the table; null for a new column."""

@@ -179,9 +179,10 @@ def _cast(column: Column, given: schemas.Type, target: schemas.Type, path: str, 
         return column.cast(wanted)
     # try_cast does not depend on the session's ANSI setting: null if the value does not fit.
     cast = column.try_cast(wanted)
+    error = "CAST_INVALID_INPUT" if given == "string" else "DELTA_CAST_OVERFLOW_IN_TABLE_WRITE"
     overflow = checks.violated(
         SchemaMismatchException,
-        f"Column {path} holds a value of {schemas.type_name(given)} that does not fit into {schemas.type_name(target)}",
+        f"Column {path} holds a value of {schemas.type_name(given)} that does not fit into {schemas.type_name(target)} ({error})",
     )
     return sf.when(column.isNotNull() & cast.isNull(), overflow).otherwise(cast)
 

@@ -186,12 +186,78 @@ def test_refusals(tmp_path: Path, clauses: Any, message: str) -> None:
 def test_a_field_is_not_taken_for_a_column_whose_name_has_a_dot(tmp_path: Path) -> None:
     table = Table(tmp_path / "table")
     create(table, column("id", "long"), column("a", {"type": "struct", "fields": [column("b", "long")]}), column("a.b", "long"))
-    for name in ("a.b", "target.a.b"):
-        with pytest.raises(DeltaAnalysisException, match="Fields of a struct cannot be set alone"):
-            plan(table, [when_matched_update({name: "1"})])
-    for name in ("`a.b`", "target.`a.b`"):
+    for name, path in (("a.b", "a.b"), ("target.A.B", "a.b"), ("`a.b`", "`a.b`"), ("target.`a.b`", "`a.b`")):
         request = plan(table, [when_matched_update({name: "1"})])
-        assert request.arguments["clauses"][0]["set"] == {"a.b": "1"}
+        assert request.arguments["clauses"][0]["set"] == {path: "1"}
+
+
+def with_structs(tmp_path: Path) -> Table:
+    """Make a table with a column that has the alias of the table, and one that has a field of its own name."""
+    table = Table(tmp_path / "table")
+    inner = {"type": "struct", "fields": [column("B", "long"), column("x y", "long")]}
+    array = {"type": "array", "elementType": inner, "containsNull": True}
+    struct = {"type": "struct", "fields": [column("a", "long"), column("s", inner), column("l", array)]}
+    create(table, column("id", "long"), column("s", struct), column("target", struct), **{"delta.columnMapping.mode": "name"})
+    return table
+
+
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [
+        ("S.A", "s.a"),
+        ("target.s.s.b", "s.s.B"),
+        ("`S`.`s`.`X y`", "s.s.`x y`"),
+        ("target.a", "target.a"),  # the table has no column a
+        ("target.s", "s"),  # the table has a column s
+        ("target.target.s", "target.s"),
+    ],
+)
+def test_fields_as_the_table_spells_them(tmp_path: Path, name: str, path: str) -> None:
+    request = plan(with_structs(tmp_path), [when_matched_update({name: "1"})])
+    assert request.arguments["clauses"][0]["set"] == {path: "1"}
+
+
+@pytest.mark.parametrize(
+    ("clause", "message"),
+    [
+        (when_matched_update({"s.l.B": "1"}), r"but s.l is array<.*>, which has no fields .*NESTED_FIELD_IN_UPDATE"),
+        (when_matched_update({"id.B": "1"}), "but id is bigint, which has no fields .*INVALID_EXTRACT_BASE_FIELD_TYPE"),
+        (when_matched_update({"s.": "1"}), "not a valid column path"),
+        (when_matched_update({"s.s.B": "1", "S": "NULL"}), "sets both s.s.B and s .DELTA_CONFLICT_SET_COLUMN"),
+        (when_matched_update({"s.s": "1", "target.s.S.b": "1"}), "sets both s.s and s.s.B .DELTA_CONFLICT_SET_COLUMN"),
+        (when_matched_update({"s.a": "1", "S.A": "2"}), "sets s.a twice .DELTA_CONFLICT_SET_COLUMN"),
+        (when_matched_update({"s.a": "DEFAULT"}), "DEFAULT, which only columns have"),
+        (when_matched_update({"s.a": "(SELECT 1)"}), "subquery"),
+        (when_not_matched_insert({"id": "1", "s.a": "1"}), r"build the struct with named_struct\(\) .*NESTED_FIELD_IN_OPERATION"),
+        (when_not_matched_insert({"id": "1", "ID": "1"}), "sets id twice .DELTA_DUPLICATE_COLUMNS_ON_INSERT"),
+    ],
+)
+@pytest.mark.parametrize("merge_schema", [False, True])
+def test_fields_that_cannot_be_set(tmp_path: Path, clause: Any, message: str, merge_schema: bool) -> None:
+    with pytest.raises(DeltaAnalysisException, match=message):
+        plan(with_structs(tmp_path), [clause], merge_schema=merge_schema)
+
+
+def test_new_columns_and_fields(tmp_path: Path) -> None:
+    """Spark knows whether the source has them."""
+    table = with_structs(tmp_path)
+    clauses = [when_matched_update({"New": "1", "S.S.n.`o p`": "2"}, "source.id = 1"), when_not_matched_insert({"x": "3"})]
+    request = plan(table, clauses, merge_schema=True)
+    assert [clause["set"] for clause in request.arguments["clauses"][:2]] == [{"New": "1", "s.s.n.`o p`": "2"}, {"x": "3"}]
+    for clause, message in (
+        (when_matched_update({"s.nope": "1"}), r"there is no nope \(FIELD_NOT_FOUND\)\. The fields of s are a, s, l"),
+        (when_matched_update({"nope.a": "1"}), r"does not have. The columns are id, s, target \(DELTA_MERGE_UNRESOLVED_EXPR"),
+    ):
+        with pytest.raises(DeltaAnalysisException, match=message):
+            plan(table, [clause])
+    for clause, message in (
+        (when_not_matched_by_source_update({"new": "1"}), "does not have"),
+        (when_not_matched_by_source_update({"s.n": "1"}), "FIELD_NOT_FOUND"),
+        (when_matched_update({"target.s.n": "1"}), "without the alias of the table"),
+        (when_matched_update({"new": "1", "NEW.a": "2"}), "sets both new and NEW.a .DELTA_CONFLICT_SET_COLUMN"),
+    ):
+        with pytest.raises(DeltaAnalysisException, match=message):
+            plan(table, [clause], merge_schema=True)
 
 
 def test_a_table_that_only_takes_appends(tmp_path: Path) -> None:

@@ -22,13 +22,11 @@ from airflow_delta.contract.operations import (
     HISTORY_DELETE,
     HISTORY_INSERT,
     HISTORY_UPDATE,
-    INSERT,
     INSERTED,
     MATCHED,
     NOT_MATCHED,
     NOT_MATCHED_BY_SOURCE,
     SCRATCH,
-    UPDATE,
     ComparedColumns,
     HistoryColumns,
     MergeArguments,
@@ -40,22 +38,21 @@ from airflow_delta.contract.operations import (
 )
 from airflow_delta.contract.payloads import Json, StagedWrite
 from airflow_delta.contract.request import StageReport, StageRequest
-from airflow_delta.contract.schema import TableRules, find_field, type_name
+from airflow_delta.contract.schema import find_field, type_name
 from airflow_delta.exceptions import (
     DeltaAnalysisException,
     DeltaIllegalArgumentException,
     DeltaTableNotFoundException,
-    IdentityInsertException,
     PredicateException,
 )
 from airflow_delta.log.expressions.ast import quote_name
-from airflow_delta.log.expressions.functions import oversized, refused_function
-from airflow_delta.log.expressions.nodes import changing_function, column_of, columns_of, compared_texts, needs_other_rows
+from airflow_delta.log.expressions.nodes import column_of, columns_of, compared_texts
 from airflow_delta.log.expressions.text import SqlSyntaxError, tokens_of, tree_of
 from airflow_delta.log.schema.types import known_names
 from airflow_delta.log.statistics.statistics import live_records
 from airflow_delta.table.files.rules import table_rules
-from airflow_delta.table.operations.rewrite.target import RewriteTarget, rewrite_target
+from airflow_delta.table.operations.merge.clauses import ClauseResolver, check_expression, refused
+from airflow_delta.table.operations.rewrite.target import rewrite_target
 from airflow_delta.table.operations.rewrite.vectors import Rewritten, collect_rewrite
 from airflow_delta.table.stage.compared_columns import Sides, at_one_instant, conjunct_texts, of_table
 from airflow_delta.table.stage.stage_view import SparkWork, StageView
@@ -147,30 +144,6 @@ class MergeCondition:
 
     def _columns(self, text: str) -> Iterator[tuple[str, list[str]]]:
         yield from map(self._sides.of, columns_of(tree_of(text)))
-
-
-def check_expression(text: str, *, table: str, repeatable: bool = False) -> None:
-    """Refuse subqueries and aggregates in expressions, and in conditions functions that change with every evaluation.
-
-    :raises DeltaAnalysisException: if the expression has one.
-    """
-    if (problem := oversized(text)) is not None:
-        raise refused(table, f"{text[:100]!r}... {problem}")
-    try:
-        tree = tree_of(text)
-    except SqlSyntaxError as error:
-        raise refused(table, f"{text!r} is not valid Spark SQL: {error}") from error
-    if needs_other_rows(tree):
-        raise refused(table, f"{text!r} holds a subquery or an aggregate; compute it in the source")
-    if (problem := refused_function(text, assigned=not repeatable)) is not None:
-        raise refused(table, f"{text!r} {problem}; compute it in the source")
-    if repeatable and (changing := changing_function(tree)) is not None:
-        raise refused(table, f"{text!r} uses {changing}(), which differs with every evaluation; compute it in the source")
-
-
-def refused(table: str, what: str) -> DeltaAnalysisException:
-    """Return the error of a MERGE that cannot be planned."""
-    return DeltaAnalysisException(f"MERGE into table {table}: {what}.", table=table)
 
 
 def _without_alias(text: str, alias: str) -> str:
@@ -267,7 +240,8 @@ def plan_merge(
     :param source: what a submitted job reads the source rows from: ``sql``, or ``path`` with ``format`` and ``options``.
     :param source_alias: name of the source in conditions and expressions.
     :param target_alias: name of the table in them.
-    :param merge_schema: add columns that only the source has to the table, for clauses with ``*``.
+    :param merge_schema: add columns and struct fields that only the source has to the table: those that clauses name, and all
+        if one has ``*``.
     :param options: options of Spark's Parquet writer.
     :raises DeltaAnalysisException: if a clause or an expression cannot be used, or a column is unknown or set twice.
     :raises IdentityInsertException: if an identity column would get a value.
@@ -282,7 +256,8 @@ def plan_merge(
     target = rewrite_target(stage, OPERATION, removes_rows=not insert_only)
     schema = stage.schema
     now = time.time_ns() // 1000
-    resolved = [_prepared(clause, schema, target_alias, now) for clause in _resolved(target, parsed, target_alias)]
+    resolver = ClauseResolver(target, target_alias, merge_schema=merge_schema)
+    resolved = [_prepared(resolver.resolved(clause), schema, target_alias, now) for clause in parsed]
     on = MergeCondition(condition, schema, target_alias, source_alias, table=table)
     whole = any(clause.kind == NOT_MATCHED_BY_SOURCE for clause in parsed)
     planned_for = None if whole else on.of_target(target.parse)
@@ -323,19 +298,6 @@ def _parameters(condition: str, clauses: Sequence[MergeClause]) -> Json:
     }
 
 
-def _resolved(target: RewriteTarget, clauses: Sequence[MergeClause], target_alias: str) -> list[MergeClause]:
-    """Return the clauses with columns as the schema spells them, and defaults as expressions."""
-    schema = target.table.struct
-    rules = table_rules(target.table)
-    found = []
-    for clause in clauses:
-        if clause.condition is not None:
-            check_expression(clause.condition, table=target.stage.log.uri, repeatable=True)
-        values = None if clause.set is None else _values(target, schema, rules, clause, target_alias)
-        found.append(MergeClause(kind=clause.kind, action=clause.action, condition=clause.condition, set=values))
-    return found
-
-
 def _prepared(clause: MergeClause, schema: StructType, target_alias: str, now: int) -> MergeClause:
     """Return the clause with expressions that mean the same wherever Spark evaluates them."""
 
@@ -346,51 +308,6 @@ def _prepared(clause: MergeClause, schema: StructType, target_alias: str, now: i
     condition = None if clause.condition is None else prepared(clause.condition)
     values = None if clause.set is None else {name: prepared(text) for name, text in clause.set.items()}
     return MergeClause(kind=clause.kind, action=clause.action, condition=condition, set=values)
-
-
-def _values(target: RewriteTarget, schema: Json, rules: TableRules, clause: MergeClause, target_alias: str) -> dict[str, str]:
-    defaults = {name.lower(): text for name, text in rules.defaults.items()}
-    values: dict[str, str] = {}
-    for name, expression in (clause.set or {}).items():
-        field = _column(schema, name, target_alias)
-        if field is None:
-            known = known_names(name.rpartition(".")[2] or name, [f["name"] for f in schema["fields"]])
-            hint = ". Fields of a struct cannot be set alone; set the whole struct" if "." in name else ""
-            raise refused(target.stage.log.uri, f"{clause} sets {name!r}, which the table does not have. {known}{hint}")
-        if field["name"] in values:
-            raise refused(target.stage.log.uri, f"{clause} sets {field['name']} twice")
-        _check_identity(target, rules, clause, field["name"])
-        text = str(expression)
-        if text.strip().upper() == "DEFAULT":
-            text = defaults.get(field["name"].lower(), "NULL")
-        check_expression(text, table=target.stage.log.uri)
-        values[field["name"]] = text
-    return values
-
-
-def _check_identity(target: RewriteTarget, rules: TableRules, clause: MergeClause, column: str) -> None:
-    for identity in rules.identities:
-        if identity.column.lower() == column.lower() and (clause.action == UPDATE or not identity.explicit):
-            word = "its values never change" if clause.action != INSERT else "only the table gives its values"
-            raise target.table.error(
-                IdentityInsertException,
-                f"MERGE into table {target.stage.log.uri}: {clause} sets the identity column {column}; {word}. Leave it out.",
-            )
-
-
-def _column(schema: Json, name: str, alias: str) -> Json | None:
-    """Return the column of a name with or without the alias of the table; ``None`` also for a field of a struct."""
-    quoted = "`" + alias.lower().replace("`", "``") + "`."
-    prefix = next((p for p in (f"{alias.lower()}.", quoted) if name.lower().startswith(p)), "")
-    rest = name[len(prefix) :]
-    if len(rest) > 1 and rest[0] == rest[-1] == "`":
-        return find_field(schema, rest[1:-1].replace("``", "`"))
-    head, _, inner = rest.partition(".")
-    struct = find_field(schema, head)
-    kind = None if struct is None or isinstance(struct["type"], str) else struct["type"]
-    if inner and kind is not None and kind["type"] == "struct" and find_field(kind, inner.split(".")[0].strip("`")) is not None:
-        return None  # as in SQL, a column `a.b` beside the struct needs back-quotes
-    return find_field(schema, rest) or find_field(schema, name)
 
 
 _TIMES = ("date", "timestamp", "timestamp_ntz")
