@@ -273,8 +273,8 @@ def test_fields_of_structs(table):
         ("5000000000", "s.m.x", r"Column s\.m\.x holds a value of bigint that does not fit into int"),
         ("array(named_struct('u', 5000000000, 'w', ''))", "l", r"Column l\[element\]\.u holds a value of bigint that does not"),
         ("array(named_struct('u', 1))", "l", "sets l to lacks the fields w"),
-        ("named_struct('x', 1, 'y', '', 'z', 2)", "s.m", "sets s.m to has the fields z, which it lacks"),
-        ("array(1)", "s.m.x", "expected int, got array<int>"),
+        ("named_struct('x', 1, 'y', '', 'z', 2)", "s.m", "sets s.m to has the fields z, which the table lacks"),
+        ("array(1)", "s.m.x", "sets s.m.x to is array<int>, and the table has int"),
         ("DATE'2020-01-01'", "s.m.x", "does not resolve: .*DATATYPE_MISMATCH"),
     ):
         with pytest.raises(DeltaAnalysisException, match=message):

@@ -225,6 +225,13 @@ def store_assignment(given: str, target: str) -> str | None:
     return CHECKED if given in _TIMES and target in _TIMES else None
 
 
+def casts_implicitly(given: str, target: str) -> bool:
+    """Return whether Spark casts one atomic type to another where a function takes the other (``TypeCoercion``)."""
+    if not all(name in _ATOMIC or DECIMAL.fullmatch(name) for name in (given, target)):
+        return False
+    return target == "string" or (given == "string" and target != "boolean") or store_assignment(given, target) is not None
+
+
 def keeps_values(given: str, target: str) -> bool:
     """Return whether every value of one atomic type can be stored as another, see :mod:`airflow_delta.contract.sql_types`."""
     return cast_of(given, target) is not None
@@ -262,7 +269,7 @@ def written_schema(
     partition_columns: Sequence[str] = (),
     rules: TableRules | None = None,
     exact: bool = False,
-    any_cast: bool = False,
+    implicit: bool = False,
 ) -> Json:
     """Return the schema to write a DataFrame with: the table's columns in order, then new ones.
 
@@ -271,15 +278,14 @@ def written_schema(
     :param merge: new columns are allowed.
     :param rules: rules of the table's features for rows.
     :param exact: make no cast that may lose a value.
-    :param any_cast: leave casts between atomic types, at every depth, to the caller, who checks each value.
+    :param implicit: make Spark's implicit casts, at every depth; the caller checks each value.
     :raises SchemaMismatchException: naming each column, what was expected and what was given.
     :raises InvariantViolationException: if a NOT NULL column is not in the DataFrame.
     """
     rules = TableRules() if rules is None else rules
     where = f"table {table_name}" + (f" version {version}" if version >= 0 else "")
-    merging = _Merging(
-        merge, merge and rules.type_widening, any_name=rules.column_mapping != "none", exact=exact, any_cast=any_cast
-    )
+    widen = merge and rules.type_widening
+    merging = _Merging(merge, widen, any_name=rules.column_mapping != "none", exact=exact, implicit=implicit)
     problems = merging.problems
     problems += _duplicates(data, "")
     if table is None:
@@ -320,12 +326,12 @@ def written_schema(
 class _Merging:
     """Merges the columns of data and table, and collects the problems."""
 
-    def __init__(self, merge: bool, widen: bool, *, any_name: bool, exact: bool, any_cast: bool) -> None:
+    def __init__(self, merge: bool, widen: bool, *, any_name: bool, exact: bool, implicit: bool) -> None:
         self.merge = merge
         self.widen = widen
         self.any_name = any_name
         self.exact = exact
-        self.any_cast = any_cast
+        self.implicit = implicit
         self.casts: list[str] = []
         self.lossy = False
         self.widens = False
@@ -372,7 +378,7 @@ class _Merging:
     def _atomic(self, given: str, target: str, path: str) -> str:
         if self.widen and may_widen(target, given):
             return given
-        if self.any_cast and all(name in _ATOMIC or DECIMAL.fullmatch(name) for name in (given, target)):
+        if self.implicit and casts_implicitly(given, target):
             return target
         how = store_assignment(given, target)
         if self.exact and how is not None and not keeps_values(given, target):

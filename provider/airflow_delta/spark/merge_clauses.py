@@ -11,7 +11,7 @@ from pyspark.sql import functions as sf
 from airflow_delta.contract.mapping import mapped_schema
 from airflow_delta.contract.operations import DELETE, INSERT, NOT_MATCHED_BY_SOURCE, UPDATE, MergeArguments, MergeClause
 from airflow_delta.contract.payloads import Json
-from airflow_delta.contract.schema import Type, fields_by_name, written_schema
+from airflow_delta.contract.schema import Type, fields_by_name, type_name, written_schema
 from airflow_delta.contract.sql_types import column_path_text, parse_column_path
 from airflow_delta.exceptions import DeltaAnalysisException, IdentityInsertException, SchemaMismatchException
 from airflow_delta.spark.merge_source import MergeSource
@@ -21,6 +21,7 @@ from airflow_delta.spark.merge_structs import (
     absent_fields,
     assigned_values,
     has_field,
+    is_alike,
     merge_struct,
     named_fields,
     put,
@@ -40,6 +41,8 @@ from airflow_delta.spark.rows import (
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
+
+_FIELDS_DIFFER = "DELTA_UPDATE_SCHEMA_MISMATCH_EXPRESSION"
 
 CLAUSE = "__airflow_delta_clause"
 """Name of the column with the number of the clause that applies to a row; null if none does."""
@@ -103,7 +106,8 @@ class MergeClauses:
                 self._check_types(values, clause)
                 cast = {path[0] for path, given, field in assigned_values(values, self._work.target) if given != field["type"]}
                 fields = [field for field in self._work.target["fields"] if field["name"] in cast]
-                self._types(rows, [self._stored(values, field, clause) for field in fields], str(clause))
+                if fields:  # for casts that Spark refuses
+                    self._types(rows, [self._stored(values, field, clause) for field in fields], str(clause))
                 self._values[i] = values
 
     def resolved_condition(self, rows: DataFrame, text: str, where: str) -> None:
@@ -178,16 +182,23 @@ class MergeClauses:
             return table
         # Only inserts need every NOT NULL column of the source.
         relaxed = {**table, "fields": [{**field, "nullable": True} for field in table["fields"]]}
-        evolved = written_schema(
-            source,
-            relaxed,
-            merge=True,
-            table_name=request.table,
-            version=request.read_version,
-            partition_columns=request.partition_columns,
-            rules=request.rules,
-            any_cast=True,
-        )
+        try:
+            evolved = written_schema(
+                source,
+                relaxed,
+                merge=True,
+                table_name=request.table,
+                version=request.read_version,
+                partition_columns=request.partition_columns,
+                rules=request.rules,
+                implicit=True,
+            )
+        except SchemaMismatchException as error:
+            raise request.error(
+                SchemaMismatchException,
+                f"MERGE into table {request.table}: the source's columns do not merge with the table's of the same name "
+                f"(DELTA_FAILED_TO_MERGE_FIELDS). {error.message}",
+            ) from error
         known = {field["name"]: field.get("nullable", True) for field in table["fields"]}
         fields = [{**field, "nullable": known.get(field["name"], True)} for field in evolved["fields"]]
         return mapped_schema({**evolved, "fields": fields}, request.rules, request.transaction_id)
@@ -244,34 +255,26 @@ class MergeClauses:
 
         :raises SchemaMismatchException: names each, what it takes and what it would get.
         """
-        request, data, wanted = self._work.request, [], []
         for path, given, field in assigned_values(values, self._work.target):
-            name = column_path_text(path)
-            if (absent := absent_fields(given, field["type"], within=True)) and not request.merge_schema:
-                raise self._mismatch(f"{clause} sets {name} to lacks the fields {', '.join(absent)}", "Add them")
-            if more := absent_fields(field["type"], given, within=True):
-                raise self._mismatch(
-                    f"{clause} sets {name} to has the fields {', '.join(more)}, which it lacks", "Leave them out"
+            name, wanted = column_path_text(path), field["type"]
+            if not is_alike(given, wanted):
+                error, remedy = "DATATYPE_MISMATCH", "Cast it"
+                what = f"is {type_name(given)}, and the table has {type_name(wanted)}"
+            elif (absent := absent_fields(given, wanted, within=True)) and not self._work.request.merge_schema:
+                error, remedy = _FIELDS_DIFFER, "Add them, or pass merge_schema=True"
+                what = f"lacks the fields {', '.join(absent)}"
+            elif more := absent_fields(wanted, given, within=True):
+                error, remedy = (
+                    _FIELDS_DIFFER,
+                    "Leave them out, or take the source's column of that name and pass merge_schema=True",
                 )
-            data.append({"name": name, "type": given, "nullable": True, "metadata": {}})
-            wanted.append({**field, "name": name, "nullable": True})
-        written_schema(
-            {"type": "struct", "fields": data},
-            {"type": "struct", "fields": wanted},
-            merge=False,
-            table_name=f"{request.table} ({clause})",
-            version=request.read_version,
-            rules=request.rules,
-            any_cast=True,
-        )
-
-    def _mismatch(self, what: str, remedy: str) -> SchemaMismatchException:
-        request = self._work.request
-        evolve = "" if request.merge_schema else ", or pass merge_schema=True"
-        return request.error(
-            SchemaMismatchException,
-            f"MERGE into table {request.table}: what {what} (DELTA_UPDATE_SCHEMA_MISMATCH_EXPRESSION). {remedy}{evolve}.",
-        )
+                what = f"has the fields {', '.join(more)}, which the table lacks"
+            else:
+                continue
+            raise self._work.request.error(
+                SchemaMismatchException,
+                f"MERGE into table {self._work.request.table}: what {clause} sets {name} to {what} ({error}). {remedy}.",
+            )
 
     def _stored(self, values: Assigned, field: Json, clause: MergeClause) -> Column:
         value, checks = values[field["name"].lower()], self._work.checks

@@ -19,6 +19,12 @@ Path = tuple[str, ...]
 Assigned = dict[str, Any]
 """What a clause sets, by name in lower case: a column and its type, or for a struct of which only fields are set, those."""
 
+NO_FIELDS: Json = {"type": "struct", "fields": []}
+"""The type of a struct that the table lacks."""
+
+_PARTS = ("elementType", "keyType", "valueType")
+"""Keys of the types within an array or a map."""
+
 
 def put(assigned: Assigned, path: Path, value: tuple[Column, Type]) -> None:
     """Add what a clause sets a column or field to."""
@@ -71,7 +77,7 @@ def absent_fields(given: Type, known: Type, *, within: bool = False) -> list[str
     if isinstance(given, str) or isinstance(known, str) or given["type"] != known["type"]:
         return []
     if known["type"] != "struct":
-        parts = ("elementType", "keyType", "valueType") if within else ()
+        parts = _PARTS if within else ()
         return [name for part in parts if part in known for name in absent_fields(given[part], known[part], within=True)]
     found, there = [], fields_by_name(given)
     for field in known["fields"]:
@@ -79,6 +85,18 @@ def absent_fields(given: Type, known: Type, *, within: bool = False) -> list[str
         inner = [] if mine is None else absent_fields(mine["type"], field["type"], within=within)
         found += [field["name"]] if mine is None else [f"{field['name']}.{name}" for name in inner]
     return found
+
+
+def is_alike(given: Type, wanted: Type) -> bool:
+    """Return whether structs, arrays and maps are the same ones in two types, so that only atomic values differ."""
+    if given == "void" or (isinstance(given, str) and isinstance(wanted, str)):
+        return True
+    if isinstance(given, str) or isinstance(wanted, str) or given["type"] != wanted["type"]:
+        return False
+    if wanted["type"] != "struct":
+        return all(is_alike(given[part], wanted[part]) for part in _PARTS if part in wanted)
+    there = fields_by_name(given)
+    return all(is_alike(there[name]["type"], field["type"]) for name, field in fields_by_name(wanted).items() if name in there)
 
 
 def merge_struct(column: Column, given: Type, wanted: Type, old: Column, known: Type, path: str, checks: RowChecks) -> Column:
@@ -124,9 +142,6 @@ def set_fields(assigned: Assigned, wanted: Type, old: Column, known: Type, path:
             value = _old_field(old, theirs, field, here, checks)
         columns.append(not_null(value, field, here, checks).alias(field["name"]))
     return sf.struct(*columns)
-
-
-NO_FIELDS: Json = {"type": "struct", "fields": []}
 
 
 def stored(value: tuple[Column, Type], field: Json, path: str, checks: RowChecks) -> Column:

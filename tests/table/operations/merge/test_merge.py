@@ -16,6 +16,7 @@ from airflow_delta.contract.operations import (
     when_not_matched_by_source_update,
     when_not_matched_insert,
 )
+from airflow_delta.contract.sql_types import column_path_text, parse_column_path
 from airflow_delta.exceptions import AppendOnlyException, DeltaAnalysisException, IdentityInsertException
 from airflow_delta.log.expressions.predicate import Predicate
 from airflow_delta.log.schema.types import parse_schema
@@ -236,6 +237,11 @@ def test_fields_as_the_table_spells_them(tmp_path: Path, name: str, path: str) -
 def test_fields_that_cannot_be_set(tmp_path: Path, clause: Any, message: str, merge_schema: bool) -> None:
     with pytest.raises(DeltaAnalysisException, match=message):
         plan(with_structs(tmp_path), [clause], merge_schema=merge_schema)
+
+
+@pytest.mark.parametrize("path", [("a",), ("a.b", "c d"), ("x`y", " z ", "``"), ("ü", "1", "_", "a\nb")])
+def test_paths_are_read_as_they_are_written(path: tuple[str, ...]) -> None:
+    assert parse_column_path(column_path_text(path)) == path
 
 
 def test_new_columns_and_fields(tmp_path: Path) -> None:
