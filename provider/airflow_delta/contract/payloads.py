@@ -12,6 +12,7 @@ import types
 import typing
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
+from functools import cache
 from typing import Any, Self
 
 from airflow_delta.exceptions import ContractVersionException, StagingException, TableRead
@@ -25,9 +26,15 @@ WORD_BITS = 34
 Json = dict[str, Any]
 
 
+@cache
 def _camel(name: str) -> str:
     head, *tail = name.split("_")
     return head + "".join(part.title() for part in tail)
+
+
+@cache  # resolving them evaluates every annotation
+def _hints(kind: type) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
 
 
 def _check(kind: str, name: str, hint: Any, value: Any) -> Any:
@@ -58,17 +65,7 @@ class Payload:
 
     def to_dict(self) -> Json:
         """Return plain JSON: dicts, lists, strings, numbers, booleans, ``None``."""
-
-        def plain(value: Any) -> Any:
-            if isinstance(value, Payload):
-                return value.to_dict()
-            if isinstance(value, tuple | list):
-                return [plain(v) for v in value]
-            if isinstance(value, Mapping):
-                return {k: plain(v) for k, v in value.items()}
-            return value
-
-        return {_camel(f.name): plain(getattr(self, f.name)) for f in fields(self)}
+        return {_camel(f.name): _plain(getattr(self, f.name)) for f in fields(self)}
 
     @classmethod
     def from_dict(cls, value: Any) -> Self:
@@ -80,7 +77,7 @@ class Payload:
         kind = cls.__name__
         if not isinstance(value, Mapping):
             raise StagingException(f"Expected the JSON form of {kind}, got {type(value).__name__}: {str(value)[:80]}")
-        hints = typing.get_type_hints(cls)
+        hints = _hints(typing.cast("type", cls))
         if "contract" in hints and value.get("contract") != CONTRACT:
             raise ContractVersionException(
                 f"{kind} was written under contract {value.get('contract')!r}, this provider reads contract {CONTRACT}. "
@@ -94,6 +91,18 @@ class Payload:
             elif f.default is MISSING and f.default_factory is MISSING:
                 raise StagingException(f"{kind} lacks the field {key}")
         return cls(**known)
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, (str, int)):  # most are, and asking for the others takes longer
+        return value
+    if isinstance(value, Payload):
+        return value.to_dict()
+    if isinstance(value, (tuple, list)):
+        return [_plain(v) for v in value]
+    if isinstance(value, Mapping):
+        return {k: _plain(v) for k, v in value.items()}
+    return value
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -32,6 +32,7 @@ _HOMES = {
     "has_subquery": "airflow_delta.log.expressions.nodes",
     "is_compared_exactly": "airflow_delta.log.expressions.arrow_rows",
     "leaf_paths": "airflow_delta.log.data_files.footers",
+    "live_adds": "airflow_delta.log.replay.live_files",
     "live_files": "airflow_delta.log.replay.live_files",
     "mismatch_error": "airflow_delta.log.checksum_validation",
     "needs_other_rows": "airflow_delta.log.expressions.nodes",

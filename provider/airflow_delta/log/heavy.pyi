@@ -29,6 +29,7 @@ from airflow_delta.log.replay.filter import PathFilter as PathFilter
 from airflow_delta.log.replay.filter import canonical_paths as canonical_paths
 from airflow_delta.log.replay.live_files import count_files as count_files
 from airflow_delta.log.replay.live_files import count_totals as count_totals
+from airflow_delta.log.replay.live_files import live_adds as live_adds
 from airflow_delta.log.replay.live_files import live_files as live_files
 from airflow_delta.log.replay.live_files import tombstones as tombstones
 from airflow_delta.log.schema.types import dotted as dotted

@@ -241,8 +241,8 @@ class Snapshot(Subject):
             if (state.protocol is None or state.metadata is None) and self.segment.checkpoint is not None:
                 protocol, metadata = self._from_checkpoint(lambda reader: reader.protocol_and_metadata()) or (None, None)
                 state = self._small_state()  # falling back to an older checkpoint reads more commits
-                self._state = replace(state, protocol=state.protocol or protocol, metadata=state.metadata or metadata)
-            return self._small_state()
+                self._state = state = replace(state, protocol=state.protocol or protocol, metadata=state.metadata or metadata)
+            return state
 
     @property
     def known_state(self) -> SnapshotState | None:
@@ -399,14 +399,13 @@ class Snapshot(Subject):
 
         Also raises as :meth:`check_readable` does.
         """
-        file_filter = self._file_filter(predicate) if predicate is not None else None
-        return self.read_with_checkpoint(
-            lambda reader, tail: heavy.live_files(reader, tail, file_filter=file_filter, columns=columns)
-        )
+        chosen = self._file_filter(predicate) if predicate is not None else None
+        return self.read_with_checkpoint(lambda reader, tail: heavy.live_files(reader, tail, file_filter=chosen, columns=columns))
 
     def add_files(self, predicate: str | Predicate | None = None) -> list[AddFile]:
         """Return the table's files as actions, for results known to be small."""
-        return heavy.to_add_files(self.files(predicate, heavy.FILE_COLUMNS))
+        chosen = self._file_filter(predicate) if predicate is not None else None
+        return self.read_with_checkpoint(lambda reader, tail: heavy.live_adds(reader, tail, file_filter=chosen))
 
     def files_at(self, paths: Collection[str]) -> dict[str, AddFile]:
         """Return the live files with these paths, as spelled in the log; looks up only these."""

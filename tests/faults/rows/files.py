@@ -141,18 +141,20 @@ class HistoryTable(Table):
             for position, name in enumerate(ID_COLUMNS.values()):
                 columns[name] = pa.array([None if ids is None else ids[position] for _row, ids in placed], pa.int64())
         footers: list[pq.FileMetaData] = []
+        data = pa.BufferOutputStream()
         pq.write_table(
             pa.table(columns),
-            self.path / path,
+            data,
             row_group_size=self.setting.fine,
             compression="NONE",
             store_decimal_as_integer=self.setting.short_decimals,
             metadata_collector=footers,
         )
+        size = (self.path / path).write_bytes(data.getvalue())
         return AddFile(
             path=quote(path),
             partition_values={self.physical["p"]: None if part is None else str(part)} if self.partition_by else {},
-            size=(self.path / path).stat().st_size,
+            size=size,
             modification_time=1,
             data_change=data_change,
             stats=self._stats([row for row, _ids in placed], footers[0]),

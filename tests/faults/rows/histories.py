@@ -7,6 +7,7 @@ seed tells everything: a history that is wrong is made as short as it can be and
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import logging
 import shutil
@@ -222,6 +223,7 @@ def main() -> None:
     parser.add_argument("--part", default="0/1", help="only some of the mutations: 0/2 for every other one")
     options = parser.parse_args()
     logging.disable(logging.CRITICAL)  # refusals are meant
+    gc.freeze()  # what was imported is not looked at with each collection
     first, step = map(int, options.part.split("/"))
     broken = [name for name in MUTATIONS if options.only in name][first::step]
     for mutation in broken if options.mutations else [""]:

@@ -132,7 +132,7 @@ class TableReader:
     def stored(self, path: str) -> Stored:
         """Return what a data file holds, but for its partition values."""
         if path not in self._stored:
-            table = pq.ParquetFile(self.directory / unquote(path)).read()
+            table = pq.ParquetFile(self.directory / unquote(path)).read(use_threads=False)  # a few rows
             nothing = [None] * table.num_rows
 
             def column(name: str) -> list[Any]:

@@ -78,6 +78,18 @@ def test_the_type_of_a_scalar_is_that_of_its_value(value: Any, data_type: pa.Dat
     assert scalar(value).as_py() == value
 
 
+def test_scalars_that_python_calls_equal_are_told_apart() -> None:
+    assert [scalar(value).type for value in (1, True, 1.0, 0, False, 0.0)] == [pa.int64(), pa.bool_(), pa.float64()] * 2
+    assert [math.copysign(1, scalar(value, pa.float64()).as_py()) for value in (0, 0.0, -0.0, 0.0)] == [1, 1, -1, 1]
+    assert [scalar(None, data_type).type for data_type in (pa.int32(), pa.string())] == [pa.int32(), pa.string()]
+    assert [scalar(0, data_type).type for data_type in (pa.int32(), pa.float64(), pa.int32())] == [
+        pa.int32(), pa.float64(), pa.int32()
+    ]  # fmt: skip
+    for _ in range(2):
+        with pytest.raises(TypeError):
+            scalar(True, pa.int64())
+
+
 @pytest.mark.parametrize(
     ("values", "data_type", "error"),
     [

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.log import AddFile, DeletionVectorDescriptor, DeltaLog, RemoveFile, Snapshot
 from airflow_delta.log.actions.reconciliation import TailFiles, canonical_path
+from airflow_delta.log.checkpoint.columns import FILE_COLUMNS, to_add_files
 from airflow_delta.log.checkpoint.part import CheckpointPart
 from airflow_delta.log.checkpoint_write.writer import write_checkpoint
 from airflow_delta.log.replay import filter as files_filter
@@ -26,6 +27,7 @@ from airflow_delta.log.replay import live_files as files
 from airflow_delta.log.replay.filter import CANONICAL, canonical_paths
 from support.actions import SCHEMA, add, metadata, protocol, remove
 from support.tables import create_table, log_path, write_checkpoint_by_hand, write_commit, write_compaction
+from support.work import calls
 
 
 def snapshot_of(table: Path) -> Snapshot:
@@ -106,6 +108,7 @@ def test_reconciliation(table: Path, commits: list, expected: list, checkpoint_a
     assert sorted(found, key=str) == sorted(expected, key=str)
     snapshot = snapshot_of(table)
     assert files.count_files(snapshot.checkpoint_reader(), snapshot.tail_files()) == (len(expected), sum(f["size"] for f in live))
+    assert snapshot.add_files() == to_add_files(snapshot.files(columns=FILE_COLUMNS))
 
 
 def _id(found: dict | None) -> str | None:
@@ -118,6 +121,31 @@ def test_the_last_add_counts(table: Path) -> None:
     write_commit(table, 1, add("a", size=2))
     (file,) = snapshot_of(table).files().to_pylist()
     assert (file["size"], file["tags"], file["data_change"]) == (2, None, False)
+
+
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_files_as_actions_are_those_of_the_table(table: Path, checkpoint: bool) -> None:
+    full = {"base_row_id": 0, "default_row_commit_version": 1, "clustering_provider": "liquid", "tags": {"t": None, "u": "1"}}
+    stats = json.dumps({"numRecords": 2, "minValues": {"id": 1}, "maxValues": {"id": 4}, "nullCount": {"id": 0}})
+    create_table(
+        table, add("a", stats=stats, **full), add("b", deletion_vector=vector("v"), tags={}), add("c", data_change=False)
+    )
+    if checkpoint:
+        write_checkpoint(snapshot_of(table))
+    write_commit(table, 1, add("d", stats=stats, deletion_vector=vector("v"), **full), add("e"))
+    snapshot = snapshot_of(table)
+    for predicate in (None, "id = 2", "id = 5"):
+        found = snapshot.add_files(predicate)
+        assert found == to_add_files(snapshot.files(predicate, FILE_COLUMNS))
+        assert len(found) == (3 if predicate == "id = 5" else 5)
+        assert not any(file.data_change for file in found)
+
+
+def test_actions_do_not_become_columns_to_be_actions_again(table: Path) -> None:
+    create_table(table, *(add(f"{number}") for number in range(500)))
+    snapshot = snapshot_of(table)
+    assert len(snapshot.add_files()) == 500
+    assert calls(snapshot.add_files) < 5_000
 
 
 def test_canonical_paths() -> None:

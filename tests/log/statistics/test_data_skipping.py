@@ -16,6 +16,7 @@ from airflow_delta.log.expressions.predicate import Predicate
 from airflow_delta.log.schema.types import DecimalType, PrimitiveType, StructField, StructType
 from airflow_delta.log.statistics.data_skipping import needed_stats, skipping_mask
 from airflow_delta.log.statistics.statistics import truncate_max, truncate_min
+from support.work import calls
 
 SCHEMA = StructType(
     (
@@ -116,6 +117,15 @@ def test_odd_texts_do_not_spoil_their_neighbours():
         True,
     ]
     assert kept("d = '2024-01-01'", stats("d", "odd", "odd"), stats("d", "2025-01-01", "2025-01-01")) == [True, False]
+
+
+def test_a_predicate_that_was_asked_before_makes_no_types_again():
+    predicate = Predicate.parse("i = 5 and s > 'b' and d is null", SCHEMA, [])
+    texts = pa.array([json.dumps(stats(low=1, high=4))], pa.string())
+    first = skipping_mask(predicate.data_part, texts)
+    assert calls(lambda: skipping_mask(predicate.data_part, texts)) < 900
+    assert skipping_mask(predicate.data_part, texts) == first
+    assert kept("i is null", stats(low=1, high=4, nulls=0)) == [False]  # of the same column, and nothing but its nulls
 
 
 def test_needed_stats_are_leaf_columns():

@@ -277,6 +277,13 @@ def test_cancelled_is_read_right_before_each_put(table: Table) -> None:
     assert "a" not in table.live()
 
 
+def test_a_commit_that_nobody_holds_up_does_not_sleep(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr("airflow_delta.transaction.commit.loop.time.sleep", slept.append)
+    table.commit(add("f"))
+    assert slept == []
+
+
 def test_every_winner_is_read_once(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     reads: list[str] = []
     original = LocalStore.read

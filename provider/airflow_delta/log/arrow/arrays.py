@@ -13,6 +13,7 @@ import datetime as dt
 import decimal
 from array import array as packed
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import accumulate, chain
 from typing import Any, NoReturn
 
@@ -65,7 +66,14 @@ def scalar(value: Any, data_type: pa.DataType | None = None) -> pa.Scalar:
 
     :param data_type: left out, that of the value: ``bool``, ``int``, ``float``, ``str``, ``bytes`` or ``date``.
     """
+    return _kept(value, data_type) if isinstance(value, int | None) else _scalar(value, data_type)
+
+
+def _scalar(value: Any, data_type: pa.DataType | None) -> pa.Scalar:
     return array([value], _INFERRED[type(value)]() if data_type is None else data_type)[0]
+
+
+_kept = lru_cache(maxsize=256, typed=True)(_scalar)  # the zeros, nulls and truths of every comparison
 
 
 def repeated(value: Any, length: int, data_type: pa.DataType | None = None) -> pa.Array:

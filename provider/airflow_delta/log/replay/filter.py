@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from airflow_delta.log.actions.actions import AddFile
 from airflow_delta.log.actions.reconciliation import MARKS, FileKey, canonical_path
 from airflow_delta.log.arrow.arrays import array, repeated, scalar
-from airflow_delta.log.checkpoint.columns import FILE_SCHEMA, from_actions
+from airflow_delta.log.checkpoint.columns import FILE_SCHEMA
 from airflow_delta.log.checkpoint.part import RowGroup
 from airflow_delta.log.checkpoint.reader import CheckpointReader
 from airflow_delta.log.expressions import ast
@@ -127,7 +127,7 @@ class PathFilter(FileFilter):
 
 
 def _column(adds: list[AddFile], name: str) -> pa.Array:
-    return from_actions(adds, pa.schema([FILE_SCHEMA.field(name)])).column(0)
+    return array([getattr(add, name) for add in adds], FILE_SCHEMA.field(name).type)
 
 
 def _selected(adds: list[AddFile], mask: pa.BooleanArray) -> list[AddFile]:

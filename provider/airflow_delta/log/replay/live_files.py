@@ -12,6 +12,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -63,6 +64,15 @@ def live_files(
         batches.extend(live_batches(reader, tail, schema, file_filter=file_filter))
     batches.append(from_actions(_tail_adds(tail, file_filter), schema))
     return pa.Table.from_batches([batch for batch in batches if batch.num_rows], schema=schema)
+
+
+def live_adds(reader: CheckpointReader | None, tail: TailFiles, *, file_filter: FileFilter | None = None) -> list[AddFile]:
+    """Return the files of :func:`live_files` as actions; those of the tail are actions already."""
+    adds: list[AddFile] = []
+    if reader is not None:
+        batches = live_batches(reader, tail, FILE_SCHEMA, file_filter=file_filter)
+        adds = to_add_files(pa.Table.from_batches(list(batches), schema=FILE_SCHEMA))
+    return [*adds, *(msgspec.structs.replace(add, data_change=False) for add in _tail_adds(tail, file_filter))]
 
 
 def live_batches(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime as dt
 import operator
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import msgspec
@@ -154,16 +155,7 @@ def from_json(stats: pa.Array, columns: Mapping[ColumnReference, bool]) -> dict[
 
     :param columns: the columns, each with whether its bounds are needed.
     """
-    tree = _Tree()
-    leaves: dict[str, pa.DataType] = {tree.add(("numRecords",), int): pa.int64()}
-    members: dict[ColumnReference, list[str]] = {}
-    for column, bounded in columns.items():
-        members[column] = [tree.add(("nullCount", *column.physical_path), int)]
-        leaves[members[column][0]] = pa.int64()
-        for bound in ("minValues", "maxValues") if bounded else ():
-            members[column].append(tree.add((bound, *column.physical_path), _json_type(column.data_type)))
-            leaves[members[column][-1]] = _comparable(column.data_type)
-    decoder = msgspec.json.Decoder(tree.struct())
+    decoder, leaves, members = _decoding(tuple(columns.items()))
     chunks: dict[str, list[pa.Array]] = {leaf: [] for leaf in leaves}
     for start in range(0, len(stats), _CHUNK):
         rows = _decode(stats.slice(start, _CHUNK), decoder)
@@ -174,6 +166,23 @@ def from_json(stats: pa.Array, columns: Mapping[ColumnReference, bool]) -> dict[
         column: ColumnBounds(known[low[0]] if low else None, known[low[1]] if low else None, known[nulls], known["f0"])
         for column, (nulls, *low) in members.items()
     }
+
+
+@lru_cache(maxsize=128)  # a decoder has types of its own, which take longer to make than a few documents to read
+def _decoding(
+    columns: tuple[tuple[ColumnReference, bool], ...],
+) -> tuple[msgspec.json.Decoder[Any], dict[str, pa.DataType], dict[ColumnReference, list[str]]]:
+    """Return what reads the statistics of columns, the Arrow type of each leaf, and the leaves of each column."""
+    tree = _Tree()
+    leaves: dict[str, pa.DataType] = {tree.add(("numRecords",), int): pa.int64()}
+    members: dict[ColumnReference, list[str]] = {}
+    for column, bounded in columns:
+        members[column] = [tree.add(("nullCount", *column.physical_path), int)]
+        leaves[members[column][0]] = pa.int64()
+        for bound in ("minValues", "maxValues") if bounded else ():
+            members[column].append(tree.add((bound, *column.physical_path), _json_type(column.data_type)))
+            leaves[members[column][-1]] = _comparable(column.data_type)
+    return msgspec.json.Decoder(tree.struct()), leaves, members
 
 
 def _decode(stats: pa.Array, decoder: msgspec.json.Decoder[Any]) -> list[Any]:

@@ -196,7 +196,8 @@ class CommitLoop:
     def _first_try(self) -> Landed | None:
         """Make the first try, unless others are known to be waiting: after a pause that leaves them time."""
         seconds = self._pause()
-        time.sleep(seconds)
+        if seconds:  # even a sleep of 0 s gives the processor away
+            time.sleep(seconds)
         landed = self.next_attempt_version(self.log.read_new_commits if seconds else self._look)
         if landed is not None:
             return landed
