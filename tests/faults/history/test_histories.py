@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from faults.shared.runners import run_at_once
+
 TESTS = Path(__file__).parents[2]
 KEPT = TESTS.parent / "build" / "faults" / "histories"
 RUNNERS = 2
@@ -30,20 +32,7 @@ ENDS = ("committed", "failed", "killed", "unknown", "nothing", "killed, and comm
 
 def run(directory: Path, *arguments: list[str]) -> list[dict[str, Any]]:
     """Run a runner with each of the arguments, all at once; return what they found."""
-    environment = {**os.environ, "PYTHONPATH": str(TESTS)}
-    command = [sys.executable, "-m", "faults.history.runner", "--directory", str(directory)]
-    runners = [
-        subprocess.Popen([*command, *more], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        for more in arguments
-    ]
-    try:
-        outputs = [runner.communicate() for runner in runners]
-    finally:
-        for runner in runners:
-            runner.kill()
-    for runner, (_, errors) in zip(runners, outputs, strict=True):
-        assert runner.returncode == 0, errors[-4000:]
-    return [json.loads(line) for output, _ in outputs for line in output.splitlines()]
+    return run_at_once("faults.history.runner", *(["--directory", str(directory), *more] for more in arguments))
 
 
 def test_every_history_is_serial(tmp_path: Path, is_long: bool, seed: int, figures: Callable[..., None]) -> None:

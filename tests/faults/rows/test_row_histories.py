@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from faults.shared.runners import run_at_once
+
 TESTS = Path(__file__).parents[2]
 KEPT = TESTS.parent / "build" / "faults" / "row-histories"
 RUNNERS = 2
@@ -29,27 +31,9 @@ REFUSALS = ("ConcurrentAppendException", "ConcurrentDeleteReadException", "Concu
 
 
 def run(directory: Path, *arguments: list[str], module: str = "faults.rows.histories") -> list[dict[str, Any]]:
-    """Run a process with each of the arguments, all at once; return what they found."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])}
-    command = [sys.executable, "-m", module]
-    runners = [
-        subprocess.Popen(
-            [*command, "--directory", str(directory / str(number)), *more],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for number, more in enumerate(arguments)
-    ]
-    try:
-        outputs = [runner.communicate() for runner in runners]
-    finally:
-        for runner in runners:
-            runner.kill()
-    for runner, (_, errors) in zip(runners, outputs, strict=True):
-        assert runner.returncode == 0, errors[-4000:]
-    return [json.loads(line) for output, _ in outputs for line in output.splitlines()]
+    """Run a process with each of the arguments, all at once, each in its directory; return what they found."""
+    directories = [["--directory", str(directory / str(number))] for number in range(len(arguments))]
+    return run_at_once(module, *(where + more for where, more in zip(directories, arguments, strict=True)))
 
 
 def test_every_version_holds_the_rows_of_a_serial_order(
