@@ -3,7 +3,7 @@
 Predicates and expressions are templated, and Spark runs them with the rights of its driver: ``reflect`` calls any JVM method.
 A condition may call Spark's built-in functions that are deterministic and depend only on their arguments (outside predicates,
 also on the clock); an assigned expression may also call random functions and functions registered in the session. The list is
-that of Spark 4.2 (a test compares it with the registry); an older Spark itself refuses functions that it lacks.
+that of Spark 4.3 (a test compares it with the registry); an older Spark itself refuses functions that it lacks.
 
 The text is tokenised by Spark's lexical rules; anything ambiguous is refused.
 """
@@ -20,16 +20,18 @@ def _names(text: str) -> frozenset[str]:
 
 NOT_DETERMINISTIC = _names(
     """
-    rand randn random uniform randstr uuid shuffle monotonically_increasing_id spark_partition_id input_file_name
-    input_file_block_start input_file_block_length
+    from_base32 hmac input_file_block_length input_file_block_start input_file_name jaro_winkler_similarity
+    monotonically_increasing_id rand randn random randstr shuffle spark_partition_id timestamp_nanos
+    to_base32 try_variant_array_append try_variant_insert try_variant_set uniform unix_nanos uuid
+    variant_array_append variant_delete variant_insert variant_set variant_strip_nulls
     """
 )
 """Functions with a different value at each evaluation, by their Spark SQL names."""
 
 OF_THE_SESSION = _names(
     """
-    current_timestamp now localtimestamp current_date curdate current_time current_timezone current_user user
-    session_user current_catalog current_database current_schema
+    current_timestamp now localtimestamp current_date curdate current_time current_timezone current_user
+    user session_user current_catalog current_database current_schema localtime
     """
 )
 """Functions whose value depends on who evaluates them, and when."""
@@ -98,8 +100,8 @@ OTHERS = _names(
     """
     any any_value approx_count_distinct approx_percentile approx_top_k approx_top_k_accumulate
     approx_top_k_combine array_agg avg bit_and bit_or bit_xor bitmap_and_agg bitmap_construct_agg bitmap_or_agg
-    bool_and bool_or collations collect_list collect_set corr count count_if count_min_sketch covar_pop
-    covar_samp cume_dist current_path dense_rank every explode explode_outer first first_value grouping
+    bool_and bool_or collations collect_list collect_set collect_union corr count count_if count_min_sketch
+    counter_diff covar_pop covar_samp cume_dist current_path dense_rank every explode explode_outer first first_value grouping
     grouping_id histogram_numeric hll_sketch_agg hll_union_agg inline inline_outer json_tuple
     kll_merge_agg_bigint kll_merge_agg_double kll_merge_agg_float kll_sketch_agg_bigint kll_sketch_agg_double
     kll_sketch_agg_float kurtosis lag last last_value lead listagg max max_by mean measure median min min_by
