@@ -81,9 +81,9 @@ $(SPARK_CLASSES): $(STAMP)
 demo: $(STAMP) $(SPARK_CLASSES)
 	@$(RUN_TESTS) STORE=$(STORE) $(BIN)/python dags_examples/demo/run.py
 
-# The whole of it measures coverage as well (tests/conftest.py says of which tests), and fails when it is too low.
+# The whole of it measures coverage as well (tests/conftest.py says of which tests), and fails when it is too low; a part does not.
 test: $(STAMP) $(SPARK_CLASSES)
-	@$(RUN_TESTS) $(IN_MEMORY) $(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not delta_spark and not live and not browser and not stores and not clusters and not faults" $(or $(TEST_FLAGS),--cov --cov-report=)
+	@$(RUN_TESTS) $(IN_MEMORY) $(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not delta_spark and not live and not browser and not stores and not clusters and not faults" $(or $(TEST_FLAGS),$(if $(TEST_ONLY),,--cov --cov-report=))
 
 test-slow: $(STAMP) $(SPARK_CLASSES)
 	@$(RUN_TESTS) $(BIN)/python -m pytest -n 2 --dist loadfile --timeout 1800 -m "slow and not delta_spark and not live and not browser and not stores and not clusters and not faults" $(TEST_FLAGS)

@@ -206,6 +206,14 @@ def test_only_the_tests_that_are_named_run():
         assert code or done.stdout.startswith(f"{here}::test_everything_is_touched[paths1]\n{two}\n")
 
 
+@pytest.mark.parametrize(("only", "covers"), [("", True), ("tests/a.py::test_one - no", False)])
+def test_few_tests_reach_no_coverage(only, covers):
+    command = ["make", "--dry-run", "--no-print-directory", "test", "TEST_FLAGS="]
+    environment = {**os.environ, "TEST_ONLY": only}
+    said = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=True).stdout
+    assert ("--cov" in said) is covers
+
+
 def test_what_takes_too_long_is_ended_with_all_its_processes(tmp_path):
     child = f"import os, pathlib, time; pathlib.Path({str(tmp_path / 'pid')!r}).write_text(str(os.getpid())); time.sleep(600)"
     command = ["sh", "-c", f'"{sys.executable}" -c "{child}"; true']
