@@ -60,6 +60,7 @@ _HOMES = {
     "describe": "airflow_delta.table.observe.observe",
     "diff_to_dict": "airflow_delta.table.diff.table_diff",
     "diff_to_text": "airflow_delta.table.diff.table_diff",
+    "enable_row_tracking": "airflow_delta.table.operations.row_tracking",
     "end_previews": "airflow_delta.table.state.previews",
     "ended": "airflow_delta.table.state.evidence",
     "find_request": "airflow_delta.table.operations.optimize.run",

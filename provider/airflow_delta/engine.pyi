@@ -83,6 +83,7 @@ from airflow_delta.table.operations.restore import restore as restore
 from airflow_delta.table.operations.rewrite.update import plan_delete as plan_delete
 from airflow_delta.table.operations.rewrite.update import plan_truncate as plan_truncate
 from airflow_delta.table.operations.rewrite.update import plan_update as plan_update
+from airflow_delta.table.operations.row_tracking import enable_row_tracking as enable_row_tracking
 from airflow_delta.table.operations.statistics import compute_statistics as compute_statistics
 from airflow_delta.table.operations.vacuum.run import vacuum as vacuum
 from airflow_delta.table.preview.conflict import note_conflict as note_conflict

@@ -21,6 +21,7 @@ from airflow_delta.operators.maintenance import DeltaMaintenanceOperator
 from airflow_delta.operators.merge import DeltaMergeOperator
 from airflow_delta.operators.optimize import DeltaOptimizeOperator
 from airflow_delta.operators.restore import DeltaRestoreOperator
+from airflow_delta.operators.row_tracking import DeltaEnableRowTrackingOperator
 from airflow_delta.operators.stage import DeltaStageFilesOperator
 from airflow_delta.operators.statistics import DeltaComputeStatisticsOperator
 from airflow_delta.operators.stream import DeltaStreamOperator
@@ -43,6 +44,7 @@ TASKS = {
     "merge": lambda **more: DeltaMergeOperator(**TABLE, source="SELECT 1 AS id", condition="true", **more),
     "optimize": lambda **more: DeltaOptimizeOperator(**TABLE, **more),
     "restore": lambda **more: DeltaRestoreOperator(**TABLE, version=0, **more),
+    "row tracking": lambda **more: DeltaEnableRowTrackingOperator(**TABLE, **more),
     "statistics": lambda **more: DeltaComputeStatisticsOperator(**TABLE, **more),
     "vacuum": lambda **more: DeltaVacuumOperator(**TABLE, **more),
     "maintenance": lambda **more: DeltaMaintenanceOperator(task_id="t", tables="/t", **more),

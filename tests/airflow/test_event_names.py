@@ -24,6 +24,7 @@ from airflow_delta.operators.delete_update import DeltaDeleteOperator, DeltaTrun
 from airflow_delta.operators.merge import DeltaMergeOperator, DeltaMergePySparkOperator
 from airflow_delta.operators.optimize import DeltaAutoCompactOperator, DeltaOptimizeOperator, DeltaReorgOperator
 from airflow_delta.operators.restore import DeltaRestoreOperator
+from airflow_delta.operators.row_tracking import DeltaEnableRowTrackingOperator
 from airflow_delta.operators.scd2 import DeltaScd2MergeOperator
 from airflow_delta.operators.stage import DeltaStageFilesOperator
 from airflow_delta.operators.statistics import DeltaComputeStatisticsOperator
@@ -113,6 +114,7 @@ ALONE = [
     (DeltaAutoCompactOperator, {}, False),
     (DeltaVacuumOperator, {}, False),
     (DeltaComputeStatisticsOperator, {}, False),
+    (DeltaEnableRowTrackingOperator, {}, False),
 ]
 
 

@@ -16,11 +16,10 @@ from airflow_delta.contract.operations import (
     MergeArguments,
     MergeClause,
     OptimizeArguments,
-    RowIds,
     UpdateArguments,
     WriteArguments,
 )
-from airflow_delta.contract.request import Arguments, RewriteArguments, StageRequest
+from airflow_delta.contract.request import Arguments, RewriteArguments, RowIds, StageRequest
 from airflow_delta.exceptions import StagingException
 
 EARLIER: dict[str, Any] = {"after": [], "earlier": []}

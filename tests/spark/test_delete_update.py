@@ -293,18 +293,24 @@ def test_change_data_of_a_row_that_changed_twice_are_refused(table, two_files):
         table.operate(handle, plan_update, task_id="two", predicate="id = 1", set={"v": "1"}, after=[one])
 
 
-@pytest.mark.parametrize(("configuration", "preserved"), [({}, "false"), (DV, "true")], ids=["copy on write", "deletion vectors"])
-def test_row_tracking(table, two_files, configuration, preserved):
+@pytest.mark.parametrize("configuration", [{}, DV], ids=["copy on write", "deletion vectors"])
+def test_row_tracking(table, two_files, configuration):
     two_files(**configuration, **{"delta.enableRowTracking": "true"})
     ids = {f.path: (f.base_row_id, f.default_row_commit_version) for f in files(table)}
     result = table.run(plan_delete, predicate="id = 1")
     tags = table.info(result.version)["tags"]
-    assert tags["delta.rowTracking.preserved"] == preserved
+    assert tags["delta.rowTracking.preserved"] == "true"
     if configuration:
         assert {f.path: (f.base_row_id, f.default_row_commit_version) for f in files(table)} == ids
     result = table.run(plan_update, predicate="id = 2", set={"v": "0"})
-    assert table.info(result.version)["tags"]["delta.rowTracking.preserved"] == "false"
+    assert table.info(result.version)["tags"]["delta.rowTracking.preserved"] == "true"
     assert len({f.base_row_id for f in files(table)}) == len(files(table))
+    handle = table.begin()
+    one = table.operate(handle, plan_update, task_id="one", predicate="id = 3", set={"v": "0"})
+    two = table.operate(handle, plan_update, task_id="two", predicate="id = 3", set={"v": "1"}, after=[one])
+    assert (one.keeps_row_ids, two.keeps_row_ids) == (True, False)  # staged files have no ids yet
+    result = table.publish(handle, one, two)
+    assert table.info(result.version)["tags"]["delta.rowTracking.preserved"] == "false"
 
 
 def test_nothing_found_is_committed_with_its_key(table, two_files):

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
 from airflow_delta.contract.payloads import Json, Payload
-from airflow_delta.contract.request import Arguments, RewriteArguments, SourceArguments
+from airflow_delta.contract.request import Arguments, RewriteArguments, RowIds, SourceArguments
 from airflow_delta.exceptions import DeltaAnalysisException, StagingException
 
 
@@ -36,20 +36,6 @@ class UpdateArguments(RewriteArguments):
 
     set: tuple[Assignment, ...]
     repeatable: bool
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RowIds(Payload):
-    """Columns of row ids, and the first row id of each file of the plan (Delta protocol, "Row Tracking").
-
-    :param columns: physical names of the columns with row ids and row commit versions.
-    :param base: first row id of each file.
-    :param version: row commit version of each file.
-    """
-
-    columns: tuple[str, ...]
-    base: tuple[int, ...]
-    version: tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

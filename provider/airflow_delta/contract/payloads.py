@@ -377,6 +377,7 @@ class StagedWrite(Payload):
     :param already_committed: nothing was staged, because the log already held the key.
     :param definition: of CREATE or REPLACE TABLE: ``mode``, ``clusterBy``, ``features``, Delta's ``metaData``.
     :param changes: of mode ``alter``: JSON forms of :mod:`airflow_delta.contract.changes`.
+    :param keeps_row_ids: rows that were written again have their row ids and row commit versions in the new files.
     :param data_change: false if the table's rows stay the same and only move to other files (Delta's ``dataChange``).
     """
 
@@ -409,6 +410,7 @@ class StagedWrite(Payload):
     already_committed: bool = False
     definition: dict = field(default_factory=dict)  # type: ignore[type-arg]
     data_change: bool = True
+    keeps_row_ids: bool = False
     changes: tuple[dict, ...] = ()  # type: ignore[type-arg]
 
 

@@ -168,13 +168,29 @@ class Arguments(Payload):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class RowIds(Payload):
+    """Columns of row ids, and the first row id of each file of the plan (Delta protocol, "Row Tracking").
+
+    :param columns: physical names of the columns with row ids and row commit versions.
+    :param base: first row id of each file.
+    :param version: row commit version of each file.
+    """
+
+    columns: tuple[str, ...]
+    base: tuple[int, ...]
+    version: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RewriteArguments(Arguments):
     """Arguments of operations that rewrite rows; DELETE has no others.
 
     :param operation_parameters: ``operationParameters`` of the commit.
+    :param row_ids: ``None`` if the table has no row ids that could be kept.
     """
 
     operation_parameters: dict = field(default_factory=dict)  # type: ignore[type-arg]
+    row_ids: RowIds | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

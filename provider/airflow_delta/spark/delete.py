@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_delta.contract.request import StageReport, StageRequest
-from airflow_delta.spark.read import read_plan_files
 from airflow_delta.spark.rewrite import RewriteAttempt, row_errors
 from airflow_delta.spark.rows import align
 
@@ -21,8 +20,7 @@ def run(spark: SparkSession, request: StageRequest) -> StageReport:
         work.lap("scanTimeMs")
         kept = work.partly(touched)
         if kept and not request.deletion_vectors:
-            rows = read_plan_files(spark, work.plan, kept).where(~work.condition)
-            work.write(align(rows, work.target, work.checks), "copied")
+            work.write(align(work.read(kept).where(~work.condition), work.stored, work.checks), "copied")
         # Readers of the change data feed take deleted rows from the deletion vectors; Delta writes no change data there either.
         if touched and request.rules.change_data and not request.deletion_vectors:
             work.write(align(work.selected(touched), work.target, work.checks), "change", change_type="delete")

@@ -105,6 +105,10 @@ class _Merge:
         rows = read_plan_files(self.work.spark, self.work.plan, files, file_column=positions, row_column=positions)
         return rows.alias(self._target_alias)
 
+    def _to_write(self, files: Sequence[ScanFile], *, positions: bool = False) -> DataFrame:
+        """Return the same with row ids, if these are kept."""
+        return self.work.read(files, file_column=positions, row_column=positions).alias(self._target_alias)
+
     def _joined(self, rows: DataFrame, *, small: bool, how: str | None = None) -> DataFrame:
         """Return rows of the table with their matching source rows, and the clause of each.
 
@@ -209,7 +213,7 @@ class _Merge:
         if request.deletion_vectors:
             work.write_vectors(self._words.select(FILE, NUMBER, WORD).where(sf.col(WORD) != 0))
         elif self._in_one_pass(touched):
-            rows = self._target([item.file for item in touched if not item.deleted])
+            rows = self._to_write([item.file for item in touched if not item.deleted])
             joined = self._joined(rows, small=self._rows_small, how="left")
             stays = sf.col(CLAUSE).isNull() | sf.col(CLAUSE).isin(self.updates)
             if any(not item.deleted for item in touched):
@@ -219,17 +223,16 @@ class _Merge:
         updated = None
         changed = [item for item in touched if item.updated]
         if changed:
-            rows = self._target([item.file for item in changed], positions=not self._rows_small)
+            rows = self._to_write([item.file for item in changed], positions=not self._rows_small)
             if not self._rows_small:  # only changed rows are worth a shuffle
                 rows = self._marked(rows, changed, sf.col(_UPDATED)).alias(self._target_alias)
             joined = self._joined(rows, small=self._rows_small).where(sf.col(CLAUSE).isin(self.updates))
             updated = work.write(work.aligned(self.clauses.updated(joined)), "new")
         partly = [item for item in touched if not item.gone]
         if partly and not request.deletion_vectors:
-            rows = self._target([item.file for item in partly], positions=True)
-            work.write(
-                align(self._plain(self._marked(rows, partly, sf.col(WORD), "left_anti")), work.target, work.checks), "copied"
-            )
+            rows = self._to_write([item.file for item in partly], positions=True)
+            kept = self._plain(self._marked(rows, partly, sf.col(WORD), "left_anti"))
+            work.write(align(kept, work.stored, work.checks), "copied")
         return updated
 
     def _in_one_pass(self, touched: Sequence[TouchedFile]) -> bool:

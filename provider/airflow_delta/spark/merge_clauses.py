@@ -60,7 +60,7 @@ class MergeClauses:
         self._alias = arguments.target_alias
         self.all = arguments.clauses
         self.table = work.target
-        self._known = fields_by_name(work.target)
+        self._known = fields_by_name(work.stored)
         work.target = self._evolved()
         self._values: dict[int, Assigned] = {}
 
@@ -122,8 +122,11 @@ class MergeClauses:
         :param rows: rows of table and source, with :data:`CLAUSE`.
         """
         columns = []
-        for field in self._work.target["fields"]:
+        updates = [i for i in self._values if self.all[i].action == UPDATE]
+        for field in self._work.stored["fields"]:
             column = self._old(field)
+            if field["name"] == self._work.version_column:
+                column = sf.when(sf.col(CLAUSE).isin(updates), sf.lit(None)).otherwise(column)
             for i, values in self._values.items():
                 if self.all[i].action == UPDATE and field["name"].lower() in values:
                     column = sf.when(sf.col(CLAUSE) == i, self._stored(values, field, self.all[i])).otherwise(column)
@@ -301,7 +304,7 @@ class MergeClauses:
         """Return rows with generated columns computed unless the row's clause sets them."""
         expressions = {name.lower(): text for name, text in self._work.request.rules.generated.items()}
         columns = []
-        for field in self._work.target["fields"]:
+        for field in (self._work.stored if action == UPDATE else self._work.target)["fields"]:
             column = sf.col(spark_name(field["name"]))
             text = expressions.get(field["name"].lower())
             made_by = [i for i, v in self._values.items() if self.all[i].action == action and field["name"].lower() not in v]

@@ -205,7 +205,7 @@ class MergeRewrite(RewriteAttempt):
     def write_inserted(self, df: DataFrame) -> str:
         """Write new rows into a directory apart from changed ones, and return its name."""
         name = f"{self.run}{INSERTED}"
-        self._rows[name] = write_files(df, self.request, self.target, name, self.checks, new_rows=True)
+        self._rows[name] = write_files(df, self.request, self.stored, name, self.checks, new_rows=True)
         self._directories["new"].append(name)
         return name
 

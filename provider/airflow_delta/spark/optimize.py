@@ -23,15 +23,15 @@ from typing import TYPE_CHECKING, Any
 from pyspark import inheritable_thread_target
 from pyspark.sql import Observation
 from pyspark.sql import functions as sf
-from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from airflow_delta.contract.operations import OptimizeArguments, RowIds
-from airflow_delta.contract.payloads import Json, ScanFile, ScanPlan
+from airflow_delta.contract.operations import OptimizeArguments
+from airflow_delta.contract.payloads import ScanPlan
 from airflow_delta.contract.request import StageReport, StageRequest
 from airflow_delta.contract.schema import parse_struct
 from airflow_delta.contract.spark_paths import data_file_uri, normal_form, normal_form_of_metadata
 from airflow_delta.exceptions import StagingException
 from airflow_delta.spark.read import FILE_COLUMN, ROW_COLUMN, read_plan_files
+from airflow_delta.spark.row_ids import read_with_row_ids, row_id_fields
 from airflow_delta.spark.rows import RowChecks, spark_name
 from airflow_delta.spark.write import WRITE_SETTINGS, physical_names, session_settings, write_files, written_files
 
@@ -148,9 +148,6 @@ def with_job_group(spark: SparkSession, work: Callable[..., Any]) -> Callable[..
     return wrapped
 
 
-_KEY, _BASE, _VERSION = "__airflow_delta_key", "__airflow_delta_base", "__airflow_delta_version"
-
-
 def run(spark: SparkSession, request: StageRequest) -> StageReport:
     """Write the bins of the request, each into its own directory, several at a time. Partition columns are left out: all files of
     a bin are of one partition, which the log knows, and the plan the directory.
@@ -221,8 +218,8 @@ def _write_bin(
     if ids is None:
         rows = read_plan_files(spark, plan, files, file_column=order is not None, row_column=order is not None)
     else:
-        rows = _with_row_ids(spark, plan, files, ids, [(ids.base[n], ids.version[n]) for n in members])
-        fields += [_row_id_field(name) for name in ids.columns]
+        rows = read_with_row_ids(spark, plan, files, ids, file_column=True, row_column=True)
+        fields += row_id_fields(ids)
     names = [spark_name(field["name"]) for field in fields]
     rows = rows.select(*names, *([] if order is None else [FILE_COLUMN, ROW_COLUMN]))
     columns = arguments.z_order_by
@@ -328,42 +325,3 @@ class _RowOrder:
                 return None
             found[checksum] = member
         return found
-
-
-# -- row tracking -------------------------------------------------------------------------------------------------------------
-
-
-def _row_id_field(name: str) -> Json:
-    return {"name": name, "type": "long", "nullable": True, "metadata": {}}
-
-
-def _with_row_ids(
-    spark: SparkSession, plan: ScanPlan, files: Sequence[ScanFile], ids: RowIds, first: Sequence[tuple[int, int]]
-) -> DataFrame:
-    """Return the rows with their row ids and commit versions: from the file, or by position in it.
-
-    :param first: id of the first row and commit version of the rows, by file.
-    """
-    schema = json.loads(plan.schema_string)
-    schema["fields"] += [_row_id_field(name) for name in ids.columns]
-    wider = replace(plan, schema_string=json.dumps(schema))
-    rows = read_plan_files(spark, wider, files, file_column=True, row_column=True)
-    values: list[tuple[Any, ...]] = [
-        (normal_form(data_file_uri(plan.table, file.path)), *numbers) for file, numbers in zip(files, first, strict=True)
-    ]
-    known = spark.createDataFrame(
-        values, StructType([StructField(_KEY, StringType()), *(StructField(name, LongType()) for name in (_BASE, _VERSION))])
-    )
-    # The same normal form as airflow_delta.contract.spark_paths makes; a plus sign is not a space in Hadoop's encoding.
-    rest = sf.regexp_replace(sf.col(FILE_COLUMN), "^[A-Za-z][A-Za-z0-9+.-]*:(//)?", "")
-    key = sf.url_decode(sf.replace(rest, sf.lit("+"), sf.lit("%2B")))
-    rows = rows.withColumn(_KEY, key).join(sf.broadcast(known), on=_KEY, how="left")
-    lost = sf.raise_error(sf.concat(sf.lit("A file that was read is not in the scan plan: "), sf.col(FILE_COLUMN)))
-    base = sf.when(sf.col(_BASE).isNull(), lost.cast("long")).otherwise(sf.col(_BASE))
-    row_id, version = ids.columns
-    return rows.withColumns(
-        {
-            row_id: sf.coalesce(sf.col(spark_name(row_id)), base + sf.col(ROW_COLUMN)),
-            version: sf.coalesce(sf.col(spark_name(version)), sf.col(_VERSION)),
-        }
-    )

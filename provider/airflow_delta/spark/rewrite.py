@@ -20,12 +20,13 @@ from pyspark.sql import functions as sf
 
 from airflow_delta.contract.mapping import zone_of_directories
 from airflow_delta.contract.payloads import Json, ScanFile, ScanPlan
-from airflow_delta.contract.request import StageReport, StageRequest
+from airflow_delta.contract.request import RewriteArguments, RowIds, StageReport, StageRequest
 from airflow_delta.contract.schema import parse_struct
 from airflow_delta.contract.spark_paths import FILE, NUMBER, WORD, escape_glob, file_of, files_by_uri
 from airflow_delta.exceptions import DeltaError, StagingException
 from airflow_delta.spark.read import FILE_COLUMN, ROW_COLUMN, read_plan_files
-from airflow_delta.spark.rows import RowChecks, align, checked, spark_value
+from airflow_delta.spark.row_ids import read_with_row_ids, row_id_fields
+from airflow_delta.spark.rows import RowChecks, align, checked, spark_name, spark_value
 from airflow_delta.spark.write import (
     WRITE_SETTINGS,
     check_read_back,
@@ -57,6 +58,8 @@ def words_of(rows: DataFrame) -> DataFrame:
 class RewriteAttempt:
     """One attempt of an operation that rewrites rows; collects what it wrote.
 
+    :ivar target: the table's schema.
+    :ivar row_ids: columns of row ids, in which rows that are written again keep theirs; ``None`` if they get new ones.
     :ivar files: files with deleted or changed rows; the commit removes them or marks their rows.
     """
 
@@ -67,6 +70,7 @@ class RewriteAttempt:
         self.request = request
         self.plan: ScanPlan = request.rewrite
         self.target: Json = parse_struct(request.schema_string)
+        self.row_ids: RowIds | None = RewriteArguments.of(request).row_ids
         self.checks = RowChecks(request.table, request.read_version)
         self.run = uuid.uuid4().hex[:8]  # a cluster manager may start the driver of one attempt twice
         self.files: dict[str, int | None] = {}
@@ -116,18 +120,43 @@ class RewriteAttempt:
         """Return the files that keep some rows."""
         return [file for file in files if file.num_records is None or file.num_records != self.files[file.path]]
 
+    @property
+    def stored(self) -> Json:
+        """Schema of data files: the table's columns, and those of row ids."""
+        fields = [] if self.row_ids is None else row_id_fields(self.row_ids)
+        return {**self.target, "fields": [*self.target["fields"], *fields]}
+
+    @property
+    def version_column(self) -> str | None:
+        """Column of row commit versions: null in rows that change, whose version is the commit's."""
+        return None if self.row_ids is None else self.row_ids.columns[1]
+
+    def read(self, files: Sequence[ScanFile], *, file_column: bool = False, row_column: bool = False) -> DataFrame:
+        """Return the live rows of files, with their row ids if these are kept."""
+        if self.row_ids is None:
+            return read_plan_files(self.spark, self.plan, files, file_column=file_column, row_column=row_column)
+        return read_with_row_ids(self.spark, self.plan, files, self.row_ids, file_column=file_column, row_column=row_column)
+
     def selected(self, files: Sequence[ScanFile], *, file_column: bool = False, row_column: bool = False) -> DataFrame:
-        """Return the rows that the condition selects."""
+        """Return the rows that the condition selects, without row ids."""
         rows = read_plan_files(self.spark, self.plan, files, file_column=file_column, row_column=row_column)
+        return self.where(rows)
+
+    def where(self, rows: DataFrame) -> DataFrame:
+        """Return those of the rows that the condition selects."""
         return rows if self.request.predicate is None else rows.where(self.condition)
 
     def write(self, df: DataFrame, kind: str, *, change_type: str | None = None) -> str:
         """Write rows into a new directory and return its name.
 
+        :param df: the columns of :attr:`stored`; change data has none of row ids.
         :param kind: ``new``, ``copied`` or ``change``.
         """
         name = f"{self.run}-{kind}-{len(self._directories[kind])}"
-        self._rows[name] = write_files(df, self.request, self.target, name, self.checks, change_type=change_type)
+        target = self.stored if change_type is None else self.target
+        if change_type is not None and self.row_ids is not None:
+            df = df.select(*(spark_name(field["name"]) for field in target["fields"]))
+        self._rows[name] = write_files(df, self.request, target, name, self.checks, change_type=change_type)
         self._directories[kind].append(name)
         return name
 
@@ -150,9 +179,9 @@ class RewriteAttempt:
         return name
 
     def aligned(self, df: DataFrame) -> DataFrame:
-        """Return rows with the table's columns, each checked against the table's rules."""
-        aligned = align(df, self.target, self.checks)
-        return checked(aligned, self.request, self.target, set(), self.checks)
+        """Return rows with the columns of data files, each checked against the table's rules."""
+        aligned = align(df, self.stored, self.checks)
+        return checked(aligned, self.request, self.stored, set(), self.checks)
 
     def lap(self, metric: str) -> None:
         """Record the milliseconds since the last lap."""

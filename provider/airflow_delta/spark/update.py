@@ -12,7 +12,6 @@ from airflow_delta.contract.payloads import ScanFile
 from airflow_delta.contract.request import StageReport, StageRequest
 from airflow_delta.contract.schema import Type, same_type, type_name
 from airflow_delta.exceptions import SchemaMismatchException
-from airflow_delta.spark.read import read_plan_files
 from airflow_delta.spark.rewrite import RewriteAttempt, row_errors
 from airflow_delta.spark.rows import align, converted, spark_name, spark_type, spark_value
 
@@ -38,21 +37,21 @@ def run(spark: SparkSession, request: StageRequest) -> StageReport:
 
 def _write(work: RewriteAttempt, touched: Sequence[ScanFile], arguments: UpdateArguments) -> None:
     request, values = work.request, arguments.set
+    if work.version_column is not None:
+        values = (*values, Assignment(path=(work.version_column,), expression="CAST(NULL AS BIGINT)"))
     change_data = request.rules.change_data
     # Change data must be what was written: values that may differ on each evaluation are read back, from separate files.
     apart = request.deletion_vectors or request.predicate is None or (change_data and not arguments.repeatable)
     if apart:
-        new = work.write(work.aligned(updated(work, work.selected(touched), values)), "new")
+        new = work.write(work.aligned(updated(work, work.where(work.read(touched)), values)), "new")
         kept = [] if request.deletion_vectors or request.predicate is None else work.partly(touched)
         if kept:
-            rows = read_plan_files(work.spark, work.plan, kept).where(~work.condition)
-            work.write(align(rows, work.target, work.checks), "copied")
+            work.write(align(work.read(kept).where(~work.condition), work.stored, work.checks), "copied")
     else:
-        rows = read_plan_files(work.spark, work.plan, touched)
-        new = work.write(work.aligned(updated(work, rows, values, where=work.condition)), "new")
+        new = work.write(work.aligned(updated(work, work.read(touched), values, where=work.condition)), "new")
     if not change_data:
         return
-    before = work.selected(touched)
+    before = work.where(work.read(touched))
     work.write(align(before, work.target, work.checks), "change", change_type="update_preimage")
     if apart:
         work.write_again(new, "update_postimage")
@@ -75,7 +74,7 @@ def updated(work: RewriteAttempt, rows: DataFrame, values: Sequence[Assignment],
         return _stored(work, expression, types[expression], data_type, path)
 
     columns = []
-    for field in work.target["fields"]:
+    for field in work.stored["fields"]:
         column = sf.col(spark_name(field["name"]))
         if (change := assigned.get(field["name"])) is not None:
             new = stored(change, field["type"], field["name"]) if isinstance(change, str) else None
@@ -86,7 +85,7 @@ def updated(work: RewriteAttempt, rows: DataFrame, values: Sequence[Assignment],
     explicit = {v.path[0].lower() for v in values}
     generated = {name.lower(): text for name, text in work.request.rules.generated.items() if name.lower() not in explicit}
     columns = []
-    for field in work.target["fields"]:
+    for field in work.stored["fields"]:
         column = sf.col(spark_name(field["name"]))
         if (expression := generated.get(field["name"].lower())) is not None:
             column = sf.when(sf.col(_CHANGED), spark_value(expression).cast(spark_type(field["type"]))).otherwise(column)

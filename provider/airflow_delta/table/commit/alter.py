@@ -222,16 +222,17 @@ def _refuse_changed_twice(handle: TransactionHandle, stages: Sequence[StageActio
 def feature_tags(txn: OptimisticTransaction, stages: Sequence[StageActions]) -> dict[str, str]:
     """Return tags that say what a commit does to a feature.
 
-    Rewritten rows get new row ids: the files do not hold their old ones, so the commit must not claim to have kept them (Delta
-    protocol, "Row Tracking"). Rows that stay in place keep theirs.
+    Rows that were written again get new row ids unless the new files hold their old ones; then the commit must not claim to have
+    kept them (Delta protocol, "Row Tracking"). Rows that stay in place keep theirs.
     """
-    keeps = any(stage.write.num_copied_records or _writes_again(stage) for stage in stages)
+    again = [stage.write for stage in stages if stage.write.num_copied_records or _writes_again(stage)]
     marked = any(add.deletion_vector is not None for stage in stages for add in stage.adds)
-    tags = {KEEPS_ROWS: "true"} if keeps or marked else {}
+    tags = {KEEPS_ROWS: "true"} if again or marked else {}
     if txn.metadata.configuration.get("delta.enableRowTracking", "false").lower() != "true":
         return tags
-    if keeps:
-        return {**tags, ROW_TRACKING_PRESERVED: "false"}
+    if again:
+        kept = all(write.keeps_row_ids for write in again)
+        return {**tags, ROW_TRACKING_PRESERVED: "true" if kept else "false"}
     return {**tags, ROW_TRACKING_PRESERVED: "true"} if all(stage.write.mode == "rewrite" for stage in stages) else tags
 
 

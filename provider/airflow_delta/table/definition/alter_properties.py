@@ -264,9 +264,9 @@ def _check_row_ids(table: AlteredTable) -> None:
     if ids.null_count:
         raise table.error(
             DeltaUnsupportedOperationException,
-            f"This provider cannot enable row tracking for table {table.table} version {table.version}: "
-            f"{ids.null_count} of its files have no row ids and must be committed again first. Use Delta Spark (ALTER "
-            f"TABLE ... SET TBLPROPERTIES ('{_ROW_TRACKING}' = 'true')), or create the table with it.",
+            f"Row tracking cannot be enabled for table {table.table} version {table.version} together with other changes: "
+            f"{ids.null_count} of its files have no row ids, which takes commits of their own. Run "
+            "DeltaEnableRowTrackingOperator instead, outside of a transaction.",
         )
 
 

@@ -195,8 +195,16 @@ def recomputed(txn: OptimisticTransaction, predicate: str | None, *, only_missin
     :raises PredicateException: if the predicate names columns other than partition columns.
     """
     snapshot = txn.snapshot
-    table = snapshot.definition
     files = to_add_files(txn.filter_files(*_partition_predicate(snapshot, predicate), columns=FILE_COLUMNS))
+    return with_new_statistics(snapshot, files, only_missing=only_missing)
+
+
+def with_new_statistics(snapshot: Snapshot, files: Sequence[AddFile], *, only_missing: bool = False) -> list[AddFile]:
+    """Return those of the files whose statistics change, with the new ones.
+
+    :param only_missing: only fill in missing statistics; complete files are not opened.
+    """
+    table = snapshot.definition
     properties = table.properties
     schema = table.schema.without(table.partition_columns)
     leaves = indexed_leaves(schema, (), properties)
@@ -204,7 +212,7 @@ def recomputed(txn: OptimisticTransaction, predicate: str | None, *, only_missin
     if only_missing:
         files = [file for file in files if not is_complete(file.stats, leaves)]
     changed: list[AddFile] = []
-    for file, footer in table_footers(txn.log.store, files, "Its statistics cannot be computed"):
+    for file, footer in table_footers(snapshot.log.store, files, "Its statistics cannot be computed"):
         tight = (file.deletion_vector is None) if vectors else None
         stats = collect_statistics(footer, schema, properties, file=unquote(file.path), tight_bounds=tight)
         if only_missing:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from airflow_delta.contract.files import SCAN_DIRECTORY, partition_text, transaction_directory
 from airflow_delta.contract.location import AZURE, OBJECT_STORES, Location, store_of
 from airflow_delta.contract.payloads import WORD_BITS, ScanFile, ScanPlan, ScanVector
+from airflow_delta.contract.request import RowIds
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaTableNotFoundException
 from airflow_delta.log.actions.deletion_vectors import read_deletion_vectors
 from airflow_delta.log.schema.partition_values import parse_partition_value
@@ -140,6 +141,24 @@ def scan_of(
         predicate=predicate,
         spark_table_uri=view.spark_table_uri,
     )
+
+
+def row_ids_of(table: TableDefinition, files: Sequence[AddFile]) -> RowIds | None:
+    """Return what is needed to keep the row ids of a scan (Delta protocol, "Row Tracking"); ``None`` if there are none to keep.
+
+    :param table: at the version that was read.
+    :param files: of the scan. Those that an earlier stage has staged have no ids yet.
+    """
+    configuration = table.configuration
+    kinds = ("RowId", "RowCommitVersion")
+    names = tuple(configuration.get(f"delta.rowTracking.materialized{kind}ColumnName", "") for kind in kinds)
+    if configuration.get("delta.enableRowTracking", "false").lower() != "true" or not all(names):
+        return None
+    base = tuple(file.base_row_id for file in files if file.base_row_id is not None)
+    versions = tuple(file.default_row_commit_version for file in files if file.default_row_commit_version is not None)
+    if len(base) < len(files) or len(versions) < len(files):
+        return None
+    return RowIds(columns=names, base=base, version=versions)
 
 
 def scan_files(

@@ -49,6 +49,7 @@ def collect_optimize(stage: StageView, request: StageRequest, report: StageRepor
         mode="rewrite",
         operation=request.operation,
         parameters=arguments.parameters,
+        keeps_row_ids=arguments.row_ids is not None,
         metrics=rewrite_metrics(adds, removes),
         reads=DeclaredReads(files=tuple(remove.path for remove in removes)),
     )

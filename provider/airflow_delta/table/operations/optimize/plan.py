@@ -14,7 +14,7 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from airflow_delta.contract.files import partition_texts_of
-from airflow_delta.contract.operations import OptimizeArguments, RowIds
+from airflow_delta.contract.operations import OptimizeArguments
 from airflow_delta.contract.payloads import Json, StagedWrite
 from airflow_delta.exceptions import (
     DeltaIllegalArgumentException,
@@ -41,13 +41,12 @@ from airflow_delta.table.operations.optimize.bins import (
 )
 from airflow_delta.table.operations.optimize.collect import collect_optimize
 from airflow_delta.table.stage.data_change import changes_rows, to_rearrange
-from airflow_delta.table.stage.scan import candidate_files, scan_of
+from airflow_delta.table.stage.scan import candidate_files, row_ids_of, scan_of
 from airflow_delta.table.stage.stage_view import SparkWork, StageView
 from airflow_delta.table.stage.view import TransactionView
 
 if TYPE_CHECKING:
     from airflow_delta.log import AddFile
-    from airflow_delta.log.table_definition import TableDefinition
 
 
 PARALLEL = 4
@@ -158,7 +157,7 @@ def stage_of(stage: StageView, rewrite: RewriteSelection, *, parallel: int = PAR
         directories=tuple(_directory(stage, members[0]) for members in rewrite.bins),
         z_order_by=rewrite.z_order_by,
         parallel=max(1, parallel),
-        row_ids=_row_ids(stage.definition, files),
+        row_ids=row_ids_of(stage.definition, files),
         data_change=tuple(changes_rows(stage, members[0]) for members in rewrite.bins),
         removes=_removes([file for file in files if file.path in staged]),
         parameters=dict(rewrite.parameters),
@@ -202,20 +201,6 @@ def _directory(stage: StageView, file: AddFile) -> str:
 def _positions(bins: Sequence[Bin]) -> tuple[tuple[int, ...], ...]:
     numbers = count()
     return tuple(tuple(next(numbers) for _ in members) for members in bins)
-
-
-def _row_ids(table: TableDefinition, files: Sequence[AddFile]) -> RowIds | None:
-    """Return what is needed to keep row ids (Delta protocol, "Row Tracking"); ``None`` if the table has none to keep."""
-    configuration = table.configuration
-    kinds = ("RowId", "RowCommitVersion")
-    names = tuple(configuration.get(f"delta.rowTracking.materialized{kind}ColumnName", "") for kind in kinds)
-    if configuration.get("delta.enableRowTracking", "false").lower() != "true" or not all(names):
-        return None
-    base = tuple(file.base_row_id for file in files if file.base_row_id is not None)
-    versions = tuple(file.default_row_commit_version for file in files if file.default_row_commit_version is not None)
-    if len(base) < len(files) or len(versions) < len(files):
-        return None
-    return RowIds(columns=names, base=base, version=versions)
 
 
 def _removes(files: Sequence[AddFile]) -> tuple[Json, ...]:

@@ -16,7 +16,7 @@ from airflow_delta.log.statistics.statistics import live_records
 from airflow_delta.table.files.rules import table_rules
 from airflow_delta.table.operations.rewrite.vectors import collect_rewrite
 from airflow_delta.table.stage.data_change import refuse_rearranged, refuse_untold
-from airflow_delta.table.stage.scan import candidate_files, scan_of
+from airflow_delta.table.stage.scan import candidate_files, row_ids_of, scan_of
 from airflow_delta.table.stage.stage_view import SparkWork, StageView
 
 if TYPE_CHECKING:
@@ -90,7 +90,11 @@ class RewriteTarget:
             tells = self.removes_rows and not (deletion_vectors and self.operation == "DELETE")
             refuse_untold(self.stage, self.operation, tells=tells)
         planned = self.stage.request(
-            replace(arguments or RewriteArguments(), operation_parameters=dict(parameters or {})),
+            replace(
+                arguments or RewriteArguments(),
+                operation_parameters=dict(parameters or {}),
+                row_ids=row_ids_of(self.stage.definition, files),
+            ),
             operation=self.operation,
             mode="rewrite",
             predicate=None if condition is None else condition.text,

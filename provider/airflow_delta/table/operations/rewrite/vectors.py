@@ -243,6 +243,7 @@ def collect_rewrite(
         raise stage.handle.error(
             StagingException, f"{request.operation} of stage {request.stage} was planned without files to look at."
         )
+    arguments = RewriteArguments.of(request)
     touched = rewritten_files(stage, request, report)
     new, copied, changed = _data_files(stage, request, report)
     marked = MarkedFiles()
@@ -262,7 +263,8 @@ def collect_rewrite(
         changes,
         mode="rewrite",
         operation=request.operation,
-        parameters=RewriteArguments.of(request).operation_parameters,
+        parameters=arguments.operation_parameters,
+        keeps_row_ids=arguments.row_ids is not None,
         metrics={**metrics(rewritten, report), **report.metrics},
         num_records=num_records,
         num_copied_records=copied.rows + new.rows - num_records,
