@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from functools import partial
 from urllib.parse import unquote
@@ -13,7 +14,7 @@ from pyroaring import BitMap64
 from airflow_delta.log.actions.moved_rows import read_moved_rows
 from airflow_delta.log.expressions.predicate import Predicate
 from airflow_delta.spark.job import run_operation
-from airflow_delta.spark.optimize import _boundaries, _interleaved, _range_of, along_z_curve
+from airflow_delta.spark.optimize import _boundaries, _hilbert_index, _interleaved, _range_of, along_curve
 from airflow_delta.table.operations.optimize.plan import plan_optimize, select_for_optimize
 from airflow_delta.table.operations.optimize.run import run_rewrite
 from airflow_delta.table.operations.rewrite.update import plan_delete
@@ -32,6 +33,20 @@ def test_bits_are_interleaved_the_first_column_highest(spark):
     assert {(row.a, row.b): row.z for row in rows} == {
         (0, 0): 0, (0, 1): 1, (1, 0): 2, (1, 1): 3, (0, 2): 4, (2, 0): 8, (3, 3): 15,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(("columns", "bits"), [(2, 3), (3, 2), (4, 2)])
+def test_the_hilbert_curve_visits_every_cell_and_goes_from_neighbour_to_neighbour(spark, columns, bits):
+    from pyspark.sql import functions as sf
+
+    names = [f"c{number}" for number in range(columns)]
+    cells = spark.range(1 << columns * bits).select(
+        *[sf.shiftright("id", bits * n).bitwiseAND(sf.lit((1 << bits) - 1)).alias(name) for n, name in enumerate(names)]
+    )
+    found = cells.select(*names, _hilbert_index([sf.col(name) for name in names], bits).alias("place")).collect()
+    path = [tuple(row[name] for name in names) for row in sorted(found, key=lambda row: row.place)]
+    assert sorted(row.place for row in found) == [*range(1 << columns * bits)]
+    assert all(sum(abs(a - b) for a, b in zip(*step, strict=True)) == 1 for step in itertools.pairwise(path))
 
 
 VALUES = ["é", "日 本", "100%", "a:b/c", "_x", "a+b", "q\"u'o", "{[^]}", None]
@@ -110,7 +125,7 @@ def test_boundaries_cut_into_equal_parts(spark):
 
 def test_a_frequent_value_does_not_make_one_file_large(spark):
     df = spark.range(8000).selectExpr("1 AS x", "id AS y")
-    parts = along_z_curve(df, [("x",)], 4, 8000).selectExpr("spark_partition_id() AS p").groupBy("p").count().collect()
+    parts = along_curve(df, [("x",)], 4, 8000).selectExpr("spark_partition_id() AS p").groupBy("p").count().collect()
     assert len(parts) == 4
     assert max(row["count"] for row in parts) < 4000
 

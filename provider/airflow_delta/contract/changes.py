@@ -172,7 +172,7 @@ class DropFeature(Change):
 
 @dataclass(frozen=True, slots=True)
 class ClusterBy(Change):
-    """CLUSTER BY: the columns that OPTIMIZE will cluster by; without columns, CLUSTER BY NONE."""
+    """CLUSTER BY: up to four columns that OPTIMIZE will cluster by; without columns, CLUSTER BY NONE. AUTO is refused."""
 
     columns: tuple[str, ...] = ()
 

@@ -46,6 +46,8 @@ class OptimizeArguments(Arguments):
     :param outputs: number of new files of each bin.
     :param directories: where the files of each bin go, below the directory of the bin; empty: into that itself.
     :param z_order_by: paths of columns.
+    :param cluster_by: paths of the clustering columns, if the files of each bin become a cube.
+    :param cubes: id of the cube of each bin.
     :param parallel: bins to write at a time.
     :param row_ids: ``None`` if the table does not track rows.
     :param data_change: for each bin, whether its rows are changes staged by earlier stages.
@@ -58,6 +60,8 @@ class OptimizeArguments(Arguments):
     outputs: tuple[int, ...]
     directories: tuple[str, ...] = ()
     z_order_by: tuple[tuple[str, ...], ...] = ()
+    cluster_by: tuple[tuple[str, ...], ...] = ()
+    cubes: tuple[str, ...] = ()
     parallel: int = 1
     row_ids: RowIds | None = None
     data_change: tuple[bool, ...] = ()

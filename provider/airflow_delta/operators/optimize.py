@@ -98,9 +98,10 @@ REWRITE: Parts = (*SPARK_OPERATION, RewriteWork)
 
 
 class DeltaOptimizeOperator(DeltaTableOperator):
-    """Compact the small files of a table, and rewrite those with many deleted rows (``OPTIMIZE``).
+    """Compact the small files of a table, and rewrite those with many deleted rows; cluster a clustered table (``OPTIMIZE``).
 
     :param z_order_by: columns to order the rows by (``ZORDER BY``); rewrites all files of the selected partitions. (templated)
+    :param full: of a clustered table, also rewrite the files that were clustered by other columns (``OPTIMIZE FULL``).
     :param min_file_size: smaller files are compacted, in bytes; default: 1 GiB, or ``max_file_size`` if that is less. (templated)
     :param max_deleted_rows_ratio: a file with a larger share of deleted rows is rewritten whatever its size. (templated)
 
@@ -117,12 +118,14 @@ class DeltaOptimizeOperator(DeltaTableOperator):
         self,
         *,
         z_order_by: str | Sequence[str] = (),
+        full: bool = False,
         min_file_size: int | str | None = None,
         max_deleted_rows_ratio: float | str = 0.05,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.z_order_by = z_order_by
+        self.full = full
         self.min_file_size = min_file_size
         self.max_deleted_rows_ratio = max_deleted_rows_ratio
 
@@ -147,6 +150,7 @@ class DeltaOptimizeOperator(DeltaTableOperator):
         columns = self.z_order_by
         return {
             "z_order_by": [columns] if isinstance(columns, str) else list(columns or ()),
+            "full": self.full,
             "min_file_size": whole_number("min_file_size", self.min_file_size),
             "max_deleted_rows_ratio": float(self.max_deleted_rows_ratio),
         }
@@ -251,7 +255,7 @@ class DeltaAutoCompactOperator(DeltaMaintenanceBase):
                 spark_table_uri=session.spark_table_uri,
                 **committer.options(context),
             )
-        return {} if result is None else finish_batches(committer, context, result, clock)
+        return finish_batches(committer, context, result, clock)
 
 
 def finish_batches(committer: CommitPart, context: Context, result: OptimizeResult, clock: Stopwatch) -> dict[str, Any]:

@@ -1,10 +1,11 @@
 """OPTIMIZE and REORG on Spark: each bin of files is read without its deleted rows and written as one or a few files.
 
-Z-order: rows that are close in several columns go into the same file.
+Z-order and clustering: rows that are close in several columns go into the same file.
 
-Each column is split into ranges of about equally many rows, with boundaries from a sample. The numbers of a row's ranges, with
-their bits interleaved, are its place on the Z-curve; Spark's range partitioning splits the curve into files (like Delta's
-``ZOrderClustering``, which has its own expressions). Plain Spark SQL, without Python functions or Delta's jar.
+Each column is split into ranges of about equally many rows, with boundaries from a sample. The numbers of a row's ranges give its
+place on a curve: with their bits interleaved, on the Z-curve; for clustered tables, on the Hilbert curve, whose neighbours differ
+in one number by one. Spark's range partitioning splits the curve into files (like Delta's ``ZOrderClustering`` and
+``HilbertClustering``, which have their own expressions). Plain Spark SQL, without Python functions or Delta's jar.
 
 Concurrent Spark jobs, from threads of one driver.
 """
@@ -42,17 +43,24 @@ if TYPE_CHECKING:
 MAX_RANGE_BITS = 10
 """Bits of a range's number: Delta splits a column into 1000 ranges (``optimize.zorder.mdcNumRangeIds``)."""
 
+MAX_HILBERT_COLUMNS = 4
+"""As many as Delta clusters a table by; the states of the curve are four times as many with each further column."""
+
 SAMPLES_PER_RANGE = 40
 _SEED = 20_130_101
 _TEXT_PREFIX = 128
 
 
-def along_z_curve(rows: DataFrame, columns: Sequence[tuple[str, ...]], num_files: int, num_rows: int | None) -> DataFrame:
-    """Return the rows in ``num_files`` partitions along the Z-curve.
+def along_curve(
+    rows: DataFrame, columns: Sequence[tuple[str, ...]], num_files: int, num_rows: int | None, *, hilbert: bool = False
+) -> DataFrame:
+    """Return the rows in ``num_files`` partitions along a curve.
 
     :param columns: paths, the most important one first.
     :param num_rows: number of rows, if known.
+    :param hilbert: take the Hilbert curve, for 2 to 4 columns; else the Z-curve.
     """
+    index = _hilbert_index if hilbert and 1 < len(columns) <= MAX_HILBERT_COLUMNS else _interleaved
     bits = min(MAX_RANGE_BITS, 63 // len(columns))
     keys = [f"__airflow_delta_key_{number}" for number in range(len(columns))]
     ids = [f"__airflow_delta_range_{number}" for number in range(len(columns))]
@@ -63,7 +71,7 @@ def along_z_curve(rows: DataFrame, columns: Sequence[tuple[str, ...]], num_files
     with_ids = with_keys.withColumns(
         {name: _range_of(sf.col(key), types[key], boundaries[key], bits) for name, key in zip(ids, keys, strict=True)}
     )
-    placed = with_ids.withColumns({place: _interleaved([sf.col(name) for name in ids], bits), noise: sf.rand(_SEED)})
+    placed = with_ids.withColumns({place: index([sf.col(name) for name in ids], bits), noise: sf.rand(_SEED)})
     # The noise separates rows of the same place, so that no file gets all rows of a frequent value.
     return placed.repartitionByRange(num_files, sf.col(place), sf.col(noise)).select(*[spark_name(name) for name in rows.columns])
 
@@ -132,9 +140,60 @@ def _interleaved(ids: Sequence[Column], bits: int) -> Column:
     parts = []
     for bit in range(bits):
         for number, column in enumerate(ids):
-            one = sf.shiftright(column, bit).bitwiseAND(sf.lit(1).cast("long"))
-            parts.append(sf.shiftleft(one, bit * len(ids) + len(ids) - 1 - number))
+            parts.append(sf.shiftleft(_bit(column, bit), bit * len(ids) + len(ids) - 1 - number))
     return reduce(lambda left, right: left.bitwiseOR(right), parts)
+
+
+def _hilbert_index(ids: Sequence[Column], bits: int) -> Column:
+    """Return the place of numbers on the Hilbert curve, by the states of :func:`hilbert_states` from the highest bit down."""
+    states = hilbert_states(len(ids))
+    places, following = (sf.lit([cell[part] for state in states for cell in state]) for part in (0, 1))
+    corners = sf.array(*[_interleaved([_bit(column, bit) for column in ids], 1) for bit in reversed(range(bits))])
+
+    def further(at: Column, corner: Column) -> Column:
+        cell = (sf.shiftleft(at["state"], len(ids)) + corner).cast("int")
+        index = sf.shiftleft(at["index"], len(ids)).bitwiseOR(sf.get(places, cell).cast("long"))
+        return sf.struct(index.alias("index"), sf.get(following, cell).cast("long").alias("state"))
+
+    start = sf.struct(sf.lit(0).cast("long").alias("index"), sf.lit(0).cast("long").alias("state"))
+    return sf.aggregate(corners, start, further)["index"]
+
+
+def _bit(column: Column, bit: int) -> Column:
+    return sf.shiftright(column, bit).bitwiseAND(sf.lit(1).cast("long"))
+
+
+def hilbert_states(columns: int) -> list[list[tuple[int, int]]]:
+    """Return the orientations of the Hilbert curve in a cube that is cut in half along each column.
+
+    For each orientation and each corner (the bit of the first column highest): the place of the corner on the way through the
+    cube, and the orientation inside of it. Gray codes, reflected and rotated (C. Hamilton, "Compact Hilbert Indices", 2006).
+    """
+    corners = 1 << columns
+
+    def turned(value: int, by: int) -> int:
+        by %= columns
+        return (value << by | value >> columns - by) & corners - 1
+
+    known = {(0, 0): 0}
+    states: list[list[tuple[int, int]]] = []
+    order = [(0, 0)]
+    for entry, direction in order:
+        cells = []
+        for corner in range(corners):
+            gray, place = turned(corner ^ entry, columns - direction - 1), 0
+            while gray:
+                place, gray = place ^ gray, gray >> 1
+            first = max(0, (place - 1) // 2 * 2)
+            even = place + place % 2
+            trailing_ones = max(0, (even & -even).bit_length() - 1)
+            inside = (entry ^ turned(first ^ first >> 1, direction + 1), (direction + trailing_ones + 1) % columns)
+            if inside not in known:
+                known[inside] = len(order)
+                order.append(inside)
+            cells.append((place, known[inside]))
+        states.append(cells)
+    return states
 
 
 def with_job_group(spark: SparkSession, work: Callable[..., Any]) -> Callable[..., Any]:
@@ -170,7 +229,8 @@ def run(spark: SparkSession, request: StageRequest) -> StageReport:
         if found is not None:
             first_rows[names[number]] = found
 
-    whole = _WHOLE_FILES if arguments.record_rows and not arguments.z_order_by else {}
+    in_order = arguments.record_rows and not arguments.z_order_by and not arguments.cluster_by
+    whole = _WHOLE_FILES if in_order else {}
     with session_settings(spark, {**WRITE_SETTINGS, **whole}):
         parallel = min(arguments.parallel, len(bins))
         if parallel <= 1:
@@ -222,11 +282,11 @@ def _write_bin(
         fields += row_id_fields(ids)
     names = [spark_name(field["name"]) for field in fields]
     rows = rows.select(*names, *([] if order is None else [FILE_COLUMN, ROW_COLUMN]))
-    columns = arguments.z_order_by
+    columns = arguments.z_order_by or arguments.cluster_by
     if columns and num_files > 1:
         counts = [file.num_records for file in files]
         known = None if any(count is None for count in counts) else sum(count or 0 for count in counts)
-        rows = along_z_curve(rows, columns, num_files, known)
+        rows = along_curve(rows, columns, num_files, known, hilbert=bool(arguments.cluster_by))
     else:
         rows = rows.coalesce(1)
     if order is not None:

@@ -205,6 +205,24 @@ def test_clustering_columns_are_physical_and_must_stay():
         clustering.check_clustering(metadata(mapped("a", 1), column("p"), partition_by=["p"]), [("p1",)])
 
 
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [(("a",), "a"), (("_u", "x1"), "_u.x1"), (("s", "k-1"), "s.`k-1`"), (("1q",), "`1q`"), (("x.y",), "`x.y`"),
+     (("a`b",), "`a``b`"), (("ü",), "`ü`")],
+)  # fmt: skip
+def test_cubes_name_columns_as_delta_does(path: tuple[str, ...], text: str) -> None:
+    assert clustering.quoted_path(path) == text
+    cube = clustering.Cube("id", (text,))
+    assert cube.tags == {"ZCUBE_ID": "id", "ZCUBE_ZORDER_BY": f'["{text}"]'}
+    assert clustering.cube_of(cube.tags) == cube
+
+
+def test_clustering_columns_by_the_names_in_the_schema():
+    columns = clustering.clustering_columns(domain('{"clusteringColumns":["P1",["s","p2"],["gone"]]}'))
+    table = schema(mapped("a", 1), column("s", struct(mapped("b", 2))))
+    assert clustering.logical_columns(table, columns) == [("a",), ("s", "b"), ("gone",)]
+
+
 def test_tables_without_clustering():
     unclustered = clustering.unclustered()
     assert clustering.clustering_columns({unclustered.domain: unclustered}) == []

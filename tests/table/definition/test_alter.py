@@ -373,6 +373,18 @@ def test_clustering_by_a_column_that_is_dropped_meanwhile(table: Table) -> None:
     table.publish(other, comment)
 
 
+def test_keywords_are_no_clustering_columns(table: Table) -> None:
+    table.write(ROWS, begin=MAPPED)
+    with pytest.raises(DeltaAnalysisException, match="CLUSTER BY AUTO is a service of Databricks"):
+        run(table, ClusterBy(["auto"]))
+    with pytest.raises(DeltaAnalysisException, match="For CLUSTER BY NONE, name no columns"):
+        run(table, ClusterBy(["NONE"]))
+    run(table, AddColumns([Column("auto", "INT"), Column("a-b", "INT")]), ClusterBy(["AUTO"]))
+    run(table, ClusterBy(["`a-b`"]))
+    parameters = table.actions(table.versions()[-1])["commitInfo"][0]["operationParameters"]
+    assert parameters == {"oldClusteringColumns": "auto", "newClusteringColumns": "`a-b`"}
+
+
 def test_stages_know_what_earlier_ones_have_widened(table: Table) -> None:
     table.write(ROWS, begin={"configuration": {"delta.enableTypeWidening": "true"}})
     handle = table.begin()

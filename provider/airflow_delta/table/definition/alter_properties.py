@@ -29,13 +29,13 @@ from airflow_delta.log.expressions.functions import oversized, refused_function
 from airflow_delta.log.expressions.text import SqlSyntaxError, tree_of
 from airflow_delta.log.features import clustering
 from airflow_delta.log.features import protocol as table_protocol
-from airflow_delta.log.features.clustering import indexed_leaves
+from airflow_delta.log.features.clustering import indexed_leaves, logical_columns, quoted_path
 from airflow_delta.log.features.constraints import check_constraints
 from airflow_delta.log.features.properties import CONSTRAINT_PREFIX, TableProperties, normalise_key
 from airflow_delta.log.features.schema_checks import MATERIALIZED_ROW_COMMIT_VERSION, MATERIALIZED_ROW_ID
 from airflow_delta.log.schema.types import DataType, Path, StructType, dotted, folded
 from airflow_delta.table.definition.altered_table import AlteredTable, missing_column, protocol_with
-from airflow_delta.table.definition.create import MAX_CLUSTERING_COLUMNS
+from airflow_delta.table.definition.create import MAX_CLUSTERING_COLUMNS, keyword_of
 from airflow_delta.transaction import Operation
 from airflow_delta.transaction.prepare import feature_drop
 from airflow_delta.transaction.prepare.prepare import TableState, verify_metadata
@@ -48,6 +48,8 @@ def cluster_by(table: AlteredTable, change: ClusterBy) -> AlteredTable:
             "A partitioned table cannot be clustered (DELTA_ALTER_TABLE_CLUSTER_BY_ON_PARTITIONED_TABLE_NOT_ALLOWED)"
         )
     paths = [parse_column_path(column) for column in change.columns]
+    if (keyword := keyword_of(paths, table.schema)) is not None:
+        raise table.refuse(keyword)
     twice = sorted({dotted(path) for path in paths if [folded(p) for p in paths].count(folded(path)) > 1})
     if twice:
         raise table.refuse(f"Columns are listed twice: {', '.join(twice)} (DELTA_DUPLICATE_COLUMNS_FOUND.CLUSTER_BY)")
@@ -57,8 +59,8 @@ def cluster_by(table: AlteredTable, change: ClusterBy) -> AlteredTable:
             "(DELTA_CLUSTER_BY_INVALID_NUM_COLUMNS)"
         )
     physical = [_clustering_column(table, path) for path in paths]
-    old = [] if table.clustering is None else [_logical(table, path) for path in table.clustering]
-    operation = Operation.cluster_by(old, [dotted(path) for path in paths])
+    old = logical_columns(table.schema, table.clustering or ())
+    operation = Operation.cluster_by([quoted_path(path) for path in old], [quoted_path(path) for path in paths])
     configuration = msgspec.json.encode({"clusteringColumns": physical, "domainName": clustering.DOMAIN}).decode()
     domain = DomainMetadata(domain=clustering.DOMAIN, configuration=configuration, removed=False)
     changed: dict[str, Any] = {
@@ -94,18 +96,6 @@ def _clustering_column(table: AlteredTable, path: Path) -> list[str]:
             "Set delta.dataSkippingStatsColumns or delta.dataSkippingNumIndexedCols to collect them"
         )
     return physical
-
-
-def _logical(table: AlteredTable, physical: Path) -> str:
-    at: DataType = table.schema
-    path: list[str] = []
-    for name in physical:
-        found = next((f for f in at.fields if f.physical_name == name), None) if isinstance(at, StructType) else None
-        if found is None:
-            return dotted(physical)
-        path.append(found.name)
-        at = found.data_type
-    return dotted(tuple(path))
 
 
 _COMMENT = "comment"

@@ -33,7 +33,7 @@ from airflow_delta.transaction.prepare.prepare import TableState
 if TYPE_CHECKING:
     from airflow_delta.log import Snapshot
     from airflow_delta.log.actions.actions import AddFile, RemoveFile
-    from airflow_delta.log.schema.types import StructType
+    from airflow_delta.log.schema.types import Path, StructType
 
 MAX_CLUSTERING_COLUMNS = 4
 """Delta: ``clustering.numColumns`` (DELTA_CLUSTER_BY_INVALID_NUM_COLUMNS)."""
@@ -267,6 +267,8 @@ def _check_clustering(
             f"Table {handle.table} cannot be clustered by {len(cluster_by)} columns, {MAX_CLUSTERING_COLUMNS} are the most "
             "(DELTA_CLUSTER_BY_INVALID_NUM_COLUMNS).",
         )
+    if (keyword := keyword_of([path for name in cluster_by for path in parse_column_list(name)], schema)) is not None:
+        raise handle.error(DeltaAnalysisException, f"{keyword} (table {handle.table}).")
     known = {_folded(leaf.path): leaf for leaf in leaves(schema)}
     indexed = {_folded(leaf.path) for leaf in indexed_leaves(schema, (), TableProperties(dict(properties)))}
     for name in cluster_by:
@@ -290,6 +292,18 @@ def _check_clustering(
                 "(DELTA_CLUSTERING_COLUMN_MISSING_STATS). Move it to the front of the columns, or raise "
                 "delta.dataSkippingNumIndexedCols.",
             )
+
+
+def keyword_of(columns: Sequence[Path], schema: StructType) -> str | None:
+    """Return what is wrong with clustering columns that are the keyword of a statement; ``None`` if they are not."""
+    names = [name.upper() for name in columns[0]] if len(columns) == 1 else []
+    if names in (["AUTO"], ["NONE"]) and schema.find(columns[0][0]) is None:
+        return {
+            "AUTO": "CLUSTER BY AUTO is a service of Databricks, which neither Delta Lake nor this provider has. Name the "
+            "columns to cluster by",
+            "NONE": "The table has no column NONE. For CLUSTER BY NONE, name no columns",
+        }[names[0]]
+    return None
 
 
 def _folded(path: Sequence[str]) -> tuple[str, ...]:

@@ -21,11 +21,10 @@ from airflow_delta.exceptions import (
 )
 from airflow_delta.log.actions.actions import AddFile, CommitInfo, RemoveFile
 from airflow_delta.log.actions.decode import CommitFile, CommitHead, DecodedCommit, decode_commit
-from airflow_delta.log.features.clustering import DOMAIN, clustering_columns
-from airflow_delta.log.features.column_mapping import physical_paths
+from airflow_delta.log.features.clustering import DOMAIN, clustering_columns, logical_columns
 from airflow_delta.log.features.constraints import check_constraints
 from airflow_delta.log.features.protocol import features
-from airflow_delta.log.schema.types import dotted, walk_fields
+from airflow_delta.log.schema.types import dotted
 from airflow_delta.log.segment.segment import list_log
 from airflow_delta.log.statistics.statistics import live_records, num_records
 from airflow_delta.log.storage.file_names import LOG_DIRECTORY, commit_file, commit_version, version_prefix
@@ -387,9 +386,7 @@ def clustered_by(snapshot: Snapshot) -> list[str]:
     domain = snapshot.domain(DOMAIN)
     if domain is None:
         return []
-    schema = snapshot.schema
-    logical = dict(zip(physical_paths(schema), (path for path, _ in walk_fields(schema)), strict=True))
-    return [dotted(logical.get(path, path)) for path in clustering_columns({DOMAIN: domain})]
+    return [dotted(path) for path in logical_columns(snapshot.schema, clustering_columns({DOMAIN: domain}))]
 
 
 def _num_records(snapshot: Snapshot) -> int | None:

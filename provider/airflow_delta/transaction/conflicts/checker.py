@@ -29,6 +29,7 @@ from airflow_delta.log.actions.actions import Action, AddFile, DomainMetadata, M
 from airflow_delta.log.actions.decode import timestamp_of_info
 from airflow_delta.log.features import clustering
 from airflow_delta.log.features import protocol as table_protocol
+from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.transaction.conflicts.current_transaction import CurrentTransaction
 from airflow_delta.transaction.conflicts.dropped_bins import COMPACTIONS
 from airflow_delta.transaction.conflicts.errors import BEGIN_AGAIN, conflict, describe_winner
@@ -50,6 +51,7 @@ from airflow_delta.transaction.prepare.checks import REPLACES
 from airflow_delta.transaction.prepare.isolation import IsolationLevel
 
 if TYPE_CHECKING:
+    from airflow_delta.log.schema.types import Path
     from airflow_delta.transaction.conflicts.winning_commit import WinningCommit
 
 
@@ -132,7 +134,8 @@ def check_winner_domains(current: CurrentTransaction, winner: WinningCommit) -> 
     """Check the domains of a winning commit; a REPLACE TABLE removes those that it must not inherit.
 
     :raises ConcurrentTransactionException: if both write the same domain.
-    :raises MetadataChangedException: if the winner clusters the table by a column that this transaction drops.
+    :raises MetadataChangedException: if the winner clusters the table by a column that this transaction drops, or by other ones
+        than this transaction has clustered files by.
     """
     if "domainMetadata" not in table_protocol.features(current.protocol):
         return
@@ -160,12 +163,23 @@ def check_winner_domains(current: CurrentTransaction, winner: WinningCommit) -> 
 
 
 def _check_clustering(current: CurrentTransaction, winner: WinningCommit) -> None:
-    metadata = next((action for action in current.own_actions if isinstance(action, Metadata)), None)
     domains = {domain.domain: domain for domain in winner.domain_metadata if domain.domain == clustering.DOMAIN}
-    if metadata is None or not domains:
+    if not domains:
+        return
+    columns = clustering.clustering_columns(domains)
+    if current.operation in COMPACTIONS and _clusters_by_others(current, columns):
+        raise conflict(
+            MetadataChangedException,
+            winner,
+            "The clustering columns were changed by a concurrent update, and this transaction has clustered files by the former "
+            "ones",
+            current=current,
+        )
+    metadata = next((action for action in current.own_actions if isinstance(action, Metadata)), None)
+    if metadata is None:
         return
     try:
-        clustering.check_clustering(metadata, clustering.clustering_columns(domains))
+        clustering.check_clustering(metadata, columns)
     except DeltaAnalysisException as error:
         raise conflict(
             MetadataChangedException,
@@ -173,6 +187,16 @@ def _check_clustering(current: CurrentTransaction, winner: WinningCommit) -> Non
             f"The clustering columns were changed by a concurrent update and do not fit this transaction ({error.message})",
             current=current,
         ) from error
+
+
+def _clusters_by_others(current: CurrentTransaction, columns: Sequence[Path]) -> bool:
+    """Tell whether files that the transaction has clustered name other columns than these."""
+    cubes = {clustering.cube_of(action.tags) for action in current.own_actions if isinstance(action, AddFile)} - {None}
+    if not cubes:
+        return False
+    schema = TableDefinition.of(current.metadata).schema
+    names = tuple(map(clustering.quoted_path, clustering.logical_columns(schema, columns)))
+    return any(cube is not None and cube.columns != names for cube in cubes)
 
 
 __all__ = ["ConflictChecker", "CurrentTransaction"]

@@ -44,7 +44,7 @@ class DroppedBins:
     """The bins of a transaction that only moves rows, and those that it leaves out.
 
     :param operation: its name.
-    :param orders_rows: it is a ZORDER, which no other compaction does.
+    :param orders_rows: it is a ZORDER or clusters, which no other compaction need have done.
     :ivar removes: old files of bins that are left out; they stay as winners left them. ``adds``: the new files.
     :ivar is_due: whether winners leave files of one of them on which the operation has something to do.
     """

@@ -140,8 +140,9 @@ class Resolution:
     def __post_init__(self) -> None:
         self._marked = MarkedRows(self.reader.store, self.reader, self.current.read_metadata)
         if self.level == "rows" and self.current.operation in COMPACTIONS:
-            ordered = (self.current.commit_info.operation_parameters or {}).get("zOrderBy") or "[]"
-            self._dropped = DroppedBins(self.reader, self.current.operation, orders_rows=ordered != "[]")
+            parameters = self.current.commit_info.operation_parameters or {}
+            ordered = any((parameters.get(name) or "[]") != "[]" for name in ("zOrderBy", "clusterBy"))
+            self._dropped = DroppedBins(self.reader, self.current.operation, orders_rows=ordered)
 
     def _carried_rows(self) -> CarriedRows:
         if self._carried is None:

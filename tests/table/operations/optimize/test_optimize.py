@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_delta.contract.changes import ClusterBy
 from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
 from airflow_delta.contract.request import StageReport, StageRequest
 from airflow_delta.exceptions import (
@@ -23,6 +24,7 @@ from airflow_delta.exceptions import (
     DeltaIllegalStateException,
     DeltaTableNotFoundException,
     DeltaUnsupportedOperationException,
+    MetadataChangedException,
     RowCountMismatchException,
     StagingException,
 )
@@ -32,6 +34,7 @@ from airflow_delta.table.commit.publish import publish
 from airflow_delta.table.operations.optimize.bins import batches_of, bins_of, needs_compaction
 from airflow_delta.table.operations.optimize.plan import plan_optimize, select_for_optimize, select_for_purge
 from airflow_delta.table.operations.optimize.run import find_request, run_rewrite
+from airflow_delta.table.stage.plan_table import plan_alter
 from airflow_delta.table.stage.stage_view import SparkWork, open_stage
 from airflow_delta.table.stage.view import view_of
 from airflow_delta.table.start.begin import begin
@@ -193,20 +196,136 @@ def test_a_table_that_does_not_exist(case: Case) -> None:
     assert not (case.path / "_delta_log").exists()
 
 
+# -- clustered tables ----------------------------------------------------------------------------------------------------------
+
+
+def cluster(case: Case, *columns: Any, create: bool = True, partition_by: Iterable[str] = (), **options: Any) -> None:
+    """Cluster a table, as CLUSTER BY does."""
+    if create:
+        case.create(partition_by, **options)
+        case.commit(listed((), "clustering", "domainMetadata"), operation=Operation.manual_update())
+    configuration = json.dumps({"clusteringColumns": list(columns), "domainName": "delta.clustering"})
+    case.commit(domain("delta.clustering", configuration), operation=Operation.cluster_by((), ()))
+
+
+def unpartitioned(case: Case, number: int) -> AddFile:
+    return msgspec.structs.replace(case.file(number), partition_values={})
+
+
+def cubes(case: Case, version: int) -> list[tuple[str, str, str]]:
+    """Return provider, cube and columns of the files that a version added."""
+    return [(a["clusteringProvider"], *map(a["tags"].get, ("ZCUBE_ID", "ZCUBE_ZORDER_BY"))) for a in case.actions(version)["add"]]
+
+
 @pytest.mark.parametrize(
-    ("columns", "options", "refused"), [([["id"]], {}, True), ([], {"z_order_by": ["id"]}, True), ([], {}, False)]
+    ("columns", "options", "says"),
+    [
+        ([["id"]], {"z_order_by": ["id"]}, "clustered by id.*DELTA_CLUSTERING_WITH_ZORDER_BY"),
+        ([["id"]], {"where": "part = 'a'"}, "DELTA_CLUSTERING_WITH_PARTITION_PREDICATE"),
+        ([["id"]], {"where": "part = 'a'", "full": True}, "DELTA_CLUSTERING_WITH_PARTITION_PREDICATE"),
+        ([], {"z_order_by": ["id"]}, "DELTA_CLUSTERING_WITH_ZORDER_BY"),
+        ([], {"where": "part = 'a'"}, "DELTA_CLUSTERING_WITH_PARTITION_PREDICATE"),
+        ([], {"full": True}, "DELTA_OPTIMIZE_FULL_NOT_SUPPORTED"),
+        ([["gone"]], {}, "gone, which it does not have"),
+        ([["part"]], {"partitioned": True}, "DELTA_CLUSTER_BY_WITH_PARTITIONED_BY"),
+    ],
 )
-def test_clustered_tables(case: Case, columns: Any, options: Any, refused: bool) -> None:
-    configuration = json.dumps({"clusteringColumns": columns, "domainName": "delta.clustering"})
-    case.create(())
-    case.commit(
-        listed((), "clustering", "domainMetadata"), domain("delta.clustering", configuration), operation=Operation.manual_update()
-    )
-    if not refused:
-        assert select_for_optimize(view_of(case.log(), case.handle()), **options).bins == ()
-        return
-    with pytest.raises(DeltaUnsupportedOperationException, match="clustered by"):
+def test_what_a_clustered_table_refuses(case: Case, columns: Any, options: Any, says: str) -> None:
+    cluster(case, *columns, partition_by=["part"] if options.pop("partitioned", False) else ())
+    with pytest.raises((DeltaUnsupportedOperationException, DeltaAnalysisException), match=says):
         select_for_optimize(view_of(case.log(), case.handle()), **options)
+
+
+def test_full_is_for_clustered_tables(case: Case) -> None:
+    case.create()
+    with pytest.raises(DeltaUnsupportedOperationException, match="DELTA_OPTIMIZE_FULL_NOT_SUPPORTED"):
+        select_for_optimize(view_of(case.log(), case.handle()), full=True)
+
+
+def test_a_table_clustered_by_no_columns_is_compacted(case: Case) -> None:
+    cluster(case)
+    case.commit(unpartitioned(case, 1), unpartitioned(case, 2))
+    result = case.optimize(case.concatenate)
+    assert "tags" not in case.actions(result.version)["add"][0]
+    assert "isFull" not in case.actions(result.version)["commitInfo"][0]["operationParameters"]
+
+
+def test_each_bin_becomes_a_cube(case: Case) -> None:
+    cluster(case, ["id"], "name")  # the protocol's example has names instead of paths
+    case.commit(*(unpartitioned(case, n) for n in range(3)))
+    result = case.optimize(case.concatenate)
+    ((provider, first, columns),) = cubes(case, result.version)
+    assert (provider, columns) == ("liquid", '["id","name"]')
+    parameters = case.actions(result.version)["commitInfo"][0]["operationParameters"]
+    assert (parameters["clusterBy"], parameters["isFull"]) == ('["id","name"]', False)
+    assert case.optimize(case.concatenate).version is None, "one cube, and nothing else"
+    case.commit(unpartitioned(case, 3))
+    result = case.optimize(case.concatenate)
+    ((_, second, _),) = cubes(case, result.version)
+    assert first != second
+    assert result.metrics["numRemovedFiles"] == 2
+    assert sorted(row["id"] for row in readers.rows(case.path)) == [0, 1, 2, 3]
+    size = case.log().snapshot.add_files()[0].size
+    case.commit(*(unpartitioned(case, n) for n in range(4, 7)))
+    view = view_of(case.log(), case.handle())
+    found = select_for_optimize(view, min_cube_size=size)
+    assert [len(members) for members in found.bins] == [1, 1, 1], "a cube of that size is left alone"
+    found = select_for_optimize(view, min_cube_size=size * 7 // 5, max_file_size=size // 2)
+    assert [len(members) for members in found.bins] == [2, 2], "others get half as large again"
+    assert all(found.num_outputs(members) >= 2 for members in found.bins)
+
+
+def test_other_clustering_columns_leave_old_cubes_to_optimize_full(case: Case) -> None:
+    cluster(case, ["id"])
+    case.commit(unpartitioned(case, 1), unpartitioned(case, 2))
+    case.optimize(case.concatenate)
+    cluster(case, ["name"], create=False)
+    assert case.optimize(case.concatenate).version is None
+    case.commit(unpartitioned(case, 3))
+    result = case.optimize(case.concatenate)
+    assert result.metrics["numRemovedFiles"] == 1
+    result = case.optimize(case.concatenate, full=True)
+    assert result.metrics["numRemovedFiles"] == 2
+    assert cubes(case, result.version)[0][2] == '["name"]'
+    assert case.actions(result.version)["commitInfo"][0]["operationParameters"]["isFull"] is True
+    assert case.optimize(case.concatenate, full=True).version is None
+
+
+@pytest.mark.parametrize(("winner", "conflicts"), [("name", True), (None, True), ("id", False)])
+@pytest.mark.parametrize("max_restarts", [0, 1])
+def test_a_concurrent_cluster_by(case: Case, winner: str | None, conflicts: bool, max_restarts: int) -> None:
+    cluster(case, ["id"])
+    case.commit(unpartitioned(case, 1), unpartitioned(case, 2))
+    done: list[int] = []
+
+    def meanwhile(request: StageRequest) -> StageReport:
+        if not done:
+            cluster(case, *([] if winner is None else [[winner]]), create=False)
+            done.append(1)
+        return case.concatenate(request)
+
+    def optimize() -> Any:
+        return run_rewrite(case.log(), select_for_optimize, meanwhile, identity=IDENTITY, max_restarts=max_restarts)
+
+    if conflicts and not max_restarts:
+        with pytest.raises(MetadataChangedException, match="clustering columns were changed"):
+            optimize()
+        assert not list((case.path / "staged").rglob("*.parquet"))
+        return
+    added = case.actions(optimize().version)["add"][0]
+    assert added.get("tags", {}).get("ZCUBE_ZORDER_BY") == (None if winner is None else f'["{winner}"]')
+
+
+def test_an_earlier_stage_changes_the_clustering(case: Case) -> None:
+    cluster(case, ["id"])
+    case.commit(unpartitioned(case, 1), unpartitioned(case, 2))
+    handle = case.handle()
+    stage = open_stage(case.log(), handle, **IDENTITY)
+    altered = plan_alter(stage, [ClusterBy(("name",))])
+    assert isinstance(altered, StagedWrite)
+    view = view_of(case.log(), handle, [altered])
+    with pytest.raises(DeltaUnsupportedOperationException, match="earlier stage"):
+        select_for_optimize(view)
 
 
 def test_reorg_takes_files_with_deleted_rows_or_dropped_columns(case: Case) -> None:

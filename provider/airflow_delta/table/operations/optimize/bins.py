@@ -18,11 +18,10 @@ from airflow_delta.contract.files import partition_texts_of
 from airflow_delta.exceptions import (
     DeltaAnalysisException,
     DeltaIllegalArgumentException,
-    DeltaUnsupportedOperationException,
 )
 from airflow_delta.log.actions.actions import AddFile
 from airflow_delta.log.data_files.footers import read_footers
-from airflow_delta.log.features.clustering import clustering_columns, indexed_leaves, parse_column_list
+from airflow_delta.log.features.clustering import indexed_leaves, parse_column_list
 from airflow_delta.log.schema.types import ArrayType, DecimalType, MapType, StructType, dotted, folded, known_names
 from airflow_delta.log.statistics.statistics import num_records
 from airflow_delta.log.storage.base import FileStatus
@@ -60,6 +59,7 @@ class RewriteSelection:
     :param bins: the files.
     :param max_file_size: bytes; the size to write.
     :param z_order_by: paths of the columns, for bins that are whole partitions.
+    :param cluster_by: paths of the columns, for bins that become cubes of a clustered table.
     :param num_considered: files that the predicate selects.
     """
 
@@ -69,11 +69,13 @@ class RewriteSelection:
     bins: tuple[Bin, ...]
     max_file_size: int
     z_order_by: tuple[tuple[str, ...], ...] = ()
+    cluster_by: tuple[tuple[str, ...], ...] = ()
     num_considered: int = 0
 
     def num_outputs(self, files: Bin) -> int:
         """Return how many files a bin becomes."""
-        return max(1, sum(file.size for file in files) // self.max_file_size) if self.z_order_by else 1
+        ordered = self.z_order_by or self.cluster_by
+        return max(1, sum(file.size for file in files) // self.max_file_size) if ordered else 1
 
 
 def needs_compaction(file: AddFile, min_file_size: int, max_deleted_rows_ratio: float) -> bool:
@@ -103,7 +105,7 @@ def bins_of(files: Sequence[AddFile], max_size: int | None, *, single: bool = Fa
         partitions[tuple(sorted(partition_texts_of(file.partition_values).items()))].append(file)
     bins: list[Bin] = []
     for members in partitions.values():
-        bins += [tuple(members)] if max_size is None else pack(sorted(members, key=_size), _size, max_size)
+        bins += [tuple(members)] if max_size is None else pack(sorted(members, key=file_size), file_size, max_size)
     return tuple(members for members in bins if single or len(members) > 1)
 
 
@@ -132,7 +134,8 @@ def pack(items: Sequence[T], size: Callable[[T], int], limit: int) -> list[tuple
     return [tuple(group) for group in groups]
 
 
-def _size(file: AddFile) -> int:
+def file_size(file: AddFile) -> int:
+    """Return the bytes of a file, for :func:`pack`."""
     return file.size
 
 
@@ -203,30 +206,6 @@ def partition_predicate(view: TransactionView, where: str | None, operation: str
             f"{table.version} ({columns}). Leave out other columns, or the predicate.",
         )
     return predicate
-
-
-def refuse_clustered(view: TransactionView, *, what: str | None) -> None:
-    """Refuse to rearrange a clustered table against its clustering.
-
-    :param what: an option that no clustered table takes, even without clustering columns.
-    :raises DeltaUnsupportedOperationException: if the table is clustered.
-    """
-    table = view.definition
-    if "clustering" not in table.features or table.version < 0:
-        return
-    columns = clustering_columns(view.snapshot.domain_metadata)
-    if columns or what is not None:
-        names = ", ".join(map(dotted, columns)) or "no columns"
-        way_out = (
-            "Run OPTIMIZE with Delta Spark, which follows the clustering, or remove it first: ALTER TABLE ... CLUSTER BY NONE."
-            if columns
-            else f"Leave {what} out."
-        )
-        raise table.error(
-            DeltaUnsupportedOperationException,
-            f"Table {table.table} version {table.version} is clustered by {names}; this provider does not cluster, and "
-            f"reordering the rows would undo it. {way_out}",
-        )
 
 
 def target_file_size(table: TableDefinition) -> int | None:

@@ -18,6 +18,7 @@ from airflow_delta.log.actions.actions import MOVED_ROWS_TAG, AddFile, RemoveFil
 from airflow_delta.log.actions.deletion_vectors import read_deletion_vectors
 from airflow_delta.log.actions.moved_rows import MovedRows, RowSource, write_moved_rows
 from airflow_delta.log.data_files.footers import read_footers
+from airflow_delta.log.features.clustering import PROVIDER, Cube, quoted_path
 from airflow_delta.log.statistics.statistics import num_records, stats_from_footer
 from airflow_delta.table.files.adds import DataFiles, check_rows, check_written, find_data_files
 from airflow_delta.table.files.footers import check_row_counts
@@ -78,9 +79,12 @@ def collect_actions(
     total = 0
     changes = arguments.data_change or [False] * len(bins)
     removes = _removes(stage, request, arguments)
-    for members, name, data_change in zip(bins, report.directories, changes, strict=True):
+    cubes = _cubes(arguments)
+    for members, name, data_change, cube in zip(bins, report.directories, changes, cubes, strict=True):
         files = [plan.files[position] for position in members]
         found, rows = _new_files(stage, request, report, name, files[0].partition_values, data_change)
+        if cube is not None:
+            found = [msgspec.structs.replace(add, tags={**cube.tags}, clustering_provider=PROVIDER) for add in found]
         before = [file.num_records for file in files]
         if not any(count is None for count in before) and rows != sum(count or 0 for count in before):
             _raise_other_rows(stage, request, files, rows, sum(count or 0 for count in before))
@@ -92,6 +96,14 @@ def collect_actions(
         adds += found
         total += rows
     return _tagged(stage, request, adds, records), removes, total
+
+
+def _cubes(arguments: OptimizeArguments) -> list[Cube | None]:
+    """Return the cube that each bin becomes; ``None`` if the table is not clustered."""
+    if not arguments.cluster_by:
+        return [None for _ in arguments.bins]
+    columns = tuple(map(quoted_path, arguments.cluster_by))
+    return [Cube(cube_id, columns) for cube_id in arguments.cubes]
 
 
 def _record_of(

@@ -1,4 +1,4 @@
-"""Plan an OPTIMIZE: merge small files, drop deleted rows, and order rows by ZORDER BY.
+"""Plan an OPTIMIZE: merge small files, drop deleted rows, and order rows by ZORDER BY or by the table's clustering columns.
 
 The worker selects the files; which of them belong together goes to Spark (:mod:`airflow_delta.contract.operations`).
 
@@ -8,6 +8,7 @@ Plan a REORG ... APPLY (PURGE): rewrite files without deleted rows and without d
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import count
@@ -22,6 +23,7 @@ from airflow_delta.exceptions import (
     DeltaUnsupportedOperationException,
 )
 from airflow_delta.log.actions.actions import encode_action
+from airflow_delta.log.features.clustering import quoted_path
 from airflow_delta.log.schema.partition_values import partition_directory
 from airflow_delta.log.schema.types import dotted
 from airflow_delta.table.files.rules import table_rules
@@ -31,15 +33,17 @@ from airflow_delta.table.operations.optimize.bins import (
     Bin,
     RewriteSelection,
     bins_of,
+    file_size,
     files_with_dropped_columns,
     has_deleted_rows,
     needs_compaction,
+    pack,
     partition_predicate,
-    refuse_clustered,
     target_file_size,
     z_order_columns,
 )
 from airflow_delta.table.operations.optimize.collect import collect_optimize
+from airflow_delta.table.operations.optimize.cubes import MIN_CUBE_SIZE, clustering_of, files_to_cluster
 from airflow_delta.table.stage.data_change import changes_rows, to_rearrange
 from airflow_delta.table.stage.scan import candidate_files, row_ids_of, scan_of
 from airflow_delta.table.stage.stage_view import SparkWork, StageView
@@ -61,6 +65,7 @@ def plan_optimize(
     *,
     where: str | None = None,
     z_order_by: Sequence[str] = (),
+    full: bool = False,
     min_file_size: int | None = None,
     max_file_size: int | None = None,
     max_deleted_rows_ratio: float = MAX_DELETED_ROWS_RATIO,
@@ -75,6 +80,7 @@ def plan_optimize(
         stage,
         where=where,
         z_order_by=z_order_by,
+        full=full,
         min_file_size=min_file_size,
         max_file_size=max_file_size,
         max_deleted_rows_ratio=max_deleted_rows_ratio,
@@ -87,9 +93,11 @@ def select_for_optimize(
     *,
     where: str | None = None,
     z_order_by: Sequence[str] = (),
+    full: bool = False,
     min_file_size: int | None = None,
     max_file_size: int | None = None,
     max_deleted_rows_ratio: float = MAX_DELETED_ROWS_RATIO,
+    min_cube_size: int = MIN_CUBE_SIZE,
     auto: bool = False,
     partitions: Sequence[Mapping[str, str | None]] | None = None,
 ) -> RewriteSelection:
@@ -98,15 +106,20 @@ def select_for_optimize(
     Without ``z_order_by``: files below ``min_file_size``, or with too many deleted rows, packed into bins of up to
     ``max_file_size``; each bin becomes one file, and a single file stays as it is. With it: all files, partition by partition.
 
+    Of a clustered table: the files that are in no cube and those of small cubes (:mod:`.cubes`), packed into bins of one and a
+    half times ``min_cube_size``, each of which becomes a cube.
+
     :param where: predicate on partition columns.
     :param z_order_by: columns to order by; a dot leads into a struct.
+    :param full: also the files of a clustered table that were clustered by other columns (OPTIMIZE FULL).
     :param min_file_size: bytes; default: 1 GiB, or ``max_file_size`` if given.
     :param max_file_size: bytes; default: 1 GiB, or the property ``delta.targetFileSize``.
     :param max_deleted_rows_ratio: fraction of deleted rows above which a file of any size is rewritten.
+    :param min_cube_size: bytes from which a cube of a clustered table is left alone.
     :param auto: run by auto compaction; recorded as ``auto``.
     :param partitions: only these, as serialised values by physical name.
     :raises DeltaAnalysisException: if the predicate names other columns, or a column cannot be ordered by.
-    :raises DeltaUnsupportedOperationException: if the table is clustered.
+    :raises DeltaUnsupportedOperationException: for what a clustered table does not take, or ``full`` for any other table.
     """
     check_exists(view)
     table = view.target
@@ -118,7 +131,7 @@ def select_for_optimize(
             f"OPTIMIZE of table {table.table} needs max_file_size >= 1, min_file_size >= 0 and a max_deleted_rows_ratio "
             f"from 0 to 1, got {max_size}, {min_size} and {max_deleted_rows_ratio}",
         )
-    refuse_clustered(view, what="ZORDER BY" if z_order_by else "a predicate" if where is not None else None)
+    clustering = clustering_of(view, where=where, z_order_by=z_order_by, full=full)
     predicate = partition_predicate(view, where, "OPTIMIZE")
     paths = z_order_columns(view, z_order_by)
     files = candidate_files(view, predicate)
@@ -126,8 +139,11 @@ def select_for_optimize(
         wanted = [partition_texts_of(values) for values in partitions]
         files = [file for file in files if partition_texts_of(file.partition_values) in wanted]
     bins: tuple[Bin, ...] = ()
-    for group in to_rearrange(view, files):
-        if paths:
+    considered = files_to_cluster(files, clustering, full=full, min_cube_size=min_cube_size) if clustering else files
+    for group in to_rearrange(view, considered):
+        if clustering:
+            bins += tuple(pack(group, file_size, min_cube_size * 3 // 2))
+        elif paths:
             bins += bins_of(group, None, single=True)
         else:
             bins += bins_of([file for file in group if needs_compaction(file, min_size, max_deleted_rows_ratio)], max_size)
@@ -136,11 +152,18 @@ def select_for_optimize(
         predicates = [_partitions_text(partitions)] if table.partition_columns else []
     return RewriteSelection(
         operation="OPTIMIZE",
-        parameters={"predicate": predicates, "zOrderBy": [dotted(path) for path in paths], "clusterBy": [], "auto": auto},
+        parameters={
+            "predicate": predicates,
+            "zOrderBy": [dotted(path) for path in paths],
+            "clusterBy": [quoted_path(path) for path in clustering],
+            "auto": auto,
+            **({"isFull": full} if clustering else {}),
+        },
         predicate=None if predicate is None else predicate.text,
         bins=bins,
         max_file_size=max_size,
         z_order_by=paths,
+        cluster_by=clustering,
         num_considered=len(files),
     )
 
@@ -156,6 +179,8 @@ def stage_of(stage: StageView, rewrite: RewriteSelection, *, parallel: int = PAR
         outputs=tuple(rewrite.num_outputs(members) for members in rewrite.bins),
         directories=tuple(_directory(stage, members[0]) for members in rewrite.bins),
         z_order_by=rewrite.z_order_by,
+        cluster_by=rewrite.cluster_by,
+        cubes=tuple(str(uuid.uuid4()) for _ in rewrite.bins) if rewrite.cluster_by else (),
         parallel=max(1, parallel),
         row_ids=row_ids_of(stage.definition, files),
         data_change=tuple(changes_rows(stage, members[0]) for members in rewrite.bins),

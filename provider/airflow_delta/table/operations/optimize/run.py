@@ -39,7 +39,7 @@ from airflow_delta.exceptions import (
 from airflow_delta.log.actions.actions import AddFile, RemoveFile
 from airflow_delta.log.actions.reconciliation import file_key
 from airflow_delta.log.delta_log import DeltaLog
-from airflow_delta.log.features.clustering import clustering_columns
+from airflow_delta.log.features.clustering import clustering_columns, logical_columns
 from airflow_delta.log.statistics.statistics import live_records, total
 from airflow_delta.table.abort import abort
 from airflow_delta.table.commit.alter import ROW_TRACKING_PRESERVED
@@ -58,6 +58,7 @@ from airflow_delta.transaction.commit.hooks import small_files
 if TYPE_CHECKING:
     from airflow_delta.log import Snapshot
     from airflow_delta.log.actions.actions import Action
+    from airflow_delta.log.schema.types import Path
     from airflow_delta.transaction import CommitPolicy, PostCommitHook
     from airflow_delta.transaction.policy import AutoCompactionRequest
 
@@ -263,7 +264,7 @@ def _commit(
             snapshot = log.update()
             if _is_committed(log, txn):
                 raise
-            if not _still_valid(read, snapshot, removes):
+            if not _still_valid(read, snapshot, removes, clusters=bool(arguments.cluster_by)):
                 return failure
             logger.info(
                 "Transaction %s: commit again on version %s of %s: %s",
@@ -297,8 +298,11 @@ def _give_up(log: DeltaLog, handle: TransactionHandle) -> None:
         abort(log, handle)
 
 
-def _still_valid(read: Snapshot, snapshot: Snapshot, removes: Sequence[RemoveFile]) -> bool:
-    """Return whether the table still has every file that was rewritten, with the same rows, and can take the new files."""
+def _still_valid(read: Snapshot, snapshot: Snapshot, removes: Sequence[RemoveFile], *, clusters: bool) -> bool:
+    """Return whether the table still has every file that was rewritten, with the same rows, and can take the new files.
+
+    :param clusters: the new files are clustered, and say by which columns.
+    """
     before, now = read.metadata, snapshot.metadata
     columns = {name.lower() for name in before.partition_columns}
 
@@ -312,10 +316,14 @@ def _still_valid(read: Snapshot, snapshot: Snapshot, removes: Sequence[RemoveFil
         and partitioning(read) == partitioning(snapshot)
         and before.configuration.get(mode, "none") == now.configuration.get(mode, "none")
     )
-    if not same_table:
+    if not same_table or (clusters and _clustering(read) != _clustering(snapshot)):
         return False
     live = {file_key(file) for file in snapshot.add_files()}
     return all(file_key(remove) in live for remove in removes)
+
+
+def _clustering(snapshot: Snapshot) -> list[Path]:
+    return logical_columns(snapshot.schema, clustering_columns(snapshot.domain_metadata))
 
 
 def _feature_tags(txn: OptimisticTransaction, arguments: OptimizeArguments) -> dict[str, str]:
@@ -377,17 +385,13 @@ def run_auto_compaction(
     *,
     identity: Mapping[str, Any],
     **options: Any,
-) -> OptimizeResult | None:
+) -> OptimizeResult:
     """Compact the small files of the partitions that a request names (``auto=true``).
 
     :param request: JSON form of :class:`~airflow_delta.transaction.policy.AutoCompactionRequest` (:func:`find_request`).
     :param work: does the Spark part.
     :param options: as :func:`airflow_delta.table.operations.optimize.run.run_rewrite` takes them.
-    :return: ``None`` for a clustered table, which only Delta Spark may rearrange.
     """
-    if clustering_columns(log.update().domain_metadata):
-        logger.warning("%s is a clustered table and left as it is. Run OPTIMIZE with Delta Spark.", log.uri)
-        return None
 
     def select(view: TransactionView) -> RewriteSelection:
         return select_for_optimize(
