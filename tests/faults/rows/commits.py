@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
 
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
@@ -17,6 +19,7 @@ from airflow_delta.exceptions import (
     StagedFileException,
 )
 from airflow_delta.log import AddFile, DeltaLog, RemoveFile, SetTransaction, Snapshot
+from airflow_delta.log.actions.reconciliation import file_key
 from airflow_delta.table.commit.alter import feature_tags
 from airflow_delta.table.commit.commit import operation_of
 from airflow_delta.table.operations.restore import restore_actions
@@ -35,6 +38,8 @@ from faults.rows.values import TYPES
 GONE = (DeltaFileNotFoundException, StagedFileException)
 """Errors of operations that need files which VACUUM has deleted."""
 PRESERVED = "delta.rowTracking.preserved"
+MAX_RESTARTS = 3
+"""Of COMPUTE STATS."""
 
 
 @dataclass
@@ -44,6 +49,7 @@ class Result:
     :param version: what it committed, ``None`` if it was refused.
     :param resolved: how conflicts by Delta's rules turned out not to be any, to versions.
     :param error: name of the exception that refused it.
+    :param winner: the version that it lost to.
     :param stages: what was staged.
     """
 
@@ -52,6 +58,7 @@ class Result:
     resolved: dict[str, str] = field(default_factory=dict)
     error: str = ""
     message: str = ""
+    winner: int | None = None
     stages: list[StageActions] = field(default_factory=list)
 
 
@@ -84,23 +91,49 @@ def run(table: HistoryTable, log: DeltaLog, step: Step, name: str, latest: int, 
         run_rust(table, step)
         return Result(read, latest + 1 if (table.path / "_delta_log" / f"{latest + 1:020d}.json").exists() else None)
     snapshot = log.update() if read == latest else log.snapshot_at(read)
-    txn = OptimisticTransaction(
+    begin = partial(
+        OptimisticTransaction,
         log,
-        snapshot,
         txn_id=str(uuid.uuid5(uuid.NAMESPACE_URL, name)),
         policy=policy_of(table.setting, step),
         isolation_level=step.level,
         observer=Interrupted(inside),
     )
     result = Result(read)
+    txn = begin(snapshot)
     try:
-        result.version = _commit(table, log, snapshot, txn, step, result.stages)
+        for start in count():
+            try:
+                result.version = _commit(table, log, snapshot, txn, step, result.stages)
+                break
+            except DeltaConcurrentModificationException:
+                again = log.update()
+                if not _starts_over(step, result.stages, again, start):
+                    raise
+                txn = begin(again)
     except DeltaConcurrentModificationException as error:
-        result.error, result.message = type(error).__name__, error.message
+        result.error, result.message, result.winner = type(error).__name__, error.message, error.winning_version
     except (StageConflictException, *GONE):
         return result
     result.resolved = {} if txn.outcome is None else dict(txn.outcome.resolved)
     return result
+
+
+def _starts_over(step: Step, stages: Sequence[StageActions], snapshot: Snapshot, times: int) -> bool:
+    """Tell whether an operation that is a transaction of its own commits again after a conflict.
+
+    COMPUTE STATS reads the newest version, three times at most; OPTIMIZE commits what it has as long as all its files are there.
+    """
+    if isinstance(step.operation, Restate):
+        return times < MAX_RESTARTS
+    if not isinstance(step.operation, Optimize) or not _is_alone(step.operation, stages):
+        return False
+    live = {file_key(file) for file in snapshot.add_files()}
+    return all(file_key(remove) in live for remove in stages[0].removes)
+
+
+def _is_alone(optimize: Optimize, stages: Sequence[StageActions]) -> bool:
+    return not optimize.staged and len(stages) == 1
 
 
 def policy_of(setting: Setting, step: Step) -> CommitPolicy:
@@ -131,11 +164,12 @@ def _commit(
         again.read_whole_table()
         return again.commit([action for action in found[0] if isinstance(action, AddFile | RemoveFile)], found[1])
     handle = handle_of(table, log, snapshot, txn, step)
-    stages += Planner(table, log, snapshot, handle, step).plan()
+    if not stages:
+        stages += Planner(table, log, snapshot, handle, step).plan()
     removed = [remove.path for stage in stages for remove in stage.removes]
     if len(set(removed)) < len(removed):  # the commit refuses that before anything else
         return None
-    if isinstance(operation, Optimize) and not operation.staged and len(stages) == 1:
+    if isinstance(operation, Optimize) and _is_alone(operation, stages):
         return _optimize(table, txn, stages[0], operation)
     view = TransactionView(log=log, handle=handle, read=ReadVersion(log, handle, snapshot), stages=tuple(stages))
     txn.txn_version(handle.app_id)

@@ -25,12 +25,15 @@ from faults.mutations.row_mutations import AIMS, MUTATIONS
 from faults.rows.commits import Result, run
 from faults.rows.draws import Draw
 from faults.rows.files import HistoryTable
-from faults.rows.model import Optimize, Restore, Step
+from faults.rows.model import Optimize, Restore, Step, Vacuum
 from faults.rows.setting import History
 from faults.rows.shrink import shrunk
 from faults.rows.values import Row, canonical, counted
 
 SHOWN = 4
+WITHOUT_LIMIT = 1 << 26
+AFTER_COMPACTION = "after a compaction"
+"""Counts refusals by a compaction for which nothing was lacking."""
 
 
 @dataclass
@@ -50,6 +53,7 @@ class Judged:
     directory: Path
     verdict: Verdict = field(default_factory=Verdict)
     _landed: dict[int, tuple[Step, Result]] = field(default_factory=dict)
+    _ran: list[Step] = field(default_factory=list)
     _names: Counter[str] = field(default_factory=Counter)
 
     def run(self) -> Verdict:
@@ -76,6 +80,7 @@ class Judged:
         result = run(self.table, log, step, name, self._latest, inside)
         counts, kind = self.verdict.counts, step.operation.kind
         counts[f"tried:{kind}"] += 1
+        self._ran.append(step)
         self.table.reader.advance()
         if result.version is None:
             counts[result.error or "nothing"] += 1
@@ -142,22 +147,49 @@ class Judged:
         return rows
 
     def _note_refusal(self, step: Step, result: Result) -> None:
-        """Count refusals, and those where the transaction's own changes on top of the latest version would have been right."""
+        """Count refusals, and those where the transaction's own changes on top of the latest version would have been right.
+
+        A change of the table's properties is not one of rows. Files that a winner changed or removed, and another one brought
+        back, were not left alone; but a compaction leaves rows alone, whatever it does to files.
+        """
         self.verdict.counts["refused"] += 1
         operation, versions = step.operation, self.table.reader.versions
-        if isinstance(operation, Restore) or not self._is_in_place(result):
+        if isinstance(operation, Restore) or result.error == "MetadataChangedException":
+            return
+        by = self._compaction(result.winner)
+        if by is None and not all(self._is_in_place(result, number) for number in range(result.read, len(versions))):
             return
         before = versions[result.read].rows
         old, new = counted(before), counted(step.apply(before))
         gone, added, now = old - new, new - old, counted(versions[-1].rows)
         if not gone - now and now - gone + added == self.expected(step, result, self._latest):
+            how = operation.kind if by is None else self._after_compaction(step, result, by)
             self.verdict.counts["needless"] += 1
-            self.verdict.counts[f"needless:{operation.kind}:{step.detection}"] += 1
+            self.verdict.counts[f"needless:{how}:{step.detection}"] += 1
             self.verdict.needless.append(f"{step}, read version {result.read}: {result.error}: {result.message}")
 
-    def _is_in_place(self, result: Result) -> bool:
-        """Tell whether the files that a transaction removes or marks rows of are still there, marked by others at most."""
-        live = self.table.reader.versions[-1].files
+    def _compaction(self, version: int | None) -> Step | None:
+        """Return the transaction of a version if it was a compaction and nothing else."""
+        step, _result = self._landed.get(-1 if version is None else version, (None, None))
+        return step if step is not None and isinstance(step.operation, Optimize) and step.also is None else None
+
+    def _after_compaction(self, step: Step, result: Result, winner: Step) -> str:
+        """Return what a transaction lacked that it lost to a compaction: rows cannot be followed then, in Delta neither."""
+        setting = self.history.setting
+        assert isinstance(winner.operation, Optimize)
+        if step.limit < WITHOUT_LIMIT:
+            return "after a compaction, beyond the read limit"
+        if any(isinstance(other.operation, Vacuum) for other in self._ran):
+            return "after a compaction, without files that VACUUM deleted"
+        if setting.tracked and setting.has_ids and not winner.operation.keeps_ids:
+            return "after a compaction that lost row ids"
+        if not setting.vectors and any(stage.removes for stage in result.stages):
+            return "after a compaction, without deletion vectors"
+        return AFTER_COMPACTION
+
+    def _is_in_place(self, result: Result, version: int) -> bool:
+        """Tell whether the files that a transaction removes or marks rows of are there in a version, marked by others at most."""
+        live = self.table.reader.versions[version].files
         for stage in result.stages:
             marked = {add.path for add in stage.adds}
             for remove in stage.removes:

@@ -164,6 +164,7 @@ class Planner:
             removes,
             mode="rewrite",
             operation="OPTIMIZE",
+            keeps_row_ids=keeps,
             num_copied_records=0 if keeps else len(placed),
             reads=DeclaredReads(files=tuple(remove.path for remove in removes)),
         )

@@ -115,6 +115,19 @@ def test_winners_one_after_the_other_and_a_change_of_a_file_that_stays(table: Ro
     assert live(table) == {number: 0 for number in BEFORE if number not in (2, 4)}
 
 
+def test_rows_that_others_compacted_are_left_to_them(table: RowTable) -> None:
+    """It planned by a predicate, and so it read them; what becomes of them in files of others is none of its business."""
+    ours, alone = compaction(table, *PARTS), compaction(table, "a")
+    for work in (ours, alone):
+        work.transaction.track_read_predicates("true")
+    compaction(table, "a").commit()
+    table.begin().delete("kind = 'a' AND id = 2", with_id(2), vectors=table.vectors).commit()
+    assert alone.transaction.commit_if_needed(alone.actions, alone.operation) is None
+    version = ours.commit()
+    assert committed(table, version, "remove") == paths(ours, RemoveFile, "b")
+    assert live(table) == {number: 0 for number in BEFORE if number != 2}
+
+
 def test_bins_of_one_partition_are_told_apart_by_their_records(tmp_path: Path) -> None:
     table = RowTable(tmp_path / "table")
     for first in (1, 3, 5, 7):

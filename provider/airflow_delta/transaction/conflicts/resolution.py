@@ -305,7 +305,8 @@ class Resolution:
 
     def _follow(self, winner: WinningCommit) -> None:
         added = {file.path for file in winner.added_files}
-        self.followed |= added
+        if self._dropped is None or self.current.isolation_level is not IsolationLevel.SNAPSHOT_ISOLATION:
+            self.followed |= added  # else it read rows only to move them, and leaves these to the winner
         if any(self._was_read_whole(file.path) and not self._is_dropped(file.path) for file in winner.removed_files):
             self._whole |= added
         self._note(MOVED, winner)
