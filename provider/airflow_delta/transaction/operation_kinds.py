@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+COMPACTIONS = ("OPTIMIZE", "REORG")
+"""Operations that may leave out some of their files."""
+
 _DELETION_VECTORS = frozenset({"numDeletionVectorsAdded", "numDeletionVectorsRemoved", "numDeletionVectorsUpdated"})
 _TIMES = frozenset({"executionTimeMs", "scanTimeMs", "rewriteTimeMs"})
 _REWRITE = (

@@ -36,6 +36,7 @@ WINNERS = {
 }  # fmt: skip
 LATE = {"look": 5.0, "merge": 4.0, "delete": 2.0, "update": 2.0, "replace": 1.0, "replace_using": 1.0, "optimize": 0.5}
 """In rounds: how often a transaction that wins is of each kind, and one that comes after all of them."""
+BESIDE_OPTIMIZE = ("append", "delete", "update", "merge", "look")
 RUST_KINDS = ("append", "delete", "optimize")
 LEVELS = ("Serializable", "WriteSerializable")
 
@@ -119,9 +120,12 @@ class Draw(RandomRows):
         alone = rust or operation.kind in ("restore", "vacuum")
         if lag is None or alone:
             lag = 0 if alone else draw.choices(list(LAGS), list(LAGS.values()))[0]
-        also: Append | Delete | None = None
+        also: Append | Delete | Optimize | None = None
         if not alone and operation.kind != "restate" and draw.random() < 0.06:
             also = self._delete() if operation.kind == "delete" and draw.random() < 0.5 else self._append()
+        often = 0.8 if self.aim is not None and self.aim.optimizes else 0.06
+        if also is None and operation.kind in BESIDE_OPTIMIZE and not rust and draw.random() < often:
+            also = self._optimize()
         inside: tuple[Step, ...] = ()
         if not (inner or alone) and draw.random() < 0.2:
             inside = tuple(self.step(inner=True) for _ in range(draw.randint(1, 2)))

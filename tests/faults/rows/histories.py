@@ -25,13 +25,15 @@ from faults.mutations.row_mutations import AIMS, MUTATIONS
 from faults.rows.commits import Result, run
 from faults.rows.draws import Draw
 from faults.rows.files import HistoryTable
-from faults.rows.model import Optimize, Restore, Step, Vacuum
+from faults.rows.model import Append, Optimize, Restore, Step, Vacuum
 from faults.rows.setting import History
 from faults.rows.shrink import shrunk
 from faults.rows.values import Row, canonical, counted
 
 SHOWN = 4
 WITHOUT_LIMIT = 1 << 26
+WHOLE_FILES = ("overwrite", "dynamic")
+"""Modes of stages that may remove files without listing them."""
 AFTER_COMPACTION = "after a compaction"
 """Counts refusals by a compaction for which nothing was lacking."""
 
@@ -166,7 +168,7 @@ class Judged:
             how = operation.kind if by is None else self._after_compaction(step, result, by)
             self.verdict.counts["needless"] += 1
             self.verdict.counts[f"needless:{how}:{step.detection}"] += 1
-            self.verdict.needless.append(f"{step}, read version {result.read}: {result.error}: {result.message}")
+            self.verdict.needless.append(f"{how}: {step}, read version {result.read}: {result.error}: {result.message}")
 
     def _compaction(self, version: int | None) -> Step | None:
         """Return the transaction of a version if it was a compaction and nothing else."""
@@ -183,7 +185,8 @@ class Judged:
             return "after a compaction, without files that VACUUM deleted"
         if setting.tracked and setting.has_ids and not winner.operation.keeps_ids:
             return "after a compaction that lost row ids"
-        if not setting.vectors and any(stage.removes for stage in result.stages):
+        changing = [stage for stage in result.stages if stage.write.operation != "OPTIMIZE"]
+        if not setting.vectors and any(stage.removes or stage.write.mode in WHOLE_FILES for stage in changing):
             return "after a compaction, without deletion vectors"
         return AFTER_COMPACTION
 
@@ -203,7 +206,9 @@ class Judged:
 
 def _rearranges_nothing(step: Step, result: Result) -> bool:
     """Tell whether a transaction was to compact files, and found none: then it has read nothing."""
-    return isinstance(step.operation, Optimize) and not any(stage.removes for stage in result.stages)
+    stages = (step.operation, *([] if step.also is None else [step.also]))
+    only_adds = all(isinstance(one, Append | Optimize) for one in stages)
+    return step.optimizes and only_adds and not any(stage.removes for stage in result.stages)
 
 
 def judge(history: History, directory: Path) -> Verdict:

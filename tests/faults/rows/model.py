@@ -255,7 +255,7 @@ Operation = (
 class Step:
     """A transaction of a history.
 
-    :param also: of a second stage, planned on the same version.
+    :param also: of a second stage, planned on the same version; an OPTIMIZE takes files that the first one leaves alone.
     :param lag: it reads the version that was the latest so many versions ago.
     :param level: its isolation level; ``None``: the table's.
     :param detection: level of conflict detection.
@@ -268,7 +268,7 @@ class Step:
     """
 
     operation: Operation
-    also: Append | Delete | None = None
+    also: Append | Delete | Optimize | None = None
     lag: int = 0
     level: str | None = None
     detection: str = "rows"
@@ -282,7 +282,12 @@ class Step:
     @property
     def is_blind(self) -> bool:
         """Whether it only adds rows, and reads none."""
-        return isinstance(self.operation, Append) and not isinstance(self.also, Delete)
+        return isinstance(self.operation, Append) and not isinstance(self.also, Delete | Optimize)
+
+    @property
+    def optimizes(self) -> bool:
+        """Whether one of its stages is an OPTIMIZE."""
+        return isinstance(self.operation, Optimize) or isinstance(self.also, Optimize)
 
     def apply(self, rows: Sequence[Row]) -> Rows:
         """Return the rows after the transaction; that of a RESTORE depends on more than the rows."""

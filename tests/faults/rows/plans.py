@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
@@ -62,11 +62,16 @@ class Planner:
     handle: TransactionHandle
     step: model.Step
     name: str = STAGE
+    _taken: set[str] = field(default_factory=set)
+    """Files that an earlier stage removes."""
 
     def plan(self) -> list[StageActions]:
         """Return what the stages of the transaction leave to the commit."""
         operations = [self.step.operation, *([] if self.step.also is None else [self.step.also])]
-        stages: list[StageActions] = [getattr(self, f"_{operation.kind}")(operation) for operation in operations]
+        stages: list[StageActions] = []
+        for operation in operations:
+            self._taken = {remove.path for stage in stages for remove in stage.removes}
+            stages.append(getattr(self, f"_{operation.kind}")(operation))
         for number, stage in enumerate(stages):
             name = self.name + "-again" * number
             stage.write = dataclasses.replace(stage.write, stage=name, task_id=name)
@@ -148,6 +153,8 @@ class Planner:
     def _optimize(self, optimize: model.Optimize) -> StageActions:
         parts: dict[Any, list[AddFile]] = {}
         for file in sorted(self._files(None), key=lambda file: file.path):
+            if file.path in self._taken:
+                continue
             parts.setdefault(next(iter(file.partition_values.values()), None), []).append(file)
         wanted = None if optimize.part is None else str(optimize.part)
         chosen = (parts.get(wanted) or max(parts.values(), key=len, default=[]))[: optimize.count]

@@ -66,9 +66,11 @@ class Aim:
     :param late: kinds that come after them; none: any.
     :param focus: column of most conditions and keys.
     :param setting: what the table must be like.
+    :param optimizes: most transactions have an OPTIMIZE as a stage, if they can.
     """
 
     winners: tuple[str, ...] = ()
     late: tuple[str, ...] = ()
     focus: str | None = None
     setting: Mapping[str, Any] = field(default_factory=dict)
+    optimizes: bool = False

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from faults.rows.histories import AFTER_COMPACTION
 from faults.shared.runners import run_at_once
 
 TESTS = Path(__file__).parents[2]
@@ -52,6 +53,7 @@ def test_every_version_holds_the_rows_of_a_serial_order(
         commits=counts["commits"],
         refused=counts["refused"],
         refused_needlessly=counts["needless"],
+        refused_after_compactions=sum(number for key, number in counts.items() if key.startswith(f"needless:{AFTER_COMPACTION}")),
         commits_that_delta_refuses=counts["resolved"],
         how={how: counts[f"resolved:{how}"] for how in HOW},
     )
@@ -61,6 +63,8 @@ def test_every_version_holds_the_rows_of_a_serial_order(
     shown = "\n\n".join("\n".join([line["history"], *line["wrong"], *line["shrunk"]]) for line in wrong[:3])
     assert not wrong, f"FAULTS_SEED={seed}, kept in {KEPT}: {[line['history'] for line in wrong]}\n{shown}"
     assert len(found) == count
+    needless = {key: counts[key] for key in (f"needless:{AFTER_COMPACTION}:rows", "needless:optimize:rows") if counts[key]}
+    assert not needless, f"FAULTS_SEED={seed}: compactions, or others because of them, were refused without need: {needless}"
     happened = {f"committed:{kind}" for kind in OPERATIONS} | {f"resolved:{how}" for how in HOW} | set(REFUSALS)
     missed = sorted(happened - set(+counts))
     assert len(missed) <= (0 if is_long else 1), f"FAULTS_SEED={seed}: not everything happened: {missed}"  # one is rare

@@ -277,3 +277,96 @@ def test_only_a_compaction_drops_files(tmp_path: Path, what: str) -> None:
     with pytest.raises(DeltaConcurrentModificationException):
         ours.commit()
     assert live(table) == BEFORE
+
+
+# -- beside changes of rows ------------------------------------------------------------------------------------------------------
+
+
+def beside(table: RowTable, *parts: str, reordered: bool = False) -> Work:
+    """A transaction with a compaction of some partitions as a stage, and another stage that adds a row."""
+    work = table.begin()
+    for part in parts:
+        one = table.begin()
+        one.files = {path: file for path, file in one.files.items() if file.partition_values["kind"] == part}
+        work.actions += one.compact(recorded=getattr(table, "recorded", False)).actions
+        work.transaction.track_files_moved(one.files, reordered=reordered)
+    work.operation = Operation("WRITE", {"mode": "Append"}, dict.fromkeys(("numFiles", "numOutputBytes"), 0))
+    return work.append(row(20, "a"))
+
+
+def test_beside_changes_bins_that_others_have_compacted_are_dropped(table: RowTable) -> None:
+    ours = beside(table, *PARTS)
+    compaction(table, "a").commit()
+    version = ours.commit()
+    assert ours.resolved["dropped"] == str(version - 1)
+    [new] = [one for one in ours.actions if isinstance(one, AddFile) and one.data_change]
+    kept = paths(ours, AddFile, "b") | {new.path}
+    assert committed(table, version, "add") == kept
+    assert committed(table, version, "remove") == paths(ours, RemoveFile, "b")
+    assert live(table) == {**BEFORE, 20: 0}
+    sizes = [one.size for one in ours.actions if isinstance(one, AddFile) and one.path in kept]
+    assert table.info(version)["operationMetrics"] == {"numFiles": "2", "numOutputBytes": str(sum(sizes))}
+
+
+def test_beside_changes_nothing_need_be_left_of_a_compaction(table: RowTable) -> None:
+    ours = beside(table, "a")
+    compaction(table, "a").commit()
+    version = ours.commit()
+    assert len(committed(table, version, "add")) == 1
+    assert not table.actions(version, "remove")
+    assert live(table) == {**BEFORE, 20: 0}
+
+
+def test_beside_changes_rows_that_others_delete_are_carried_along(tmp_path: Path) -> None:
+    table = in_two_parts(tmp_path)
+    table.recorded = True  # type: ignore[attr-defined]
+    ours = beside(table, *PARTS)
+    table.begin().delete("id = 2", with_id(2)).commit()
+    version = ours.commit()
+    assert ours.resolved == {"rows": str(version - 1)}
+    assert committed(table, version, "add") >= paths(ours, AddFile, "b") | paths(ours, AddFile, "a")
+    assert live(table) == {number: 0 for number in (*BEFORE, 20) if number != 2}
+
+
+@pytest.mark.parametrize("reordered", [True, False])
+def test_beside_changes_a_compaction_with_nothing_left_is_a_conflict(tmp_path: Path, reordered: bool) -> None:
+    """Unless others have done all that it was to do."""
+    table = in_two_parts(tmp_path, vectors=False)
+    ours = beside(table, "a", reordered=reordered)
+    if reordered:
+        compaction(table, "a").commit()
+    else:
+        table.begin().delete("kind = 'a' AND id = 2", with_id(2), vectors=False).commit()
+    with pytest.raises(DeltaConcurrentModificationException):
+        ours.commit()
+
+
+@pytest.mark.parametrize("read", ["whole", "id = 2", "id = 1"])
+def test_beside_changes_what_a_stage_read_of_the_files_counts(tmp_path: Path, read: str) -> None:
+    table = in_two_parts(tmp_path)
+    ours = beside(table, *PARTS)
+    if read == "whole":
+        ours.transaction.track_files_read(paths(ours, RemoveFile, "a"))
+    else:
+        ours.read(f"kind = 'a' AND {read}")
+    table.begin().delete("kind = 'a' AND id = 2", with_id(2)).commit()
+    if read == "id = 1":
+        ours.commit()
+        assert live(table) == {number: 0 for number in (*BEFORE, 20) if number != 2}
+    else:
+        with pytest.raises(ConcurrentDeleteReadException):
+            ours.commit()
+
+
+def test_beside_changes_a_new_file_whose_rows_are_not_counted_is_not_dropped(tmp_path: Path) -> None:
+    """A later stage may have changed its rows."""
+    table = in_two_parts(tmp_path)
+    ours = beside(table, "a")
+    ours.actions = [
+        msgspec.structs.replace(one, stats=None) if isinstance(one, AddFile) and not one.data_change else one
+        for one in ours.actions
+    ]
+    compaction(table, "a").commit()
+    with pytest.raises(DeltaConcurrentModificationException):
+        ours.commit()
+    assert live(table) == BEFORE

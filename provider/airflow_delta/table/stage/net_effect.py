@@ -22,6 +22,7 @@ from airflow_delta.log.schema.types import INTEGRAL, DataType, DecimalType
 from airflow_delta.table.stage.data_change import check_dropped
 from airflow_delta.table.stage.load import StageActions, load_key_rows, not_staged, stage_id
 from airflow_delta.table.start.rerun import files_to_replace
+from airflow_delta.transaction.operation_kinds import COMPACTIONS
 
 if TYPE_CHECKING:
     from airflow_delta.contract.payloads import KeyRead
@@ -219,8 +220,14 @@ def _record_reads(view: TransactionView, txn: OptimisticTransaction, stage: Stag
             txn.track_read_predicates(predicate, keys=keys, marked=marked, scanned=scanned)
         else:
             txn.filter_files(predicate, columns=["path"])
-    if reads.files:
-        txn.track_files_read(reads.files, whole=not (reads.predicates or reads.whole_table))
+    moved = {remove.path for remove in stage.removes} if stage.write.operation in COMPACTIONS else set()
+    if moved:
+        parameters = stage.write.parameters
+        ordered = stage.write.operation != "OPTIMIZE" or any(parameters.get(name) for name in ("zOrderBy", "clusterBy"))
+        txn.track_files_moved(moved, reordered=ordered)
+    files = [path for path in reads.files if path not in moved]
+    if files:
+        txn.track_files_read(files, whole=not (reads.predicates or reads.whole_table))
     if reads.app_ids:
         txn.track_app_ids(*reads.app_ids)
 

@@ -176,6 +176,7 @@ class OptimisticTransaction:
     files_with_stats_for_scan = _of_reads(TableReads.files_with_stats_for_scan)
     filter_files_for_partitions = _of_reads(TableReads.filter_files_for_partitions)
     track_files_read = _of_reads(TableReads.track_files_read)
+    track_files_moved = _of_reads(TableReads.track_files_moved)
     track_read_predicates = _of_reads(TableReads.track_read_predicates)
     read_whole_table = _of_reads(TableReads.read_whole_table)
     track_app_ids = _of_reads(TableReads.track_app_ids)

@@ -31,7 +31,6 @@ from airflow_delta.log.features import clustering
 from airflow_delta.log.features import protocol as table_protocol
 from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.transaction.conflicts.current_transaction import CurrentTransaction
-from airflow_delta.transaction.conflicts.dropped_bins import COMPACTIONS
 from airflow_delta.transaction.conflicts.errors import BEGIN_AGAIN, conflict, describe_winner
 from airflow_delta.transaction.conflicts.file_conflicts import BACKFILLS, FileConflicts
 from airflow_delta.transaction.conflicts.metadata import check_winner_metadata
@@ -45,6 +44,7 @@ from airflow_delta.transaction.conflicts.winning_commit import (
     TXN_KEY,
     WinningCommit,
 )
+from airflow_delta.transaction.operation_kinds import COMPACTIONS
 from airflow_delta.transaction.prepare import commit_info as in_commit_timestamps
 from airflow_delta.transaction.prepare import feature_drop, row_tracking
 from airflow_delta.transaction.prepare.checks import REPLACES

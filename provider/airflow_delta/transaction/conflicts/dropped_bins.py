@@ -12,7 +12,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from airflow_delta.contract.files import partition_texts_of
-from airflow_delta.log.actions.actions import MOVED_ROWS_TAG, Action, AddFile, DomainMetadata, RemoveFile, SetTransaction
+from airflow_delta.log.actions.actions import (
+    MOVED_ROWS_TAG,
+    Action,
+    AddCDCFile,
+    AddFile,
+    DomainMetadata,
+    RemoveFile,
+    SetTransaction,
+)
 from airflow_delta.log.actions.reconciliation import canonical_path
 from airflow_delta.log.statistics.statistics import live_records, total
 from airflow_delta.transaction import heavy
@@ -20,9 +28,6 @@ from airflow_delta.transaction.prepare import row_tracking
 
 if TYPE_CHECKING:
     from airflow_delta.transaction.conflicts.rows_of_winners import WinnersRows
-
-COMPACTIONS = ("OPTIMIZE", "REORG")
-"""Operations that may leave out some of their files."""
 
 
 @dataclass(slots=True)
@@ -32,11 +37,13 @@ class Bin:
     adds: list[AddFile] = field(default_factory=list)
     removes: list[RemoveFile] = field(default_factory=list)
 
-    @property
-    def is_balanced(self) -> bool:
-        """Whether the new files have as many rows as the old ones, as far as that is known."""
+    def is_balanced(self, *, surely: bool) -> bool:
+        """Tell whether the new files have as many rows as the old ones, as far as that is known.
+
+        :param surely: it must be known.
+        """
         before, after = (total(map(live_records, files)) for files in (self.removes, self.adds))
-        return before is None or after is None or before == after
+        return before == after if before is not None and after is not None else not surely
 
 
 @dataclass(slots=True)
@@ -45,6 +52,7 @@ class DroppedBins:
 
     :param operation: its name.
     :param orders_rows: it is a ZORDER or clusters, which no other compaction need have done.
+    :param moved: if it does other things too, the files whose rows it only moves; ``None``: it only moves rows.
     :ivar removes: old files of bins that are left out; they stay as winners left them. ``adds``: the new files.
     :ivar is_due: whether winners leave files of one of them on which the operation has something to do.
     """
@@ -52,11 +60,13 @@ class DroppedBins:
     reader: WinnersRows
     operation: str
     orders_rows: bool = False
+    moved: Set[str] | None = None
     removes: set[str] = field(default_factory=set)
     adds: set[str] = field(default_factory=set)
     is_due: bool = False
     _actions: Sequence[Action] | None = None
     _bins: dict[str, Bin] | None = None
+    _old: set[str] | None = None
     _is_pending: bool = False
 
     def look(self, actions: Sequence[Action]) -> None:
@@ -64,15 +74,21 @@ class DroppedBins:
         if self._actions is None:
             self._actions = actions
 
+    def takes(self, path: str) -> bool:
+        """Tell whether the transaction, as it was before any winner, removes a file."""
+        if self._old is None:
+            self._old = {action.path for action in self._actions or () if isinstance(action, RemoveFile)}
+        return path in self._old
+
     def drop(self, path: str, compacted: Set[str]) -> bool:
         """Leave out the bin of an old file; tell whether that can be done.
 
         :param compacted: old files whose rows the winner put into others; none if it changed rows.
         """
         if self._bins is None:
-            self._bins = _bins_of(self.reader, self._actions or ())
+            self._bins = _bins_of(self.reader, self._actions or (), self.moved)
         found = self._bins.get(path)
-        if found is None or not found.is_balanced:
+        if found is None or not found.is_balanced(surely=self.moved is not None):
             return False
         self.removes.update(file.path for file in found.removes)
         self.adds.update(file.path for file in found.adds)
@@ -99,11 +115,18 @@ class DroppedBins:
         return isinstance(action, RemoveFile) and action.path in self.removes
 
 
-def _bins_of(reader: WinnersRows, actions: Sequence[Action]) -> dict[str, Bin]:
-    """Return the bins of a compaction by the paths of their old files; none if it does anything else."""
+def _bins_of(reader: WinnersRows, actions: Sequence[Action], moved: Set[str] | None) -> dict[str, Bin]:
+    """Return the bins of a compaction by the paths of their old files; none if it moves rows in any other way.
+
+    :param moved: if it changes rows too, the files whose rows it only moves.
+    """
+    if moved is not None:
+        actions = [action for action in actions if not _changes_rows(action)]
     adds = [action for action in actions if isinstance(action, AddFile)]
     removes = {action.path: action for action in actions if isinstance(action, RemoveFile)}
     if any(map(_is_other, actions)) or any(add.path in removes for add in adds):
+        return {}
+    if moved is not None and not removes.keys() <= moved:
         return {}
     by_name = {canonical_path(path): path for path in removes}
     found: list[Bin] = []
@@ -121,6 +144,10 @@ def _bins_of(reader: WinnersRows, actions: Sequence[Action]) -> dict[str, Bin]:
     return {remove.path: one for one in (*found, *rest.values()) for remove in one.removes}
 
 
+def _changes_rows(action: Action) -> bool:
+    return isinstance(action, AddCDCFile) or (isinstance(action, AddFile | RemoveFile) and action.data_change)
+
+
 def _is_other(action: Action) -> bool:
     if isinstance(action, AddFile | RemoveFile):
         return action.data_change
@@ -134,13 +161,15 @@ def _partition(file: AddFile | RemoveFile) -> tuple[tuple[str, str | None], ...]
 
 
 def compaction_metrics(actions: Iterable[Action], metrics: Mapping[str, str] | None) -> dict[str, str] | None:
-    """Return the metrics of a compaction for the actions as they are now; ``None``: they are right."""
+    """Return the metrics of a compaction, and of a write beside it, for the actions as they are now; ``None``: they are right."""
     if metrics is None:
         return None
     files = list(actions)
     adds = sorted(file.size for file in files if isinstance(file, AddFile))
     removes = [file for file in files if isinstance(file, RemoveFile)]
     counts = {
+        "numFiles": len(adds),
+        "numOutputBytes": sum(adds),
         "numAddedFiles": len(adds),
         "numAddedBytes": sum(adds),
         "numRemovedFiles": len(removes),

@@ -6,7 +6,7 @@ marked in its own new files. After the winner it would have left them out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -32,14 +32,16 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class RearrangedRows:
-    """The new files of a transaction that only moves rows.
+    """The new files of a transaction that moves rows.
 
     :param metadata: of the version that was read.
+    :param moved: the files whose rows it only moves, if it changes rows too.
     """
 
     store: LogStore
     reader: WinnersRows
     metadata: Metadata | None
+    moved: Set[str] = frozenset()
     _removes: dict[str, RemoveFile] = field(default_factory=dict)
     _left: dict[str, RemoveFile | None] = field(default_factory=dict)
     """The files that winners changed, as the last one left them; ``None`` for those that they removed."""
@@ -47,16 +49,17 @@ class RearrangedRows:
     """The new files as they were written."""
     _gone: dict[str, BitMap64] = field(default_factory=dict)
     """Positions in the new files of rows that winners deleted or changed."""
-    _only_moves: bool = False
     _changed: bool = False
 
     def look(self, actions: Iterable[Action]) -> None:
         """Take in the actions of the transaction, as winners left them."""
         files = [action for action in actions if isinstance(action, AddFile | RemoveFile | AddCDCFile)]
-        self._only_moves = not any(isinstance(file, AddCDCFile) or file.data_change for file in files)
-        self._removes = {file.path: file for file in files if isinstance(file, RemoveFile)}
-        for file in files:
-            if isinstance(file, AddFile) and MOVED_ROWS_TAG in (file.tags or {}):
+        only_moves = not any(isinstance(file, AddCDCFile) or file.data_change for file in files)
+        removes = [file for file in files if isinstance(file, RemoveFile) and not file.data_change]
+        self._removes = {file.path: file for file in removes if only_moves or file.path in self.moved}
+        adds = [file for file in files if isinstance(file, AddFile) and MOVED_ROWS_TAG in (file.tags or {})]
+        for file in adds:
+            if not file.data_change and file.deletion_vector is None:  # a later stage has not changed its rows
                 self._adds.setdefault(file.path, file)
 
     def carries(self, path: str) -> bool:
@@ -124,7 +127,7 @@ class RearrangedRows:
 
     def counted(self, actions: Iterable[Action], metrics: Mapping[str, str] | None) -> dict[str, str] | None:
         """Return the metrics of the operation for the actions as they are now; ``None``: they are right."""
-        return compaction_metrics(actions, metrics) if self._only_moves and self._adds else None
+        return compaction_metrics(actions, metrics) if self._adds else None
 
     def forget(self, adds: Iterable[str]) -> None:
         """Forget new files that are not committed."""
@@ -132,7 +135,7 @@ class RearrangedRows:
             self._gone.pop(path, None)
 
     def _source(self, path: str) -> tuple[AddFile, RowSource] | None:
-        if not self._only_moves or not self._adds or path not in self._removes:
+        if not self._adds or path not in self._removes:
             return None
         return find_source(self.reader, self._removes[path], list(self._adds.values()))
 

@@ -31,10 +31,11 @@ from airflow_delta.transaction.conflict_detection import (
     in_ranges,
     resolved_text,
 )
-from airflow_delta.transaction.conflicts.dropped_bins import COMPACTIONS, DroppedBins, compaction_metrics
+from airflow_delta.transaction.conflicts.dropped_bins import DroppedBins, compaction_metrics
 from airflow_delta.transaction.conflicts.marked_rows import MarkedRows
 from airflow_delta.transaction.conflicts.rows_of_winners import ReplacedVector, Undecided, WinnersRows
 from airflow_delta.transaction.conflicts.winning_commit import ADD_KEY, WinningCommit, metadata_of
+from airflow_delta.transaction.operation_kinds import COMPACTIONS
 from airflow_delta.transaction.prepare.isolation import IsolationLevel
 
 if TYPE_CHECKING:
@@ -139,10 +140,13 @@ class Resolution:
 
     def __post_init__(self) -> None:
         self._marked = MarkedRows(self.reader.store, self.reader, self.current.read_metadata)
-        if self.level == "rows" and self.current.operation in COMPACTIONS:
+        operation, reads = self.current.operation, self.current.reads
+        if self.level == "rows" and operation in COMPACTIONS:
             parameters = self.current.commit_info.operation_parameters or {}
             ordered = any((parameters.get(name) or "[]") != "[]" for name in ("zOrderBy", "clusterBy"))
-            self._dropped = DroppedBins(self.reader, self.current.operation, orders_rows=ordered)
+            self._dropped = DroppedBins(self.reader, operation, orders_rows=ordered)
+        elif self.level == "rows" and reads.moved:
+            self._dropped = DroppedBins(self.reader, operation, orders_rows=bool(reads.reordered), moved=reads.moved)
 
     def _carried_rows(self) -> CarriedRows:
         if self._carried is None:
@@ -156,7 +160,8 @@ class Resolution:
         if self._dropped is not None:
             self._dropped.look(listed)
         if self._rearranged is None and any(isinstance(one, AddFile) and MOVED_ROWS_TAG in (one.tags or {}) for one in listed):
-            self._rearranged = heavy.RearrangedRows(self.reader.store, self.reader, self.current.read_metadata)
+            store, moved = self.reader.store, self.current.reads.moved
+            self._rearranged = heavy.RearrangedRows(store, self.reader, self.current.read_metadata, moved)
         if self._rearranged is not None:
             self._rearranged.look(listed)
 
@@ -246,9 +251,15 @@ class Resolution:
         moved = carried | set(filter(self._is_dropped, read))
         for path in sorted(read - moved):
             self._was_not_read(winner, removed[path], marked)
-        if self._reads and self.current.isolation_level is not IsolationLevel.SNAPSHOT_ISOLATION:
-            for path in sorted(read & moved):
-                self._was_not_read(winner, removed[path], marked, moved=True)
+        self._check_beside(winner, [removed[path] for path in sorted(read & moved)], marked)
+
+    def _check_beside(self, winner: WinningCommit, moved: Sequence[RemoveFile], known: dict[str, ReplacedVector | None]) -> None:
+        """Decide on files whose rows the transaction moves, for what it has read of them besides."""
+        if self.current.isolation_level is IsolationLevel.SNAPSHOT_ISOLATION:
+            return
+        for file in moved:
+            if self._reads or self._was_read_whole(file.path):
+                self._was_not_read(winner, file, known)
 
     def _carry(self, winner: WinningCommit, removed: dict[str, RemoveFile], both: set[str]) -> set[str]:
         """Take along what a winner did to rows that this transaction only moves, or do not move them; return their files.
@@ -307,12 +318,18 @@ class Resolution:
         added = {file.path for file in winner.added_files}
         if self._dropped is None or self.current.isolation_level is not IsolationLevel.SNAPSHOT_ISOLATION:
             self.followed |= added  # else it read rows only to move them, and leaves these to the winner
-        if any(self._was_read_whole(file.path) and not self._is_dropped(file.path) for file in winner.removed_files):
+        if any(self._was_read_whole(file.path) for file in winner.removed_files):
             self._whole |= added
         self._note(MOVED, winner)
 
     def _was_read_whole(self, path: str) -> bool:
-        return path in self._whole or self.current.reads.read_whole(path)
+        """Tell whether every row of a file counts as read; not so where a compaction read it only to move its rows."""
+        if path in self._whole:
+            return True
+        reads, bins = self.current.reads, self._dropped
+        if not reads.read_whole(path):
+            return False
+        return bins is None or bool(reads.moved) or not bins.takes(path)  # reads that do not say so are those of the compaction
 
     def _meet(self, winner: WinningCommit, file: RemoveFile) -> ReplacedVector:
         """Go on from a winner's vector on a file that the transaction marks."""
@@ -340,16 +357,13 @@ class Resolution:
         if path in winner.respelled.values():
             raise Undecided(f"a concurrent update spells the path of the file {path} otherwise")
 
-    def _was_not_read(
-        self, winner: WinningCommit, file: RemoveFile, known: dict[str, ReplacedVector | None], *, moved: bool = False
-    ) -> None:
+    def _was_not_read(self, winner: WinningCommit, file: RemoveFile, known: dict[str, ReplacedVector | None]) -> None:
         """Decide on the rows of one file that the transaction looked at.
 
-        :param moved: it read all of them only to move them.
         :raises Undecided: if it may have read one of the rows that are gone.
         """
         path = file.path
-        if self._was_read_whole(path) and not moved:
+        if self._was_read_whole(path):
             raise Undecided(f"it relies on every row of the file {path}")
         reads = [read for read in self._reads if self._counts(read, file)]
         if path not in self.followed:  # a read that marks its rows has none in files without marks, and only those in others

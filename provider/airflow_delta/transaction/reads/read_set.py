@@ -81,6 +81,8 @@ class ReadSet:
     :param app_ids: application ids whose version it looked up.
     :param files_of_table: it relies on the files of the whole table, not only on their rows.
     :param all_rows: it relies on all rows of the table, not only on those that its predicates select.
+    :param moved: files that a compaction among its stages put into others, for no other reason to read them.
+    :param reordered: those of them that it did not only put together: ordered, or purged.
     """
 
     predicates: dict[Hashable, ReadPredicate] = field(default_factory=dict)
@@ -88,6 +90,8 @@ class ReadSet:
     app_ids: set[str] = field(default_factory=set)
     files_of_table: bool = False
     all_rows: bool = False
+    moved: set[str] = field(default_factory=set)
+    reordered: set[str] = field(default_factory=set)
     _columns: list[pa.ChunkedArray] = field(default_factory=list)
     _paths: set[str] = field(default_factory=set)
     _whole: set[str] = field(default_factory=set)
@@ -125,6 +129,14 @@ class ReadSet:
         self._paths |= found
         if whole:
             self._whole |= found
+
+    def add_moved(self, paths: Iterable[str], *, reordered: bool) -> None:
+        """Record files that were read to put their rows into others; which rows they are does not matter."""
+        found = set(paths)
+        self._paths |= found
+        self.moved |= found
+        if reordered:
+            self.reordered |= found
 
     def read_whole_table(self, *, rows: bool = False, selected: bool = False) -> None:
         """Record that the transaction relies on the whole table.

@@ -109,6 +109,14 @@ class TableReads:
         """
         self.recorded.add_paths(paths, whole=whole)
 
+    def track_files_moved(self, paths: Iterable[str], *, reordered: bool = False) -> None:
+        """Record files whose rows the transaction puts into other files, unchanged, besides what else it does.
+
+        :param paths: as the log has them.
+        :param reordered: it orders the rows, or purges the files: that is of use even if others have compacted them.
+        """
+        self.recorded.add_moved(paths, reordered=reordered)
+
     def track_read_predicates(
         self,
         *predicates: str | Predicate,
