@@ -62,6 +62,8 @@ FORMS = [
             parameters=PARAMETERS,
             directories=("", "p=1"),
             record_rows=True,
+            cluster_by=(("s", "y"),),
+            cubes=("one", "two"),
         ),
         {
             "bins": [[0, 1], [2]],
@@ -74,6 +76,8 @@ FORMS = [
             "parameters": PARAMETERS,
             "directories": ["", "p=1"],
             "recordRows": True,
+            "clusterBy": [["s", "y"]],
+            "cubes": ["one", "two"],
         },
     ),
     (
@@ -93,6 +97,7 @@ FORMS = [
             optimize_write=1024,
             data_change=False,
             replaced_schema="{}",
+            row_ids=RowIds(columns=("a", "b"), base=(0,), version=(1,)),
         ),
         {
             "create": {
@@ -108,6 +113,7 @@ FORMS = [
             "optimizeWrite": 1024,
             "dataChange": False,
             "replacedSchema": "{}",
+            "rowIds": {"columns": ["a", "b"], "base": [0], "version": [1]},
         },
     ),
 ]

@@ -27,10 +27,12 @@ ENABLE = "ALTER TABLE {t} SET TBLPROPERTIES ('delta.enableRowTracking' = 'true')
 
 @pytest.fixture
 def small_batches(delta: SparkSession) -> Iterator[None]:
-    key = "spark.databricks.delta.rowTracking.backfill.maxNumFilesPerCommit"
-    delta.conf.set(key, "2")
+    keys = [f"spark.databricks.delta.{name}.maxNumFiles" for name in ("backfill", "rowTracking.backfill")]
+    for key in keys:
+        delta.conf.set(key, "2")
     yield
-    delta.conf.unset(key)
+    for key in keys:
+        delta.conf.unset(key)
 
 
 def without_row_tracking(delta: SparkSession, path: Path) -> Table:

@@ -47,6 +47,12 @@ def files(table: Table) -> list[AddFile]:
     return sorted(table.log().update().add_files(), key=lambda f: f.path)
 
 
+def row_id_columns(table: Table) -> list[str]:
+    """Names of the columns of row ids and row commit versions in files."""
+    configuration = table.log().update().metadata.configuration
+    return [name for key, name in configuration.items() if key.startswith("delta.rowTracking.materialized")]
+
+
 @pytest.fixture(scope="module")
 def originals(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Table]:
     """Return tables of two files; each is made once, to be copied."""
@@ -294,7 +300,7 @@ def test_change_data_of_a_row_that_changed_twice_are_refused(table, two_files):
 
 
 @pytest.mark.parametrize("configuration", [{}, DV], ids=["copy on write", "deletion vectors"])
-def test_row_tracking(table, two_files, configuration):
+def test_row_tracking(table, two_files, configuration, tmp_path):
     two_files(**configuration, **{"delta.enableRowTracking": "true"})
     ids = {f.path: (f.base_row_id, f.default_row_commit_version) for f in files(table)}
     result = table.run(plan_delete, predicate="id = 1")
@@ -304,7 +310,16 @@ def test_row_tracking(table, two_files, configuration):
         assert {f.path: (f.base_row_id, f.default_row_commit_version) for f in files(table)} == ids
     result = table.run(plan_update, predicate="id = 2", set={"v": "0"})
     assert table.info(result.version)["tags"]["delta.rowTracking.preserved"] == "true"
-    assert len({f.base_row_id for f in files(table)}) == len(files(table))
+    found = files(table)
+    assert len({f.base_row_id for f in found}) == len(found)
+    stored = {name for f in found for name in pq.read_schema(table.path / f.path).names}
+    assert stored - {"id", "v"} == set(row_id_columns(table))
+    plain = Table(tmp_path / "plain")  # the readers do not open odd names
+    plain.copy_from(table)
+    assert {len(row) for row in plain.rows()} == {2}, "no reader sees the columns of row ids"
+    assert not [f for f in found if "_row-" in f.stats]
+    table.log().checkpoint()
+    assert files(table) == found
     handle = table.begin()
     one = table.operate(handle, plan_update, task_id="one", predicate="id = 3", set={"v": "0"})
     two = table.operate(handle, plan_update, task_id="two", predicate="id = 3", set={"v": "1"}, after=[one])

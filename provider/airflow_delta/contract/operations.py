@@ -303,6 +303,7 @@ class WriteArguments(Arguments):
     :param data_change: false if the table's rows stay the same and only move to other files.
     :param replaced_schema: schema of the replaced table, whose columns keep their ids and physical names.
     :param expected_schema: schema that the rows must have (``schema_policy="strict"``).
+    :param row_ids: of files with rows that stay; ``None`` if the table has no row ids that could be kept.
     """
 
     create: CreateArguments | None = None
@@ -313,3 +314,4 @@ class WriteArguments(Arguments):
     data_change: bool = True
     replaced_schema: str | None = None
     expected_schema: str | None = None
+    row_ids: RowIds | None = None

@@ -20,13 +20,14 @@ from airflow_delta.contract.key_values import KeyValues, same_exact_type
 from airflow_delta.contract.mapping import zone_of_directories, zoneless_values
 from airflow_delta.contract.operations import ComparedColumns, WriteArguments
 from airflow_delta.contract.payloads import Json, ScanFile, ScanPlan
-from airflow_delta.contract.request import StageReport, StageRequest
+from airflow_delta.contract.request import RowIds, StageReport, StageRequest
 from airflow_delta.contract.schema import IdentityRule, find_field, parse_struct
 from airflow_delta.contract.spark_paths import data_file_uri, normal_form, normal_form_of_metadata
 from airflow_delta.contract.target import absent_identities, computed_names, partition_names, target_schema
 from airflow_delta.exceptions import DeltaError
 from airflow_delta.spark.key_values import bounds_of, key_values, measures
 from airflow_delta.spark.read import FILE_COLUMN, Layout, read_plan_files
+from airflow_delta.spark.row_ids import read_with_row_ids, row_id_fields
 from airflow_delta.spark.rows import (
     RowChecks,
     align,
@@ -95,9 +96,18 @@ class ReplacedRows:
         found = {normal_form_of_metadata(row[0]) for row in selected.select(FILE_COLUMN).distinct().collect()}
         return [file for file in self._plan.files if normal_form(data_file_uri(self._plan.table, file.path)) in found]
 
-    def rows(self, files: Sequence[ScanFile], *, wanted: bool) -> DataFrame:
-        """Return the replaced rows of files, or the others, including those for which the condition is null."""
-        return self._select(read_plan_files(self._spark, self._plan, files), wanted=wanted)
+    def rows(self, files: Sequence[ScanFile]) -> DataFrame:
+        """Return the replaced rows of files."""
+        return self._select(read_plan_files(self._spark, self._plan, files), wanted=True)
+
+    def others(self, files: Sequence[ScanFile], row_ids: RowIds | None) -> DataFrame:
+        """Return the rows of files that stay, including those for which the condition is null.
+
+        :param row_ids: of the plan: also return the columns with row ids.
+        """
+        if row_ids is None:
+            return self._select(read_plan_files(self._spark, self._plan, files), wanted=False)
+        return self._select(read_with_row_ids(self._spark, self._plan, files, row_ids), wanted=False)
 
     def keys(self, compared: Sequence[ComparedColumns]) -> KeyValues | None:
         """Return the new rows' values in the columns that the condition compares; ``None`` if none can be reported.
@@ -201,12 +211,14 @@ def stage_dataframe(spark: SparkSession, df: DataFrame, request: StageRequest) -
                 touched = replaced.files()
                 keys = replaced.keys(arguments.keys)
             if replaced is not None and touched:
-                kept = align(replaced.rows(touched, wanted=False), target, checks)
+                ids = arguments.row_ids
+                stored = target if ids is None else {**target, "fields": [*target["fields"], *row_id_fields(ids)]}
+                kept = align(replaced.others(touched, ids), stored, checks)
                 with file_sizes(spark, arguments.optimize_write):
                     kept = rebalanced(kept, arguments.optimize_write, partition_names(target, request))
-                    rows[copied] = write_files(kept, request, target, copied, checks)
+                    rows[copied] = write_files(kept, request, stored, copied, checks)
             if replaced is not None and touched and request.rules.change_data:
-                gone = replaced.rows(touched, wanted=True)
+                gone = replaced.rows(touched)
                 rows[deleted] = write_files(align(gone, target, checks), request, target, deleted, checks, change_type="delete")
                 rows[inserted] = write_inserts(spark, request, target, run, inserted, num_rows=rows[run])
         written = written_files(spark, request, rows, physical_names(target, request))

@@ -18,6 +18,7 @@ from airflow_delta.table.operations.optimize.plan import select_for_optimize
 from airflow_delta.table.operations.optimize.run import run_rewrite
 from airflow_delta.table.operations.restore import restore
 from airflow_delta.table.operations.rewrite.update import plan_delete, plan_update
+from airflow_delta.table.operations.row_tracking import enable_row_tracking
 from airflow_delta.table.operations.statistics import compute_statistics
 from airflow_delta.table.stage.plan_table import plan_alter, plan_create
 from airflow_delta.table.stage.stage_view import open_stage
@@ -250,6 +251,12 @@ SCENARIOS: dict[str, Scenario] = {
     "CONVERT": Scenario({"convert": convert}, BEFORE, files_by_hand),
     "COMPUTE STATISTICS": Scenario(
         {"compute": lambda run: run.push("result", compute_statistics(run.log()))}, BEFORE, tasks.without_statistics
+    ),
+    "ROW TRACKING": Scenario(
+        {"row tracking": lambda run: run.push("result", enable_row_tracking(run.log(), max_files=2))},
+        BEFORE,
+        tasks.without_statistics,
+        commits=4,
     ),
     "DELETE": Scenario(
         {"delete": tasks.operation(plan_delete, predicate="id IN (1, 3)")}, [(2, 1), (4, 2)], tasks.of_pairs(), on_spark=True

@@ -176,8 +176,6 @@ def _commit(
     replaced = find_replaced(view, txn)
     key = SetTransaction(app_id=handle.app_id, version=handle.txn_version, last_updated=1)
     tags = feature_tags(txn, view.stages)
-    if step.keeps_ids and tags.get(PRESERVED) == "false" and not step.optimizes:
-        tags[PRESERVED] = "true"
     return txn.commit([key, *replaced.adds, *replaced.removes], operation_of(txn.metadata, view.stages, replaced), tags=tags)
 
 

@@ -267,7 +267,7 @@ class Planner:
             partition_columns=self.handle.partition_columns,
             num_files=len(adds),
             num_removed_files=len(removes),
-            **fields,
+            **{"keeps_row_ids": self.step.keeps_ids, **fields},
         )
         return StageActions(write, adds, list(removes))
 

@@ -113,6 +113,7 @@ def collect_stage(stage: StageView, request: StageRequest, report: StageReport) 
             "partition_columns": report.partition_columns,
             "reads": _reads(stage, request, report, removes),
             "data_change": arguments.data_change,
+            "keeps_row_ids": arguments.row_ids is not None,
             "identity_high_water_marks": new.marks,
             **defined,
         },

@@ -14,7 +14,6 @@ from airflow_delta import exceptions
 from airflow_delta.contract.choices import ENFORCE, SCHEMA_POLICIES, STRICT
 from airflow_delta.contract.files import REPORT_DIRECTORY, REQUEST_NAME, sealed, unsealed
 from airflow_delta.contract.operations import WriteArguments
-from airflow_delta.contract.payloads import ScanPlan
 from airflow_delta.contract.request import StageReport, StageRequest
 from airflow_delta.exceptions import DeltaError, DeltaIllegalArgumentException, StageFailedException, StagingException
 from airflow_delta.log.features.constraints import replace_char_varchar
@@ -24,7 +23,7 @@ from airflow_delta.table.definition.columns_sql import schema_of_columns
 from airflow_delta.table.files.rules import table_rules
 from airflow_delta.table.stage.data_change import check_replacement, refuse_untold
 from airflow_delta.table.stage.plan_table import definition_from_rows
-from airflow_delta.table.stage.scan import plan_scan, scan_of, undecided_files, zone_needed
+from airflow_delta.table.stage.scan import candidate_files, plan_scan, row_ids_of, scan_of, undecided_files, zone_needed
 from airflow_delta.table.stage.stage_view import StageView
 from airflow_delta.table.stage.write.options import (
     check_condition,
@@ -36,6 +35,7 @@ from airflow_delta.table.stage.write.options import (
 )
 
 if TYPE_CHECKING:
+    from airflow_delta.log.actions.actions import AddFile
     from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.log.expressions.predicate import Predicate
 
@@ -158,11 +158,12 @@ def plan_stage(
         ),
     )
 
-    rewrite = predicate_text = predicate = None
+    files = predicate_text = predicate = None
     if replaced.condition is not None and exists:
-        rewrite = plan_scan(begun)
+        files = candidate_files(begun, None)
     if replace_where is not None and exists:
-        predicate, rewrite = _plan_replace_where(stage, replace_where, data_change=data_change)
+        predicate = stage.predicate(replace_where)
+        files = _files_to_rewrite(stage, predicate, data_change=data_change)
         # Its own text, whose timestamps do not depend on the time zone of a Spark session.
         predicate_text = predicate.text
     elif replace_where is not None:  # of a new table: Spark gets it as it is
@@ -170,9 +171,9 @@ def plan_stage(
     check_replacement(stage, mode=mode, predicate=predicate, data_change=data_change)
     rules = table_rules(stage.target, overwrite_schema=overwrite_schema)
     if rules.change_data and data_change:
-        refuse_untold(stage, "A write", tells=rewrite is not None)
+        refuse_untold(stage, "A write", tells=files is not None)
     return stage.request(
-        arguments,
+        arguments if files is None else replace(arguments, row_ids=row_ids_of(begun.definition, files)),
         mode=mode,
         replace_where=replace_where,
         predicate=predicate_text,
@@ -182,24 +183,23 @@ def plan_stage(
         overwrite_schema=overwrite_schema,
         options=options,
         scan=plan_scan(begun, None if read is True else read) if read else None,
-        rewrite=rewrite,
+        rewrite=None if files is None else scan_of(begun, files, predicate),
         rules=rules,
     )
 
 
-def _plan_replace_where(stage: StageView, replace_where: str, *, data_change: bool) -> tuple[Predicate, ScanPlan | None]:
-    """Return the predicate of an overwrite, and the files whose remaining rows Spark must rewrite."""
-    predicate = stage.predicate(replace_where)
+def _files_to_rewrite(stage: StageView, predicate: Predicate, *, data_change: bool) -> list[AddFile] | None:
+    """Return the files whose remaining rows Spark must rewrite in an overwrite; ``None`` if partitions go whole."""
     if not predicate.partition_only:
-        return predicate, plan_scan(stage, replace_where)
+        return candidate_files(stage, predicate)
     undecided = undecided_files(stage, predicate)
     if not undecided:
-        return predicate, None
+        return None
     if not data_change:
         raise zone_needed(stage.target, predicate, "With data_change=False")
     if table_rules(stage.target).change_data:  # change data files must cover all changes of a version
-        return predicate, plan_scan(stage, replace_where)
-    return predicate, scan_of(stage, undecided, predicate)
+        return candidate_files(stage, predicate)
+    return undecided
 
 
 def _keeps_names(before: TableDefinition, after: TableDefinition) -> bool:
