@@ -11,14 +11,18 @@ import pyarrow.parquet as pq
 import pytest
 from pyroaring import BitMap64
 
+from airflow_delta.contract.changes import ClusterBy, RenameColumn, SetProperties
+from airflow_delta.contract.payloads import StagedWrite
 from airflow_delta.log.actions.moved_rows import read_moved_rows
 from airflow_delta.log.expressions.predicate import Predicate
+from airflow_delta.log.statistics.statistics import num_records
 from airflow_delta.spark.job import run_operation
 from airflow_delta.spark.optimize import _boundaries, _hilbert_index, _interleaved, _range_of, along_curve
 from airflow_delta.table.operations.optimize.plan import plan_optimize, select_for_optimize
 from airflow_delta.table.operations.optimize.run import run_rewrite
 from airflow_delta.table.operations.rewrite.update import plan_delete
 from airflow_delta.table.read.read_table import read_table
+from airflow_delta.table.stage.plan_table import plan_alter, plan_create
 from support import readers
 from support.table import Table
 
@@ -163,6 +167,116 @@ def test_optimize_and_zorder_end_to_end(spark, tmp_path):
 
 
 IDENTITY = {"task_id": "optimize", "map_index": -1, "attempt": "1-a"}
+
+
+def test_clustering_end_to_end(spark, tmp_path):
+    """Nulls, long common prefixes, fields of structs, renamed columns, deletion vectors, files without statistics."""
+    table = Table(tmp_path / "table", spark)
+    configuration = {
+        "delta.columnMapping.mode": "name", "delta.enableDeletionVectors": "true", "delta.dataSkippingNumIndexedCols": "4",
+    }  # fmt: skip
+    rows = (
+        "SELECT id, IF(id % 5 = 0, NULL, named_struct('x 1', concat(repeat('p', 200), lpad(id % 97, 3, '0')))) AS s, "
+        "CAST(IF(id % 3 = 0, NULL, id * 37 % 1000) AS DECIMAL(20, 2)) AS d, IF(id % 7 = 0, NULL, date_add(DATE'2026-01-01', "
+        "int(id * 11 % 500))) AS day, md5(string(id)) AS pad FROM range({}, {}, 1, 2)"
+    )
+    table.write(rows.format(0, 2000), begin={"configuration": configuration})
+    handle = table.begin()
+    table.publish(handle, StagedWrite.from_dict(plan_alter(
+        table.view(handle, task_id="alter"), [RenameColumn("d", "d 2"), ClusterBy(["id", "s.`x 1`", "`d 2`", "day"])]
+    ).to_dict()))  # fmt: skip
+    table.run(plan_delete, predicate="id % 10 = 1")
+    handle = table.begin()
+    unknown = plan_alter(table.view(handle, task_id="alter"), [SetProperties({"delta.dataSkippingNumIndexedCols": "0"})])
+    table.publish(handle, StagedWrite.from_dict(unknown.to_dict()))
+    table.write(rows.replace("AS d,", "AS `d 2`,").format(2000, 3000))
+    before = table.read(table.begin())
+    size = sum(file.size for file in table.log().update().add_files())
+
+    def optimize(**options):
+        def select(view):
+            return select_for_optimize(view, max_file_size=size // 8, **options)
+
+        return run_rewrite(table.log(), select, partial(run_operation, spark), identity=IDENTITY)
+
+    result = optimize()
+    assert (result.num_bins, result.metrics["numAddedFiles"]) == (1, 8)
+    files = table.log().update().add_files()
+    assert {file.clustering_provider for file in files} == {"liquid"}
+    assert len({file.tags["ZCUBE_ID"] for file in files}) == 1
+    assert {file.tags["ZCUBE_ZORDER_BY"] for file in files} == {'["id","s.`x 1`","`d 2`","day"]'}
+    assert table.read(table.begin()) == before
+    assert optimize().version is None
+    table.run(plan_delete, predicate="id = 100")
+    marked = [file for file in table.log().update().add_files() if file.deletion_vector is not None]
+    assert [(file.clustering_provider, file.tags) for file in marked] == [("liquid", files[0].tags)], "still of its cube"
+    assert optimize().version is None
+    assert len(table.read(table.begin())) == len(before) - 1
+
+
+TYPES = (
+    "id LONG, d DOUBLE, f FLOAT, big DECIMAL(38, 10), day DATE, at TIMESTAMP, local TIMESTAMP_NTZ, "
+    "s STRUCT<`x y`: STRING, n: STRUCT<k: INT>>, t STRING, same INT"
+)
+EVERY_TYPE = """SELECT id,
+  CASE WHEN id % 11 = 0 THEN NULL WHEN id % 7 = 0 THEN double('NaN') WHEN id % 13 = 0 THEN double('Infinity')
+    WHEN id % 17 = 0 THEN double('-Infinity') WHEN id % 5 = 0 THEN -0.0D ELSE id * 1.5D END AS d,
+  CAST(element_at(array('NaN', '-0.0', '0.0'), int(id % 3 + 1)) AS FLOAT) AS f,
+  CAST(concat(IF(id % 2 = 0, '', '-'), repeat('9', 23), lpad(id, 5, '0'), '.0123456789') AS DECIMAL(38, 10)) AS big,
+  date_add(DATE'0001-01-05', int(id * 3700 % 3000000)) AS day,
+  IF(id % 9 = 0, NULL, timestampadd(SECOND, id * 9999, TIMESTAMP'1899-12-31 23:59:59.123456')) AS at,
+  IF(id % 8 = 0, NULL, CAST(timestampadd(HOUR, int(id), TIMESTAMP'2024-03-30 23:30:00') AS TIMESTAMP_NTZ)) AS local,
+  IF(id % 4 = 0, NULL, named_struct('x y', IF(id % 5 = 0, NULL, concat(repeat('é', 130), id % 19)),
+    'n', IF(id % 6 = 0, NULL, named_struct('k', int(id % 23))))) AS s,
+  element_at(array('', concat('\\u0000', id), concat('"\\\\', id)), int(id % 3 + 1)) AS t, 1 AS same FROM range({}, {}, 1, 2)"""
+
+
+def row_ids(table):
+    """Return the row id and the row commit version of each row, by its column ``id``."""
+    snapshot, found = table.log().update(), {}
+    names = [
+        snapshot.metadata.configuration[f"delta.rowTracking.materialized{name}ColumnName"]
+        for name in ("RowId", "RowCommitVersion")
+    ]
+    (physical,) = [field.physical_name for field in snapshot.schema.fields if field.name == "id"]
+    for file in snapshot.add_files():
+        for at, row in enumerate(stored(table, file.path)):
+            row_id, version = map(row.get, names)
+            default = file.default_row_commit_version
+            found[row[physical]] = (file.base_row_id + at if row_id is None else row_id, default if version is None else version)
+    return found
+
+
+@pytest.mark.parametrize(
+    "columns", [["d"], ["f", "big"], ["at", "local", "s.`x y`", "day"], ["s.n.k", "t", "same"], ["same"]], ids=str
+)
+def test_clustering_columns_of_every_type(spark, tmp_path, columns):
+    """NaN and infinities, times before 1970, fields of null structs, rows that are all alike: no row and no row id is lost."""
+    table = Table(tmp_path / "table", spark)
+    handle = table.begin()
+    created = plan_create(
+        table.view(handle, task_id="create"), schema=TYPES, cluster_by=columns,
+        properties={"delta.columnMapping.mode": "name", "delta.enableRowTracking": "true"},
+    )  # fmt: skip
+    table.publish(handle, StagedWrite.from_dict(created.to_dict()))
+
+    def optimize():
+        size = sum(file.size for file in table.log().update().add_files())
+        select = partial(select_for_optimize, max_file_size=max(1, size // 4))
+        return run_rewrite(table.log(), select, partial(run_operation, spark), identity=IDENTITY)
+
+    assert optimize().version is None, "an empty table"
+    for first in (0, 400):
+        table.write(EVERY_TYPE.format(first, first + 400))
+    before, ids = table.rows(), row_ids(table)
+    assert len(ids) == len(before) == 800
+    assert optimize().metrics["numAddedFiles"] == 4
+    assert table.rows() == before
+    assert row_ids(table) == ids
+    counts = [num_records(file.stats) for file in table.log().update().add_files()]
+    assert max(counts) < 400, "rows of equal values are spread, too"
+    assert optimize().version is None
+
 
 # -- where rows go ---------------------------------------------------------------------------------------------------------------
 

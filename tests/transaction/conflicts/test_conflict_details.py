@@ -26,7 +26,7 @@ from airflow_delta.log.actions.actions import DomainMetadata, Metadata, Protocol
 from airflow_delta.transaction import CommitPolicy, Operation, OptimisticTransaction
 from airflow_delta.transaction.conflicts.metadata import IDENTITY_TAG, identity_only
 from airflow_delta.transaction.policy import ConflictOptions
-from support.actions import add, as_json, domain, foreign_info, remove, schema, txn
+from support.actions import add, as_json, domain, foreign_info, remove, schema, txn, vector
 from support.table import Table, metadata
 
 # -- identity columns -----------------------------------------------------------------------------------------------------------
@@ -344,6 +344,52 @@ def test_an_append_does_not_conflict_with_a_new_clustering(table: Table) -> None
     ours = race(table)
     table.commit(CLUSTERED)
     assert ours.commit([add("a")], Operation.write()) == 2
+
+
+NONE = replace(CLUSTERED, configuration='{"clusteringColumns":[]}')
+
+
+CUBE = {"ZCUBE_ID": "1", "ZCUBE_ZORDER_BY": '["part"]'}
+
+
+@pytest.mark.parametrize(
+    ("operation", "cube", "winner", "conflicts"),
+    [
+        (Operation.optimize(), "part", CLUSTERED, True),
+        (Operation.optimize(), "part", NONE, True),
+        (Operation.optimize(), "part", replace(CLUSTERED, removed=True), True),
+        (Operation.optimize(), "value", CLUSTERED, False),
+        (Operation.optimize(), "part", replace(CLUSTERED, domain="user.x"), False),
+        (Operation.optimize(), None, CLUSTERED, False),
+        (Operation.write(), "part", CLUSTERED, True),
+        (Operation("ROW TRACKING BACKFILL", {"batchId": "0"}), "part", CLUSTERED, False),
+    ],
+)
+def test_files_that_are_being_clustered_by_other_columns_than_a_winners(
+    table: Table, operation: Operation, cube: str | None, winner: DomainMetadata, conflicts: bool
+) -> None:
+    """Others would leave them alone for ever."""
+    table.commit(add("old"))
+    ours = race(table)
+    table.commit(winner)
+    tags = {} if cube is None else {**CUBE, "ZCUBE_ZORDER_BY": f'["{cube}"]'}
+    new = add("new", tags=tags, clustering_provider="liquid", data_change=operation.name == "WRITE")
+    if not conflicts:
+        assert ours.commit([new], operation) == 3
+        return
+    with pytest.raises(MetadataChangedException, match="clustering columns were changed by a concurrent update"):
+        ours.commit([new], operation)
+
+
+def test_rows_may_be_marked_in_files_of_a_cube_of_other_columns_than_a_winners(tmp_path: Path) -> None:
+    table = Table(tmp_path / "table")
+    table.create(configuration={**CONFIGURATION, "delta.enableDeletionVectors": "true"})
+    old = add("a", tags=CUBE, clustering_provider="liquid", records=9)
+    table.commit(old)
+    ours = race(table)
+    table.commit(CLUSTERED)
+    marked = replace(old, deletion_vector=vector(cardinality=1), stats='{"numRecords":9,"tightBounds":false}')
+    assert ours.commit([old.remove(1), marked], Operation("DELETE", {})) == 3
 
 
 def test_different_domains_do_not_conflict(table: Table) -> None:

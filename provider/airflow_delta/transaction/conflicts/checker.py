@@ -44,7 +44,7 @@ from airflow_delta.transaction.conflicts.winning_commit import (
     TXN_KEY,
     WinningCommit,
 )
-from airflow_delta.transaction.operation_kinds import COMPACTIONS
+from airflow_delta.transaction.operation_kinds import COMPACTIONS, operation_kind
 from airflow_delta.transaction.prepare import commit_info as in_commit_timestamps
 from airflow_delta.transaction.prepare import feature_drop, row_tracking
 from airflow_delta.transaction.prepare.checks import REPLACES
@@ -167,7 +167,7 @@ def _check_clustering(current: CurrentTransaction, winner: WinningCommit) -> Non
     if not domains:
         return
     columns = clustering.clustering_columns(domains)
-    if current.operation in COMPACTIONS and _clusters_by_others(current, columns):
+    if _clusters_by_others(current, columns):
         raise conflict(
             MetadataChangedException,
             winner,
@@ -190,10 +190,13 @@ def _check_clustering(current: CurrentTransaction, winner: WinningCommit) -> Non
 
 
 def _clusters_by_others(current: CurrentTransaction, columns: Sequence[Path]) -> bool:
-    """Tell whether files that the transaction has clustered name other columns than these."""
-    cubes = {clustering.cube_of(action.tags) for action in current.own_actions if isinstance(action, AddFile)} - {None}
-    if not cubes:
+    """Tell whether files that the transaction has clustered, whatever else it does, name other columns than these."""
+    if operation_kind(current.operation).in_place:
         return False
+    # A file whose rows are marked is both removed and added, and stays in its cube.
+    removed = {action.path for action in current.own_actions if isinstance(action, RemoveFile)}
+    new = (action for action in current.own_actions if isinstance(action, AddFile) and action.path not in removed)
+    cubes = (clustering.cube_of(action.tags) for action in new if action.clustering_provider is not None)
     schema = TableDefinition.of(current.metadata).schema
     names = tuple(map(clustering.quoted_path, clustering.logical_columns(schema, columns)))
     return any(cube is not None and cube.columns != names for cube in cubes)

@@ -182,6 +182,8 @@ def test_what_is_selected(case: Case) -> None:
         ({"z_order_by": ["name"]}, DeltaAnalysisException, "DELTA_ZORDERING_ON_COLUMN_WITHOUT_STATS"),
         ({"max_file_size": 0}, DeltaIllegalArgumentException, "max_file_size >= 1"),
         ({"max_deleted_rows_ratio": 2}, DeltaIllegalArgumentException, "max_deleted_rows_ratio"),
+        ({"full": "False"}, DeltaIllegalArgumentException, "full .* must be True or False, got 'False'"),
+        ({"full": None}, DeltaIllegalArgumentException, "full .* must be True or False"),
     ],
 )
 def test_what_is_refused(case: Case, options: Any, error: type[Exception], says: str) -> None:
@@ -314,6 +316,33 @@ def test_a_concurrent_cluster_by(case: Case, winner: str | None, conflicts: bool
         return
     added = case.actions(optimize().version)["add"][0]
     assert added.get("tags", {}).get("ZCUBE_ZORDER_BY") == (None if winner is None else f'["{winner}"]')
+
+
+@pytest.mark.parametrize("max_restarts", [0, 1])
+def test_concurrent_changes_of_a_clustered_table(case: Case, max_restarts: int) -> None:
+    """An append stays out of the cube; another OPTIMIZE is a conflict, after which there may be nothing left to do."""
+    cluster(case, ["id"])
+    case.commit(unpartitioned(case, 1), unpartitioned(case, 2))
+    others: list[Any] = [lambda: case.commit(unpartitioned(case, 3))]
+
+    def beside(request: StageRequest) -> StageReport:
+        while others:
+            others.pop()()
+        return case.concatenate(request)
+
+    def optimize() -> Any:
+        return run_rewrite(case.log(), select_for_optimize, beside, identity=IDENTITY, max_restarts=max_restarts)
+
+    assert optimize().metrics["numRemovedFiles"] == 2
+    assert sorted(file.clustering_provider or "" for file in case.log().snapshot.add_files()) == ["", "liquid"]
+    others.append(lambda: case.optimize(case.concatenate))
+    if max_restarts:
+        assert optimize().version is None
+    else:
+        with pytest.raises(ConcurrentDeleteReadException):
+            optimize()
+    (file,) = case.log().snapshot.add_files()
+    assert (file.clustering_provider, sorted(row["id"] for row in readers.rows(case.path))) == ("liquid", [1, 2, 3])
 
 
 def test_an_earlier_stage_changes_the_clustering(case: Case) -> None:

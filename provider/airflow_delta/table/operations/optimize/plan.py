@@ -131,6 +131,10 @@ def select_for_optimize(
             f"OPTIMIZE of table {table.table} needs max_file_size >= 1, min_file_size >= 0 and a max_deleted_rows_ratio "
             f"from 0 to 1, got {max_size}, {min_size} and {max_deleted_rows_ratio}",
         )
+    if not isinstance(full, bool):
+        raise table.error(
+            DeltaIllegalArgumentException, f"full of the OPTIMIZE of table {table.table} must be True or False, got {full!r}"
+        )
     clustering = clustering_of(view, where=where, z_order_by=z_order_by, full=full)
     predicate = partition_predicate(view, where, "OPTIMIZE")
     paths = z_order_columns(view, z_order_by)
