@@ -64,6 +64,7 @@ _HOMES = {
     "end_previews": "airflow_delta.table.state.previews",
     "ended": "airflow_delta.table.state.evidence",
     "find_request": "airflow_delta.table.operations.optimize.run",
+    "generate": "airflow_delta.table.operations.manifests",
     "first_match": "airflow_delta.table.observe.watch",
     "given_keys": "airflow_delta.table.diff.table_diff",
     "history_columns": "airflow_delta.table.operations.merge.plan",

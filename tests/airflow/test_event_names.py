@@ -21,6 +21,7 @@ from airflow_delta.operators.clone import DeltaCloneOperator
 from airflow_delta.operators.convert import DeltaConvertOperator
 from airflow_delta.operators.create import DeltaCreateTableOperator
 from airflow_delta.operators.delete_update import DeltaDeleteOperator, DeltaTruncateOperator, DeltaUpdateOperator
+from airflow_delta.operators.generate import DeltaGenerateOperator
 from airflow_delta.operators.merge import DeltaMergeOperator, DeltaMergePySparkOperator
 from airflow_delta.operators.optimize import DeltaAutoCompactOperator, DeltaOptimizeOperator, DeltaReorgOperator
 from airflow_delta.operators.restore import DeltaRestoreOperator
@@ -115,6 +116,7 @@ ALONE = [
     (DeltaVacuumOperator, {}, False),
     (DeltaComputeStatisticsOperator, {}, False),
     (DeltaEnableRowTrackingOperator, {}, False),
+    (DeltaGenerateOperator, {}, False),
 ]
 
 

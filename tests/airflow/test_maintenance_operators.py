@@ -1,12 +1,15 @@
-"""The operators of VACUUM and RESTORE as Airflow's objects."""
+"""The operators of VACUUM, RESTORE and GENERATE as Airflow's objects."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import deltalake
 import pyarrow as pa
 import pytest
 
 from airflow_delta import exceptions
+from airflow_delta.operators.generate import DeltaGenerateOperator
 from airflow_delta.operators.restore import DeltaRestoreOperator
 from airflow_delta.operators.vacuum import DeltaVacuumOperator
 from support import readers
@@ -55,3 +58,16 @@ def test_vacuum(uri):
     assert ids(uri) == [1]
     with pytest.raises(exceptions.DeltaIllegalArgumentException, match="retention_hours"):
         execute(DeltaVacuumOperator(task_id="vacuum", table=uri, retention_hours="x"))
+
+
+def test_generate(uri):
+    operator = DeltaGenerateOperator(task_id="manifests", table=uri)
+    assert execute(operator) == {
+        "table": uri, "version": 2, "location": f"{uri}/_symlink_format_manifest", "numManifests": 1,
+    }  # fmt: skip
+    [line] = (Path(uri) / "_symlink_format_manifest" / "manifest").read_text().splitlines()
+    assert [f"file:{path}" for path in deltalake.DeltaTable(uri).file_uris()] == [line]
+    assert execute(operator)["version"] == 2
+    with pytest.raises(exceptions.DeltaTableNotFoundException):
+        execute(DeltaGenerateOperator(task_id="none", table=f"{uri}-x"))
+    assert set(operator.template_fields) == {"table", "delta_conn_id"}
