@@ -69,6 +69,8 @@ from airflow_delta.table.observe.watch import watermark_now as watermark_now
 from airflow_delta.table.observe.watch import watermark_read as watermark_read
 from airflow_delta.table.operations.clone import clone_table as clone_table
 from airflow_delta.table.operations.convert import convert_to_delta as convert_to_delta
+from airflow_delta.table.operations.drop_feature.run import drop_feature as drop_feature
+from airflow_delta.table.operations.drop_feature.run import remove_column_mapping as remove_column_mapping
 from airflow_delta.table.operations.manifests import generate as generate
 from airflow_delta.table.operations.merge.plan import history_columns as history_columns
 from airflow_delta.table.operations.merge.plan import plan_history as plan_history

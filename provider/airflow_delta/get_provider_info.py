@@ -26,6 +26,7 @@ def get_provider_info() -> dict[str, Any]:
                     "airflow_delta.operators.create",
                     "airflow_delta.operators.delete_update",
                     "airflow_delta.operators.diff",
+                    "airflow_delta.operators.drop_feature",
                     "airflow_delta.operators.generate",
                     "airflow_delta.operators.maintenance",
                     "airflow_delta.operators.merge",

@@ -17,6 +17,7 @@ from airflow_delta.decorators.delta_stream import delta_stream_task
 from airflow_delta.exceptions import ConcurrentAppendException, DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.operators.delete_update import DeltaDeleteOperator
+from airflow_delta.operators.drop_feature import DeltaDropFeatureOperator, DeltaRemoveColumnMappingOperator
 from airflow_delta.operators.maintenance import DeltaMaintenanceOperator
 from airflow_delta.operators.merge import DeltaMergeOperator
 from airflow_delta.operators.optimize import DeltaOptimizeOperator
@@ -44,6 +45,8 @@ TASKS = {
     "merge": lambda **more: DeltaMergeOperator(**TABLE, source="SELECT 1 AS id", condition="true", **more),
     "optimize": lambda **more: DeltaOptimizeOperator(**TABLE, **more),
     "restore": lambda **more: DeltaRestoreOperator(**TABLE, version=0, **more),
+    "drop feature": lambda **more: DeltaDropFeatureOperator(**TABLE, feature="deletionVectors", **more),
+    "column mapping": lambda **more: DeltaRemoveColumnMappingOperator(**TABLE, **more),
     "row tracking": lambda **more: DeltaEnableRowTrackingOperator(**TABLE, **more),
     "statistics": lambda **more: DeltaComputeStatisticsOperator(**TABLE, **more),
     "vacuum": lambda **more: DeltaVacuumOperator(**TABLE, **more),

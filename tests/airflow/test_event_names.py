@@ -21,6 +21,7 @@ from airflow_delta.operators.clone import DeltaCloneOperator
 from airflow_delta.operators.convert import DeltaConvertOperator
 from airflow_delta.operators.create import DeltaCreateTableOperator
 from airflow_delta.operators.delete_update import DeltaDeleteOperator, DeltaTruncateOperator, DeltaUpdateOperator
+from airflow_delta.operators.drop_feature import DeltaDropFeatureOperator, DeltaRemoveColumnMappingOperator
 from airflow_delta.operators.generate import DeltaGenerateOperator
 from airflow_delta.operators.merge import DeltaMergeOperator, DeltaMergePySparkOperator
 from airflow_delta.operators.optimize import DeltaAutoCompactOperator, DeltaOptimizeOperator, DeltaReorgOperator
@@ -115,6 +116,8 @@ ALONE = [
     (DeltaAutoCompactOperator, {}, False),
     (DeltaVacuumOperator, {}, False),
     (DeltaComputeStatisticsOperator, {}, False),
+    (DeltaDropFeatureOperator, {"feature": "deletionVectors"}, False),
+    (DeltaRemoveColumnMappingOperator, {}, False),
     (DeltaEnableRowTrackingOperator, {}, False),
     (DeltaGenerateOperator, {}, False),
 ]

@@ -92,6 +92,17 @@ class ChangeColumn(Change):
 
 
 @dataclass(frozen=True, slots=True)
+class SyncIdentity(Change):
+    """ALTER COLUMN ... SYNC IDENTITY: the next generated value lies beyond every value in the table; a transaction of its own.
+
+    :param value: the furthest value of rows that only Spark could read; filled in by the plan.
+    """
+
+    column: str
+    value: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class RenameColumn(Change):
     """RENAME COLUMN; needs column mapping.
 

@@ -76,11 +76,13 @@ class ConstraintArguments(Arguments):
 
     :param constraints: Spark SQL conditions by name of the constraint.
     :param not_null: paths of columns that must not be null.
+    :param furthest: identity columns whose furthest value is looked for, with their steps.
     :param staged: the staged write to return if the rows pass.
     """
 
     constraints: dict[str, str] = field(default_factory=dict)
     not_null: tuple[tuple[str, ...], ...] = ()
+    furthest: dict[str, int] = field(default_factory=dict)
     staged: dict  # type: ignore[type-arg]
 
 

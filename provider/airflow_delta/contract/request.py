@@ -109,6 +109,7 @@ class StageReport(Payload):
         the new file.
     :param metrics: what the operation counted, by its name in ``operationMetrics``.
     :param identities: identity columns with generated values.
+    :param furthest: of a check for SYNC IDENTITY: the furthest value of a column, if there is one.
     :param schema_string: Spark's JSON form of the schema written: data and partition columns under their logical names.
     :param time_zone: time zone of timestamps in the names of partition directories, or
         :data:`airflow_delta.contract.mapping.AS_IN_LOG`.
@@ -133,6 +134,7 @@ class StageReport(Payload):
     first_rows: dict[str, list] = field(default_factory=dict)  # type: ignore[type-arg]
     metrics: dict[str, int] = field(default_factory=dict)
     identities: tuple[str, ...] = ()
+    furthest: dict[str, int] = field(default_factory=dict)
     schema_string: str = ""
     partition_columns: tuple[str, ...] = ()
     time_zone: str = "UTC"

@@ -238,6 +238,12 @@ class FeatureDropConflictException(DeltaIllegalStateException):
     error_class = "DELTA_FEATURE_DROP_CONFLICT_REVALIDATION_FAIL"
 
 
+class FeatureDropWaitException(DeltaIllegalStateException):
+    """A table feature can only be dropped once the versions that use it have left the log."""
+
+    error_class = "DELTA_FEATURE_DROP_WAIT_FOR_RETENTION_PERIOD"
+
+
 class MissingCommitInfoException(DeltaIllegalStateException):
     """A commit of a table with in-commit timestamps has no ``commitInfo``."""
 

@@ -48,10 +48,13 @@ def protected_before(snapshot: Snapshot) -> int:
 
 logger = logging.getLogger(__name__)
 
-DAY = 24 * 60 * 60 * 1000
+MINUTE = 60 * 1000
+DAY = 24 * 60 * MINUTE
 
 
-def clean_up_expired_logs(snapshot: Snapshot, *, now: int | None = None) -> list[str]:
+def clean_up_expired_logs(
+    snapshot: Snapshot, *, now: int | None = None, retention: int | None = None, granularity: int = DAY
+) -> list[str]:
     """Delete files that no restorable version needs any more, and return their paths.
 
     A file is expired if it is below the snapshot's checkpoint and its version was committed by the midnight (UTC) before
@@ -64,6 +67,8 @@ def clean_up_expired_logs(snapshot: Snapshot, *, now: int | None = None) -> list
     no new one is written below that version (protocol, "Checkpoint Protection").
 
     :param now: milliseconds since the epoch; ``None`` for the current time.
+    :param retention: instead of ``delta.logRetentionDuration``, in milliseconds.
+    :param granularity: to which the time is rounded down, instead of to midnight, in milliseconds.
     :raises DeltaUnsupportedTableFeatureException: if the table has an unknown feature, which might need files of the log that
         nothing else refers to; or :class:`~airflow_delta.exceptions.InvalidProtocolVersionException`.
     """
@@ -73,7 +78,8 @@ def clean_up_expired_logs(snapshot: Snapshot, *, now: int | None = None) -> list
     if not properties.enable_expired_log_cleanup or snapshot.version < 0:
         return []
     present = int(time.time() * 1000) if now is None else now
-    cutoff = (present - properties.log_retention) // DAY * DAY
+    kept_for = properties.log_retention if retention is None else retention
+    cutoff = (present - kept_for) // granularity * granularity
     store = snapshot.log.store
     statuses = store.list_from(LOG_DIRECTORY, version_prefix(0))
     restart = _RestartPoints(snapshot, LogListing.of(statuses))

@@ -1,8 +1,8 @@
-"""ADD CONSTRAINT and SET NOT NULL on Spark: check that no row violates the new rule."""
+"""ADD CONSTRAINT and SET NOT NULL on Spark: check that no row violates the new rule. SYNC IDENTITY: find the furthest value."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.errors import AnalysisException
@@ -40,6 +40,7 @@ def run(spark: SparkSession, request: StageRequest) -> StageReport:
         rows = read_plan_files(spark, request.rewrite, request.rewrite.files)
         broken = [_breaks(rows, name, text, request) for name, text in constraints.items()]
         counts = _counts(rows, [*broken, *(_is_null(path) for path in not_null)])
+        furthest = _furthest(rows, arguments.furthest)
     where = f"{request.table} version {request.read_version}"
     for (name, text), count in zip(constraints.items(), counts, strict=False):
         if count:
@@ -55,7 +56,7 @@ def run(spark: SparkSession, request: StageRequest) -> StageReport:
                 f"{count} rows of table {where} have no value in column {'.'.join(path)}, which is to be NOT NULL "
                 "(DELTA_NEW_NOT_NULL_VIOLATION). Set a value in them, or delete them.",
             )
-    return StageReport(transaction_id=request.transaction_id, stage=request.stage, attempt=request.attempt)
+    return StageReport(transaction_id=request.transaction_id, stage=request.stage, attempt=request.attempt, furthest=furthest)
 
 
 def _breaks(rows: DataFrame, name: str, text: str, request: StageRequest) -> Column:
@@ -80,6 +81,17 @@ def _is_null(path: Sequence[str]) -> Column:
     return sf.col(".".join(map(spark_name, path))).isNull()
 
 
+def _furthest(rows: DataFrame, steps: Mapping[str, int]) -> dict[str, int]:
+    """Return the largest value of each column, or the smallest if its values count down."""
+    if not steps:
+        return {}
+    ends = [(sf.max if step > 0 else sf.min)(spark_name(name)) for name, step in steps.items()]
+    (found,) = rows.agg(*ends).collect()
+    return {name: int(value) for name, value in zip(steps, found, strict=True) if value is not None}
+
+
 def _counts(rows: DataFrame, broken: list[Column]) -> list[int]:
+    if not broken:
+        return []
     (found,) = rows.agg(*(sf.count_if(column) for column in broken)).collect()
     return [int(count) for count in found]

@@ -106,6 +106,11 @@ def assign(
     return _with_mapping(new, old, changes_mode=changes_mode, overwrites_schema=overwrites_schema)
 
 
+def without_mapping(metadata: Metadata) -> Metadata:
+    """Return the metadata of a table whose files have all been written again with the names of the schema."""
+    return _without_mapping(metadata, None, removed=True)
+
+
 def check_mapping(metadata: Metadata) -> None:
     """Check that every field has a unique id and physical name, and that no id is above ``maxColumnId``.
 
@@ -241,7 +246,7 @@ def _check_mode_change(present: str, wanted: str, new: Metadata, old: Metadata) 
             present,
             wanted,
             "The data files of this table use other column names than its schema, so removing column mapping must rewrite "
-            "them. Use Delta Spark: ALTER TABLE ... SET TBLPROPERTIES ('delta.columnMapping.mode' = 'none').",
+            "them, in a commit of its own. Run DeltaRemoveColumnMappingOperator, outside of a transaction.",
         )
 
 

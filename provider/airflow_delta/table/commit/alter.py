@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 OPERATIONS_TAG = "airflow.operations"
 """Tag of ``commitInfo`` that lists the operations of a commit that has no single name in Delta."""
 
+_ALONE = {"DropFeature": "dropping a feature", "SyncIdentity": "syncing an identity column"}
+"""Changes that share a commit with nothing else."""
+
 _JOINED = {"ADD COLUMNS": "columns", "DROP COLUMNS": "columns", "UNSET TBLPROPERTIES": "properties"}
 
 
@@ -54,6 +57,8 @@ def adopt_altered(txn: OptimisticTransaction, table: AlteredTable) -> None:
         table.protocol,
         tuple(table.domains.values()),
     )
+    if table.syncs_identity:
+        txn.set_sync_identity()
     if table.reads_table:
         txn.filter_files()
         txn.read_whole_table()
@@ -133,8 +138,8 @@ def _check(handle: TransactionHandle, writes: Sequence[StagedWrite]) -> None:
                     other,
                     "one alters the table and the other replaces it. Put them into separate transactions",
                 )
-            if any(change.get("change") == "DropFeature" for change in alter.changes):
-                raise _conflict(handle, alter, other, "dropping a feature needs its own transaction")
+            if alone := [_ALONE[kind] for change in alter.changes if (kind := change.get("change")) in _ALONE]:
+                raise _conflict(handle, alter, other, f"{alone[0]} needs its own transaction")
             if stage_id(alter) not in other.after and stage_id(other) not in alter.after:
                 raise _conflict(
                     handle,
@@ -144,11 +149,10 @@ def _check(handle: TransactionHandle, writes: Sequence[StagedWrite]) -> None:
                     "one of them after=<output of the other>",
                 )
         kinds = [change.get("change") for change in alter.changes]
-        if "DropFeature" in kinds and len(kinds) > 1:
+        if len(kinds) > 1 and (alone := [_ALONE[kind] for kind in kinds if kind in _ALONE]):
             raise handle.error(
                 StageConflictException,
-                f"Stage {alter.stage} drops a feature of table {handle.table} and makes other changes. Drop the feature in its "
-                "own transaction.",
+                f"Stage {alter.stage} makes several changes of table {handle.table}, but {alone[0]} needs its own transaction.",
             )
 
 

@@ -200,7 +200,7 @@ def upgrade_protocol(table: AlteredTable, change: UpgradeProtocol) -> AlteredTab
     return set_properties(table, SetProperties(properties))
 
 
-def drop_feature(table: AlteredTable, change: DropFeature) -> AlteredTable:
+def drop_unused_feature(table: AlteredTable, change: DropFeature) -> AlteredTable:
     """Drop a feature that left no trace in the log, which older clients can then read.
 
     As in Delta, a table that loses a reader feature gets checkpointProtection: clients that do not know the feature must not
@@ -218,24 +218,38 @@ def drop_feature(table: AlteredTable, change: DropFeature) -> AlteredTable:
     if known is None or (reader and not feature_drop.leaves_no_trace(name)) or name == feature_drop.CHECKPOINT_PROTECTION:
         raise table.error(
             DeltaUnsupportedOperationException,
-            f"The feature {name} cannot be dropped from table {table.table} version {table.version} by this provider: older "
-            "clients would find it in the history of the table, which must be protected by checkpoints or truncated. Use Delta "
-            f"Spark: ALTER TABLE ... DROP FEATURE {name}.",
+            f"The feature {name} cannot be dropped from table {table.table} version {table.version} together with other changes: "
+            "older clients would find it in the history of the table, which takes commits and checkpoints of its own. Run "
+            "DeltaDropFeatureOperator instead, outside of a transaction.",
         )
-    protocol = protocol_with(present - {name} | ({feature_drop.CHECKPOINT_PROTECTION} if reader else set()))
+    return without_feature(table, name, protects_history=reader)
+
+
+def without_feature(
+    table: AlteredTable, feature: str, *, protects_history: bool = False, truncate_history: bool = False
+) -> AlteredTable:
+    """Return the table without a feature that it no longer uses.
+
+    :param protects_history: add checkpointProtection, for the versions before the next one.
+    :param truncate_history: what ``commitInfo`` says.
+    :raises ProtocolDowngradeException: if the table uses the feature, or has another one that needs it.
+    """
+    added = {feature_drop.CHECKPOINT_PROTECTION} if protects_history else set()
+    protocol = protocol_with(table_protocol.features(table.protocol) - {feature} | added)
     if table.snapshot is not None:
         feature_drop.check_drop(table.protocol, protocol, table.snapshot, table=table.table)
     domains, metadata = dict(table.domains), table.metadata
-    if reader:
+    if protects_history:
         metadata = feature_drop.with_history_protection(metadata, table.version + 1)
-    if name == "rowTracking":
+    if feature == "rowTracking":
         gone = {_ROW_TRACKING, "delta.rowTrackingSuspended", MATERIALIZED_ROW_ID, MATERIALIZED_ROW_COMMIT_VERSION}
         kept = {key: value for key, value in metadata.configuration.items() if key not in gone}
         metadata = msgspec.structs.replace(metadata, configuration=kept)
         known_domain = None if table.snapshot is None else table.snapshot.domain_metadata.get("delta.rowTracking")
         if known_domain is not None:
             domains["delta.rowTracking"] = msgspec.structs.replace(known_domain, removed=True)
-    return table.done(Operation.drop_feature(name), metadata=metadata, protocol=protocol, domains=domains, sets_metadata=True)
+    operation = Operation.drop_feature(feature, truncate_history=truncate_history)
+    return table.done(operation, metadata=metadata, protocol=protocol, domains=domains, sets_metadata=True)
 
 
 # -- parts ----------------------------------------------------------------------------------------------------------------------
@@ -294,6 +308,6 @@ PROPERTY_CHANGES: Mapping[type, Callable[[AlteredTable, Any], AlteredTable]] = {
     AddConstraint: add_constraint,
     DropConstraint: drop_constraint,
     UpgradeProtocol: upgrade_protocol,
-    DropFeature: drop_feature,
+    DropFeature: drop_unused_feature,
     ClusterBy: cluster_by,
 }

@@ -49,6 +49,7 @@ class AlteredTable(Subject):
     :param constraints: CHECK constraints that existing rows must satisfy, by name.
     :param not_null: columns that must not hold a null.
     :param reads_table: the changes depend on the rows of the table: concurrent writes conflict.
+    :param syncs_identity: the only change is to the high-water mark of an identity column.
     """
 
     table: str
@@ -64,6 +65,7 @@ class AlteredTable(Subject):
     constraints: dict[str, str] = field(default_factory=dict)
     not_null: tuple[Path, ...] = ()
     reads_table: bool = False
+    syncs_identity: bool = False
 
     @cached_property
     def definition(self) -> TableDefinition:

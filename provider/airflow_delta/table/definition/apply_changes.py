@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from airflow_delta.contract.changes import Change, change_from_dict
+from airflow_delta.contract.changes import Change, SyncIdentity, change_from_dict
 from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
 from airflow_delta.exceptions import DeltaError
 from airflow_delta.log.table_definition import TableDefinition
@@ -14,7 +14,14 @@ from airflow_delta.table.definition.alter_columns import COLUMN_CHANGES
 from airflow_delta.table.definition.alter_properties import PROPERTY_CHANGES
 from airflow_delta.table.definition.altered_table import AlteredTable, is_alter, protocol_with
 from airflow_delta.table.definition.evolve import evolved
+from airflow_delta.table.definition.sync_identity import sync_identity
 from airflow_delta.transaction import Operation
+
+_CHANGES: Mapping[type, Callable[[AlteredTable, Any], AlteredTable]] = {
+    **COLUMN_CHANGES,
+    **PROPERTY_CHANGES,
+    SyncIdentity: sync_identity,
+}
 
 
 def apply_changes(table: AlteredTable, changes: Iterable[Change | dict[str, Any]]) -> AlteredTable:
@@ -33,7 +40,7 @@ def apply_change(table: AlteredTable, change: Change) -> AlteredTable:
     :raises DeltaError: if the change is not possible; names table and version.
     """
     try:
-        return {**COLUMN_CHANGES, **PROPERTY_CHANGES}[type(change)](table, change)
+        return _CHANGES[type(change)](table, change)
     except DeltaError as error:
         if error.table is None:
             error.table, error.version = table.table, table.version

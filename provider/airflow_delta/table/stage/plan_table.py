@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.contract.changes import Change, changes_from
+from airflow_delta.contract.changes import Change, SyncIdentity, changes_from
 from airflow_delta.contract.files import partition_text
 from airflow_delta.contract.operations import ConstraintArguments, CreateArguments
 from airflow_delta.contract.payloads import DeclaredReads, Json, StagedWrite, TransactionHandle
@@ -32,6 +32,7 @@ from airflow_delta.table.definition.altered_table import MODE, AlteredTable, is_
 from airflow_delta.table.definition.apply_changes import after_writes, apply_changes
 from airflow_delta.table.definition.columns_sql import schema_of_columns
 from airflow_delta.table.definition.create import OPERATIONS, define_table
+from airflow_delta.table.definition.sync_identity import furthest_in_statistics, identity_column
 from airflow_delta.table.stage.scan import candidate_files, scan_of
 from airflow_delta.table.stage.stage_view import SparkWork, StageView
 from airflow_delta.table.start.begin import DEFAULT_CONFIGURATION
@@ -176,6 +177,8 @@ def plan_alter(stage: StageView, changes: Sequence[Change | Mapping[str, Any]]) 
         reads=DeclaredReads(whole_table=table.reads_table),
         changes=tuple(change.to_dict() for change in given),
     )
+    if table.syncs_identity and len(given) == 1 and isinstance(given[0], SyncIdentity):
+        return _sync_identity(stage, table, given[0], staged)
     constraints = {name: text for name, text in table.constraints.items() if before.constraints.get(name) != text}
     not_null = [path for path in table.not_null if path not in before.not_null and is_not_null(table.schema, path)]
     if not constraints and not not_null:
@@ -196,13 +199,35 @@ def plan_alter(stage: StageView, changes: Sequence[Change | Mapping[str, Any]]) 
     return SparkWork(request, partial(collect_constraint, stage))
 
 
+def _sync_identity(stage: StageView, table: AlteredTable, change: SyncIdentity, staged: StagedWrite) -> StagedWrite | SparkWork:
+    """Return the staged write, or what Spark has to look up: the furthest value in files whose statistics do not show it."""
+    field, column = identity_column(table, change.column)
+    _value, undecided = furthest_in_statistics(candidate_files(stage, None), field, column.step)
+    if not undecided:
+        return staged
+    request = stage.request(
+        ConstraintArguments(furthest={field.name: column.step}, staged=staged.to_dict()),
+        operation=CHECK_OPERATION,
+        mode=MODE,
+        schema_string=table.metadata.schema_string,
+        partition_columns=tuple(table.metadata.partition_columns),
+        rewrite=scan_of(stage, undecided, target=table.definition),
+    )
+    return SparkWork(request, partial(collect_constraint, stage))
+
+
 def collect_constraint(stage: StageView, request: StageRequest, report: StageReport) -> StagedWrite:
     """Return the staged write of changes that passed the check on Spark.
 
     :raises StagingException: if the report belongs to another attempt.
     """
     stage.reported(request, report)
-    return StagedWrite.from_dict(ConstraintArguments.of(request).staged)
+    arguments = ConstraintArguments.of(request)
+    staged = StagedWrite.from_dict(arguments.staged)
+    if not arguments.furthest:
+        return staged
+    (name,) = arguments.furthest
+    return replace(staged, changes=(SyncIdentity(name, report.furthest.get(name)).to_dict(),))
 
 
 def _undecided(table: AlteredTable, files: Sequence[AddFile], paths: Sequence[Path]) -> list[AddFile]:

@@ -63,6 +63,11 @@ def obstacle(features: Collection[str], snapshot: Snapshot) -> str | None:
     return rule(snapshot)
 
 
+def is_removable(feature: str) -> bool:
+    """Tell whether there is a way to drop a feature."""
+    return feature in _REMOVABLE
+
+
 def needs_history_protection(protocol: Protocol, features: Collection[str]) -> bool:
     """Tell whether old checkpoints must be kept for clients that do not know the dropped features."""
     known = table_protocol.FEATURES

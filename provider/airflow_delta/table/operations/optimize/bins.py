@@ -29,6 +29,7 @@ from airflow_delta.log.storage.base import FileStatus
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from airflow_delta.log.actions.actions import DomainMetadata, Metadata
     from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.log.expressions.predicate import Predicate
     from airflow_delta.log.schema.types import DataType
@@ -61,6 +62,8 @@ class RewriteSelection:
     :param z_order_by: paths of the columns, for bins that are whole partitions.
     :param cluster_by: paths of the columns, for bins that become cubes of a clustered table.
     :param num_considered: files that the predicate selects.
+    :param metadata: of the table after the rewrite, which is one commit then; ``None``: as it is.
+    :param domains: metadata domains to commit with it.
     """
 
     operation: str
@@ -71,6 +74,8 @@ class RewriteSelection:
     z_order_by: tuple[tuple[str, ...], ...] = ()
     cluster_by: tuple[tuple[str, ...], ...] = ()
     num_considered: int = 0
+    metadata: Metadata | None = None
+    domains: tuple[DomainMetadata, ...] = ()
 
     def num_outputs(self, files: Bin) -> int:
         """Return how many files a bin becomes."""
@@ -92,6 +97,15 @@ def needs_compaction(file: AddFile, min_file_size: int, max_deleted_rows_ratio: 
 def has_deleted_rows(file: AddFile) -> bool:
     """Return whether a deletion vector marks rows of a file."""
     return file.deletion_vector is not None and file.deletion_vector.cardinality > 0
+
+
+def values_in_new_files(view: TransactionView, values: Mapping[str, str | None]) -> Mapping[str, str | None]:
+    """Return a file's partition values under the names that the files which replace it have for the columns."""
+    before, after = view.definition, view.target
+    if before.column_mapping == after.column_mapping:
+        return values
+    fields = before.schema.select(before.partition_columns).fields
+    return {field.name: values.get(field.physical_name) for field in fields}
 
 
 def bins_of(files: Sequence[AddFile], max_size: int | None, *, single: bool = False) -> tuple[Bin, ...]:
@@ -152,18 +166,26 @@ def files_with_dropped_columns(
     :param known: other columns that files may have: those of row ids.
     :raises StagedFileException: if a file is gone or is not Parquet.
     """
+    allowed = {name.lower() for name in known}
+
+    def has_dropped(stored: pa.Schema) -> bool:
+        extra = [stored.field(i) for i in range(len(stored)) if stored.field(i).name.lower() not in allowed]
+        return _has_more(extra, schema, mapped=mapped)
+
+    return {file.path for file in files_with(log, files, has_dropped)}
+
+
+def files_with(log: DeltaLog, files: Sequence[AddFile], test: Callable[[pa.Schema], bool]) -> list[AddFile]:
+    """Return the files whose schemas, in their footers, pass a test.
+
+    :raises StagedFileException: if a file is gone or is not Parquet.
+    """
     statuses = [
         FileStatus(path=_LOCAL.sub("/", unquote(file.path)), size=file.size, modification_time=file.modification_time)
         for file in files
     ]
-    allowed = {name.lower() for name in known}
-    found = set()
-    for file, footer in zip(files, read_footers(log.store, statuses, 16), strict=True):
-        fields = footer.schema.to_arrow_schema()
-        extra = [fields.field(i) for i in range(len(fields)) if fields.field(i).name.lower() not in allowed]
-        if _has_more(extra, schema, mapped=mapped):
-            found.add(file.path)
-    return found
+    footers = read_footers(log.store, statuses, 16)
+    return [file for file, footer in zip(files, footers, strict=True) if test(footer.schema.to_arrow_schema())]
 
 
 def _has_more(fields: Sequence[pa.Field], schema: StructType, *, mapped: bool) -> bool:

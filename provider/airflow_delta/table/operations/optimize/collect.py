@@ -23,6 +23,7 @@ from airflow_delta.log.statistics.statistics import num_records, stats_from_foot
 from airflow_delta.table.files.adds import DataFiles, check_rows, check_written, find_data_files
 from airflow_delta.table.files.footers import check_row_counts
 from airflow_delta.table.files.partitions import url_encode
+from airflow_delta.table.operations.optimize.bins import values_in_new_files
 from airflow_delta.table.stage.scan import candidate_files
 from airflow_delta.table.stage.stage_view import StageView
 
@@ -200,7 +201,7 @@ def _new_files(
         adds.append(
             AddFile(
                 path=url_encode(status.path),
-                partition_values=partition_texts_of(values),
+                partition_values=partition_texts_of(values_in_new_files(stage, values)),
                 size=status.size,
                 modification_time=status.modification_time,
                 data_change=data_change,

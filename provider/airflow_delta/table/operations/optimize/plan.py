@@ -40,6 +40,7 @@ from airflow_delta.table.operations.optimize.bins import (
     pack,
     partition_predicate,
     target_file_size,
+    values_in_new_files,
     z_order_columns,
 )
 from airflow_delta.table.operations.optimize.collect import collect_optimize
@@ -191,13 +192,14 @@ def stage_of(stage: StageView, rewrite: RewriteSelection, *, parallel: int = PAR
         removes=_removes([file for file in files if file.path in staged]),
         parameters=dict(rewrite.parameters),
         # Without vectors, rows of the new files cannot be marked, wherever they are.
-        record_rows=stage.definition.configuration.get("delta.enableDeletionVectors", "false").lower() == "true",
+        record_rows=rewrite.metadata is None
+        and stage.definition.configuration.get("delta.enableDeletionVectors", "false").lower() == "true",
     )
     request = stage.request(
         arguments,
         operation=rewrite.operation,
         mode="rewrite",
-        rewrite=scan_of(stage, files),
+        rewrite=scan_of(stage, files, target=stage.definition if rewrite.metadata is not None else None),
         rules=table_rules(stage.target),
     )
     return SparkWork(request, partial(collect_optimize, stage))
@@ -222,7 +224,8 @@ def _directory(stage: StageView, file: AddFile) -> str:
     """
     mapped = stage.target.column_mapping != "none"
     fields = stage.schema.select(list(stage.target.partition_columns))
-    directory = partition_directory(file.partition_values, [field.physical_name if mapped else field.name for field in fields])
+    values = values_in_new_files(stage, file.partition_values)
+    directory = partition_directory(values, [field.physical_name if mapped else field.name for field in fields])
     too_long = any(len(name.encode("utf-8", "surrogatepass")) > _LONGEST_NAME for name in directory.split("/"))
     return "" if too_long or "\0" in directory else directory
 

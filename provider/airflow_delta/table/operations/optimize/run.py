@@ -54,11 +54,13 @@ from airflow_delta.table.state.find_commit import newest_first
 from airflow_delta.table.state.markers import fence
 from airflow_delta.transaction import Operation, OptimisticTransaction
 from airflow_delta.transaction.commit.hooks import small_files
+from airflow_delta.transaction.prepare.isolation import IsolationLevel
 
 if TYPE_CHECKING:
     from airflow_delta.log import Snapshot
-    from airflow_delta.log.actions.actions import Action
+    from airflow_delta.log.actions.actions import Action, Metadata
     from airflow_delta.log.schema.types import Path
+    from airflow_delta.log.table_definition import TableDefinition
     from airflow_delta.transaction import CommitPolicy, PostCommitHook
     from airflow_delta.transaction.policy import AutoCompactionRequest
 
@@ -117,6 +119,8 @@ def run_rewrite(
         handle = begin(log, transaction_key=f"airflow-delta-optimize-{uuid.uuid4()}", create=False)
         first = open_stage(log, handle, **identity, spark_table_uri=spark_table_uri)
         rewrite = select(first)
+        if rewrite.metadata is not None:
+            first = replace(first, given_target=_target(first.definition, rewrite.metadata))
         batches = batches_of(rewrite.bins, batch_size) if rewrite.bins else []
         before = len(entries)
         try:
@@ -178,12 +182,12 @@ def _run_batches(
         except BaseException:
             _give_up(log, stage.handle)
             raise
-        if not adds:  # as in Delta: files without rows are left to DELETE
+        if not adds and rewrite.metadata is None:  # as in Delta: files without rows are left to DELETE
             _give_up(log, stage.handle)
             continue
         try:
             with fence(log, stage.handle, stage.attempt) as held:
-                entry = _commit(stage, request, arguments, adds, removes, held.policy(policy), tags, user_metadata, hooks)
+                entry = _commit(stage, request, rewrite, adds, removes, held.policy(policy), tags, user_metadata, hooks)
                 if isinstance(entry, _Entry):
                     held.version = entry.result.version
                 else:
@@ -208,6 +212,10 @@ def _num_dropped(bins: Sequence[Bin], removes: Sequence[RemoveFile]) -> int:
     removed = {remove.path for remove in removes}
     with_rows = [members for members in bins if any(live_records(file) != 0 for file in members)]
     return sum(removed.isdisjoint(file.path for file in members) for members in with_rows)
+
+
+def _target(definition: TableDefinition, metadata: Metadata) -> TableDefinition:
+    return replace(definition, schema_string=metadata.schema_string, configuration=metadata.properties)
 
 
 def _another(stage: StageView) -> StageView:
@@ -236,7 +244,7 @@ class _Entry(NamedTuple):
 def _commit(
     stage: StageView,
     request: StageRequest,
-    arguments: OptimizeArguments,
+    rewrite: RewriteSelection,
     adds: Sequence[AddFile],
     removes: Sequence[RemoveFile],
     policy: CommitPolicy,
@@ -245,15 +253,27 @@ def _commit(
     hooks: Sequence[PostCommitHook],
 ) -> _Entry | DeltaConcurrentModificationException | None:
     """Commit, or return the conflict that keeps it from the log for good; ``None`` if nothing is left to commit."""
-    log, handle = stage.log, stage.handle
-    operation = Operation(request.operation, arguments.parameters, rewrite_metrics(adds, removes))
+    log, handle, arguments = stage.log, stage.handle, OptimizeArguments.of(request)
+    changed = rewrite.metadata
+    metrics = rewrite_metrics(adds, removes)
+    if changed is not None:
+        copied = total(map(live_records, adds)) or 0
+        metrics |= {"numRewrittenFiles": len(removes), "numOutputBytes": metrics["numAddedBytes"], "numCopiedRows": copied}
+    operation = Operation(request.operation, arguments.parameters, metrics)
+    # A file that another commit appends has the names of the old metadata; below Serializable, a blind append would go unnoticed.
+    level = None if changed is None else IsolationLevel.SERIALIZABLE
     read = snapshot = stage.snapshot
     now = int(time.time() * 1000)
     actions: list[Action] = [*adds, *(msgspec.structs.replace(remove, deletion_timestamp=now) for remove in removes)]
     while True:
-        txn = OptimisticTransaction(log, snapshot, txn_id=handle.transaction_id, policy=policy, user_metadata=user_metadata)
+        txn = OptimisticTransaction(
+            log, snapshot, txn_id=handle.transaction_id, policy=policy, isolation_level=level, user_metadata=user_metadata
+        )
         for hook in hooks:
             txn.register_post_commit_hook(hook)
+        if changed is not None:
+            txn.adopt_changes(changed, txn.protocol, rewrite.domains)
+            txn.read_whole_table()
         txn.track_files_read([remove.path for remove in removes])
         txn.track_read_predicates(request.predicate or "true")
         try:
@@ -264,7 +284,7 @@ def _commit(
             snapshot = log.update()
             if _is_committed(log, txn):
                 raise
-            if not _still_valid(read, snapshot, removes, clusters=bool(arguments.cluster_by)):
+            if changed is not None or not _still_valid(read, snapshot, removes, clusters=bool(arguments.cluster_by)):
                 return failure
             logger.info(
                 "Transaction %s: commit again on version %s of %s: %s",
