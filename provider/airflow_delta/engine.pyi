@@ -39,6 +39,10 @@ from airflow_delta.table.audit.audit import plan_checks_of_tables as plan_checks
 from airflow_delta.table.audit.audit import plan_sql_checks as plan_sql_checks
 from airflow_delta.table.audit.statistics import statistics_checks as statistics_checks
 from airflow_delta.table.changes.column_values import column_values as column_values
+from airflow_delta.table.changes.new_rows import NewRowsOptions as NewRowsOptions
+from airflow_delta.table.changes.new_rows import find_new_rows as find_new_rows
+from airflow_delta.table.changes.new_rows import read_new_rows as read_new_rows
+from airflow_delta.table.changes.new_rows import scan_new_rows as scan_new_rows
 from airflow_delta.table.changes.partition_keys import changed_partitions as changed_partitions
 from airflow_delta.table.changes.partition_keys import check_partition_keys as check_partition_keys
 from airflow_delta.table.changes.read import change_schema as change_schema

@@ -8,6 +8,7 @@ How messages and log lines name the version that a transaction reads; -1 is a ta
 
 from __future__ import annotations
 
+import hashlib
 import types
 import typing
 from collections.abc import Mapping
@@ -349,6 +350,46 @@ class DeclaredReads(Payload):
     selected: bool = False
 
 
+POSITION_APP = "airflow.newRows/"
+"""What the application ids begin with whose ``txn`` versions are positions in other tables."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SourcePosition(Payload):
+    """Rows of another table that a stage read because no commit has them yet. The commit moves the position past them.
+
+    :param table: URI of the other table.
+    :param table_id: its id.
+    :param consumer: who reads, as the author calls it.
+    :param before: the last version whose rows the target had; -1: none.
+    :param first: the first version whose new rows were read; ``None``: all rows of ``version`` were.
+    :param version: the last version whose rows were read.
+    """
+
+    contract: int = CONTRACT
+    table: str
+    table_id: str
+    consumer: str
+    before: int = -1
+    first: int | None = None
+    version: int
+
+    @property
+    def app_id(self) -> str:
+        """The ``appId`` under which the target's log has the position."""
+        return f"{self.prefix(self.consumer)}{self.location(self.table)}/{self.table_id}"
+
+    @staticmethod
+    def prefix(consumer: str) -> str:
+        """Return what the application ids of all positions of a consumer begin with."""
+        return f"{POSITION_APP}{consumer}/"
+
+    @staticmethod
+    def location(table: str) -> str:
+        """Return the part of an application id that tells locations apart, of any length."""
+        return hashlib.sha256(table.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StagedWrite(Payload):
     """What one attempt of a stage wrote, for the commit to publish.
@@ -379,6 +420,7 @@ class StagedWrite(Payload):
     :param changes: of mode ``alter``: JSON forms of :mod:`airflow_delta.contract.changes`.
     :param keeps_row_ids: rows that were written again have their row ids and row commit versions in the new files.
     :param data_change: false if the table's rows stay the same and only move to other files (Delta's ``dataChange``).
+    :param sources: new rows of other tables that the stage read.
     """
 
     contract: int = CONTRACT
@@ -412,6 +454,7 @@ class StagedWrite(Payload):
     data_change: bool = True
     keeps_row_ids: bool = False
     changes: tuple[dict, ...] = ()  # type: ignore[type-arg]
+    sources: tuple[SourcePosition, ...] = ()
 
 
 def read_version_name(version: int) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 from airflow.providers.standard.operators.python import PythonOperator
 
@@ -16,6 +16,7 @@ from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.frames import ROW_LIMIT
 from airflow_delta.operators.pyspark import authors_own, call_function, without_injected
 from airflow_delta.tasks.base import Parts, templated
+from airflow_delta.tasks.new_rows import NewRowsParameters
 from airflow_delta.tasks.read_versions import OtherTables, ReadVersions
 from airflow_delta.tasks.stage_work import GivenTable, StageOperator, StageReadRecorder, StageWork, WriteOptions, change_bounds
 
@@ -67,6 +68,38 @@ class ArrowTableReader(StageReadRecorder):
         return engine.read_changes(
             self._stage.log, **change_bounds(start, end), limit=limit, snapshot=self._stage.snapshot
         ).to_table()
+
+    def new_rows(
+        self,
+        name: str,
+        where: str | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        limit: int | None = ROW_LIMIT,
+        **options: Unpack[NewRowsParameters],
+    ) -> pa.RecordBatchReader:
+        """Return the rows of another table that this one does not have yet; the commit records that it has them now.
+
+        The rows are those that commits added after the position of the last run. No commit to that table conflicts with this
+        read; a concurrent run that reads the same does.
+
+        :param name: URI, absolute path, or name below the base path of the stage's connection.
+        :param where: Spark SQL predicate, of what :meth:`airflow_delta.hooks.delta.DeltaHook.get_df` evaluates; rows that do not
+            satisfy it are passed over for good.
+        :param columns: names of columns; default: all.
+        :param limit: number of rows that may be returned; ``None`` for any.
+        :param options: :class:`~airflow_delta.tasks.new_rows.NewRowsParameters`.
+        :return: a reader, to be read once; ``read_all()`` makes a table of it.
+        :raises DeltaUnsupportedOperationException: if rows were removed meanwhile.
+        :raises VersionNotFoundException: if commits have left its log before they were read.
+        :raises DeltaFileNotFoundException: if VACUUM has deleted files before they were read.
+        """
+        if self._others is None:
+            raise DeltaIllegalArgumentException(f"This stage reads no other tables, so it cannot read the new rows of {name!r}.")
+        found = self._others.sources.find(self._stage, name, options)
+        rows = engine.read_new_rows(found, where, columns=columns, limit=limit).to_reader()
+        self.note_source(found.position)
+        return rows
 
     def other(
         self, name: str, where: str | None = None, *, columns: Sequence[str] | None = None, limit: int | None = ROW_LIMIT

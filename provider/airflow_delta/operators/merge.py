@@ -188,17 +188,21 @@ class DeltaMergeOperator(DeltaTableOperator):
         return None
 
 
+_READ_BY = {"read_versions": "other", "new_rows": "new_rows"}
+
+
 def check_reads_in_sql(task: DeltaTableOperator, source: Any) -> None:
-    """Refuse ``read_versions`` of a task whose source cannot read them.
+    """Refuse ``read_versions`` and ``new_rows`` of a task whose source cannot read them.
 
     :raises DeltaIllegalArgumentException: if the source is not SQL in a session of the task.
     """
-    if getattr(task, "read_versions", None) is None:
+    given = next((name for name in ("read_versions", "new_rows") if getattr(task, name, None) is not None), None)
+    if given is None:
         return
     if callable(source) or (isinstance(source, Mapping) and not source.get("sql")) or SparkRunner.of(task).submits:
         raise DeltaIllegalArgumentException(
-            f"The task {task.task_id!r} has read_versions: views for the SQL of a source, in a session of the task. Its source "
-            "is not such SQL. Use @task.delta_merge, whose function reads table.other(...), or leave read_versions out."
+            f"The task {task.task_id!r} has {given}: views for the SQL of a source, in a session of the task. Its source is not "
+            f"such SQL. Use @task.delta_merge, whose function reads table.{_READ_BY[given]}(...), or leave {given} out."
         )
 
 

@@ -8,7 +8,7 @@ import inspect
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
 from airflow.providers.standard.operators.python import PythonOperator
 
@@ -16,6 +16,7 @@ from airflow_delta import engine
 from airflow_delta.contract.options import check_writer_options
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.tasks.base import Parts, not_a_dataframe, templated
+from airflow_delta.tasks.new_rows import NewRowsParameters
 from airflow_delta.tasks.read_versions import OtherTable, OtherTables, ReadVersions
 from airflow_delta.tasks.spark.progress import spark_work
 from airflow_delta.tasks.spark.session import TaskSession
@@ -84,19 +85,46 @@ class TableReader(StageReadRecorder):
             raise DeltaIllegalArgumentException(f"This stage has no read_versions, so it cannot read the table {name!r} by them.")
         return self._read(self._others.read(name), predicate)
 
+    def new_rows(self, name: str, predicate: str | None = None, **options: Unpack[NewRowsParameters]) -> DataFrame:
+        """Return the rows of another table that this one does not have yet; the commit records that it has them now.
+
+        The rows are those that commits added after the position of the last run. No commit to that table conflicts with this
+        read; a concurrent run that reads the same does.
+
+        :param name: URI, absolute path, or name below the base path of the stage's connection.
+        :param predicate: Spark SQL predicate; rows that do not satisfy it are passed over for good.
+        :param options: :class:`~airflow_delta.tasks.new_rows.NewRowsParameters`.
+        :raises DeltaUnsupportedOperationException: if rows were removed meanwhile.
+        :raises VersionNotFoundException: if commits have left its log before they were read.
+        :raises DeltaFileNotFoundException: if VACUUM has deleted files before they were read.
+        """
+        if self._others is None:
+            raise DeltaIllegalArgumentException(f"This stage reads no other tables, so it cannot read the new rows of {name!r}.")
+        found = self._others.sources.find(self._stage, name, options)
+        rows = engine.read_scan_plan(self._spark, engine.scan_new_rows(found, predicate))
+        self.note_source(found.position)
+        return rows
+
     @property
     def has_others(self) -> bool:
-        """Whether there are ``read_versions``."""
+        """Whether there are other tables."""
         return self._others is not None
 
     def others_as_views(self, mentions: Callable[[str], bool]) -> None:
         """Give the other tables their names in SQL: the last parts of their locations.
 
         :param mentions: whether a name occurs in the SQL.
+        :raises DeltaIllegalArgumentException: if it does not name a table of ``new_rows``, whose rows would count as read.
         """
         if self._others is None:
             return
-        for view, table in self._others.views().items():
+        sources, others = self._others.sources, self._others.views()
+        for view, name in sources.views().items():
+            if view in others or not mentions(view):
+                why = "read_versions have a table of this name" if view in others else "the SQL does not name it"
+                raise DeltaIllegalArgumentException(f"new_rows make the new rows of {name!r} the view {view!r}, but {why}.")
+            self.new_rows(name, **sources.options(name)).createOrReplaceTempView(view)
+        for view, table in others.items():
             if mentions(view):
                 self._read(self._others.read(table.name), None).createOrReplaceTempView(view)
 

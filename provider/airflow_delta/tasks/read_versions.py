@@ -15,15 +15,15 @@ from airflow_delta import engine
 from airflow_delta import publication as publications
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
-from airflow_delta.tasks.base import TABLE_VIEW, Part
+from airflow_delta.tasks.base import Part
 from airflow_delta.tasks.handle_check import Each, argument_of
 from airflow_delta.tasks.identity import whole_number
+from airflow_delta.tasks.new_rows import SourceTables, given_sources, is_view_name, names_of, view_name
 
 if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.tasks.stage_work import StageWork
 
-_VIEW = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MOST = 1000
 
 
@@ -39,9 +39,10 @@ class OtherTable:
 class OtherTables:
     """The tables that a stage may read beside its own, by the names in ``read_versions``."""
 
-    def __init__(self, task: Any, tables: Mapping[str, OtherTable]) -> None:
+    def __init__(self, task: Any, tables: Mapping[str, OtherTable], sources: SourceTables) -> None:
         self._task = task
         self._tables = tables
+        self.sources = sources
 
     def __iter__(self) -> Iterator[OtherTable]:
         return iter(self._tables.values())
@@ -69,9 +70,9 @@ class OtherTables:
         """
         found: dict[str, OtherTable] = {}
         for table in self:
-            view = table.log.uri.rstrip("/").rpartition("/")[2].lower()
+            view = view_name(table.log)
             why = None
-            if not _VIEW.fullmatch(view) or view == TABLE_VIEW:
+            if not is_view_name(view):
                 why = f"{view!r} is not the name of a view"
             elif view in found:
                 why = f"it would have the same name in SQL as {found[view].name!r}"
@@ -89,14 +90,20 @@ class OtherTables:
 class ReadVersions(Part):
     """The part of a stage that reads other Delta tables than its own.
 
+    Either at given versions, or the rows that this table does not have yet (:mod:`airflow_delta.tasks.new_rows`).
+
     :param read_versions: their versions by name, as :meth:`airflow_delta.hooks.delta.DeltaHook.get_versions` returns them, so
         that what is read from several tables belongs together. Names are below the base path of the stage's connection; others
         must be written out in the Dag file. (templated)
+    :param new_rows: for SQL: tables whose new rows are views: a name, several, or a mapping of names to options of
+        :class:`~airflow_delta.tasks.new_rows.NewRowsParameters`. The view is called as the last part of the table's location, and
+        the SQL must name it. (templated)
     """
 
-    template_fields: ClassVar[tuple[str, ...]] = ("read_versions",)
+    template_fields: ClassVar[tuple[str, ...]] = ("read_versions", "new_rows")
 
     read_versions: Any = None
+    new_rows: Any = None
 
     def tables(self, work: StageWork) -> OtherTables:
         """Return the tables, checked.
@@ -106,8 +113,9 @@ class ReadVersions(Part):
         :raises VersionNotFoundException: if the log does not hold a version yet, or no longer does.
         """
         declared = self._declared(work)
+        sources = self._sources(work)
         if self.read_versions is None and declared is None:
-            return OtherTables(self.task, {})
+            return OtherTables(self.task, {}, sources)
         if self.read_versions is None:  # SQL would find a table of Spark's catalog by the same name
             raise self._error("are None, but the Dag file has some: what looks the versions up has returned nothing")
         if not isinstance(self.read_versions, Mapping) or len(self.read_versions) > _MOST:
@@ -129,7 +137,20 @@ class ReadVersions(Part):
             engine.snapshot_of(log, version)
             found[name] = OtherTable(name, log, version)
         publications.check_versions({name: (table.log, table.version) for name, table in found.items()})
-        return OtherTables(self.task, found)
+        return OtherTables(self.task, found, sources)
+
+    def _sources(self, work: StageWork) -> SourceTables:
+        """Return the tables whose new rows the stage may read, with those that SQL reads."""
+        declared = self._declared(work, "new_rows")
+        given = given_sources(self.task, self.new_rows, declared)
+        for name in given:
+            if not self._may_name(name, names_of(declared)):
+                raise DeltaIllegalArgumentException(
+                    f"new_rows of the task {self.task.task_id!r} name the table {name!r}, which neither the Dag file does nor "
+                    "is a "
+                    "name below the base path of the stage's connection. Write the names into the Dag file. Nothing was staged."
+                )
+        return SourceTables(work, given)
 
     def _version(self, name: Any, given: Any) -> int:
         if not isinstance(name, str) or not name.strip():
@@ -139,11 +160,11 @@ class ReadVersions(Part):
             raise self._error(f"has the version {given!r} of {name!r}: there was no such table when the versions were looked up")
         return version
 
-    def _declared(self, work: StageWork) -> Any:
+    def _declared(self, work: StageWork, name: str = "read_versions") -> Any:
         """Return what the Dag file says, not rendered; ``None`` if it may say nothing."""
         dag: Any = work.context.get("dag")
         definition = None if dag is None else dag.task_dict.get(self.task.task_id)
-        given = None if definition is None else argument_of(definition, "read_versions", None)
+        given = None if definition is None else argument_of(definition, name, None)
         return None if isinstance(given, Each) and given.key is not None else given
 
     def _may_name(self, name: str, declared: Any) -> bool:

@@ -46,7 +46,7 @@ from airflow_delta.tasks.observability import Stopwatch, TaskMetrics
 if TYPE_CHECKING:
     from airflow.sdk import Context, RetryPolicy
 
-    from airflow_delta.contract.payloads import CommitResult, TransactionHandle
+    from airflow_delta.contract.payloads import CommitResult, SourcePosition, TransactionHandle
     from airflow_delta.contract.request import StageReport, StageRequest
     from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.table.stage.stage_view import SparkWork, StageView
@@ -355,12 +355,13 @@ def drift_told(context: Context, handle: TransactionHandle) -> Iterator[None]:
 
 
 class StageReadRecorder:
-    """Records reads of the table that a stage is for."""
+    """Records reads of the table that a stage is for, and how far it has read the new rows of others."""
 
     def __init__(self, stage: StageView) -> None:
         self._stage = stage
         self._predicates: list[str] = []
         self._whole_table = False
+        self._sources: dict[str, SourcePosition] = {}
 
     def note(self, predicate: str | None) -> None:
         """Record a read of the rows that satisfy a predicate, or of the whole table."""
@@ -369,6 +370,10 @@ class StageReadRecorder:
         else:
             self._predicates.append(predicate)
 
+    def note_source(self, position: SourcePosition) -> None:
+        """Record that the new rows of another table were read, up to a position that the commit records."""
+        self._sources[position.app_id] = position
+
     @property
     def exists(self) -> bool:
         """Whether the table existed when the transaction began."""
@@ -376,6 +381,8 @@ class StageReadRecorder:
 
     def add_reads(self, staged: StagedWrite) -> StagedWrite:
         """Return the staged write with the reads of this reader added."""
+        if self._sources:
+            staged = dataclasses.replace(staged, sources=tuple(self._sources.values()))
         if not self._whole_table and not self._predicates:
             return staged
         own, others = staged.reads, tuple(self._predicates)

@@ -297,7 +297,7 @@ def find_changes(
     read.check_readable()
     found: list[ChangedFiles] = []
     times = _times(log, snapshot, start, end)
-    for commit in _commits(log, start, end):
+    for commit in commits_between(log, start, end):
         for protocol in commit.protocol:
             check_can_read(protocol, log.uri, commit.version)
         for metadata in commit.metadata:
@@ -316,7 +316,11 @@ def find_changes(
 # -- commits ------------------------------------------------------------------------------------------------------------------
 
 
-def _commits(log: DeltaLog, start: int, end: int) -> Iterator[DecodedCommit]:
+def commits_between(log: DeltaLog, start: int, end: int) -> Iterator[DecodedCommit]:
+    """Yield the commits of a range, both ends included.
+
+    :raises VersionNotFoundException: if the log no longer holds one of them.
+    """
     for first in range(start, end + 1, _CHUNK):
         versions = range(first, min(first + _CHUNK, end + 1))
         try:

@@ -46,6 +46,7 @@ from airflow_delta.table.definition.create import clustering_domain, defined_ope
 from airflow_delta.table.definition.evolve import new_metadata
 from airflow_delta.table.stage.load import StageActions
 from airflow_delta.table.stage.net_effect import NetEffect, find_replaced
+from airflow_delta.table.stage.source_positions import positions_to_commit
 from airflow_delta.table.stage.view import ReadVersion, TransactionView
 from airflow_delta.table.state.commit_result import request_as_json, result_of_transaction
 from airflow_delta.transaction import Operation, OptimisticTransaction
@@ -325,7 +326,8 @@ def _prepared(
     now = int(time.time() * 1000)
     removes = [msgspec.structs.replace(remove, deletion_timestamp=now) for remove in replaced.removes]
     key = SetTransaction(app_id=handle.app_id, version=handle.txn_version, last_updated=now)
-    for app_id, version in options.transactions.items():
+    positions = {source.app_id: source.version for source in positions_to_commit(view)}
+    for app_id, version in {**options.transactions, **positions}.items():
         txn.txn_version(app_id)
         txn.update_set_transaction(SetTransaction(app_id=app_id, version=version, last_updated=now))
     actions: list[Action] = [key, *replaced.adds, *removes, *changes_to_commit(handle, data, replaced)]

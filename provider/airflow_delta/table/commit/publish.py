@@ -21,6 +21,7 @@ from airflow_delta.table.commit.commit import CommitOptions, commit_stages
 from airflow_delta.table.definition.altered_table import is_alter
 from airflow_delta.table.stage.conflicts import check_stages
 from airflow_delta.table.stage.load import Expected, check_reported, check_staged_files, parse_staged
+from airflow_delta.table.stage.source_positions import pin_path
 from airflow_delta.table.stage.view import view_of
 from airflow_delta.table.state.commit_result import result_without_commit
 from airflow_delta.table.state.evidence import own_commit
@@ -151,6 +152,7 @@ def clean_up(log: DeltaLog, handle: TransactionHandle, writes: Sequence[StagedWr
         paths = [write.manifest.path for write in writes if write.manifest is not None]
         for write in writes:
             directory = attempt_directory(handle.transaction_id, write.stage, write.attempt)
+            paths += [pin_path(handle, source) for source in write.sources]
             if any(key.file is not None for key in write.reads.keys):
                 paths.append(f"{directory}/{KEYS_NAME}")
             if log.store.head(f"{directory}/{REQUEST_NAME}") is not None:

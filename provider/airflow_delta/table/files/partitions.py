@@ -108,6 +108,11 @@ ELSEWHERE = r"^(/|[A-Za-z][A-Za-z0-9+.-]*:)"
 _ELSEWHERE = re.compile(ELSEWHERE)
 
 
+def is_elsewhere(path: str) -> bool:
+    """Return whether a path of the log is not relative to its table, as in a shallow clone."""
+    return _ELSEWHERE.match(path) is not None
+
+
 def qualified(store: LogStore) -> str:
     """Return the URI of a table's root as Hadoop shows it: ``file:/tmp/a b``, not URL-encoded."""
     return store.root if store.local_root is None else f"file:{store.local_root}"
@@ -133,7 +138,7 @@ def absolute_file_path(path: str, root: str) -> str:
             return path
         scheme, separator, rest = root.partition("://")
         return f"{scheme}://{rest.partition('/')[0]}{path}" if separator else f"file:{path}"
-    return path if _ELSEWHERE.match(path) else f"{root}/{path}"
+    return path if is_elsewhere(path) else f"{root}/{path}"
 
 
 def absolute_vector(vector: DeletionVectorDescriptor | None, root: str, store: LogStore) -> DeletionVectorDescriptor | None:

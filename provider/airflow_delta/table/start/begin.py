@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from airflow_delta.contract.choices import ISOLATION_LEVELS, KEY_CHECKS, RERUN_POLICIES
 from airflow_delta.contract.files import STAGING_DIRECTORY, is_hidden, is_preview, transaction_directory
-from airflow_delta.contract.payloads import TransactionHandle
+from airflow_delta.contract.payloads import POSITION_APP, TransactionHandle
 from airflow_delta.exceptions import (
     DeltaAnalysisException,
     DeltaIllegalArgumentException,
@@ -264,6 +264,10 @@ def _check_unexpired(table: str, snapshot: Snapshot, identity: _Identity, last: 
 def _check_text(name: str, value: object, table: str) -> None:
     if not isinstance(value, str) or not value.strip():
         raise DeltaIllegalArgumentException(f"{name} must be a non-empty string, got {value!r}.", table=table)
+    if value.startswith(POSITION_APP):
+        raise DeltaIllegalArgumentException(
+            f"{name} must not begin with {POSITION_APP!r}, as positions in other tables do: {value!r}.", table=table
+        )
 
 
 def _warn_of_other_formats(table: str, snapshot: Snapshot) -> None:

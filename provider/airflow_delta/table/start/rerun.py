@@ -27,7 +27,7 @@ def files_to_replace(log: DeltaLog, snapshot: Snapshot, handle: TransactionHandl
     :raises TransactionAlreadyCommittedException: if another writer has since rewritten or removed some of them, or the log no
         longer says which they are.
     """
-    if snapshot.version < 0 or handle.rerun_policy != "replace" or not _known_before(snapshot, handle):
+    if snapshot.version < 0 or handle.rerun_policy != "replace" or not is_known_before(snapshot, handle):
         return []
     added: dict[str, tuple[int, AddFile]] = {}
     removed: set[str] = set()
@@ -77,7 +77,7 @@ def _is_taken_back(handle: TransactionHandle, version: int, standing: int | None
     return not handle.monotonic and standing is not None and version > standing
 
 
-def _known_before(snapshot: Snapshot, handle: TransactionHandle) -> bool:
+def is_known_before(snapshot: Snapshot, handle: TransactionHandle) -> bool:
     """Return whether start found the key in the log; it may know an expired one, and then counts on from there."""
     if not handle.monotonic:
         return handle.txn_version > 0

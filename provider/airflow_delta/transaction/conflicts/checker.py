@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from airflow_delta.contract.payloads import POSITION_APP
 from airflow_delta.exceptions import (
     ConcurrentTransactionException,
     DeltaAnalysisException,
@@ -307,6 +308,17 @@ class ConflictChecker:
 
     def _check_app_ids(self, winner: WinningCommit) -> None:
         common = sorted(self.current.reads.app_ids.intersection(winner.app_ids))
+        positions = [app_id for app_id in common if app_id.startswith(POSITION_APP)]
+        if positions and positions == common:
+            raise self._fail(
+                ConcurrentTransactionException,
+                winner,
+                f"A concurrent update has added new rows of the same source and consumer ({', '.join(positions)}), which this "
+                "transaction has read, too",
+                "What to do: begin again, by clearing the start task or with on_conflict='restart': the new transaction reads "
+                "what "
+                "is new then. To have no such conflicts, set max_active_runs=1.",
+            )
         if common:
             raise self._fail(
                 ConcurrentTransactionException,
