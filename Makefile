@@ -25,7 +25,7 @@ RUN_TESTS = $(RUN) SPARK_LAUNCHER_OPTS="$(QUICK_JVM)" SPARK_SUBMIT_OPTS="$(QUICK
 IN_MEMORY := $(if $(TMPDIR),,$(shell [ -w /dev/shm ] && df -Pk /dev/shm | awk 'NR == 2 && $$4 > 6000000 { print "TMPDIR=/dev/shm" }'))
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-slow test-delta-spark test-stores test-clusters test-faults test-faults-long test-mutations audit licences test-live test-ui test-lowest test-versions test-all coverage lint format docs lock bench dist clean
+.PHONY: help env demo test test-slow test-delta-spark test-stores test-catalog test-clusters test-faults test-faults-long test-mutations audit licences test-live test-ui test-lowest test-versions test-all coverage lint format docs lock bench dist clean
 
 help:
 	@echo "make demo       backfill a year of flights through a real Airflow, with two tasks killed on the way (again: adds nothing; STORE=s3: on an S3 gateway)"
@@ -33,6 +33,7 @@ help:
 	@echo "make test-slow  the slow ones"
 	@echo "make test-delta-spark  Delta Spark judges our tables and goes on from them (about 20 minutes; DELTA_SPARK_PART=2/4 for a part)"
 	@echo "make test-stores  object stores and HDFS on loopback, with Spark and with faults (about ten minutes; installs them once)"
+	@echo "make test-catalog catalog-managed tables in Unity Catalog (compiles its server once, some minutes)"
 	@echo "make test-clusters  Spark standalone, YARN and Spark Connect, and Airflow on Celery, on loopback"
 	@echo "make test-faults  crashes, histories, damage: looks for faults (ten minutes; test-faults-long: hours, and writes its figures into benchmarks/RESULTS.md)"
 	@echo "make test-mutations  breaks the rules of the engine one by one; its tests must notice (hours; ROOM=conflicts for a part)"
@@ -83,10 +84,10 @@ demo: $(STAMP) $(SPARK_CLASSES)
 
 # The whole of it measures coverage as well (tests/conftest.py says of which tests), and fails when it is too low; a part does not.
 test: $(STAMP) $(SPARK_CLASSES)
-	@$(RUN_TESTS) $(IN_MEMORY) $(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not delta_spark and not live and not browser and not stores and not clusters and not faults" $(or $(TEST_FLAGS),$(if $(TEST_ONLY),,--cov --cov-report=))
+	@$(RUN_TESTS) $(IN_MEMORY) $(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not delta_spark and not live and not browser and not stores and not catalog and not clusters and not faults" $(or $(TEST_FLAGS),$(if $(TEST_ONLY),,--cov --cov-report=))
 
 test-slow: $(STAMP) $(SPARK_CLASSES)
-	@$(RUN_TESTS) $(BIN)/python -m pytest -n 2 --dist loadfile --timeout 1800 -m "slow and not delta_spark and not live and not browser and not stores and not clusters and not faults" $(TEST_FLAGS)
+	@$(RUN_TESTS) $(BIN)/python -m pytest -n 2 --dist loadfile --timeout 1800 -m "slow and not delta_spark and not live and not browser and not stores and not catalog and not clusters and not faults" $(TEST_FLAGS)
 
 # A process of its own: a JVM has Delta's extensions or it has not. The first run fetches Delta's JARs from Maven Central into Ivy's cache.
 test-delta-spark: $(STAMP) $(SPARK_CLASSES)
@@ -96,6 +97,11 @@ test-delta-spark: $(STAMP) $(SPARK_CLASSES)
 test-stores: $(STAMP) $(SPARK_CLASSES)
 	@$(RUN) $(BIN)/python tests/stores/install.py
 	@$(RUN_TESTS) $(BIN)/python -m pytest -m stores tests/stores $(TEST_FLAGS)
+
+# The first run compiles Unity Catalog's server, for which it needs Rust's cargo.
+test-catalog: $(STAMP) $(SPARK_CLASSES)
+	@$(RUN) $(BIN)/python tests/stores/install.py unity-catalog
+	@$(RUN_TESTS) $(IN_MEMORY) $(BIN)/python -m pytest -n 2 --dist loadfile -m catalog tests/catalog $(TEST_FLAGS)
 
 test-clusters: $(STAMP) $(SPARK_CLASSES)
 	@$(RUN) $(BIN)/python tests/stores/install.py
@@ -129,7 +135,7 @@ licences: $(STAMP)
 	@$(BIN)/python tests/project/licences.py
 
 test-all:
-	@LIVE=long $(MAKE) --no-print-directory lint test test-slow test-faults test-stores test-clusters test-live test-ui test-lowest test-versions docs test-delta-spark
+	@LIVE=long $(MAKE) --no-print-directory lint test test-slow test-faults test-stores test-catalog test-clusters test-live test-ui test-lowest test-versions docs test-delta-spark
 
 # The first run installs axe-core from npm, with the Node.js of PyPI.
 test-ui: $(STAMP) $(SPARK_CLASSES)
@@ -157,7 +163,7 @@ test-versions: $(STAMP)
 # Warnings of packages that are old here say nothing about this one: they are shown, and are no errors.
 test-lowest: $(LOWEST_STAMP)
 	@java_home=$$($(BIN)/python dags_examples/demo/java.py) && PATH="$(CURDIR)/$(LOWEST)/bin:$$PATH" JAVA_HOME="$$java_home" SPARK_LAUNCHER_OPTS="$(QUICK_JVM)" SPARK_SUBMIT_OPTS="$(QUICK_JVM)" $(IN_MEMORY) \
-	  $(LOWEST)/bin/python -m pytest -W default -p no:cacheprovider -n 2 --dist loadfile -m "not slow and not stores and not clusters and not faults and (airflow or not spark)" $(or $(TEST_FLAGS),$(LOWEST_TESTS))
+	  $(LOWEST)/bin/python -m pytest -W default -p no:cacheprovider -n 2 --dist loadfile -m "not slow and not stores and not catalog and not clusters and not faults and (airflow or not spark)" $(or $(TEST_FLAGS),$(LOWEST_TESTS))
 
 coverage: $(STAMP)
 	@$(RUN) $(IN_MEMORY) $(BIN)/python -m pytest -q -n 2 --dist loadfile --cov --cov-report=term-missing:skip-covered -m "not slow and not airflow and not spark" tests/log tests/transaction tests/conformance tests/fuzz

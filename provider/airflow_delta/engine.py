@@ -9,6 +9,7 @@ from airflow_delta.lazy import door
 
 _HOMES = {
     "AuditedTable": "airflow_delta.table.audit.audit",
+    "CatalogLogStore": "airflow_delta.catalog.store",
     "CommitConditions": "airflow_delta.table.observe.watch",
     "CommitPolicy": "airflow_delta.transaction.policy",
     "DataFrame": "pyspark.sql",
@@ -32,6 +33,7 @@ _HOMES = {
     "StructType": "pyspark.sql.types",
     "TableDefinition": "airflow_delta.log.table_definition",
     "TryChain": "airflow_delta.table.state.find_commit",
+    "UnityCatalogClient": "airflow_delta.catalog.client",
     "UNDONE_SUFFIX": "airflow_delta.table.state.find_commit",
     "Watermark": "airflow_delta.table.observe.watch",
     "abort": "airflow_delta.table.abort",
@@ -81,6 +83,7 @@ _HOMES = {
     "note_conflict": "airflow_delta.table.preview.conflict",
     "of_new_table": "airflow_delta.table.start.begin",
     "open_stage": "airflow_delta.table.stage.stage_view",
+    "open_in_catalog": "airflow_delta.catalog.open",
     "oversized": "airflow_delta.log.expressions.functions",
     "parse_sql_checks": "airflow_delta.table.audit.audit",
     "plan_alter": "airflow_delta.table.stage.plan_table",
@@ -132,6 +135,7 @@ _HOMES = {
     "spark_table": "airflow_delta.table.stage.scan",
     "stage_arrow": "airflow_delta.table.arrow.stage_rows",
     "stage_dataframe": "airflow_delta.spark.stage",
+    "stage_in_catalog": "airflow_delta.catalog.open",
     "staged_diff": "airflow_delta.table.diff.table_diff",
     "statistics_checks": "airflow_delta.table.audit.statistics",
     "store_for": "airflow_delta.log.storage.factory",

@@ -5,6 +5,10 @@ from pyspark.sql import DataFrame as DataFrame
 from pyspark.sql import SparkSession as SparkSession
 from pyspark.sql.types import StructType as StructType
 
+from airflow_delta.catalog.client import UnityCatalogClient as UnityCatalogClient
+from airflow_delta.catalog.open import open_in_catalog as open_in_catalog
+from airflow_delta.catalog.open import stage_in_catalog as stage_in_catalog
+from airflow_delta.catalog.store import CatalogLogStore as CatalogLogStore
 from airflow_delta.log.expressions.functions import oversized as oversized
 from airflow_delta.log.expressions.nodes import is_statement as is_statement
 from airflow_delta.log.expressions.nodes import may_be_condition as may_be_condition

@@ -5,6 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 _NAME = "Delta Lake"
+_OTHER_LOCATIONS = {
+    "label": "Other locations",
+    "description": "URIs, separated by commas: where files of a table may be outside of its bucket.",
+    "schema": {"type": ["string", "null"]},
+}
+_SPARK_FIELDS = {
+    "spark_credentials": {
+        "label": "Credentials of Spark",
+        "description": "Empty: Spark gets those of this connection. own: it has its own.",
+        "schema": {"type": ["string", "null"], "enum": ["own", None]},
+    },
+    "spark_packages": {
+        "label": "Packages of Spark",
+        "description": "auto: the connector to the store. Or Maven coordinates. Empty: Spark has its own.",
+        "schema": {"type": ["string", "null"]},
+    },
+}
 
 
 def get_provider_info() -> dict[str, Any]:
@@ -52,7 +69,9 @@ def get_provider_info() -> dict[str, Any]:
         "triggers": [
             {"integration-name": _NAME, "python-modules": ["airflow_delta.triggers.delta", "airflow_delta.triggers.publication"]}
         ],
-        "hooks": [{"integration-name": _NAME, "python-modules": ["airflow_delta.hooks.delta"]}],
+        "hooks": [
+            {"integration-name": _NAME, "python-modules": ["airflow_delta.hooks.delta", "airflow_delta.hooks.unity_catalog"]}
+        ],
         "connection-types": [
             {
                 "connection-type": "delta",
@@ -82,23 +101,32 @@ def get_provider_info() -> dict[str, Any]:
                     "gcp_conn_id": _conn_field("Google Cloud connection", "google_cloud_platform"),
                     "wasb_conn_id": _conn_field("Azure Blob Storage connection", "wasb"),
                     "adls_conn_id": _conn_field("Azure Data Lake connection", "adls"),
-                    "other_locations": {
-                        "label": "Other locations",
-                        "description": "URIs, separated by commas: where files of a table may be outside of its bucket.",
-                        "schema": {"type": ["string", "null"]},
-                    },
-                    "spark_credentials": {
-                        "label": "Credentials of Spark",
-                        "description": "Empty: Spark gets those of this connection. own: it has its own.",
-                        "schema": {"type": ["string", "null"], "enum": ["own", None]},
-                    },
-                    "spark_packages": {
-                        "label": "Packages of Spark",
-                        "description": "auto: the connector to the store. Or Maven coordinates. Empty: Spark has its own.",
-                        "schema": {"type": ["string", "null"]},
+                    "other_locations": _OTHER_LOCATIONS,
+                    **_SPARK_FIELDS,
+                },
+            },
+            {
+                "connection-type": "delta_unity_catalog",
+                "hook-class-name": "airflow_delta.hooks.unity_catalog.UnityCatalogHook",
+                "hook-name": f"{_NAME} in Unity Catalog",
+                "ui-field-behaviour": {
+                    "hidden-fields": ["port", "schema", "login"],
+                    "relabeling": {"host": "Server", "password": "Token"},
+                    "placeholders": {
+                        "host": "https://dbc-1234.cloud.databricks.com",
+                        "extra": '{"storage_options": {"AWS_REGION": "eu-west-1"}}',
                     },
                 },
-            }
+                "conn-fields": {
+                    "storage_options": {
+                        "label": "Storage options",
+                        "description": "Region, endpoint and the like as JSON. Credentials in them are used instead of the catalog's.",
+                        "schema": {"type": ["object", "null"]},
+                    },
+                    "other_locations": _OTHER_LOCATIONS,
+                    **_SPARK_FIELDS,
+                },
+            },
         ],
         "config": {
             "delta": {

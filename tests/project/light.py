@@ -60,6 +60,8 @@ ENGINE = ("log", "publication", "spark", "table", "transaction")
 VALUES = (
     "log.actions.intents",
     "log.storage.base",
+    "log.storage.committer",
+    "log.storage.file_names",
     "log.storage.options",
     "log.table_definition",
     "spark.errors",

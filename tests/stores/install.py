@@ -3,7 +3,8 @@
 
 What is there already in that version stays. Checksums: pip compares those of requirements.txt, npm those of package-lock.json,
 Go those of its checksum database, Ivy those beside each JAR. Go and Node.js come from PyPI too, so a machine needs neither; Ivy
-is the one in PySpark, and needs Java (JAVA_HOME or the PATH).
+is the one in PySpark, and needs Java (JAVA_HOME or the PATH). Unity Catalog's server is installed only by name: it is compiled
+for some minutes, by Rust's cargo (CARGO, the PATH or ~/.cargo).
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ PLACE = HERE.parents[1] / ".cache" / "stores"
 
 VERSITYGW = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
 FAKE_GCS_SERVER = "github.com/fsouza/fake-gcs-server@v1.56.1"
+UNITY_CATALOG = ("olai-uc-server", "0.0.11")
+"""A crate and its version; its own lock names the checksums of what it is built of."""
 
 JARS = PLACE / "jars"
 PYTHON = PLACE / "python"
@@ -38,6 +41,7 @@ HADOOP_JARS = JARS / "minicluster"
 AWS_JARS = PLACE / "aws"
 OLDEST_SPARK = PLACE / "pyspark-4.0" / "pyspark"
 """The oldest Spark that is supported, for clusters that are not of the worker's version."""
+UC_SERVER = PLACE / "unity-catalog" / "bin" / "uc-server"
 CELERY = PLACE / "celery"
 """Packages of an Airflow with a CeleryExecutor and an XCom backend on S3."""
 
@@ -116,6 +120,18 @@ def _packages(place: Path, requirements: str) -> None:
     )  # fmt: skip
 
 
+def unity_catalog() -> None:
+    """Compile Unity Catalog's server, without optimisation."""
+    cargo = os.environ.get("CARGO") or shutil.which("cargo") or str(Path.home() / ".cargo" / "bin" / "cargo")
+    if not os.access(cargo, os.X_OK) and shutil.which(cargo) is None:
+        sys.exit("Unity Catalog's server is compiled by Rust's cargo, which is not here: install Rust (https://rustup.rs).")
+    crate, version = UNITY_CATALOG
+    _run(
+        cargo, "install", crate, "--version", version, "--features", "bin", "--debug", "--locked", "--quiet",
+        "--root", str(UC_SERVER.parents[1].resolve()),
+    )  # fmt: skip
+
+
 STEPS: dict[str, tuple[Callable[[], None], str]] = {
     "python": (python, (HERE / "requirements.txt").read_text()),
     "versitygw": (lambda: go(VERSITYGW), VERSITYGW),
@@ -128,6 +144,8 @@ STEPS: dict[str, tuple[Callable[[], None], str]] = {
     "axe": (lambda: npm(PAGES, AXE), (PAGES / "package-lock.json").read_text()),
 }
 """What is done for each part, and what it depends on."""
+BY_NAME: dict[str, tuple[Callable[[], None], str]] = {"unity-catalog": (unity_catalog, " ".join(UNITY_CATALOG))}
+"""Parts that are installed only if they are asked for."""
 
 
 def _run(*command: str, **environment: str) -> None:
@@ -135,12 +153,12 @@ def _run(*command: str, **environment: str) -> None:
 
 
 def main(*parts: str) -> None:
-    """Install these parts, by default all of them."""
+    """Install these parts, by default all of :data:`STEPS`."""
     PLACE.mkdir(parents=True, exist_ok=True)
     with (PLACE / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # two suites may begin at once
         for name in parts or STEPS:
-            _install(name, *STEPS[name])
+            _install(name, *{**STEPS, **BY_NAME}[name])
 
 
 def _install(name: str, step: Callable[[], None], wanted: str) -> None:

@@ -12,6 +12,14 @@ from airflow_delta.exceptions.base import (
     Subject,
     TableRead,
 )
+from airflow_delta.exceptions.catalog import (
+    CatalogAccessException,
+    CatalogConflictException,
+    CatalogException,
+    CatalogLimitException,
+    CatalogNotFoundException,
+    CatalogUnavailableException,
+)
 from airflow_delta.exceptions.tables import (
     AppendOnlyException,
     CharVarcharLimitException,
@@ -95,6 +103,12 @@ from airflow_delta.exceptions.transactions import (
 
 __all__ = [
     "AppendOnlyException",
+    "CatalogAccessException",
+    "CatalogConflictException",
+    "CatalogException",
+    "CatalogLimitException",
+    "CatalogNotFoundException",
+    "CatalogUnavailableException",
     "CharVarcharLimitException",
     "CommitCancelledException",
     "CommitStateUnknownException",

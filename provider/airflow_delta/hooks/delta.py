@@ -13,9 +13,15 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.sdk.log import mask_secret
 
 from airflow_delta import engine, publication
+from airflow_delta.contract.catalog_names import TableName
 from airflow_delta.contract.location import AZURE, FILE, Location, check_no_secret, store_of
-from airflow_delta.exceptions import DeltaIllegalArgumentException, PublicationPendingException
-from airflow_delta.hooks.allowed import one_spelling
+from airflow_delta.exceptions import (
+    CatalogNotFoundException,
+    DeltaIllegalArgumentException,
+    DeltaTableNotFoundException,
+    PublicationPendingException,
+)
+from airflow_delta.hooks.allowed import API_SERVER, one_spelling, this_process
 from airflow_delta.hooks.cloud import assumed_role
 from airflow_delta.hooks.fields import IDENTITY, ConnectionFields, named_connection
 from airflow_delta.hooks.frames import ROW_LIMIT, DataFrameType, as_frame, check_df_type, read_changes_with_spark, read_with_spark
@@ -25,7 +31,11 @@ if TYPE_CHECKING:
     from airflow.sdk import Connection
     from pyspark.sql import SparkSession
 
+    from airflow_delta.catalog.client import UnityCatalogClient
     from airflow_delta.log import DeltaLog
+    from airflow_delta.log.storage.base import LogStore
+
+_NO_CATALOG = "airflow_delta_connection_test"
 
 
 class DeltaHook(BaseHook):
@@ -88,6 +98,8 @@ class DeltaHook(BaseHook):
     def table_uri(self, table: str) -> str:
         """Return the URI of a table: ``table`` itself if it is absolute, otherwise below the base path.
 
+        Through a connection to Unity Catalog, ``catalog.schema.table``: the catalog is asked where it is.
+
         Different spellings of a location give the same URI: ``s3a://`` becomes ``s3://``, and a container of Azure gets its
         account.
 
@@ -98,6 +110,8 @@ class DeltaHook(BaseHook):
         check_no_secret(table)
         if "://" in table or os.path.isabs(table):
             uri = table.rstrip("/") or "/"
+        elif self.fields.is_catalog:
+            return self.get_log(table).uri
         elif self.base_path is None:
             raise DeltaIllegalArgumentException(
                 f"The table {table!r} is relative, but the connection {self.delta_conn_id!r} has no base path. "
@@ -132,13 +146,46 @@ class DeltaHook(BaseHook):
             mask_secret(value)
         return options
 
-    def get_log(self, table: str) -> DeltaLog:
+    def get_log(self, table: str, *, create: bool = False) -> DeltaLog:
         """Return the log of a table; nothing is read yet.
 
-        :param table: URI, absolute path, or name below the connection's base path.
+        :param table: URI, absolute path, or name below the connection's base path; through a connection to Unity Catalog,
+            ``catalog.schema.table``, which is asked for now.
+        :param create: if the catalog has no such table, reserve one: the first commit makes it a table of the catalog.
+        :raises DeltaTableNotFoundException: if the catalog has no such table.
         """
+        if self.fields.is_catalog and "://" not in table and not os.path.isabs(table):
+            return engine.DeltaLog(self._open_in_catalog(TableName.parse(table), create=create))
         uri = self.table_uri(table)
         return engine.DeltaLog.for_table(uri, storage_options=self.storage_options(uri) or None, connection=self._conn_name)
+
+    @cached_property
+    def catalog(self) -> UnityCatalogClient:
+        """The client of the connection's Unity Catalog.
+
+        :raises DeltaIllegalArgumentException: if it is not a connection to one, or one of its fields is not valid.
+        """
+        self.fields.check()
+        token = self.connection.password if self.connection is not None else None
+        if token:
+            mask_secret(token)
+        return engine.UnityCatalogClient(self.fields.catalog_url, token, whose=f"the connection {self.delta_conn_id!r}")
+
+    def _open_in_catalog(self, name: TableName, *, create: bool = False) -> LogStore:
+        if (self.process or this_process()) == API_SERVER:
+            raise DeltaIllegalArgumentException(f"Airflow's pages do not ask the catalog of {self.delta_conn_id!r} about {name}.")
+        options: dict[str, Any] = {
+            "options": self.storage_options,
+            "own_credentials": self.fields.has_identity,
+            "connection": self._conn_name,
+            "on_secret": mask_secret,
+        }
+        try:
+            return engine.open_in_catalog(self.catalog, name, **options)
+        except DeltaTableNotFoundException:
+            if not create:
+                raise
+            return engine.stage_in_catalog(self.catalog, name, **options)
 
     def get_df(
         self,
@@ -272,6 +319,8 @@ class DeltaHook(BaseHook):
         Without a base path, only check the fields.
         """
         try:
+            if self.fields.is_catalog:
+                return self._test_catalog()
             if self.base_path is None:
                 self.fields.check()
                 names = sorted(self.fields.given_options)
@@ -282,6 +331,15 @@ class DeltaHook(BaseHook):
             return True, self._probe(options)
         except Exception as error:  # noqa: BLE001 - any error of the store is the result of the test
             return False, masked(f"{type(error).__name__}: {error}", self._secrets())
+
+    def _test_catalog(self) -> tuple[bool, str]:
+        """Ask the server for a catalog of a name that it will not have: it must know the API, and accept the token."""
+        try:
+            self.catalog.config(_NO_CATALOG)
+        except CatalogNotFoundException as error:
+            if error.kind is None:
+                raise
+        return True, f"{self.fields.catalog_url} answers to Delta's API. Tables are named catalog.schema.table."
 
     def _probe(self, options: Mapping[str, str]) -> str:
         store = self.get_conn()

@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
@@ -63,6 +64,7 @@ def named_connection(conn_id: str, parameter: str, kind: str) -> Connection:
 
 
 CONN_TYPE = "delta"
+CATALOG_TYPE = "delta_unity_catalog"
 ACCOUNT = "azure_storage_account_name"
 OWN = "own"
 """Value of ``spark_credentials``: Spark has credentials of its own."""
@@ -101,10 +103,10 @@ class ConnectionFields:
     def __init__(self, conn_id: str, connection: Connection | None) -> None:
         self.conn_id = conn_id
         self.connection = connection
-        if connection is not None and connection.conn_type not in (CONN_TYPE, *CONN_TYPES):
+        if connection is not None and connection.conn_type not in (CONN_TYPE, CATALOG_TYPE, *CONN_TYPES):
             raise DeltaIllegalArgumentException(
-                f"The connection {conn_id!r} has the type {connection.conn_type!r}. Use one of type {CONN_TYPE!r}, or one of a "
-                f"cloud: {', '.join(CONN_TYPES)}."
+                f"The connection {conn_id!r} has the type {connection.conn_type!r}. Use one of type {CONN_TYPE!r}, "
+                f"{CATALOG_TYPE!r}, or one of a cloud: {', '.join(CONN_TYPES)}."
             )
 
     @cached_property
@@ -112,9 +114,41 @@ class ConnectionFields:
         return self.connection is not None and self.connection.conn_type == CONN_TYPE
 
     @cached_property
+    def is_catalog(self) -> bool:
+        """Whether tables are named as in Unity Catalog (``catalog.schema.table``), which decides on their versions."""
+        return self.connection is not None and self.connection.conn_type == CATALOG_TYPE
+
+    @cached_property
+    def catalog_url(self) -> str:
+        """URL of the catalog's server.
+
+        :raises DeltaIllegalArgumentException: if there is none, or it has credentials or a path.
+        """
+        connection = self.connection
+        host = str(connection.host or "").strip() if connection is not None and self.is_catalog else ""
+        if connection is not None and host and "://" not in host:
+            host = f"{connection.schema or 'https'}://{host}"
+        if connection is not None and host and connection.port:
+            host = f"{host.rstrip('/')}:{connection.port}"
+        parts = urlsplit(host)
+        if secret_of_location(host) is not None or parts.username or parts.password:
+            mask_secret(list(user_info_of(host)))
+            raise DeltaIllegalArgumentException(
+                f"The host of {self._whose} contains credentials. Put the token into its password."
+            )
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/") or parts.query or parts.fragment:
+            raise DeltaIllegalArgumentException(
+                f"The host of {self._whose} is {host or None!r}; it must be the URL of Unity Catalog's server without a path, "
+                "such as https://dbc-1234.cloud.databricks.com."
+            )
+        return f"{parts.scheme}://{parts.netloc}"
+
+    @cached_property
     def extra(self) -> dict[str, Any]:
-        extra = dict(self.connection.extra_dejson) if self.connection and self._is_own else {}
-        prefix = f"extra__{CONN_TYPE}__"
+        if self.connection is None or not (self._is_own or self.is_catalog):
+            return {}
+        extra = dict(self.connection.extra_dejson)
+        prefix = f"extra__{self.connection.conn_type}__"
         return {key.removeprefix(prefix): value for key, value in extra.items()}
 
     @cached_property
@@ -171,6 +205,10 @@ class ConnectionFields:
         given = self.given_options
         return (*([str(self.connection.password)] if self.connection and self.connection.password else []), *secret_values(given))
 
+    def has_identity(self, uri: str) -> bool:
+        """Tell whether the storage options say who asks the store that holds ``uri``."""
+        return not canonical_options(self.given_options, uri, whose=self._whose).keys().isdisjoint(IDENTITY)
+
     def storage_options(self, uri: str, process: str | None = None) -> dict[str, str]:
         """Return the options of the object store that holds ``uri``, each once and under one name (``aws_region``).
 
@@ -180,6 +218,8 @@ class ConnectionFields:
         """
         self.check()
         options = canonical_options(self.given_options, uri, whose=self._whose)
+        if self.is_catalog and not self.has_identity(uri):  # the catalog gives the credentials
+            return self._with_locations(options)
         kind, allowed = store_kind(uri), Allowed.here(process)
         if kind is not None and self.connection is not None:
             if cloud := canonical_options(self._cloud_options(kind, allowed), uri, whose=self._whose):
@@ -295,11 +335,24 @@ class ConnectionFields:
             )
         return {**pairs, **options}
 
+    def _check_catalog(self) -> None:
+        if unknown := sorted(self.extra.keys() - set(_CATALOG_FIELDS)):
+            raise DeltaIllegalArgumentException(
+                f"The extra of {self._whose} has unknown keys: {', '.join(unknown)}. Known are {', '.join(_CATALOG_FIELDS)}."
+            )
+        if self.connection is not None and self.connection.login:
+            raise DeltaIllegalArgumentException(
+                f"The login of {self._whose} has no meaning. The token is its password. Remove it."
+            )
+        _ = self.catalog_url, self.spark_credentials, self.spark_packages, self.given_options, self.other_locations
+
     def check(self) -> None:
         """Refuse what has no meaning in this connection, by the field's name.
 
         :raises DeltaIllegalArgumentException: if there is such a field.
         """
+        if self.is_catalog:
+            self._check_catalog()
         if not self._is_own or self.connection is None:
             return
         if unknown := sorted(self.extra.keys() - set(_FIELDS)):
@@ -315,6 +368,9 @@ class ConnectionFields:
                 raise DeltaIllegalArgumentException(
                     f"The {field} of {self._whose} has no meaning for {self.base_path}. {instead} Remove it."
                 )
+
+
+_CATALOG_FIELDS = ("storage_options", OTHER_LOCATIONS, "spark_credentials", "spark_packages")
 
 
 def _kind_of_base(path: str | None) -> str | None:

@@ -73,7 +73,7 @@ def clean_up_expired_logs(
         nothing else refers to; or :class:`~airflow_delta.exceptions.InvalidProtocolVersionException`.
     """
     if snapshot.version >= 0:
-        check_can_write(snapshot.protocol, snapshot.metadata, snapshot.log.uri, snapshot.version)
+        check_can_write(snapshot.protocol, snapshot.metadata, snapshot.log.uri, snapshot.version, catalog=snapshot.log.catalog)
     properties = snapshot.properties
     if not properties.enable_expired_log_cleanup or snapshot.version < 0:
         return []

@@ -314,4 +314,5 @@ class DeltaLog(CommitFiles):
 
     def clean_up_expired_logs(self, snapshot: Snapshot | None = None) -> None:
         """Delete commits and checkpoints older than ``delta.logRetentionDuration`` that no version needs any more."""
+        self.store.committer.check_allowed("LOG CLEANUP")
         heavy.clean_up_expired_logs(snapshot if snapshot is not None else self.update())

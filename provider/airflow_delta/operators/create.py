@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_delta import engine
 from airflow_delta.contract.choices import CREATE_MODES, Choices, check_choices
+from airflow_delta.exceptions import DeltaTableNotFoundException
 from airflow_delta.tasks.identity import column_names
 from airflow_delta.tasks.lineage import withdraw_default_outlets
 from airflow_delta.tasks.operation import DeltaTableOperator, OwnTransaction
@@ -94,7 +95,10 @@ class DeltaCreateTableOperator(DeltaTableOperator):
 
     def _existing(self, work: StageWork) -> dict[str, Any] | None:
         """Return the existing table in the form of a commit result; ``None`` if there is none."""
-        log = OwnTransaction.of(self).log(work.delta_conn_id)
+        try:
+            log = OwnTransaction.of(self).log(work.delta_conn_id)
+        except DeltaTableNotFoundException:  # of a catalog, which alone says where the table is
+            return None
         snapshot = log.update()
         if snapshot.version < 0:
             return None

@@ -88,7 +88,9 @@ def open_transaction(operator: Any, context: Context, *, start: Any = None) -> t
             operator,
             "no start task is upstream of this task, so the Dag file does not say which table it may be about; pass table=",
         )
-    log = DeltaHook(conn_id).get_log(handle.table)
+    hook = DeltaHook(conn_id)
+    # The catalog decides where a name leads: below, that must be where the handle says.
+    log = hook.get_log(handle.given_table if hook.fields.is_catalog and handle.given_table else handle.table)
     if handle.staging_path != f"{log.uri}/{transaction_directory(handle.transaction_id)}" or log.uri != handle.table:
         raise _refused(handle, operator, f"its staging path {handle.staging_path} is not that of its id below the table")
     if declared is not None and _is_not_first(log, handle):

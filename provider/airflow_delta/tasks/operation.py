@@ -80,9 +80,10 @@ class OwnTransaction(Part):
     key_check: str = "warn"
     isolation_level: str | None = None
 
-    def log(self, delta_conn_id: str | None) -> DeltaLog:
+    def log(self, delta_conn_id: str | None, *, create: bool = False) -> DeltaLog:
         """Return the table's log.
 
+        :param create: reserve the table in its catalog if it is one of a catalog and does not exist.
         :raises DeltaIllegalArgumentException: if the task names no table.
         """
         if not self.table:
@@ -90,7 +91,7 @@ class OwnTransaction(Part):
                 f"The task {self.task.task_id!r} has neither a table nor a transaction. Pass table=<URI>, or transaction=<output "
                 "of the start task>."
             )
-        return DeltaHook(delta_conn_id or DeltaHook.default_conn_name).get_log(self.table)
+        return DeltaHook(delta_conn_id or DeltaHook.default_conn_name).get_log(self.table, create=create)
 
     def options(self, context: Context) -> dict[str, Any]:
         """Return :meth:`identity` and the tries of the task, which commits by itself."""
@@ -196,7 +197,7 @@ class DeltaTableOperator(StageOperator):
         :raises DeltaConcurrentModificationException: if another commit conflicts and no restart is left.
         """
         own, committer = self.hold(OwnTransaction), self.hold(CommitPart)
-        log = own.log(work.delta_conn_id)
+        log = own.log(work.delta_conn_id, create=self.creates_table)
         writes: list[StagedWrite] = []
 
         def stage(handle: TransactionHandle) -> list[StagedWrite]:

@@ -24,6 +24,7 @@ pytestmark = pytest.mark.spark
 ELSEWHERE = {
     "private_directory.py::_is_private: os.makedirs": "a directory of this user on this machine",
     "log/delta_log.py::DeltaLog.checkpoint: delete": "only for a table that was committed to wrongly: tests/log/checksum",
+    "catalog/": "a table of a catalog: tests/catalog",
     "operators/": "Airflow's own stores: tests/airflow/test_earlier_try.py, test_restart.py, test_durable_stage.py, tests/live",
     "tasks/": "Airflow's own stores: tests/airflow/test_earlier_try.py, test_restart.py, test_durable_stage.py, tests/live",
     "links/": "Airflow's own stores: tests/ui/test_transactions.py",
@@ -89,6 +90,7 @@ def test_every_method_of_a_store_is_known_to_have_an_effect_or_none() -> None:
         "local_root",
         "options",
         "connection",
+        "committer",
         "probes",
     }
     assert methods <= {*EFFECTS, *READS}, methods - {*EFFECTS, *READS}

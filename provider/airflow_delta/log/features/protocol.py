@@ -13,6 +13,7 @@ import msgspec
 
 from airflow_delta.exceptions import (
     DeltaIllegalArgumentException,
+    DeltaIllegalStateException,
     DeltaUnsupportedTableFeatureException,
     InvalidProtocolVersionException,
     ProtocolDowngradeException,
@@ -22,6 +23,7 @@ from airflow_delta.log.features.properties import FEATURE_PREFIX, TablePropertie
 from airflow_delta.log.features.registry import FEATURES, Feature, active_features
 
 __all__ = [
+    "CATALOG_MANAGED",
     "DEFAULT_VERSIONS",
     "FEATURES",
     "MAX_READER_VERSION",
@@ -75,9 +77,14 @@ def _describe(protocol: Protocol) -> str:
 # -- reading and writing ------------------------------------------------------------------------------------------------------
 
 
-def check_can_read(protocol: Protocol, table: str, version: int) -> None:
+CATALOG_MANAGED = "catalogManaged"
+"""A catalog decides which versions the table has; the log on storage may lack some, and have commits that never were."""
+
+
+def check_can_read(protocol: Protocol, table: str, version: int, *, catalog: str | None = None) -> None:
     """Refuse a table that this provider cannot read.
 
+    :param catalog: the table's name in the catalog through which it was opened; ``None`` if it was opened by its location.
     :raises InvalidProtocolVersionException: if it needs a newer reader version.
     :raises DeltaUnsupportedTableFeatureException: if it lists a reader feature that this provider does not support.
     """
@@ -88,19 +95,31 @@ def check_can_read(protocol: Protocol, table: str, version: int) -> None:
             table=table,
             version=version,
         )
-    unknown = sorted(n for n in _reader_features(protocol) if n not in FEATURES or not FEATURES[n].readable)
+    listed = _reader_features(protocol)
+    if catalog is not None and CATALOG_MANAGED not in listed:
+        raise DeltaIllegalStateException(
+            f"{catalog} ({table}) is not catalog-managed at version {version}: its log on storage decides on its versions, but "
+            "it was opened through the catalog. Use its location instead.",
+            table=table,
+            version=version,
+        )
+    managed = {CATALOG_MANAGED} if catalog is not None else set()
+    unknown = sorted(n for n in listed - managed if n not in FEATURES or not FEATURES[n].readable)
     if unknown:
         raise _unsupported("read", unknown, table, version)
 
 
-def check_can_write(protocol: Protocol, metadata: Metadata | None, table: str, version: int) -> None:
+def check_can_write(
+    protocol: Protocol, metadata: Metadata | None, table: str, version: int, *, catalog: str | None = None
+) -> None:
     """Refuse a table that this provider cannot write. Writing also requires that it can be read.
 
     :param metadata: shows which of the listed features are in use; ``None`` means none of them.
+    :param catalog: the table's name in the catalog through which it was opened; ``None`` if it was opened by its location.
     :raises InvalidProtocolVersionException: if it needs a newer reader or writer version.
     :raises DeltaUnsupportedTableFeatureException: if a feature is unknown, or in use and not supported.
     """
-    check_can_read(protocol, table, version)
+    check_can_read(protocol, table, version, catalog=catalog)
     if not 1 <= protocol.min_writer_version <= MAX_WRITER_VERSION:
         raise InvalidProtocolVersionException(
             f"{table} at version {version} needs writer version {protocol.min_writer_version}; this provider writes up to "
@@ -109,7 +128,8 @@ def check_can_write(protocol: Protocol, metadata: Metadata | None, table: str, v
             version=version,
         )
     supported = features(protocol)
-    refused = {name for name in supported if name not in FEATURES or not FEATURES[name].tolerated}
+    managed = {CATALOG_MANAGED} if catalog is not None else set()
+    refused = {name for name in supported - managed if name not in FEATURES or not FEATURES[name].tolerated}
     if metadata is not None:
         refused |= {name for name in active_features(metadata, supported) if not FEATURES[name].supported}
     if refused:

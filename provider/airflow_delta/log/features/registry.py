@@ -274,7 +274,8 @@ _FEATURES = (
         readable=False,
         requires=("inCommitTimestamp", "vacuumProtocolCheck"),
         fail_concurrent_transactions_at_upgrade=False,
-        reason="a catalog decides which of its commits exist, so the log on storage is not authoritative",
+        reason="a catalog decides which of its commits exist, so the log on storage is not authoritative; name the table as "
+        "catalog.schema.table, with a connection to its catalog",
     ),
     Feature("checkpointProtection", supported=True, tolerated=True),
     # Delta Spark asks its property, the protocol only the list of features: both count.

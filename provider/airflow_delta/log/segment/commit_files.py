@@ -45,6 +45,11 @@ class CommitFiles(Subject):
         """Return the table's URI as given, without a trailing slash."""
         return self.store.root
 
+    @property
+    def catalog(self) -> str | None:
+        """Return the table's name in the catalog that decides on its versions; ``None`` if this log does."""
+        return self.store.committer.catalog
+
     def _about(self) -> tuple[str, int | None]:
         return self.uri, None
 
@@ -160,7 +165,7 @@ class CommitFiles(Subject):
         self._end = (version, since)
 
     def write_commit(self, version: int, data: bytes) -> None:
-        """Write a commit, unless its version is taken.
+        """Make a commit this version of the table, unless the version is taken.
 
         :raises FileExistsError: if the version is taken.
         :raises VersionNotFoundException: if the commit before it is not (or no longer) in the log; nothing was written.
@@ -168,7 +173,7 @@ class CommitFiles(Subject):
         """
         self._check_predecessor(version)
         begun = now()
-        self.store.put_if_absent(commit_file(version), data)
+        self.store.committer.commit(version, data)
         self._ends_at(version, begun)
         self._keep(version, data)
 

@@ -26,6 +26,7 @@ from types import MappingProxyType
 from typing import Any, BinaryIO, ClassVar, Protocol
 
 from airflow_delta.exceptions import ForkedProcessException, Subject
+from airflow_delta.log.storage.committer import FileSystemCommitter, LogCommitter
 
 Ranges = Mapping[int, bytes]
 """Parts of a file by position; they do not overlap."""
@@ -106,6 +107,11 @@ class LogStore(Subject, ABC):
 
     def _about(self) -> tuple[str, int | None]:
         return self.root, None
+
+    @property
+    def committer(self) -> LogCommitter:
+        """What makes a commit a version of this table."""
+        return FileSystemCommitter(self)
 
     @abstractmethod
     def read(self, path: str) -> bytes:

@@ -73,11 +73,12 @@ def define_table(
     :raises DeltaIllegalArgumentException: if a property is not valid.
     :raises DeltaUnsupportedTableFeatureException: if a column has a default and the table lacks that feature.
     """
-    from airflow_delta.table.start.begin import DEFAULT_CONFIGURATION
+    from airflow_delta.table.start.begin import DEFAULT_CONFIGURATION, with_required
     from airflow_delta.transaction.prepare.metadata_update import update_metadata
 
     exists = snapshot.version >= 0
-    given = {**DEFAULT_CONFIGURATION, **(properties or {})}
+    wanted = with_required({**DEFAULT_CONFIGURATION, **(properties or {})}, snapshot.log.store.committer, handle.table)
+    given = {key: value for key, value in wanted.items() if value is not None}
     columns = TableDefinition.of_rows(schema).schema
     metadata = Metadata(
         id=str(uuid.uuid4()),
@@ -93,6 +94,7 @@ def define_table(
         metadata=snapshot.metadata if exists else None,
         protocol=snapshot.protocol if exists else None,
         snapshot=snapshot if exists else None,
+        catalog=snapshot.log.catalog,
     )
     # As in Delta's REPLACE, columns that keep name and type keep the physical name.
     update = update_metadata(state, metadata, creates_table=True, overwrites_schema=exists)

@@ -115,7 +115,7 @@ def source_snapshot(source: DeltaLog, version: int | None, timestamp: datetime |
         snapshot = source.snapshot_at(version)
     elif timestamp is not None:
         snapshot = source.snapshot_at_timestamp(timestamp)
-    protocol.check_can_read(snapshot.protocol, source.uri, snapshot.version)
+    protocol.check_can_read(snapshot.protocol, source.uri, snapshot.version, catalog=source.catalog)
     return snapshot
 
 

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from airflow_delta.log import Snapshot
     from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.log.storage.base import LogStore
+    from airflow_delta.log.storage.committer import LogCommitter
 
 
 __all__ = ["RERUN_POLICIES", "begin", "find_commit"]
@@ -133,8 +134,8 @@ def begin(
     snapshot = _newest(log, settle)
     last = last_of_all = None
     if snapshot.version >= 0:
-        protocol.check_can_read(snapshot.protocol, log.uri, snapshot.version)
-        protocol.check_can_write(snapshot.protocol, snapshot.metadata, log.uri, snapshot.version)
+        protocol.check_can_read(snapshot.protocol, log.uri, snapshot.version, catalog=log.catalog)
+        protocol.check_can_write(snapshot.protocol, snapshot.metadata, log.uri, snapshot.version, catalog=log.catalog)
         _warn_of_other_formats(log.uri, snapshot)
         # To commit again needs no memory: 'append' is the author's way out if it cannot be known.
         asked = None if rerun_policy == "append" else possible_since
@@ -169,7 +170,8 @@ def begin(
         delta_conn_id=delta_conn_id,
     )
     if snapshot.version < 0:
-        return of_new_table(handle, partition_by, schema, configuration, name, description, isolation_level)
+        required = with_required({**DEFAULT_CONFIGURATION, **(configuration or {})}, log.store.committer, log.uri)
+        return of_new_table(handle, partition_by, schema, required, name, description, isolation_level, catalog=log.catalog)
     handle = _of_table(handle, snapshot, partition_by, isolation_level)
     if own is not None:
         return replace(handle, committed=own)
@@ -341,6 +343,8 @@ def of_new_table(
     name: str | None = None,
     description: str | None = None,
     isolation_level: str | None = None,
+    *,
+    catalog: str | None = None,
 ) -> TransactionHandle:
     """Return the handle of a transaction on a table that does not exist: with what the commit will create.
 
@@ -360,14 +364,31 @@ def of_new_table(
         schema_string=schema,
         partition_columns=tuple(partition_by),
         configuration=given,
-        features=_features_of_new_table(handle.table, schema, given),
+        features=_features_of_new_table(handle.table, schema, given, catalog),
         name=name,
         description=description,
         isolation_level=isolation_level or default_isolation_level(given),
     )
 
 
-def _features_of_new_table(table: str, schema: str | None, configuration: Mapping[str, str]) -> tuple[str, ...]:
+def with_required(configuration: Mapping[str, str | None], committer: LogCommitter, table: str) -> dict[str, str | None]:
+    """Return the properties of a new table with those that its catalog requires.
+
+    :raises DeltaIllegalArgumentException: if one is given another value.
+    """
+    required = committer.required_properties
+    for key, value in required.items():
+        if configuration.get(key) not in (None, value, DEFAULT_CONFIGURATION.get(key)):
+            raise DeltaIllegalArgumentException(
+                f"A new table {committer.catalog} must have {key}={value!r}, as its catalog says, not {configuration[key]!r}.",
+                table=table,
+            )
+    return {**configuration, **required}
+
+
+def _features_of_new_table(
+    table: str, schema: str | None, configuration: Mapping[str, str], catalog: str | None
+) -> tuple[str, ...]:
     """Return the features that the properties and the schema of a new table bring.
 
     What the commit would refuse of them is refused here, before anything is staged.
@@ -378,7 +399,7 @@ def _features_of_new_table(table: str, schema: str | None, configuration: Mappin
     nothing = '{"type":"struct","fields":[]}'
     metadata = Metadata(id="", schema_string=schema or nothing, configuration=dict(configuration))
     metadata, needed = protocol.apply_feature_properties(metadata, None)
-    protocol.check_can_write(needed, metadata, table, -1)
+    protocol.check_can_write(needed, metadata, table, -1, catalog=catalog)
     return tuple(sorted(protocol.features(needed)))
 
 

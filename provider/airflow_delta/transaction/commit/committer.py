@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.exceptions import DeltaAssertionError, DeltaConcurrentModificationException, InvalidCommittedVersionException
-from airflow_delta.log.actions.actions import Action, AddCDCFile, CommitInfo, Metadata, RemoveFile
+from airflow_delta.log.actions.actions import Action, AddCDCFile, CommitInfo, Metadata, Protocol, RemoveFile
 from airflow_delta.log.features.properties import TableProperties
 from airflow_delta.log.storage.file_names import commit_file
 from airflow_delta.transaction.commit.hooks import record_commit
@@ -170,6 +170,7 @@ class Committer:
         self.assert_not_committed()
         complete = self.changes.with_identity_marks(self.changes.added_to(actions))
         prepared = prepare_commit(self.changes.state(), complete, operation, policy=self.policy)
+        self._check_allowed(prepared, operation)
         check_added_files(self.log.uri, prepared.actions, prepared.metadata, self.policy)
         self._check_among_themselves(prepared.actions, operation.name)
         check_domain_actions(self.log.uri, prepared.actions, prepared.protocol)
@@ -180,10 +181,16 @@ class Committer:
         self.assert_not_committed()
         complete = self.changes.added_to(actions)
         prepared = prepare_commit(self.changes.state(), complete, operation, policy=self.policy, large=True)
+        self._check_allowed(prepared, operation)
         check_added_files(self.log.uri, prepared.actions, prepared.metadata, self.policy)
         check_consistent_data_change(self.log.uri, prepared.actions, operation.name, self.policy)
         self._check_by_policy(prepared, prepared.actions)
         return prepared
+
+    def _check_allowed(self, prepared: PreparedCommit, operation: Operation) -> None:
+        """Refuse what whoever decides on the table's versions does not allow its clients."""
+        changes = any(isinstance(action, Metadata | Protocol) for action in prepared.actions)
+        self.log.store.committer.check_allowed(operation.name, changes_definition=changes and self._read_version >= 0)
 
     def _check_by_policy(self, prepared: PreparedCommit, actions: Sequence[Action]) -> None:
         if self.policy.check_actions is not None:
@@ -313,6 +320,7 @@ class Committer:
         self._committed_metadata = current.metadata
         record_commit(landed.version)
         self.observer.committed(landed.version)
+        self.log.store.committer.publish()
         self.log.update_after_commit(landed.version, landed.commits)
         return outcome, actions
 

@@ -218,9 +218,12 @@ class CheckpointHook(PostCommitHook):
                 self._write(txn.log, due)
 
     def _write(self, log: DeltaLog, version: int) -> None:
+        if not log.store.committer.is_published(version):
+            logger.info("Version %s of %s gets no checkpoint now: it is not published yet", version, log.uri)
+            return
         snapshot = log.snapshot if log.snapshot.version == version else log.snapshot_at(version)
         log.checkpoint(snapshot)
-        if snapshot.properties.enable_expired_log_cleanup:
+        if snapshot.properties.enable_expired_log_cleanup and log.catalog is None:  # else the catalog's work
             log.clean_up_expired_logs(snapshot)
 
     def handle_error(self, txn: CommittedTransaction, error: Exception, version: int) -> None:

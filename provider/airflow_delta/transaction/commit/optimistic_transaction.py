@@ -114,7 +114,7 @@ class OptimisticTransaction:
         self._hooks: list[PostCommitHook] = [ChecksumHook(), CheckpointHook()]
         self._committed_actions: Sequence[Action] = ()
         if self.read_version >= 0:
-            check_writable(self.snapshot.protocol, self.snapshot.metadata, log.uri, self.read_version)
+            check_writable(self.snapshot.protocol, self.snapshot.metadata, log.uri, self.read_version, catalog=log.catalog)
             log.validate_at_start(self.snapshot)
         self._committer.observer.starting(self.read_version)
 
@@ -478,7 +478,7 @@ class OptimisticTransaction:
         if not any(isinstance(action, AddFile | RemoveFile | AddCDCFile) for action in prepared.actions):
             return
         configuration = prepared.metadata.configuration
-        if wants_auto_compaction(configuration, self.policy) and operation.name != "OPTIMIZE":
+        if wants_auto_compaction(configuration, self.policy) and operation.name != "OPTIMIZE" and self.log.catalog is None:
             self.register_post_commit_hook(AutoCompactHook())
         if wants_symlink_manifest(configuration):
             self.register_post_commit_hook(SymlinkManifestHook())

@@ -56,6 +56,11 @@ if TYPE_CHECKING:
     from airflow_delta.transaction.conflicts.winning_commit import WinningCommit
 
 
+def _catalog(current: CurrentTransaction) -> str | None:
+    """Return the table if its catalog decides on its versions: the transaction could not have begun otherwise than through it."""
+    return current.table if table_protocol.CATALOG_MANAGED in table_protocol.features(current.protocol) else None
+
+
 def check_protocol(current: CurrentTransaction, winner: WinningCommit, *, has_protocol: bool) -> None:
     """Check a winning commit that sets the protocol, and adopt it if it is acceptable.
 
@@ -66,7 +71,7 @@ def check_protocol(current: CurrentTransaction, winner: WinningCommit, *, has_pr
     protocol = winner.protocol
     if protocol is None:
         return
-    table_protocol.check_can_read(protocol, winner.table, winner.version)
+    table_protocol.check_can_read(protocol, winner.table, winner.version, catalog=_catalog(current))
     if has_protocol:
         hint = (
             " Two writers created the table at the same time: create it before tasks write to it in parallel."
@@ -271,7 +276,9 @@ class ConflictChecker:
             self._fold_timestamp(winner)
         if changes_table and (winner.protocol is not None or winner.metadata):
             # The provider must still be able to write the table with what was adopted.
-            table_protocol.check_can_write(self.current.protocol, self.current.metadata, winner.table, winner.version)
+            table_protocol.check_can_write(
+                self.current.protocol, self.current.metadata, winner.table, winner.version, catalog=_catalog(self.current)
+            )
         if self.current.own_actions is not self._seen:
             self._look_at_actions()
 

@@ -48,6 +48,7 @@ class TableState(TableRead):
     :param new_metadata: set through ``update_metadata``. So is ``new_protocol``.
     :param row_id_high_water_mark: returns the last row id of the version that was read; called only if row ids are assigned.
     :param snapshot: version that was read; needed only by commits that drop a feature or change metadata.
+    :param catalog: the table's name in the catalog through which it was opened.
     """
 
     table: str
@@ -58,6 +59,7 @@ class TableState(TableRead):
     new_protocol: Protocol | None = None
     row_id_high_water_mark: Callable[[], int] = lambda: row_tracking.NO_HIGH_WATER_MARK
     snapshot: Snapshot | None = None
+    catalog: str | None = None
 
     @classmethod
     def of(cls, snapshot: Snapshot, *, new_metadata: Metadata | None = None, new_protocol: Protocol | None = None) -> TableState:
@@ -77,6 +79,7 @@ class TableState(TableRead):
             new_protocol=new_protocol,
             row_id_high_water_mark=row_id_high_water_mark,
             snapshot=snapshot if exists else None,
+            catalog=snapshot.log.catalog,
         )
 
 
@@ -122,7 +125,7 @@ def prepare_commit(
     if new_protocol is not None and not (large and operation.name == "RESTORE"):  # which may take features away
         check_protocol_change(state, new_protocol, operation)
     if new_metadata is not None or new_protocol is not None:  # otherwise it was checked when the transaction began
-        table_protocol.check_can_write(protocol, metadata, state.table, state.read_version)
+        table_protocol.check_can_write(protocol, metadata, state.table, state.read_version, catalog=state.catalog)
         _check_column_defaults(state, metadata, protocol)
     if new_metadata is not None and not large:  # RESTORE and CLONE bring metadata that fits their files, as in Delta
         _check_change_data_feed(state, new_metadata, actions, operation)
@@ -205,7 +208,7 @@ def verify_metadata(state: TableState, metadata: Metadata) -> Protocol | None:
     return None if upgraded == state.protocol else upgraded
 
 
-_writable: tuple[Protocol, Metadata] | None = None
+_writable: tuple[Protocol, Metadata, str | None] | None = None
 
 
 def check_manual(state: TableState, metadata: Metadata, *, asked: Collection[str] = ()) -> None:
@@ -227,20 +230,21 @@ def check_manual(state: TableState, metadata: Metadata, *, asked: Collection[str
         )
 
 
-def check_writable(protocol: Protocol, metadata: Metadata, table: str, version: int) -> None:
+def check_writable(protocol: Protocol, metadata: Metadata, table: str, version: int, *, catalog: str | None = None) -> None:
     """Refuse a table that this provider cannot write.
 
     Versions share the frozen protocol and metadata, so a series of transactions on one table is checked once.
 
+    :param catalog: the table's name in the catalog through which it was opened.
     :raises DeltaUnsupportedTableFeatureException: if a feature is unknown, or is in use and not supported.
     :raises InvalidProtocolVersionException: if the table needs a newer reader or writer version.
     """
     global _writable
     known = _writable
-    if known is not None and known[0] is protocol and known[1] is metadata:
+    if known is not None and known[0] is protocol and known[1] is metadata and known[2] == catalog:
         return
-    table_protocol.check_can_write(protocol, metadata, table, version)
-    _writable = (protocol, metadata)
+    table_protocol.check_can_write(protocol, metadata, table, version, catalog=catalog)
+    _writable = (protocol, metadata, catalog)
 
 
 def check_protocol_change(state: TableState, new: Protocol, operation: Operation) -> None:

@@ -122,6 +122,7 @@ def select_for_optimize(
     :raises DeltaAnalysisException: if the predicate names other columns, or a column cannot be ordered by.
     :raises DeltaUnsupportedOperationException: for what a clustered table does not take, or ``full`` for any other table.
     """
+    view.log.store.committer.check_allowed("OPTIMIZE")
     check_exists(view)
     table = view.target
     max_size = max_file_size if max_file_size is not None else target_file_size(table) or DEFAULT_FILE_SIZE
@@ -273,6 +274,7 @@ def select_for_purge(view: TransactionView, *, where: str | None = None, max_fil
     :raises DeltaAnalysisException: if the predicate names other columns.
     :raises StagedFileException: if a file is gone.
     """
+    view.log.store.committer.check_allowed("REORG")
     check_exists(view)
     table = view.target
     if "clustering" in table.features and where is not None:

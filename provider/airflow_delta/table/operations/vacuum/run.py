@@ -118,11 +118,13 @@ def vacuum(
     :param logging_enabled: commit VACUUM START and VACUUM END (Delta's ``vacuum.logging.enabled``).
     :param clock: returns the current time in milliseconds since the epoch.
     :raises DeltaTableNotFoundException: if there is no table; nothing is ever deleted then.
+    :raises DeltaUnsupportedOperationException: if the table's catalog does not leave it to its clients.
     :raises VacuumRetentionPeriodTooShortException: if the retention is below the property and that is checked.
     :raises DeltaUnsupportedTableFeatureException: if the table has a feature that this provider does not know (also
         :class:`~airflow_delta.exceptions.InvalidProtocolVersionException`).
     :raises DeltaIllegalStateException: if ``lite`` is set and the log does not reach back to the last VACUUM.
     """
+    log.store.committer.check_allowed("VACUUM START")
     now = clock() if clock is not None else int(time.time() * 1000)
     default, specified = _retention(log, retention_hours, retention_check=retention_check)
     retention = default if specified is None else specified
@@ -246,8 +248,10 @@ def _retention(log: DeltaLog, hours: float | None, *, retention_check: bool) -> 
 
 def _check_protocol(snapshot: Snapshot) -> None:
     """Refuse a table with unknown features: they may need files that nothing else names (vacuumProtocolCheck)."""
-    protocol.check_can_read(snapshot.protocol, snapshot.log.uri, snapshot.version)
-    protocol.check_can_write(snapshot.protocol, snapshot.metadata, snapshot.log.uri, snapshot.version)
+    protocol.check_can_read(snapshot.protocol, snapshot.log.uri, snapshot.version, catalog=snapshot.log.catalog)
+    protocol.check_can_write(
+        snapshot.protocol, snapshot.metadata, snapshot.log.uri, snapshot.version, catalog=snapshot.log.catalog
+    )
 
 
 def _find(

@@ -1,0 +1,102 @@
+"""New catalog-managed tables: a reservation, the first commit at its location, and the catalog's table of both."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from airflow_delta.catalog.answers import StagingTable
+from airflow_delta.catalog.versions import CatalogVersions
+from airflow_delta.exceptions import CatalogConflictException, CatalogUnavailableException, DeltaIllegalStateException
+from airflow_delta.log.actions.decode import required_timestamp
+from airflow_delta.log.storage.base import LogStore
+from airflow_delta.log.storage.file_names import commit_file
+
+_CLUSTERING, _ROW_TRACKING = "delta.clustering", "delta.rowTracking"
+
+
+def required_properties(staging: StagingTable) -> dict[str, str]:
+    """Return the properties that a reserved table must be created with, features included.
+
+    What the catalog only suggests is left to the author.
+    """
+    protocol = staging.required_protocol
+    features = dict.fromkeys((*protocol.reader_features, *protocol.writer_features))
+    given = {key: value for key, value in staging.required_properties.items() if value is not None}
+    return {**given, **{f"delta.feature.{name}": "supported" for name in features}}
+
+
+def create_in_catalog(versions: CatalogVersions, store: LogStore, data: bytes) -> None:
+    """Write the first commit of a reserved table, and make it a table of the catalog.
+
+    :param data: the commit, with metadata and protocol.
+    :raises FileExistsError: if the reservation's location has a commit already, perhaps of an earlier try.
+    :raises CatalogConflictException: if the name is another table's by now.
+    """
+    request = _request(versions, data)
+    try:
+        store.put_if_absent(commit_file(0), data)
+    except FileExistsError:
+        if store.read(commit_file(0)) != data:
+            raise
+    try:
+        answer = versions.client.create_table(versions.name, request)
+    except (CatalogConflictException, CatalogUnavailableException) as error:
+        if isinstance(error, CatalogUnavailableException) and not error.may_have_happened:
+            raise
+        found = versions.client.load_table(versions.name)  # the answer may have been lost, here or on the way
+        if found.metadata.table_uuid != versions.table_uuid:
+            raise
+        answer = found
+    versions.accept(answer)
+
+
+def _request(versions: CatalogVersions, data: bytes) -> dict[str, Any]:
+    actions = [json.loads(line) for line in data.splitlines() if line.strip()]
+    metadata = next((action["metaData"] for action in actions if "metaData" in action), None)
+    protocol = next((action["protocol"] for action in actions if "protocol" in action), None)
+    if metadata is None or protocol is None:
+        raise DeltaIllegalStateException(
+            f"The first commit of table {versions.name} lacks metadata or protocol.", table=versions.location, version=0
+        )
+    domains = {action["domainMetadata"]["domain"]: action["domainMetadata"] for action in actions if "domainMetadata" in action}
+    request: dict[str, Any] = {
+        "location": versions.location,
+        "table-type": "MANAGED",
+        "data-source-format": "DELTA",
+        "columns": _kebab(json.loads(metadata["schemaString"])),
+        "partition-columns": metadata.get("partitionColumns") or [],
+        "protocol": {
+            "min-reader-version": protocol["minReaderVersion"],
+            "min-writer-version": protocol["minWriterVersion"],
+            "reader-features": protocol.get("readerFeatures") or [],
+            "writer-features": protocol.get("writerFeatures") or [],
+        },
+        "properties": dict(metadata.get("configuration") or {}),
+        "last-commit-timestamp-ms": required_timestamp(0, data, table=versions.location),
+    }
+    if metadata.get("description"):
+        request["comment"] = metadata["description"]
+    kept = {name: json.loads(domains[name]["configuration"]) for name in (_CLUSTERING, _ROW_TRACKING) if name in domains}
+    if kept:
+        request["domain-metadata"] = kept
+    return request
+
+
+_WORDS = {
+    "elementType": "element-type",
+    "containsNull": "contains-null",
+    "keyType": "key-type",
+    "valueType": "value-type",
+    "valueContainsNull": "value-contains-null",
+}
+
+
+def _kebab(schema: Any) -> Any:
+    """Return a schema in the catalog's spelling of Delta's JSON form. The metadata of columns stay as they are."""
+    if isinstance(schema, Mapping):
+        return {_WORDS.get(key, key): value if key == "metadata" else _kebab(value) for key, value in schema.items()}
+    if isinstance(schema, list):
+        return [_kebab(part) for part in schema]
+    return schema

@@ -1,0 +1,67 @@
+"""What makes a commit a version of the table: the file system, by a put of its file, or a catalog (Delta Kernel's ``Committer``).
+
+The commit loop decides which version to try and what a loss means; a committer only asks for that one version.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Protocol
+
+from airflow_delta.log.storage.file_names import commit_file
+
+
+class CreatesFiles(Protocol):
+    """What the committer of the file system needs of a store."""
+
+    def put_if_absent(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        """Create a file with this content, unless it exists."""
+        ...
+
+
+class LogCommitter(ABC):
+    """Makes commits versions of one table.
+
+    :ivar catalog: the table's name in the catalog that decides on its versions; ``None`` if the log on storage does.
+    :ivar required_properties: what a new table must be created with, features included.
+    """
+
+    catalog: str | None = None
+    required_properties: Mapping[str, str] = MappingProxyType({})
+
+    @abstractmethod
+    def commit(self, version: int, data: bytes) -> None:
+        """Make ``data`` this version of the table, unless the version is taken.
+
+        :raises FileExistsError: if the version is taken, perhaps by an earlier attempt of the same transaction.
+        :raises AmbiguousPutError: if it is not known whether the version was made.
+        :raises StoreRefusedError: if it was refused for good; nothing was committed.
+        """
+
+    def check_allowed(self, operation: str, *, changes_definition: bool = False) -> None:  # noqa: B027 - nothing is refused
+        """Refuse an operation that whoever decides on versions does not allow its clients.
+
+        :param operation: as in ``commitInfo``.
+        :param changes_definition: whether it commits metadata or a protocol.
+        :raises DeltaUnsupportedOperationException: if it is refused.
+        """
+
+    def publish(self) -> None:  # noqa: B027 - nothing is left to do
+        """Finish what accepted commits leave to do. An error is not one of the commit, and not raised."""
+
+    def is_published(self, version: int) -> bool:  # noqa: ARG002
+        """Tell whether a version has its file in the log, so that a checkpoint may be written of it."""
+        return True
+
+
+class FileSystemCommitter(LogCommitter):
+    """The log on storage decides: the first to create a version's file has that version."""
+
+    def __init__(self, store: CreatesFiles) -> None:
+        self._store = store
+
+    def commit(self, version: int, data: bytes) -> None:
+        """Create the version's file; raises as :meth:`LogCommitter.commit` does."""
+        self._store.put_if_absent(commit_file(version), data)
