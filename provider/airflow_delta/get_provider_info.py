@@ -120,7 +120,7 @@ def get_provider_info() -> dict[str, Any]:
                 "conn-fields": {
                     "storage_options": {
                         "label": "Storage options",
-                        "description": "Region, endpoint and the like as JSON. Credentials in them are used instead of the catalog's.",
+                        "description": "Region, endpoint, ... as JSON. Credentials in them are used instead of the catalog's.",
                         "schema": {"type": ["object", "null"]},
                     },
                     "other_locations": _OTHER_LOCATIONS,

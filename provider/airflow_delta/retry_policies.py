@@ -40,6 +40,8 @@ _REFUSED: tuple[type[BaseException], ...] = (
     exceptions.VersionNotFoundException,
     exceptions.PathOutsideTableException,
     exceptions.PublicationSplitException,
+    exceptions.CatalogAccessException,
+    exceptions.CatalogNotFoundException,
 )
 _FAIL, _RETRY = "fail", "retry"
 

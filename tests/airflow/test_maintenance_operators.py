@@ -1,4 +1,4 @@
-"""The operators of VACUUM, RESTORE and GENERATE as Airflow's objects."""
+"""The operators of VACUUM, RESTORE, GENERATE and DROP FEATURE as Airflow's objects."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_delta import exceptions
+from airflow_delta.operators.drop_feature import DeltaDropFeatureOperator, DeltaRemoveColumnMappingOperator
 from airflow_delta.operators.generate import DeltaGenerateOperator
 from airflow_delta.operators.restore import DeltaRestoreOperator
 from airflow_delta.operators.vacuum import DeltaVacuumOperator
@@ -71,3 +72,38 @@ def test_generate(uri):
     with pytest.raises(exceptions.DeltaTableNotFoundException):
         execute(DeltaGenerateOperator(task_id="none", table=f"{uri}-x"))
     assert set(operator.template_fields) == {"table", "delta_conn_id"}
+
+
+def test_vacuum_of_an_inventory(uri, tmp_path):
+    (tmp_path / "table" / "orphan.parquet").write_bytes(b"1")
+    row = {"path": f"{uri}/orphan.parquet", "length": 1, "isDir": False, "modificationTime": 1}
+    files = str(tmp_path / "files")
+    deltalake.write_deltalake(files, pa.Table.from_pylist([row]))
+    given = {"table": uri, "retention_hours": 0, "retention_check": False}
+    result = execute(DeltaVacuumOperator(task_id="vacuum", inventory=files, **given))
+    assert (result["mode"], result["paths"]) == ("INVENTORY", ["orphan.parquet"])
+    for nothing in ("", " ", 1):  # as a template may give it
+        with pytest.raises(exceptions.DeltaIllegalArgumentException, match="inventory"):
+            execute(DeltaVacuumOperator(task_id="vacuum", inventory=nothing, **given))
+    operator = DeltaVacuumOperator(task_id="vacuum", inventory="{{ params.files }}", **given)
+    operator.inventory = None  # a template of native objects
+    with pytest.raises(exceptions.DeltaIllegalArgumentException, match="inventory"):
+        execute(operator)
+    with pytest.raises(exceptions.DeltaTableNotFoundException):
+        execute(DeltaVacuumOperator(task_id="vacuum", inventory=str(tmp_path / "none"), **given))
+
+
+def test_drop_feature(tmp_path):
+    uri = str(tmp_path / "table")
+    deltalake.write_deltalake(uri, pa.table({"id": [1]}), configuration={"delta.enableDeletionVectors": "true"})
+    operator = DeltaDropFeatureOperator(task_id="drop", table=uri, feature="deletionVectors", user_metadata="for old clients")
+    result = execute(operator)
+    assert (result["operation"], result["version"]) == ("DROP FEATURE", 5)
+    assert execute(operator)["attempts"] == 0
+    entry = deltalake.DeltaTable(uri).history(1)[0]
+    assert (entry["userMetadata"], entry["operationParameters"]["featureName"]) == ("for old clients", "deletionVectors")
+    assert {"table", "feature"} <= set(operator.template_fields)
+    for nothing in (None, "", " "):
+        with pytest.raises(exceptions.DeltaIllegalArgumentException, match="feature"):
+            execute(DeltaDropFeatureOperator(task_id="drop", table=uri, feature=nothing))
+    assert execute(DeltaRemoveColumnMappingOperator(task_id="names", table=uri))["attempts"] == 0

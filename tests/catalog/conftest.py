@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from airflow_delta.testing.lake import run_dag
 from catalog.unity import CatalogTable, UnityCatalogServer, create
 from stores.install import UC_SERVER
 from stores.proxy import FaultProxy
+
+__all__ = ["run_dag"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -82,7 +82,7 @@ FORMS = [
     ),
     (
         ConstraintArguments(constraints={"c": "a > 0"}, not_null=(("s", "x"),), staged={"stage": "a"}),
-        {"constraints": {"c": "a > 0"}, "notNull": [["s", "x"]], "staged": {"stage": "a"}},
+        {"constraints": {"c": "a > 0"}, "notNull": [["s", "x"]], "furthest": {}, "staged": {"stage": "a"}},
     ),
     (
         AuditArguments(checks=(SqlCheck(name="c", sql="SELECT true"),), views={"staged": {"contract": 1}}),

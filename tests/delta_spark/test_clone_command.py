@@ -1,4 +1,4 @@
-"""SHALLOW CLONE beside Delta Spark's: the same log entry, tables that every engine reads, and that Delta Spark goes on from."""
+"""CLONE: shallow ones beside Delta Spark's, with the same log entry; tables that all engines read, Delta Spark goes on from."""
 
 from __future__ import annotations
 
@@ -228,3 +228,56 @@ def test_mapping_modes_do_not_mix(delta: SparkSession, tables: tuple[Table, Tabl
     delta.sql(f"CREATE TABLE {sql_name(plain.path)} (id LONG) USING delta")
     with pytest.raises(DeltaAnalysisException, match="DELTA_UNSUPPORTED_COLUMN_MAPPING_MODE_CHANGE"):
         clone(plain, source, replace=True)
+
+
+def test_deep_clones(delta: SparkSession, tables: tuple[Table, Table, Table]) -> None:
+    source, ours, _theirs = tables
+    name = sql_name(source.path)
+    delta.sql(
+        f"CREATE TABLE {name} (id LONG, p STRING, n LONG GENERATED ALWAYS AS IDENTITY) USING delta PARTITIONED BY (p) "
+        "TBLPROPERTIES ('delta.enableDeletionVectors'='true', 'delta.enableRowTracking'='true', "
+        "'delta.columnMapping.mode'='name', 'delta.enableChangeDataFeed'='true', 'delta.enableInCommitTimestamps'='true')"
+    )
+    delta.sql(f"INSERT INTO {name} (id, p) VALUES (1, 'a b/c%'), (2, 'a b/c%'), (3, null)")
+    delta.sql(f"INSERT INTO {name} (id, p) SELECT id, 'z' FROM range(0, 10, 1, 1)")
+    delta.sql(f"DELETE FROM {name} WHERE id IN (1, 5)")
+    clone(ours, source, deep=True)
+    copied = []
+    for number, statement in enumerate(
+        (
+            "INSERT INTO {} (id, p) VALUES (77, 'z')",
+            "DELETE FROM {} WHERE id = 7",
+            "UPDATE {} SET id = 78 WHERE id = 77",
+            "ALTER TABLE {} RENAME COLUMN id TO number",
+            "OPTIMIZE {}",
+            "RESTORE TABLE {} TO VERSION AS OF 4",
+        )
+    ):
+        delta.sql(statement.format(name))
+        result = clone(ours, source, f"clone {number}", deep=True)
+        copied.append(int(ours.info(result.version)["operationMetrics"]["numCopiedFiles"]))
+        assert delta_rows(delta, ours.path) == delta_rows(delta, source.path)
+        assert_same_state(ours.log(), delta, ours.path, label=statement)
+    assert copied[:4] == [1, 0, 1, 0]
+    # A shallow clone of this version would now be lost.
+    rows = delta_rows(delta, source.path)
+    for version in ours.versions()[1:]:
+        assert len(delta_rows(delta, ours.path, version)) > 0
+    delta.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
+    try:
+        delta.sql(f"DELETE FROM {name}")
+        delta.sql(f"VACUUM {name} RETAIN 0 HOURS")
+        assert delta_rows(delta, ours.path) == rows
+        delta.sql(f"VACUUM {sql_name(ours.path)} RETAIN 0 HOURS")
+    finally:
+        delta.conf.unset("spark.databricks.delta.retentionDurationCheck.enabled")
+    assert delta_rows(delta, ours.path) == rows
+    # Delta Spark goes on: values of the identity column do not come twice.
+    delta.sql(f"INSERT INTO {sql_name(ours.path)} (id, p) VALUES (99, 'own')")
+    numbers = [row.n for row in delta.sql(f"SELECT n FROM {sql_name(ours.path)}").collect()]
+    assert len(set(numbers)) == len(numbers)
+    assert_same_state(ours.log(), delta, ours.path)
+    with pytest.raises(DeltaIllegalStateException, match="changed since it was cloned"):
+        clone(ours, source, "last", deep=True)
+    clone(ours, source, "last", deep=True, replace=True)
+    assert delta_rows(delta, ours.path) == []

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 
 from airflow_delta.table.operations.vacuum.run import vacuum
@@ -116,3 +117,31 @@ def test_default_retention_keeps_all(delta: SparkSession, source: Path, tmp_path
     assert {path for path in listed if not (copy / path).is_dir()} == set()
     assert set(result.paths) <= listed
     assert result.num_files == 0
+
+
+def test_using_an_inventory(delta: SparkSession, source: Path, tmp_path: Path) -> None:
+    """The same list of files, of which both delete the same; ours leaves directories, and hidden files as without a list."""
+    theirs, ours = tmp_path / "theirs", tmp_path / "ours"
+    for copy in (theirs, ours):
+        shutil.copytree(source, copy)
+    rows = delta_rows(delta, ours)
+    names = sorted(name for name in tree(ours) if (ours / name).is_file())[::2]
+    found = [(name, 5, False, 1) for name in names]
+    schema = "path STRING, length LONG, isDir BOOLEAN, modificationTime LONG"
+    listed = delta.createDataFrame([(f"file:{theirs}/{name}", *rest) for name, *rest in found], schema)
+    listed.createOrReplaceTempView("inventory_of_files")
+    delta.sql(f"VACUUM {sql_name(theirs)} USING INVENTORY (SELECT * FROM inventory_of_files) RETAIN 0 HOURS")
+    inventory = pa.Table.from_pylist(
+        [
+            {"path": f"file:{ours}/{name}", "length": length, "isDir": is_dir, "modificationTime": time_of}
+            for name, length, is_dir, time_of in found
+        ]
+    )
+    result = vacuum(open_log(ours), retention_hours=0, retention_check=False, inventory=inventory)
+    assert result.num_files > 0
+    left, judge = ({name for name in tree(copy) if (copy / name).is_file()} for copy in (ours, theirs))
+    assert {name for name in left if not name.rpartition("/")[2].startswith("_")} == judge - {
+        name for name in judge if name.rpartition("/")[2].startswith("_")
+    }
+    assert judge <= left
+    assert delta_rows(delta, ours) == rows == delta_rows(delta, theirs)

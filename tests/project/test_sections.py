@@ -37,7 +37,7 @@ def names(*paths, number=0):
 @pytest.mark.parametrize(
     ("path", "wanted"),
     [
-        ("provider/airflow_delta/log/storage/local.py", {"delta-spark", "slow", "lowest", "stores", "faults"}),
+        ("provider/airflow_delta/log/storage/local.py", {"delta-spark", "slow", "lowest", "stores", "faults", "catalog"}),
         ("provider/airflow_delta/log/snapshot.py", {"delta-spark", "slow", "lowest", "faults"}),
         ("provider/airflow_delta/ui/data.py", {"pages", "slow"}),
         ("provider/airflow_delta/operators/sql.py", {"slow", "lowest", "scenarios", "clusters"}),

@@ -65,6 +65,28 @@ def test_a_large_object_goes_in_parts(store):
     assert log_store.read("_delta_log/large") == data
 
 
+def test_copies_from_another_table_and_from_another_store(store, tmp_path):
+    from airflow_delta.log.storage.factory import store_for
+
+    root = store.root(store.container())
+    source, target = store_for(f"{root}/a b", store.options), store_for(f"{root}/c", store.options)
+    elsewhere = store_for(str(tmp_path / "local"))
+    large = os.urandom(1 << 20) * 33 + b"the end"
+    for name, data in (("p=a b%2F/ü 1.parquet", b"0123456789"), ("large", large)):
+        source.put(name, data)
+        assert target.copy_from(source, name, f"staged/{name}") == len(data)
+        assert elsewhere.copy_from(source, name, name) == len(data)
+        assert target.copy_from(elsewhere, name, f"back/{name}") == len(data)
+        assert target.read(f"staged/{name}") == target.read(f"back/{name}") == elsewhere.read(name) == data
+    # Other settings may be those of another account: the bytes go through this process.
+    stranger = store_for(f"{root}/a b", {**store.options, "timeout": "50s"})
+    assert target.copy_from(stranger, "large", "third") == len(large)
+    assert target.read("third") == large
+    for holder in (source, elsewhere):
+        with pytest.raises(FileNotFoundError):
+            target.copy_from(holder, "nothing", "x")
+
+
 def test_reads_ranges_and_deletes(container):
     name = "p=a b%2F/ü 1.parquet"
     obstore.put(container, name, b"0123456789", mode="create")

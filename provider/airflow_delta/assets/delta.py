@@ -18,7 +18,7 @@ from airflow.sdk.exceptions import AirflowException
 
 from airflow_delta.contract.files import is_preview
 from airflow_delta.contract.location import AZURE, SCHEMES, STORES, Location, check_no_secret, dataset_name, store_of
-from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.exceptions import DeltaError, DeltaIllegalArgumentException
 
 if TYPE_CHECKING:
     from airflow.providers.common.compat.openlineage.facet import Dataset as OpenLineageDataset
@@ -182,7 +182,7 @@ def convert_asset_to_openlineage(asset: Asset, lineage_context: LineageContext) 
 
         try:
             table = DeltaHook(conn_id).table_uri(table)
-        except (AirflowException, DeltaIllegalArgumentException):
+        except (AirflowException, DeltaError):
             return None
     namespace, name = dataset_name(table)
     return Dataset(namespace=namespace, name=name)

@@ -43,7 +43,7 @@ API = "/api/2.1/unity-catalog/delta/v1"
 PROTOCOL_VERSIONS = "1.0"
 CONNECT_TIMEOUT, TIMEOUT = 10.0, 60.0
 _ATTEMPTS = 5
-_NO_TABLE = ("NoSuchTableException",)
+_NO_TABLE = ("NoSuchTableException", "NotFoundException")
 
 T = TypeVar("T")
 
@@ -101,7 +101,11 @@ class UnityCatalogClient:
         except CatalogNotFoundException as error:
             if error.kind not in _NO_TABLE:
                 raise
-            raise DeltaTableNotFoundException(f"{self.url} has no table {name}: {error.message}", table=str(name)) from error
+            raise DeltaTableNotFoundException(
+                f"There is no table {name}. Check the name and what the token's owner may see, or create it "
+                f"(DeltaCreateTableOperator). {error.message}",
+                table=str(name),
+            ) from error
 
     def credentials(self, name: TableName, operation: str) -> tuple[Credential, ...]:
         """Return temporary credentials for a table's storage.

@@ -17,7 +17,6 @@ from airflow_delta.catalog.create import create_in_catalog
 from airflow_delta.catalog.versions import CatalogVersions, KnownVersions
 from airflow_delta.exceptions import (
     CatalogConflictException,
-    CatalogException,
     CatalogLimitException,
     CatalogUnavailableException,
     DeltaError,
@@ -125,11 +124,17 @@ class CatalogCommitter(LogCommitter):
                 if error.kind == "UpdateRequirementConflictException":
                     versions.refresh()  # says so, if it is another table
                     raise
-                return self._is_accepted(commit, versions.refresh(), error)
+                return self._is_accepted(commit, self._known_after(error), error)
             else:
                 versions.accept(answer)
                 return True
         raise AssertionError("the last round returns or raises")
+
+    def _known_after(self, error: CatalogConflictException) -> KnownVersions:
+        try:
+            return self._versions.refresh()
+        except DeltaError as again:
+            raise AmbiguousPutError(f"{error}; then {again}") from error
 
     def _make_room(self, latest: int) -> None:
         """Publish what is not, so that the catalog accepts more versions."""
@@ -164,7 +169,7 @@ class CatalogCommitter(LogCommitter):
             time.sleep(seconds)
             try:
                 known = self._versions.refresh()
-            except CatalogException as again:
+            except DeltaError as again:
                 logger.info("Cannot look whether %s has version %s: %s", self.catalog, commit.version, again)
                 continue
             if known.latest >= commit.version:

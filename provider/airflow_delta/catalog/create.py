@@ -6,11 +6,19 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_delta.catalog.answers import StagingTable
+from airflow_delta.catalog.answers import LoadedTable, StagingTable
 from airflow_delta.catalog.versions import CatalogVersions
-from airflow_delta.exceptions import CatalogConflictException, CatalogUnavailableException, DeltaIllegalStateException
+from airflow_delta.exceptions import (
+    CatalogConflictException,
+    CatalogException,
+    CatalogNotFoundException,
+    CatalogUnavailableException,
+    DeltaError,
+    DeltaIllegalStateException,
+    DeltaTableNotFoundException,
+)
 from airflow_delta.log.actions.decode import required_timestamp
-from airflow_delta.log.storage.base import LogStore
+from airflow_delta.log.storage.base import AmbiguousPutError, LogStore
 from airflow_delta.log.storage.file_names import commit_file
 
 _CLUSTERING, _ROW_TRACKING = "delta.clustering", "delta.rowTracking"
@@ -33,6 +41,7 @@ def create_in_catalog(versions: CatalogVersions, store: LogStore, data: bytes) -
     :param data: the commit, with metadata and protocol.
     :raises FileExistsError: if the reservation's location has a commit already, perhaps of an earlier try.
     :raises CatalogConflictException: if the name is another table's by now.
+    :raises AmbiguousPutError: if it is not known whether the catalog has made the table.
     """
     request = _request(versions, data)
     try:
@@ -42,14 +51,29 @@ def create_in_catalog(versions: CatalogVersions, store: LogStore, data: bytes) -
             raise
     try:
         answer = versions.client.create_table(versions.name, request)
-    except (CatalogConflictException, CatalogUnavailableException) as error:
-        if isinstance(error, CatalogUnavailableException) and not error.may_have_happened:
+    except (CatalogConflictException, CatalogNotFoundException) as error:
+        # A request that was repeated, on the way or by an earlier try, is refused, too: its reservation has become the table.
+        answer = _found(versions, error)
+    except CatalogUnavailableException as error:
+        if not error.may_have_happened:
             raise
-        found = versions.client.load_table(versions.name)  # the answer may have been lost, here or on the way
-        if found.metadata.table_uuid != versions.table_uuid:
-            raise
-        answer = found
+        answer = _found(versions, error)
     versions.accept(answer)
+
+
+def _found(versions: CatalogVersions, error: CatalogException) -> LoadedTable:
+    """Return the table that a request has made to which the answer was lost, or a refusal."""
+    try:
+        found = versions.client.load_table(versions.name)
+    except DeltaError as again:
+        if isinstance(error, CatalogNotFoundException) and isinstance(again, DeltaTableNotFoundException):
+            raise error from None  # neither reservation nor table
+        raise AmbiguousPutError(f"{error}; then {again}") from error
+    if found.metadata.table_uuid != versions.table_uuid:
+        raise CatalogConflictException(
+            f"The name {versions.name} is another table's by now ({found.metadata.table_uuid}).", table=versions.location
+        ) from error
+    return found
 
 
 def _request(versions: CatalogVersions, data: bytes) -> dict[str, Any]:

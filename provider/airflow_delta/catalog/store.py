@@ -10,9 +10,9 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, ClassVar, TypeVar
 
-from airflow_delta.catalog.answers import STAGED_COMMITS
+from airflow_delta.catalog.answers import STAGED_COMMITS, CatalogCommit
 from airflow_delta.catalog.committer import CatalogCommitter
-from airflow_delta.catalog.versions import CatalogVersions
+from airflow_delta.catalog.versions import CatalogVersions, KnownVersions
 from airflow_delta.log.storage.base import UNKNOWN, FileStatus, LogStore, Ranges, StoreRefusedError
 from airflow_delta.log.storage.committer import LogCommitter
 from airflow_delta.log.storage.file_names import (
@@ -60,8 +60,8 @@ class CatalogLogStore(LogStore):
 
     # -- versions --------------------------------------------------------------------------------------------------------------
 
-    def _file_of(self, version: int) -> str:
-        """Return the path of the file that holds a version.
+    def _staged(self, version: int) -> CatalogCommit | None:
+        """Return the staged commit of a version; ``None`` if the published file is to be read.
 
         :raises FileNotFoundError: if the catalog has no such version.
         """
@@ -70,7 +70,10 @@ class CatalogLogStore(LogStore):
             known = self.versions.refresh()
             if version > known.latest:
                 raise FileNotFoundError(f"{self.root}/{commit_file(version)}: {self.versions.name} ends at {known.latest}")
-        staged = known.staged.get(version)
+        return known.staged.get(version)
+
+    def _file_of(self, version: int) -> str:
+        staged = self._staged(version)
         return commit_file(version) if staged is None else staged.path
 
     def read(self, path: str) -> bytes:
@@ -114,31 +117,22 @@ class CatalogLogStore(LogStore):
         if version is None:
             return self._below().head(path)
         try:
-            real = self._file_of(version)
+            staged = self._staged(version)
         except FileNotFoundError:
             return None
-        if real == path:
-            return self._below().head(path)
-        return FileStatus(path, self.versions.known.staged[version].file_size, UNKNOWN)
+        return self._below().head(path) if staged is None else FileStatus(path, staged.file_size, UNKNOWN)
 
     def list_from(self, directory: str, start_name: str, *, stat: bool = True) -> list[FileStatus]:
         """Return the children of a directory from a name on; of the log, those of versions that the catalog has."""
         if directory != LOG_DIRECTORY:
             return self._below().list_from(directory, start_name, stat=stat)
         known = self.versions.refresh()  # first: what it calls published is then in the listing
-        found = [status for status in self._below().list_from(directory, start_name, stat=stat) if self._is_shown(status)]
+        found = [status for status in self._below().list_from(directory, start_name, stat=stat) if _is_shown(status, known)]
         for version, commit in known.staged.items():
             status = FileStatus(commit_file(version), commit.file_size, UNKNOWN)
             if status.name >= start_name:
                 found.append(status)
         return sorted(found, key=lambda status: status.name)
-
-    def _is_shown(self, status: FileStatus) -> bool:
-        split = split_version(status.name)
-        if split is None:
-            return True
-        known = self.versions.known
-        return split[0] <= known.latest and not (split[1] == COMMIT_SUFFIX and split[0] in known.staged)
 
     # -- writing ---------------------------------------------------------------------------------------------------------------
 
@@ -222,6 +216,12 @@ class CatalogLogStore(LogStore):
     def open_input(self, path: str, size: int | None = None, ranges: Ranges | None = None) -> Any:
         """Open a file for random access."""
         return self._of_version(path, lambda real: self._below().open_input(real, size, ranges))
+
+
+def _is_shown(status: FileStatus, known: KnownVersions) -> bool:
+    """Tell whether a file of the log is one of a version that is known, and not that of a staged commit."""
+    split = split_version(status.name)
+    return split is None or (split[0] <= known.latest and not (split[1] == COMMIT_SUFFIX and split[0] in known.staged))
 
 
 def _version_of(path: str) -> int | None:

@@ -19,13 +19,27 @@ from typing import Self
 
 from airflow_delta.contract.key_values import KeyValues
 from airflow_delta.contract.options import check_source, check_writer_options
-from airflow_delta.contract.payloads import CONTRACT, Json, Payload, ScanFile, ScanPlan
+from airflow_delta.contract.payloads import CONTRACT, Json, Payload, ScanFile, ScanPlan, SourcePosition
 from airflow_delta.contract.schema import TableRules
 from airflow_delta.exceptions import DeltaIllegalArgumentException, TableRead
 from airflow_delta.masking import has_user_info, masked
 
 NUM_FILES, NUM_ROWS, NUM_BYTES = "numFiles", "numRows", "numBytes"
 """Keys of ``StageReport.written``."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SourceScan(Payload):
+    """New rows of another table, for a job that reads them.
+
+    :param name: as the job calls the table.
+    :param position: what the commit records.
+    :param scan: the files.
+    """
+
+    name: str
+    position: SourcePosition
+    scan: ScanPlan
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,6 +55,7 @@ class StageRequest(Payload, TableRead):
     :param partition_columns: columns to partition files by.
     :param options: options of Spark's Parquet writer (``compression``, ``maxRecordsPerFile``, ...).
     :param scan: the table at the version read, for jobs that read it.
+    :param sources: new rows of other tables, for jobs that read them.
     :param rewrite: files with rows that may be selected by the predicate; their other rows have to be written again.
     :param rules: rules of the table's features for rows.
     :param arguments: JSON form of the operation's :class:`~airflow_delta.contract.request.Arguments`.
@@ -70,6 +85,7 @@ class StageRequest(Payload, TableRead):
     rules: TableRules = field(default_factory=TableRules)
     arguments: dict = field(default_factory=dict)  # type: ignore[type-arg]
     deletion_vectors: bool = False
+    sources: tuple[SourceScan, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse credentials and what may be secret: a request is stored beside the table.

@@ -1,4 +1,4 @@
-"""SHALLOW CLONE as a task."""
+"""CLONE as a task."""
 
 from __future__ import annotations
 
@@ -20,16 +20,19 @@ if TYPE_CHECKING:
 
 
 class DeltaCloneOperator(DeltaMaintenanceBase):
-    """Create a shallow clone of a table: a table that starts as one of its versions and references its files in place.
+    """Create a clone of a table: a table that starts as one of its versions.
+
+    A shallow clone references the files of its source in place; a deep one has copies, and a later run copies what is new.
 
     :param table: location of the clone. (templated)
     :param source: table to clone: URI, absolute path, or name below the source connection's base path. (templated)
     :param version: version of the source; default: the latest. (templated)
     :param timestamp: instead of a version, the last version committed by this time: ISO 8601, UTC without a zone. (templated)
     :param properties: table properties that override those of the source. (templated)
-    :param replace: replace an existing empty table (``CREATE OR REPLACE``).
+    :param replace: replace an existing empty table (``CREATE OR REPLACE``), or what others have committed to a deep clone.
     :param source_conn_id: connection to the source; default: ``delta_conn_id``. (templated)
     :param source_uri: URI of the source for readers of the clone, if it differs (``s3a://``). (templated)
+    :param deep: copy the files.
 
     The other parameters are those of :class:`~airflow_delta.tasks.operation.DeltaMaintenanceBase`.
     """
@@ -55,6 +58,7 @@ class DeltaCloneOperator(DeltaMaintenanceBase):
         replace: bool = False,
         source_conn_id: str | None = None,
         source_uri: str | None = None,
+        deep: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -65,6 +69,7 @@ class DeltaCloneOperator(DeltaMaintenanceBase):
         self.replace = replace
         self.source_conn_id = source_conn_id
         self.source_uri = source_uri
+        self.deep = deep
 
     def run(self, log: DeltaLog, committer: CommitPart, context: Context) -> dict[str, Any]:
         """Clone, commit and return the result.
@@ -79,6 +84,7 @@ class DeltaCloneOperator(DeltaMaintenanceBase):
             properties=self.properties,
             replace=self.replace,
             source_uri=self.source_uri,
+            deep=self.deep,
             **self.commit_options(committer, context),
         )
         return committer.finish(context, result)

@@ -11,6 +11,7 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow_delta import engine
 from airflow_delta.contract.options import check_writer_options
 from airflow_delta.tasks.base import Parts, templated
+from airflow_delta.tasks.new_rows import declared_sources
 from airflow_delta.tasks.spark.properties import check_submission, mask_settings
 from airflow_delta.tasks.spark.submission import SparkSubmission
 from airflow_delta.tasks.stage_work import GivenTable, StageOperator, StageWork, WriteOptions
@@ -39,6 +40,8 @@ class DeltaStageSparkSubmitOperator(StageOperator, SparkSubmitOperator):
     :param spark_conn_id: connection of type ``spark``. (templated)
     :param read: plan a scan of the table for the application's ``read()``: ``True`` for the whole table, or a predicate.
         (templated)
+    :param new_rows: tables whose new rows the application reads by ``new_rows(name)``: a name, several, or a mapping of names to
+        options of :class:`~airflow_delta.tasks.new_rows.NewRowsParameters`. All of them count as read. (templated)
     :param write_options: options of Spark's Parquet writer, such as ``maxRecordsPerFile``. (templated)
     :param spark_table_uri: URI of the table as Spark reaches it, when it is not the worker's. (templated)
     :param spark_credentials: ``own`` if Spark has credentials of its own; by default it gets those of the table's connection.
@@ -54,6 +57,7 @@ class DeltaStageSparkSubmitOperator(StageOperator, SparkSubmitOperator):
     template_fields: Sequence[str] = (
         *templated(parts),
         "read",
+        "new_rows",
         "write_options",
         "spark_table_uri",
         "package_uri",
@@ -66,6 +70,7 @@ class DeltaStageSparkSubmitOperator(StageOperator, SparkSubmitOperator):
         *,
         spark_conn_id: str = "spark_default",
         read: bool | str = False,
+        new_rows: Any = None,
         write_options: Mapping[str, Any] | None = None,
         spark_table_uri: str | None = None,
         package_uri: str | None = None,
@@ -76,6 +81,7 @@ class DeltaStageSparkSubmitOperator(StageOperator, SparkSubmitOperator):
         check_writer_options(write_options, whose=f"The task {self.task_id!r}")
         mask_settings(self.conf)
         self.read = read
+        self.new_rows = new_rows
         self.write_options = write_options
         self.spark_table_uri = spark_table_uri
         self.package_uri = package_uri
@@ -98,7 +104,8 @@ class DeltaStageSparkSubmitOperator(StageOperator, SparkSubmitOperator):
 
     def plan_stage(self, stage: StageView) -> SparkWork:
         """Plan the write, and the scan of the table if the application reads it."""
-        planned = WriteOptions.of(self).plan(stage, read=self.read or False, options=self.write_options)
+        sources = declared_sources(self.opened).scans(stage)
+        planned = WriteOptions.of(self).plan(stage, read=self.read or False, options=self.write_options, sources=sources)
 
         def collect(asked: StageRequest, report: StageReport) -> StagedWrite:
             with self._submission.forgotten_if_useless():

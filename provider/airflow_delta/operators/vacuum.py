@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_delta import engine
 from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.tasks.observability import Stopwatch, TaskMetrics
 from airflow_delta.tasks.operation import DeltaMaintenanceBase
 
@@ -31,6 +32,9 @@ class DeltaVacuumOperator(DeltaMaintenanceBase):
         (templated)
     :param retention_check: refuse a retention below that property.
     :param lite: delete only what commits since the last VACUUM removed; does not list the table.
+    :param inventory: a Delta table with a list of files (URI, absolute path, or name below the connection's base path): look only
+        at these (VACUUM USING INVENTORY). Its columns: ``path`` string, ``length`` long, ``isDir`` boolean, ``modificationTime``
+        long. (templated)
     :param dry_run: only return what would be deleted.
     :param transaction_timeout_hours: age at which a staged transaction without commit or abort counts as abandoned. (templated)
     :param logging_enabled: commit VACUUM START and VACUUM END.
@@ -40,7 +44,12 @@ class DeltaVacuumOperator(DeltaMaintenanceBase):
     """
 
     emits_table = False
-    template_fields: Sequence[str] = (*DeltaMaintenanceBase.template_fields, "retention_hours", "transaction_timeout_hours")
+    template_fields: Sequence[str] = (
+        *DeltaMaintenanceBase.template_fields,
+        "retention_hours",
+        "transaction_timeout_hours",
+        "inventory",
+    )
 
     def __init__(
         self,
@@ -48,6 +57,7 @@ class DeltaVacuumOperator(DeltaMaintenanceBase):
         retention_hours: float | str | None = None,
         retention_check: bool = True,
         lite: bool = False,
+        inventory: str | None = None,
         dry_run: bool = False,
         transaction_timeout_hours: float | str = _TRANSACTION_TIMEOUT_HOURS,
         logging_enabled: bool = True,
@@ -58,6 +68,8 @@ class DeltaVacuumOperator(DeltaMaintenanceBase):
         self.retention_hours = retention_hours
         self.retention_check = retention_check
         self.lite = lite
+        self.inventory = inventory
+        self._takes_inventory = inventory is not None  # what a template made of it may be None
         self.only_list = dry_run  # dry_run() is a method of every operator
         self.transaction_timeout_hours = transaction_timeout_hours
         self.logging_enabled = logging_enabled
@@ -67,11 +79,18 @@ class DeltaVacuumOperator(DeltaMaintenanceBase):
         """Delete the files."""
         timeout = hours(self.transaction_timeout_hours, "transaction_timeout_hours")
         clock = Stopwatch()
+        given: dict[str, Any] = {}
+        if self._takes_inventory:
+            # A template that renders to nothing must not become a VACUUM of everything.
+            if not isinstance(self.inventory, str) or not self.inventory.strip():
+                raise DeltaIllegalArgumentException(f"The inventory of the task {self.task_id!r} is {self.inventory!r}.")
+            given["inventory"] = engine.read_table(DeltaHook(self.delta_conn_id).get_log(self.inventory))
         result = engine.vacuum(
             log,
             retention_hours=hours(self.retention_hours),
             retention_check=self.retention_check,
             lite=self.lite,
+            **given,
             dry_run=self.only_list,
             transaction_timeout_hours=_TRANSACTION_TIMEOUT_HOURS if timeout is None else timeout,
             logging_enabled=self.logging_enabled,

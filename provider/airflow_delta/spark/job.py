@@ -163,6 +163,22 @@ class DeltaStage:
             )
         return read_scan_plan(self.spark, self.request.scan)
 
+    def new_rows(self, name: str) -> DataFrame:
+        """Return the new rows of another table (planned with ``new_rows=``); the commit records that they were read.
+
+        :param name: as the task calls the table.
+        :raises DeltaIllegalStateException: if the task did not plan to read it.
+        """
+        found = next((source for source in self.request.sources if source.name == name), None)
+        if found is None:
+            known = ", ".join(repr(source.name) for source in self.request.sources) or "none"
+            raise self.request.error(
+                DeltaIllegalStateException,
+                f"The stage {self.request.task_id} was submitted without the new rows of {name!r} (it has {known}). Set "
+                "new_rows= on the task that submits it.",
+            )
+        return read_scan_plan(self.spark, found.scan)
+
     def write(self, df: DataFrame) -> StageReport:
         """Stage the DataFrame and write the report for the worker; once per job.
 

@@ -6,12 +6,17 @@ Begin an operation on the whole table and commit it at once: RESTORE, CLONE, CON
 from __future__ import annotations
 
 import contextlib
+import itertools
+import json
 import logging
 import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from airflow_delta.contract.files import transaction_directory
 from airflow_delta.contract.payloads import CommitResult, StagedWrite, TransactionHandle
 from airflow_delta.exceptions import (
     CommitStateUnknownException,
@@ -24,12 +29,14 @@ from airflow_delta.table.commit.publish import publish
 from airflow_delta.table.start.begin import begin
 from airflow_delta.table.state.commit_result import result_of_nothing, result_of_transaction
 from airflow_delta.table.state.find_commit import own_after_conflict
+from airflow_delta.table.state.markers import fence, has_abort_marker, read_markers
 from airflow_delta.table.state.read_snapshot import snapshot_of_transaction
 from airflow_delta.transaction import OptimisticTransaction
 from airflow_delta.transaction.commit.hooks import run_hooks
 
 if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog
+    from airflow_delta.table.state.markers import Fence
     from airflow_delta.transaction import CommitPolicy, Operation, PostCommitHook
 
 
@@ -113,6 +120,7 @@ def run_large(
     attempt: str,
     large: bool = True,
     nothing: Callable[[], Operation] | None = None,
+    stages: str | None = None,
     max_restarts: int = 0,
     policy: CommitPolicy | None = None,
     tags: Mapping[str, str] | None = None,
@@ -130,6 +138,8 @@ def run_large(
     :param large: commit as Delta's ``commitLarge``: right after the version that was read, or not at all.
     :param nothing: returns the operation to commit with the identity alone if there is nothing to do; default: commit nothing,
         so that the identity runs again.
+    :param stages: what the files are of that ``operate`` writes below the staging path, if it writes any. A later try of the same
+        identity has the same staging path, and may use those that it finds; an abort of the transaction keeps it from committing.
     :param max_restarts: how often the operation starts over, on the newest version, after a conflict.
     :param start: parameters of :func:`airflow_delta.table.start.begin.begin`: the identity, the rerun policy, ...
     :raises DeltaConcurrentModificationException: if another commit conflicts, and no restart is left.
@@ -139,25 +149,27 @@ def run_large(
         handle = begin(log, takes_back=False, **start)
         if handle.committed is not None:
             return replace(handle.committed, committed_before=True)
+        if stages is not None:
+            handle = _of_every_try(log, handle, stages)
         logger.info("Attempt %s of transaction %s on table %s", attempt, handle.transaction_id, log.uri)
-        snapshot = snapshot_of_transaction(log, handle)
-        txn = OptimisticTransaction(
-            log, snapshot, txn_id=handle.transaction_id, policy=policy, isolation_level=handle.isolation_level
-        )
-        for hook in hooks:
-            txn.register_post_commit_hook(hook)
         try:
-            done = operate(handle, txn)
-            # With nothing to do, it need not be the very next version.
-            at_once = large and done is not None
-            if done is None:
-                if nothing is None:
-                    return result_of_nothing(txn, handle)
-                done = (), nothing()
-            actions, operation = done
-            return commit_operation(
-                handle, txn, actions, operation, large=at_once, tags=tags, user_metadata=user_metadata, hooks=hooks
-            )
+            with nullcontext() if stages is None else fence(log, handle, attempt) as held:
+                txn = _transaction(log, handle, policy if held is None else held.policy(policy), hooks)
+                done = operate(handle, txn)
+                # With nothing to do, it need not be the very next version.
+                at_once = large and done is not None
+                if done is None and nothing is not None:
+                    done = (), nothing()
+                if done is None:
+                    result = result_of_nothing(txn, handle)
+                else:
+                    if held is not None:
+                        held.claim()  # the work may have taken long
+                    options: dict[str, Any] = {"tags": tags, "user_metadata": user_metadata, "hooks": hooks}
+                    result = commit_operation(handle, txn, *done, large=at_once, **options)
+                if held is not None:
+                    _end(held, result)
+                return result
         except DeltaConcurrentModificationException as conflict:
             if (own := own_after_conflict(log, handle.app_id, start.get("tries"))) is not None:
                 return own  # two tries were running: Airflow had given one of them up
@@ -167,6 +179,37 @@ def run_large(
             logger.info(
                 "Starting over on the newest version of %s (%s of %s): %s", log.uri, restarts, max_restarts, conflict.message
             )
+
+
+def _transaction(
+    log: DeltaLog, handle: TransactionHandle, policy: CommitPolicy | None, hooks: Sequence[PostCommitHook]
+) -> OptimisticTransaction:
+    snapshot = snapshot_of_transaction(log, handle)
+    txn = OptimisticTransaction(
+        log, snapshot, txn_id=handle.transaction_id, policy=policy, isolation_level=handle.isolation_level
+    )
+    for hook in hooks:
+        txn.register_post_commit_hook(hook)
+    return txn
+
+
+def _end(held: Fence, result: CommitResult) -> None:
+    if result.operation:
+        held.version = result.version
+    else:
+        held.end_without_commit()
+
+
+def _of_every_try(log: DeltaLog, handle: TransactionHandle, stages: str) -> TransactionHandle:
+    """Return the handle with the transaction id that every try of its identity has, until that one is committed or aborted."""
+    for number in itertools.count():
+        name = json.dumps([handle.app_id, handle.txn_version, stages, number])
+        transaction_id = str(uuid.uuid5(uuid.NAMESPACE_URL, name))
+        # VACUUM takes what else a committed transaction has written for unused.
+        if not has_abort_marker(log.store, transaction_id) and not read_markers(log.store, transaction_id).committed:
+            break
+    directory = transaction_directory(transaction_id)
+    return replace(handle, transaction_id=transaction_id, staging_path=f"{log.uri}/{directory}")
 
 
 def commit_operation(

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_delta import engine
+from airflow_delta.contract.request import SourceScan
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.tasks.base import TABLE_VIEW
-from airflow_delta.tasks.handle_check import start_tasks
+from airflow_delta.tasks.handle_check import Each, argument_of, start_tasks
 from airflow_delta.tasks.identity import whole_number
 
 if TYPE_CHECKING:
@@ -35,7 +36,8 @@ class NewRowsParameters(TypedDict, total=False):
     :ivar ignore_deletes: pass over commits that only removed rows, instead of failing.
     :ivar skip_change_commits: pass over each commit that removed or changed rows, with the rows that it added.
     :ivar assume_new: a consumer without a position has read nothing, even if the table may have forgotten it. For one run.
-    :ivar skip_if_none: skip the task if there are no new rows, rather than commit none.
+    :ivar skip_if_none: skip the task if there are no new rows, rather than commit none; not the first run from ``latest`` on,
+        whose commit records where that is.
     """
 
     consumer: str | None
@@ -84,7 +86,9 @@ class SourceTables:
             else f"nothing after version {position.before if position.before >= 0 else position.version}",
             len(found.files),
         )
-        if skips and not found.files:
+        # What is latest at the first run must be recorded, or each run would begin anew.
+        begins = position.before < 0 and given.get("starting_version") == "latest"
+        if skips and not found.files and not begins:
             raise AirflowSkipException(f"{position.table} has no new rows for {position.consumer!r}.")
         return found
 
@@ -106,6 +110,19 @@ class SourceTables:
                 )
             found[view] = name
         return found
+
+    def scans(self, stage: StageView) -> list[SourceScan]:
+        """Plan to read the new rows of all tables, for a job elsewhere."""
+        found = [(name, self.find(stage, name, options)) for name, options in self._views.items()]
+        return [
+            SourceScan(name=name, position=rows.position, scan=engine.scan_new_rows(rows, spark_table_uri=None))
+            for name, rows in found
+        ]
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the tables that the task's ``new_rows`` have."""
+        return list(self._views)
 
     def options(self, name: str) -> NewRowsParameters:
         """Return the options of a table that SQL reads."""
@@ -142,6 +159,42 @@ class SourceTables:
             "from "
             "run to run, and that no other transaction on the table has."
         )
+
+
+def declared_sources(work: StageWork) -> SourceTables:
+    """Return the tables whose new rows a stage may read, with those of its parameter ``new_rows``.
+
+    :raises DeltaIllegalArgumentException: if the parameter names a table that neither the Dag file names nor lies below the
+        connection's base path.
+    """
+    task: Any = work.task
+    declared = declared_argument(work, "new_rows")
+    given = given_sources(task, getattr(task, "new_rows", None), declared)
+    for name in given:
+        if not may_name(name, names_of(declared)):
+            raise DeltaIllegalArgumentException(
+                f"new_rows of the task {task.task_id!r} name the table {name!r}, which neither the Dag file does nor is a name "
+                "below the base path of the stage's connection. Write the names into the Dag file. Nothing was staged."
+            )
+    return SourceTables(work, given)
+
+
+def declared_argument(work: StageWork, name: str) -> Any:
+    """Return what the Dag file says of a parameter, not rendered; ``None`` if it may say nothing."""
+    dag: Any = work.context.get("dag")
+    definition = None if dag is None else dag.task_dict.get(work.task.task_id)
+    given = None if definition is None else argument_of(definition, name, None)
+    return None if isinstance(given, Each) and given.key is not None else given
+
+
+def may_name(name: str, declared: Any) -> bool:
+    """Return whether a parameter that may come as XCom may name a table.
+
+    :param declared: what the Dag file says.
+    """
+    if isinstance(declared, Mapping) and name in declared:
+        return True
+    return not ("://" in name or name.startswith("/") or {"..", "."} & set(re.split(r"[/\\]", name)))
 
 
 def view_name(log: DeltaLog) -> str:

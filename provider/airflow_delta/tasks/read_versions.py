@@ -6,7 +6,6 @@ of the tables or on none, and a table that only the XCom names must lie below th
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -16,9 +15,8 @@ from airflow_delta import publication as publications
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.tasks.base import Part
-from airflow_delta.tasks.handle_check import Each, argument_of
 from airflow_delta.tasks.identity import whole_number
-from airflow_delta.tasks.new_rows import SourceTables, given_sources, is_view_name, names_of, view_name
+from airflow_delta.tasks.new_rows import SourceTables, declared_argument, declared_sources, is_view_name, may_name, view_name
 
 if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog
@@ -112,8 +110,14 @@ class ReadVersions(Part):
             versions do not belong together, or if a table is not one that this stage may read.
         :raises VersionNotFoundException: if the log does not hold a version yet, or no longer does.
         """
-        declared = self._declared(work)
-        sources = self._sources(work)
+        declared = declared_argument(work, "read_versions")
+        sources = declared_sources(work)
+        if sources.names and not self.task.sql_fields:
+            raise DeltaIllegalArgumentException(
+                f"new_rows of the task {self.task.task_id!r} are views for SQL, and it calls a function: leave the parameter "
+                "out, "
+                "and read them with table.new_rows(...). Nothing was staged."
+            )
         if self.read_versions is None and declared is None:
             return OtherTables(self.task, {}, sources)
         if self.read_versions is None:  # SQL would find a table of Spark's catalog by the same name
@@ -124,7 +128,7 @@ class ReadVersions(Part):
         found: dict[str, OtherTable] = {}
         for name, given in self.read_versions.items():
             version = self._version(name, given)
-            if not self._may_name(name, declared):
+            if not may_name(name, declared):
                 raise self._error(
                     f"names the table {name!r}, which neither the Dag file does nor is a name below the base path of the "
                     f"connection {hook.delta_conn_id!r}. Write the names into the Dag file, with templates for the versions"
@@ -139,19 +143,6 @@ class ReadVersions(Part):
         publications.check_versions({name: (table.log, table.version) for name, table in found.items()})
         return OtherTables(self.task, found, sources)
 
-    def _sources(self, work: StageWork) -> SourceTables:
-        """Return the tables whose new rows the stage may read, with those that SQL reads."""
-        declared = self._declared(work, "new_rows")
-        given = given_sources(self.task, self.new_rows, declared)
-        for name in given:
-            if not self._may_name(name, names_of(declared)):
-                raise DeltaIllegalArgumentException(
-                    f"new_rows of the task {self.task.task_id!r} name the table {name!r}, which neither the Dag file does nor "
-                    "is a "
-                    "name below the base path of the stage's connection. Write the names into the Dag file. Nothing was staged."
-                )
-        return SourceTables(work, given)
-
     def _version(self, name: Any, given: Any) -> int:
         if not isinstance(name, str) or not name.strip():
             raise self._error(f"names the table {name!r}, which is no text")
@@ -159,18 +150,6 @@ class ReadVersions(Part):
         if version is None or version < 0:
             raise self._error(f"has the version {given!r} of {name!r}: there was no such table when the versions were looked up")
         return version
-
-    def _declared(self, work: StageWork, name: str = "read_versions") -> Any:
-        """Return what the Dag file says, not rendered; ``None`` if it may say nothing."""
-        dag: Any = work.context.get("dag")
-        definition = None if dag is None else dag.task_dict.get(self.task.task_id)
-        given = None if definition is None else argument_of(definition, name, None)
-        return None if isinstance(given, Each) and given.key is not None else given
-
-    def _may_name(self, name: str, declared: Any) -> bool:
-        if isinstance(declared, Mapping) and name in declared:
-            return True
-        return not ("://" in name or name.startswith("/") or {"..", "."} & set(re.split(r"[/\\]", name)))
 
     def _error(self, why: str) -> DeltaIllegalArgumentException:
         return DeltaIllegalArgumentException(f"read_versions of the task {self.task.task_id!r} {why}. Nothing was staged.")

@@ -342,7 +342,8 @@ def _base_url(conn: Any, conn_id: str) -> str:
     host = str(conn.host or "").rstrip("/")
     if not host:
         raise DeltaIllegalArgumentException(
-            f"The connection {conn_id!r} has no host. Set it to the URL of Airflow's API server, such as https://airflow.example.com."
+            f"The connection {conn_id!r} has no host. Set it to the URL of Airflow's API server, such as "
+            "https://airflow.example.com."
         )
     if "://" not in host:
         # A connection written as https://user:password@host has the scheme as its type.

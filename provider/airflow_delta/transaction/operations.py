@@ -258,9 +258,13 @@ class Operation:
         return cls("CONVERT", parameters, metrics)
 
     @classmethod
-    def clone(cls, source: str, source_version: int, *, metrics: Mapping[str, Any] | None = None) -> Self:
-        """Return CLONE of another table."""
-        return cls("CLONE", {"source": source, "sourceVersion": source_version}, metrics)
+    def clone(cls, source: str, source_version: int, *, shallow: bool = True, metrics: Mapping[str, Any] | None = None) -> Self:
+        """Return CLONE of another table.
+
+        :param shallow: Delta Spark, which has only these, does not say so; a deep one does.
+        """
+        parameters: dict[str, Any] = {"source": source, "sourceVersion": source_version}
+        return cls("CLONE", parameters if shallow else {**parameters, "isShallow": False}, metrics)
 
     @classmethod
     def vacuum_start(

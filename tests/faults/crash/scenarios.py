@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from unittest import mock
 
 from airflow_delta.contract.changes import AddColumns, Column
@@ -65,8 +66,14 @@ def files_by_hand(run: Run) -> None:
         run.write(f"p={p}", {"id": [id_]})
 
 
-def clone(run: Run) -> None:
-    run.push("result", clone_table(run.log("clone"), run.log(), transaction_key="run", attempt=run.attempt))
+def with_source(run: Run) -> None:
+    """Beside the table another one, whose rows it lacks."""
+    TWO(run)
+    tasks.grow_source("first", (5, 1), (6, 2))(run)
+
+
+def clone(run: Run, *, deep: bool = False) -> None:
+    run.push("result", clone_table(run.log("clone"), run.log(), deep=deep, transaction_key="run", attempt=run.attempt))
 
 
 def convert(run: Run) -> None:
@@ -217,6 +224,21 @@ SCENARIOS: dict[str, Scenario] = {
         killed=("commit", "start again", "commit again"),
         commits=2,
     ),
+    "new rows of another table": Scenario(
+        {
+            "start": tasks.start(),
+            "stage": tasks.stage_new_rows,
+            "source": tasks.grow_source("more", (7, 3)),
+            "commit": tasks.commit(),
+            "start again": tasks.start(transaction_key="next"),
+            "stage again": tasks.stage_new_rows,
+            "commit again": tasks.commit(),
+        },
+        [*NEW, (7, 3)],
+        with_source,
+        killed=("stage", "commit", "start again", "stage again", "commit again"),
+        commits=2,
+    ),
     "streaming batch": Scenario({"batch": tasks.batch}, NEW),
     "VACUUM": Scenario({"vacuum": tasks.clean()}, BEFORE, tasks.with_orphans(two_versions()), commits=None),
     "VACUUM on an object store": Scenario(
@@ -248,6 +270,7 @@ SCENARIOS: dict[str, Scenario] = {
         BEFORE[:2],
     ),
     "CLONE": Scenario({"clone": clone}, BEFORE, table="clone", cannot_read=("delta-rs", "DuckDB")),
+    "DEEP CLONE": Scenario({"clone": partial(clone, deep=True)}, BEFORE, table="clone"),
     "CONVERT": Scenario({"convert": convert}, BEFORE, files_by_hand),
     "COMPUTE STATISTICS": Scenario(
         {"compute": lambda run: run.push("result", compute_statistics(run.log()))}, BEFORE, tasks.without_statistics

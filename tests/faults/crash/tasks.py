@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +20,7 @@ from airflow_delta.log.checkpoint.columns import to_add_files
 from airflow_delta.streaming import DeltaBatchSink
 from airflow_delta.table.abort import abort
 from airflow_delta.table.arrow.stage_rows import stage_arrow
+from airflow_delta.table.changes.new_rows import NewRowsOptions, find_new_rows, read_new_rows
 from airflow_delta.table.commit.publish import publish
 from airflow_delta.table.operations.convert import convert_to_delta
 from airflow_delta.table.operations.vacuum.run import HOUR, vacuum
@@ -140,6 +142,31 @@ def stage_without_spark(run: Run) -> None:
     request = plan_stage(view)
     report = stage_arrow(view.log, pa.table({"id": pa.array([5, 6], pa.int64()), "p": pa.array([1, 2], pa.int64())}), request)
     run.push("staged", collect_stage(view, request, report))
+
+
+def grow_source(key: str, *rows: tuple[int, int]) -> Task:
+    """Another writer appends rows to another table."""
+
+    def task(run: Run) -> None:
+        log = run.log("source")
+        handle = begin(log, transaction_key=key, schema=SCHEMA)
+        if handle.committed is not None:
+            return
+        view = open_stage(log, handle, task_id="t", attempt=run.attempt)
+        request = plan_stage(view)
+        columns = {name: pa.array(values, pa.int64()) for name, values in zip(("id", "p"), zip(*rows, strict=True), strict=True)}
+        publish(log, handle, [collect_stage(view, request, stage_arrow(log, pa.table(columns), request))], attempt=run.attempt)
+
+    return task
+
+
+def stage_new_rows(run: Run) -> None:
+    """The worker writes the rows that another table has got since the last commit."""
+    view = open_stage(run.log(), run.pulled("handle"), task_id="stage", attempt=run.attempt)
+    found = find_new_rows(view, run.log("source"), NewRowsOptions(consumer="run"))
+    request = plan_stage(view)
+    staged = collect_stage(view, request, stage_arrow(view.log, read_new_rows(found).to_reader(), request))
+    run.push("staged", replace(staged, sources=(found.position,)))
 
 
 def commit(**options: Any) -> Task:

@@ -7,7 +7,7 @@ from typing import Any, BinaryIO
 
 from airflow_delta.log.storage.base import FileStatus, LogStore
 
-EFFECTS = ("put_if_absent", "put", "put_file", "delete", "delete_tree")
+EFFECTS = ("put_if_absent", "put", "put_file", "copy_from", "delete", "delete_tree")
 """What changes a table."""
 
 READS = (

@@ -6,10 +6,15 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from airflow_delta.contract.changes import ChangeColumn
+from airflow_delta.contract.request import StageReport, StageRequest
 from airflow_delta.exceptions import (
     CommitCancelledException,
     DeltaAnalysisException,
@@ -21,10 +26,11 @@ from airflow_delta.exceptions import (
     FeatureDropWaitException,
     ProtocolDowngradeException,
 )
-from airflow_delta.log.actions.actions import DeletionVectorDescriptor, DomainMetadata
+from airflow_delta.log.actions.actions import AddFile, DeletionVectorDescriptor, DomainMetadata
 from airflow_delta.table.operations.drop_feature.run import drop_feature, remove_column_mapping
+from airflow_delta.table.stage.plan_table import plan_alter
 from airflow_delta.transaction import CommitPolicy, Operation
-from support.actions import add
+from support.actions import add, schema
 from support.table import Table
 
 HOUR = 60 * 60 * 1000
@@ -328,3 +334,46 @@ def test_no_table(tmp_path: Path) -> None:
         drop_feature(Table(tmp_path / "none").log(), "deletionVectors")
     with pytest.raises(DeltaTableNotFoundException):
         remove_column_mapping(Table(tmp_path / "none").log())
+
+
+def test_files_of_which_others_rewrite_some_meanwhile(tmp_path: Path) -> None:
+    """The rewrite leaves out what was put together with them; it must not stay as it was. Arrow does Spark's part."""
+    table = Table(tmp_path / "table")
+    table.create(["part"], schema_string=schema(id="integer", part="string"), configuration={"delta.enableTypeWidening": "true"})
+
+    def file(number: int, part: str, kind: pa.DataType) -> AddFile:
+        path = table.path / f"{number}.parquet"
+        pq.write_table(pa.table({"id": pa.array([number], kind)}), path)
+        return add(path.name, size=path.stat().st_size, part=part, records=1)
+
+    old = file(1, "a", pa.int32())
+    table.commit(old, file(2, "a", pa.int32()), file(3, "b", pa.int32()))
+    handle = table.begin()
+    table.publish(handle, plan_alter(table.view(handle), [ChangeColumn("id", "BIGINT")]))
+    raced: list[int] = []
+
+    def on_spark(request: StageRequest) -> StageReport:
+        if not raced:
+            update = Operation("UPDATE", {"predicate": "[]"})
+            raced.append(table.commit(old.remove(1), file(4, "a", pa.int64()), operation=update))
+        assert request.rewrite is not None
+        written = {}
+        for number, members in enumerate(request.arguments["bins"]):
+            rows = pa.concat_tables(pq.read_table(table.path / request.rewrite.files[i].path, partitioning=None) for i in members)
+            path = table.path / request.directory / f"run-{number}" / "part-0.parquet"
+            path.parent.mkdir(parents=True)
+            pq.write_table(rows.cast(pa.schema({"id": pa.int64()})), path)
+            written[path.parent.name] = {"numFiles": 1, "numRows": rows.num_rows, "numBytes": path.stat().st_size}
+        return StageReport(
+            transaction_id=request.transaction_id,
+            stage=request.stage,
+            attempt=request.attempt,
+            directories=tuple(written),
+            written=written,
+        )
+
+    identity = {"task_id": "drop", "map_index": -1, "attempt": "1-a"}
+    drop_feature(table.log(), "typeWidening", on_spark, identity=identity)
+    live = [unquote(added.path) for added in table.log().update().add_files()]
+    assert {pq.read_schema(table.path / path).field("id").type for path in live} == {pa.int64()}
+    assert table.rows() == [(2, "a"), (3, "b"), (4, "a")]

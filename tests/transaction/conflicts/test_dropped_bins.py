@@ -242,6 +242,23 @@ def test_files_that_others_only_add_again_can_be_compacted_again(tmp_path: Path)
     assert live(table) == {number: 0 for number in BEFORE if number not in (1, 3)}
 
 
+def test_files_that_others_took_away_and_brought_back_count_as_removed(tmp_path: Path) -> None:
+    """Each winner is checked, as in Delta; an OPTIMIZE that runs alone then commits again, with new reads."""
+    table = in_two_parts(tmp_path)
+    ours = compaction(table, "a")
+    files = [file for file in table.files() if file.partition_values["kind"] == "a"]
+    for put in (lambda file: file.remove(2), lambda file: file):
+        work = table.begin("delta")
+        work.actions += [put(file) for file in files]
+        work.commit()
+    with pytest.raises(ConcurrentDeleteReadException):
+        ours.commit()
+    again = table.begin()
+    again.transaction.track_files_read([file.path for file in files])
+    again.transaction.commit_if_needed(ours.actions, ours.operation)
+    assert live(table) == BEFORE
+
+
 # -- what it must not do ---------------------------------------------------------------------------------------------------------
 
 

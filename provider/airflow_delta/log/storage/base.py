@@ -31,6 +31,8 @@ from airflow_delta.log.storage.committer import FileSystemCommitter, LogCommitte
 Ranges = Mapping[int, bytes]
 """Parts of a file by position; they do not overlap."""
 
+_COPIED_AT_ONCE = 8 << 20
+
 UNKNOWN = -1
 """A size or time that a listing did not ask the store for."""
 
@@ -189,6 +191,27 @@ class LogStore(Subject, ABC):
     def put_file(self, path: str, file: BinaryIO) -> None:
         """Create or replace a file atomically with the content of an open file, from its position on."""
         self.put(path, file.read())
+
+    def copy_from(self, source: LogStore, source_path: str, path: str) -> int:
+        """Create or replace a file atomically with the content of one of another store, and return its bytes.
+
+        The content passes through a temporary file, in parts: a client cannot send what it has to ask another client for.
+
+        :raises FileNotFoundError: if it does not exist.
+        """
+        status = source.head(source_path)
+        if status is None:
+            raise FileNotFoundError(f"{source.root}/{source_path}")
+        with self.scratch_file() as file:
+            for start in range(0, status.size, _COPIED_AT_ONCE):
+                file.write(source.read_range(source_path, start, min(_COPIED_AT_ONCE, status.size - start)))
+            if file.tell() != status.size:
+                raise StoreUnavailableError(
+                    f"{source.root}/{source_path} became shorter while it was copied to {self.root}/{path}."
+                )
+            file.seek(0)
+            self.put_file(path, file)
+        return status.size
 
     @abstractmethod
     def delete(self, paths: Iterable[str]) -> None:

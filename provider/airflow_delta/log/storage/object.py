@@ -47,6 +47,8 @@ _DELETE_BATCH = 1_000
 _PAGE = 1_000
 _SINGLE_PUT = 32 << 20
 """Bytes up to which a file is put in one request."""
+_SINGLE_COPY = 5 << 30
+"""Bytes up to which S3 copies an object in one request."""
 _PART = 16 << 20
 _PARTS_AT_ONCE = 4
 _CONFLICT_RETRIES = 5
@@ -73,6 +75,7 @@ class ObjectStore(LogStore):
         self._location = Location.parse(table_uri)
         self._prefix = self._location.path.removeprefix("/")
         self._reader: Any = None
+        self._bucket: Any = None
         self._writer: Any = None
 
     # -- the client -----------------------------------------------------------------------------------------------------------
@@ -91,7 +94,7 @@ class ObjectStore(LogStore):
             self._writer = self._make({"max_retries": 0})
         return self._writer
 
-    def _make(self, retry: Mapping[str, Any] | None) -> Any:
+    def _make(self, retry: Mapping[str, Any] | None, *, whole_bucket: bool = False) -> Any:
         given = canonical_options(self.options, self.root, whose=self._whose)
         given.pop(OTHER_LOCATIONS, None)
         check_identity(given, self._location.store, self._whose)
@@ -109,7 +112,7 @@ class ObjectStore(LogStore):
             config["aws_endpoint_url"] = config.pop("aws_endpoint_url_s3")
         if store == AZURE:
             self._of_account(config)
-        arguments: dict[str, Any] = {"prefix": self._prefix or None, "config": config or None}
+        arguments: dict[str, Any] = {"prefix": None if whole_bucket else self._prefix or None, "config": config or None}
         if client:
             arguments["client_options"] = client
         if retry is not None:
@@ -394,6 +397,22 @@ class ObjectStore(LogStore):
         client = self._client()
         parts: dict[str, Any] = {"use_multipart": True, "chunk_size": _PART, "max_concurrency": _PARTS_AT_ONCE}
         self._call(path, lambda: obstore.put(client, path, file, **parts), "Writing")
+
+    def copy_from(self, source: LogStore, source_path: str, path: str) -> int:
+        """Create or replace an object; the store itself copies one that the same credentials reach in the same bucket."""
+        near = isinstance(source, ObjectStore) and (source._location.root, source.options) == (self._location.root, self.options)
+        status = source.head(source_path) if near else None
+        if not isinstance(source, ObjectStore) or status is None or status.size > _SINGLE_COPY:
+            return super().copy_from(source, source_path, path)
+        if self._bucket is None:
+            self._bucket = self._make(None, whole_bucket=True)
+        client = self._bucket
+        keys = [f"{store._prefix}/{key}".removeprefix("/") for store, key in ((source, source_path), (self, path))]
+        self._call(source_path, lambda: obstore.copy(client, *keys), "Copying")
+        copied = self.head(path)
+        if copied is None or copied.size != status.size:  # a store that does not know of copies makes an empty object
+            return super().copy_from(source, source_path, path)
+        return status.size
 
     # -- deleting -------------------------------------------------------------------------------------------------------------
 

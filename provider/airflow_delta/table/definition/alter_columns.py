@@ -35,6 +35,7 @@ from airflow_delta.log.schema.types import (
 )
 from airflow_delta.table.definition.altered_table import (
     AlteredTable,
+    column_document,
     edited,
     in_container,
     is_not_null,
@@ -139,7 +140,7 @@ def add_columns(table: AlteredTable, change: AddColumns) -> AlteredTable:
                 f"Column {column.name} cannot be added as NOT NULL: existing rows have no value for it "
                 "(DELTA_OPERATION_NOT_ALLOWED: NOT NULL in ALTER TABLE ADD COLUMNS). Add it, fill it, then set it NOT NULL"
             )
-        document: dict[str, Any] = {"column": _document(column.name, new)}
+        document: dict[str, Any] = {"column": column_document(column.name, new)}
         if column.position is not None:
             document["position"] = column.position
         documents.append(document)
@@ -207,7 +208,7 @@ def change_column(table: AlteredTable, change: ChangeColumn) -> AlteredTable:
     else:
         schema = edited(table, table.schema, path[:-1], edit)
     metadata = _with_schema(table, schema)
-    operation = Operation.change_column(_document(change.column, changed[0]), change.position)
+    operation = Operation.change_column(column_document(change.column, changed[0]), change.position)
     altered = table.with_metadata(metadata, operation)
     if change.nullable is False and not is_not_null(table.schema, path):
         altered = replace(altered, not_null=(*altered.not_null, path), reads_table=True)
@@ -245,7 +246,7 @@ def replace_columns(table: AlteredTable, change: ReplaceColumns) -> AlteredTable
     schema = replaced_type(table, table.schema, StructType(tuple(given)), ())
     if not isinstance(schema, StructType):
         raise table.refuse("REPLACE COLUMNS needs columns")
-    operation = Operation.replace_columns([_document(dotted((field.name,)), field) for field in given])
+    operation = Operation.replace_columns([column_document(dotted((field.name,)), field) for field in given])
     return table.with_metadata(_with_schema(table, schema, new_names=True), operation)
 
 
@@ -265,11 +266,6 @@ def _new_field(table: AlteredTable, column: Column, path: Path) -> StructField:
     if column.comment is not None:
         metadata["comment"] = column.comment
     return StructField(path[-1], data_type, column.nullable, metadata)
-
-
-def _document(name: str, field: StructField) -> dict[str, Any]:
-    """Return a column as ``commitInfo`` has it, with only the kind of nested types."""
-    return {"name": name, "type": field.data_type.name, "nullable": field.nullable, "metadata": dict(field.metadata)}
 
 
 def _edited_part(table: AlteredTable, change: ChangeColumn, path: Path, changed: list[StructField]) -> StructType:

@@ -146,6 +146,11 @@ def protocol_with(features: Iterable[str]) -> Protocol:
     return upgraded(Protocol(min_reader_version=1, min_writer_version=1), named)
 
 
+def column_document(name: str, field: StructField) -> dict[str, Any]:
+    """Return a column as ``commitInfo`` has it, with only the kind of nested types."""
+    return {"name": name, "type": field.data_type.name, "nullable": field.nullable, "metadata": dict(field.metadata)}
+
+
 Edit = Callable[[StructType], StructType]
 
 

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 from airflow_delta.contract.changes import SyncIdentity
 from airflow_delta.contract.sql_types import parse_column_path
 from airflow_delta.log.features.identity_columns import (
-    HIGH_WATER_MARK,
     IdentityColumn,
     identity_columns,
     is_identity,
     with_high_water_marks,
 )
 from airflow_delta.log.schema.types import StructField
-from airflow_delta.table.definition.altered_table import AlteredTable, missing_column
+from airflow_delta.table.definition.altered_table import AlteredTable, column_document, missing_column
 from airflow_delta.transaction import Operation
 
 if TYPE_CHECKING:
@@ -36,11 +35,8 @@ def sync_identity(table: AlteredTable, change: SyncIdentity) -> AlteredTable:
     metadata = table.metadata
     if mark is not None and column.is_beyond(mark):
         metadata = with_high_water_marks(metadata, {column.name: mark})
-    known = {key: text for key, text in field.metadata.items() if key != HIGH_WATER_MARK}
-    document = {"name": field.name, "type": field.data_type.name, "nullable": field.nullable, "metadata": known}
-    return table.done(
-        Operation.change_column(document), metadata=metadata, sets_metadata=True, reads_table=True, syncs_identity=True
-    )
+    operation = Operation.change_column(column_document(field.name, field))  # as it was, in Delta's log too
+    return table.done(operation, metadata=metadata, sets_metadata=True, reads_table=True, syncs_identity=True)
 
 
 def identity_column(table: AlteredTable, name: str) -> tuple[StructField, IdentityColumn]:

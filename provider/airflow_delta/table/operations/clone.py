@@ -1,7 +1,12 @@
-"""SHALLOW CLONE: a table that starts as a version of another one and points to its files (Delta's ``CloneTableCommand``)."""
+"""CLONE: a table that starts as a version of another one.
+
+A shallow one points to its files (Delta's ``CloneTableCommand``); of a deep one see
+:mod:`airflow_delta.table.operations.deep_clone`.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -14,6 +19,7 @@ from airflow_delta.exceptions import (
     DeltaIllegalArgumentException,
     DeltaIllegalStateException,
     DeltaTableNotFoundException,
+    DeltaUnsupportedOperationException,
 )
 from airflow_delta.log.actions.actions import Action, AddFile, DomainMetadata, Metadata
 from airflow_delta.log.features import column_mapping, protocol
@@ -22,8 +28,10 @@ from airflow_delta.log.features.properties import FEATURE_PREFIX, check_together
 from airflow_delta.log.features.protocol import features
 from airflow_delta.log.features.registry import FEATURES
 from airflow_delta.table.files.partitions import absolute_file_path, absolute_vector, qualified, url_encoded
+from airflow_delta.table.operations.deep_clone import ORIGIN, ClonedFiles, EarlierClone, Origin, earlier_clone, is_unchanged
+from airflow_delta.table.operations.restore import continued
 from airflow_delta.table.run import run_large
-from airflow_delta.transaction import Operation
+from airflow_delta.transaction import CommitPolicy, Operation
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -33,10 +41,14 @@ if TYPE_CHECKING:
     from airflow_delta.log.storage.base import LogStore
     from airflow_delta.transaction import OptimisticTransaction
 
-_OF_THE_SOURCE = (
+_COLUMNS = (
     # Columns that only files written by the clone have; row ids of the source are not kept.
     "delta.rowTracking.materializedRowIdColumnName",
     "delta.rowTracking.materializedRowCommitVersionColumnName",
+)
+_OF_THE_SOURCE = (
+    *_COLUMNS,
+    *ORIGIN,
     # A version and a time in the history of the source.
     "delta.inCommitTimestampEnablementVersion",
     "delta.inCommitTimestampEnablementTimestamp",
@@ -52,51 +64,72 @@ def clone_table(
     properties: Mapping[str, str] | None = None,
     replace: bool = False,
     source_uri: str | None = None,
+    deep: bool = False,
     **options: Any,
 ) -> CommitResult:
-    """Make ``log`` a shallow clone of ``source``: its schema, properties, protocol, and the source's files in place.
+    """Make ``log`` a clone of ``source``: its schema, properties, protocol, and the source's files.
 
-    No file is copied, and the clone does not protect the source's files: once VACUUM deletes files of the cloned version, the
-    clone can no longer be read.
+    A shallow clone points to the files in place and does not protect them: once VACUUM deletes files of the cloned version, the
+    clone can no longer be read. A deep clone has copies of them. Cloned again, it is brought up to date: what is new is copied.
 
-    :param log: the clone: a location without a table, or, with ``replace``, a table without rows.
+    :param log: the clone: a location without a table; with ``replace``, a table without rows; or a deep clone of the source.
     :param version: version of the source; default: the latest.
     :param timestamp: instead of a version: the last one committed by then
         (:meth:`~airflow_delta.log.DeltaLog.snapshot_at_timestamp`).
     :param properties: table properties that override those of the source.
-    :param replace: ``CREATE OR REPLACE``: an existing empty table becomes the clone and keeps its id.
+    :param replace: ``CREATE OR REPLACE``: an existing empty table becomes the clone and keeps its id; a deep clone loses what
+        others have committed to it since.
     :param source_uri: URI of the source for readers of the clone, if it differs from the one that this process uses
         (``s3a://`` for Spark). Not URL-encoded.
+    :param deep: copy the files.
     :param options: identity and commit options of :func:`airflow_delta.table.run.run_large`.
     :raises DeltaTableNotFoundException: if there is no table at the source.
     :raises VersionNotFoundException: if the source does not have the version yet, or no longer has it.
-    :raises DeltaIllegalStateException: if there already is a table, or it has rows (Delta: DELTA_UNSUPPORTED_NON_EMPTY_CLONE).
+    :raises DeltaIllegalStateException: if there already is a table, or it has rows (Delta: DELTA_UNSUPPORTED_NON_EMPTY_CLONE); if
+        a deep clone is one of another table, or has changed since.
+    :raises DeltaFileNotFoundException: if a file to be copied is gone.
     :raises DeltaAnalysisException: if a property would change the mode of column mapping.
     :raises ConcurrentWriteException: if another writer committed to the location in the meantime.
     """
 
-    def operate(_handle: TransactionHandle, txn: OptimisticTransaction) -> tuple[Sequence[Action], Operation]:
-        check_empty(txn, replace=replace)
-        metadata = _metadata(txn, snapshot, dict(properties or {}))
+    def operate(handle: TransactionHandle, txn: OptimisticTransaction) -> tuple[Sequence[Action], Operation] | None:
+        earlier = earlier_clone(txn, snapshot, replace=replace) if deep else None
+        if earlier is None:
+            check_empty(txn, replace=replace)
+        metadata = _metadata(txn, snapshot, dict(properties or {}), earlier)
+        domains = _domains(txn, snapshot)
+        if not deep:
+            txn.update_metadata_for_clone(metadata, snapshot.protocol)
+            root = url_encoded(uri)
+            adds = [_absolute(file, root, source.store) for file in snapshot.add_files()]
+            metrics = {
+                "sourceTableSize": snapshot.size_in_bytes,
+                "sourceNumOfFiles": len(adds),
+                "numRemovedFiles": 0,
+                "numCopiedFiles": 0,
+                "removedFilesSize": 0,
+                "copiedFilesSize": 0,
+            }
+            return [*adds, *domains], Operation.clone(f"delta.`{uri}`", snapshot.version, metrics=metrics)
+        origin = Origin(snapshot.metadata.id or "", snapshot.version, metadata.id or "", txn.read_version + 1)
+        metadata = msgspec.structs.replace(metadata, configuration={**metadata.configuration, **origin.properties})
         txn.update_metadata_for_clone(metadata, snapshot.protocol)
-        root = url_encoded(uri)
-        adds = [_absolute(file, root, source.store) for file in snapshot.add_files()]
-        metrics = {
-            "sourceTableSize": snapshot.size_in_bytes,
-            "sourceNumOfFiles": len(adds),
-            "numRemovedFiles": 0,
-            "numCopiedFiles": 0,
-            "removedFilesSize": 0,
-            "copiedFilesSize": 0,
-        }
-        operation = Operation.clone(f"delta.`{uri}`", snapshot.version, metrics=metrics)
-        return [*adds, *_domains(txn, snapshot)], operation
+        files = ClonedFiles(txn, snapshot, handle.transaction_id, earlier)
+        if earlier is not None and not files.actions and is_unchanged(txn.snapshot.metadata, txn.metadata):
+            known = txn.snapshot.domain_metadata
+            if all(known.get(domain.domain) == domain for domain in domains):
+                return None
+        operation = Operation.clone(f"delta.`{uri}`", snapshot.version, shallow=False, metrics=files.metrics)
+        return [*files.actions, *domains], operation
 
     snapshot = source_snapshot(source, version, timestamp)
     uri = qualified(source.store) if source_uri is None else source_uri.rstrip("/")
     if qualified(source.store) == qualified(log.store):
         raise log.error(DeltaIllegalArgumentException, f"Table {log.uri} cannot be a clone of itself.")
-    return run_large(log, operate, **options)
+    if deep:  # it may add files again for new statistics, beside new ones
+        policy = options.get("policy") or CommitPolicy()
+        options["policy"] = dataclasses.replace(policy, consistent_data_change="off")
+    return run_large(log, operate, stages=f"clone of {snapshot.metadata.id}" if deep else None, **options)
 
 
 def source_snapshot(source: DeltaLog, version: int | None, timestamp: datetime | int | None) -> Snapshot:
@@ -107,6 +140,12 @@ def source_snapshot(source: DeltaLog, version: int | None, timestamp: datetime |
     """
     if version is not None and timestamp is not None:
         raise source.error(DeltaIllegalArgumentException, "Give a version or a timestamp of the source to clone, not both.")
+    if source.catalog is not None:
+        raise source.error(
+            DeltaUnsupportedOperationException,
+            f"Table {source.catalog} ({source.uri}) is catalog-managed: a clone of it would be another table of the catalog, "
+            "which also deletes files that a shallow clone needs. Copy its rows instead.",
+        )
     latest = source.update()
     if latest.version < 0:
         raise source.error(DeltaTableNotFoundException, f"There is no Delta table at {source.uri} to clone.")
@@ -146,14 +185,16 @@ def check_empty(txn: OptimisticTransaction, *, replace: bool) -> None:
 # -- what the clone is --------------------------------------------------------------------------------------------------------
 
 
-def _metadata(txn: OptimisticTransaction, source: Snapshot, properties: Mapping[str, str]) -> Metadata:
+def _metadata(
+    txn: OptimisticTransaction, source: Snapshot, properties: Mapping[str, str], earlier: EarlierClone | None
+) -> Metadata:
     own = txn.snapshot.metadata if txn.read_version >= 0 else None
     overrides = validate(properties, table=txn.log.uri, new_table=False)
     kept = {key: value for key, value in source.metadata.configuration.items() if key not in _OF_THE_SOURCE}
     configuration = {**kept, **_features_to_ask_for(source), **overrides}
     check_together(configuration, overrides, table=txn.log.uri)
     wanted = column_mapping.mode(configuration)
-    for other in (source.metadata, own):
+    for other in (source.metadata, own if earlier is None else None):  # a deep clone follows its source
         if other is not None and column_mapping.mode(other.configuration) != wanted:
             raise txn.log.error(
                 DeltaAnalysisException,
@@ -162,13 +203,17 @@ def _metadata(txn: OptimisticTransaction, source: Snapshot, properties: Mapping[
                 f"{column_mapping.mode(other.configuration)!r} (DELTA_UNSUPPORTED_COLUMN_MAPPING_MODE_CHANGE). Leave the "
                 "property as it is, and clone to a location without a table.",
             )
-    return msgspec.structs.replace(
+    metadata = msgspec.structs.replace(
         source.metadata,
         id=str(uuid.uuid4()) if own is None else own.id,
         name=None if own is None else own.name,
         description=None if own is None else own.description,
         configuration=configuration,
     )
+    if own is None or earlier is None:
+        return metadata
+    columns = {key: own.configuration[key] for key in _COLUMNS if key in own.configuration}
+    return continued(msgspec.structs.replace(metadata, configuration={**configuration, **columns}), own)
 
 
 def _features_to_ask_for(source: Snapshot) -> dict[str, str]:

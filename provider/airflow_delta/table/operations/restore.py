@@ -125,7 +125,7 @@ def restore_actions(
         _check_files_exist(log, adds, wanted)
     # Its properties were checked when they were set; constraints, for one, can otherwise only be set by ALTER TABLE.
     restored = source.protocol if protocol_downgrade_allowed else protocol.upgraded(latest.protocol, source.protocol)
-    txn.update_metadata_for_restore(_restored_metadata(source.metadata, latest.metadata), restored)
+    txn.update_metadata_for_restore(continued(source.metadata, latest.metadata), restored)
     sizes = to_restore.column("size").to_pylist()
     metrics = {
         "tableSizeAfterRestore": sum(sizes),
@@ -194,7 +194,8 @@ def _check_files_exist(log: DeltaLog, adds: Sequence[AddFile], version: int) -> 
         )
 
 
-def _restored_metadata(restored: Metadata, latest: Metadata) -> Metadata:
+def continued(restored: Metadata, latest: Metadata) -> Metadata:
+    """Return metadata of another version as those of the next one: identity columns and in-commit timestamps go on."""
     metadata = _metadata_with_merged_marks(restored, latest)
     if not (in_commit_timestamps.uses_in_commit_timestamps(metadata) and in_commit_timestamps.uses_in_commit_timestamps(latest)):
         return metadata

@@ -16,6 +16,7 @@ from airflow_delta.exceptions import (
     DeltaIllegalArgumentException,
     DeltaIllegalStateException,
     DeltaTableNotFoundException,
+    FeatureDropConflictException,
 )
 from airflow_delta.log.actions.actions import Action, AddFile, Metadata, RemoveFile
 from airflow_delta.log.actions.decode import read_commit_info
@@ -161,28 +162,40 @@ class Steps:
     def rewrite(self, select: Callable[[TransactionView], RewriteSelection]) -> bool:
         """Rewrite files on Spark, as OPTIMIZE does; return whether files were rewritten.
 
+        Bins whose files others have changed meanwhile are left out of a commit, with files that still have the feature: it is
+        repeated for them.
+
         :raises DeltaIllegalArgumentException: if there is no Spark to do it.
+        :raises FeatureDropConflictException: if others go on changing the files.
         """
         if self.on_spark is None:
             raise self.log.error(
                 DeltaIllegalArgumentException, f"Files of table {self.log.uri} must be rewritten, but there is no Spark to do it."
             )
-        done = run_rewrite(
-            self.log,
-            select,
-            self.on_spark,
-            identity=self.identity,
-            parallel=self.parallel,
-            spark_table_uri=self.spark_table_uri,
-            policy=self.policy,
-            tags=self.tags,
-            user_metadata=self.user_metadata,
-            hooks=self.hooks,
-            max_restarts=self.max_restarts,
+        rewritten = False
+        for _ in range(self.max_restarts + 1):
+            done = run_rewrite(
+                self.log,
+                select,
+                self.on_spark,
+                identity=self.identity,
+                parallel=self.parallel,
+                spark_table_uri=self.spark_table_uri,
+                policy=self.policy,
+                tags=self.tags,
+                user_metadata=self.user_metadata,
+                hooks=self.hooks,
+                max_restarts=self.max_restarts,
+            )
+            if done.commits:
+                self.result, rewritten = done.commits[-1], True
+            if not done.num_dropped_bins:
+                return rewritten
+        raise self.log.error(
+            FeatureDropConflictException,
+            f"Other writers have changed files of table {self.log.uri} while they were rewritten, {done.num_dropped_bins} groups "
+            "of them the last time. The feature was not dropped. Run this again.",
         )
-        if done.commits:
-            self.result = done.commits[-1]
-        return bool(done.commits)
 
     # -- checkpoints -----------------------------------------------------------------------------------------------------------
 

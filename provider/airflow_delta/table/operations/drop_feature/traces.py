@@ -25,12 +25,14 @@ from airflow_delta.log.schema.types import (
     DecimalType,
     MapType,
     StructType,
+    dotted,
     to_json,
     transform_fields,
     walk_fields,
 )
 from airflow_delta.log.statistics.statistics import live_records
 from airflow_delta.log.table_definition import TableDefinition
+from airflow_delta.table.definition.altered_table import column_document
 from airflow_delta.table.files.partitions import url_encode
 from airflow_delta.table.operations.drop_feature.steps import Step, Steps
 from airflow_delta.table.operations.optimize.bins import (
@@ -176,7 +178,7 @@ def _remove_type_changes(steps: Steps) -> bool:
     if TYPE_CHANGES in steps.snapshot().metadata.schema_string and steps.snapshot().files(columns=["path"]).num_rows:
         steps.rewrite(_files_with_other_types)
     schema = steps.snapshot().schema
-    changed = [".".join(path) for path, field in walk_fields(schema) if TYPE_CHANGES in field.metadata]
+    changed = [column_document(dotted(path), field) for path, field in walk_fields(schema) if TYPE_CHANGES in field.metadata]
     steps.change_metadata(_without_type_changes, Operation("DROP FEATURE", {"columns": changed}))
     return True
 

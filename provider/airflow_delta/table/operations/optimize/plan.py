@@ -198,7 +198,7 @@ def stage_of(stage: StageView, rewrite: RewriteSelection, *, parallel: int = PAR
     )
     request = stage.request(
         arguments,
-        operation=rewrite.operation,
+        operation="REORG" if rewrite.metadata is not None else rewrite.operation,  # the work is the same
         mode="rewrite",
         rewrite=scan_of(stage, files, target=stage.definition if rewrite.metadata is not None else None),
         rules=table_rules(stage.target),

@@ -259,7 +259,7 @@ def _commit(
     if changed is not None:
         copied = total(map(live_records, adds)) or 0
         metrics |= {"numRewrittenFiles": len(removes), "numOutputBytes": metrics["numAddedBytes"], "numCopiedRows": copied}
-    operation = Operation(request.operation, arguments.parameters, metrics)
+    operation = Operation(rewrite.operation, arguments.parameters, metrics)
     # A file that another commit appends has the names of the old metadata; below Serializable, a blind append would go unnoticed.
     level = None if changed is None else IsolationLevel.SERIALIZABLE
     read = snapshot = stage.snapshot

@@ -16,6 +16,7 @@ from airflow_delta.exceptions import (
 from airflow_delta.log.features import protocol
 from airflow_delta.log.storage.table_paths import forget_links
 from airflow_delta.table.operations.vacuum.delete import Found, LastLook, delete, with_markers_last
+from airflow_delta.table.operations.vacuum.inventory import files_in_inventory
 from airflow_delta.table.operations.vacuum.listing import Listing, all_parents, even_cuts, hidden_names, list_table, select_listed
 from airflow_delta.table.operations.vacuum.valid_files import (
     AbandonedTransaction,
@@ -32,8 +33,11 @@ from airflow_delta.transaction import CommitPolicy, Operation, OptimisticTransac
 from airflow_delta.transaction.intents import IGNORE_INTENTS
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from airflow_delta.log import Snapshot
     from airflow_delta.log.delta_log import DeltaLog
+    from airflow_delta.table.read.read_table import Rows
 
 logger = logging.getLogger(__name__)
 
@@ -95,6 +99,7 @@ def vacuum(
     retention_hours: float | None = None,
     retention_check: bool = True,
     lite: bool = False,
+    inventory: pa.Table | Rows | None = None,
     dry_run: bool = False,
     transaction_timeout_hours: float = TRANSACTION_TIMEOUT_HOURS,
     logging_enabled: bool = True,
@@ -112,6 +117,8 @@ def vacuum(
     :param retention_hours: age that files must have; default: the property ``delta.deletedFileRetentionDuration``.
     :param retention_check: refuse a retention below that property (Delta's ``retentionDurationCheck.enabled``).
     :param lite: delete only what the commits since the last VACUUM removed, without listing the table (VACUUM LITE).
+    :param inventory: look only at the files that it lists (VACUUM USING INVENTORY), see
+        :func:`~airflow_delta.table.operations.vacuum.inventory.files_in_inventory`. One that is out of date misses files.
     :param dry_run: delete nothing and commit nothing.
     :param transaction_timeout_hours: age of its newest file at which a staged transaction counts as abandoned; at least the
         retention.
@@ -135,7 +142,11 @@ def vacuum(
     last = last_version_before(log, now - retention)
     # Files first, then the version: what is committed in between is kept.
     hidden = hidden_names(log.snapshot)
-    if lite:
+    if inventory is not None:
+        if lite:
+            raise log.error(DeltaIllegalArgumentException, "VACUUM takes lite or an inventory, not both.")
+        listing = select_listed(log.store, hidden, files_in_inventory(log, inventory))
+    elif lite:
         listing = select_listed(log.store, hidden, removed_files(log, last, deleted_before=now - retention))
     else:
         listing = list_table(log.store, hidden, cuts=even_cuts(log.snapshot))
@@ -150,7 +161,7 @@ def vacuum(
     result = VacuumResult(
         table=log.uri,
         version=snapshot.version,
-        mode="LITE" if lite else "FULL",
+        mode="INVENTORY" if inventory is not None else "LITE" if lite else "FULL",
         dry_run=dry_run,
         num_files=len(found.files) + len(found.markers),
         num_directories=len(found.directories),
@@ -192,7 +203,8 @@ def vacuum(
         raise
     metrics = {"numDeletedFiles": len(found.paths), "numVacuumedDirectories": found.num_listed_directories + 1}
     record(Operation.vacuum_end("COMPLETED", metrics=metrics))
-    remember_vacuum(log, last)
+    if inventory is None:  # else files that it does not list may be left, which LITE would not look for again
+        remember_vacuum(log, last)
     num_files = len(found.files) + len(found.markers)
     abandoned = _given_up(wanted, found)
     for transaction in abandoned:

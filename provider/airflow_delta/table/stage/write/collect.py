@@ -117,6 +117,7 @@ def collect_stage(stage: StageView, request: StageRequest, report: StageReport) 
             "identity_high_water_marks": new.marks,
             **defined,
         },
+        sources=tuple(source.position for source in request.sources),
     )
 
 

@@ -14,7 +14,7 @@ from airflow_delta import exceptions
 from airflow_delta.contract.choices import ENFORCE, SCHEMA_POLICIES, STRICT
 from airflow_delta.contract.files import REPORT_DIRECTORY, REQUEST_NAME, sealed, unsealed
 from airflow_delta.contract.operations import WriteArguments
-from airflow_delta.contract.request import StageReport, StageRequest
+from airflow_delta.contract.request import SourceScan, StageReport, StageRequest
 from airflow_delta.exceptions import DeltaError, DeltaIllegalArgumentException, StageFailedException, StagingException
 from airflow_delta.log.features.constraints import replace_char_varchar
 from airflow_delta.log.schema.types import to_json
@@ -93,6 +93,7 @@ def plan_stage(
     partition_by: Sequence[str] = (),
     read: bool | str = False,
     options: Mapping[str, str] | None = None,
+    sources: Sequence[SourceScan] = (),
     optimize_write: bool | None = None,
     data_change: bool = True,
     replace_on: str | None = None,
@@ -114,6 +115,7 @@ def plan_stage(
     :param read: plan a scan of the table for jobs that cannot ask for one later (``True``: the whole table, a string: files that
         the predicate may match).
     :param options: options of Spark's Parquet writer (``maxRecordsPerFile``, ``compression``, ...).
+    :param sources: new rows of other tables, for jobs that cannot ask for them later.
     :param optimize_write: shuffle the rows before they are written, into files near the target size; default: the property
         ``delta.autoOptimize.optimizeWrite``.
     :param data_change: false: the rows are those that the table has, moved to other files.
@@ -183,6 +185,7 @@ def plan_stage(
         overwrite_schema=overwrite_schema,
         options=options,
         scan=plan_scan(begun, None if read is True else read) if read else None,
+        sources=tuple(sources),
         rewrite=None if files is None else scan_of(begun, files, predicate),
         rules=rules,
     )
