@@ -165,3 +165,12 @@ class TestConnection:
         assert (tmp_path / "a").read_bytes() == b"1"
         with pytest.raises(DeltaIllegalArgumentException, match="no base path"):
             connection().get_conn()
+
+
+@pytest.mark.parametrize("kind", ["delta", "delta_unity_catalog"])
+@pytest.mark.parametrize("table", [None, "", " "])
+def test_no_table_is_named(table, kind, monkeypatch):
+    connection = {"conn_type": kind, "host": "https://catalog.example.com"}
+    monkeypatch.setenv("AIRFLOW_CONN_OF_NO_TABLE", json.dumps(connection))
+    with pytest.raises(DeltaIllegalArgumentException, match="The table is empty"):
+        DeltaHook("of_no_table").get_log(table)

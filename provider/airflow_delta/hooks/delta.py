@@ -152,9 +152,10 @@ class DeltaHook(BaseHook):
         :param table: URI, absolute path, or name below the connection's base path; through a connection to Unity Catalog,
             ``catalog.schema.table``, which is asked for now.
         :param create: if the catalog has no such table, reserve one: the first commit makes it a table of the catalog.
+        :raises DeltaIllegalArgumentException: as :meth:`table_uri` does.
         :raises DeltaTableNotFoundException: if the catalog has no such table.
         """
-        if self.fields.is_catalog and "://" not in table and not os.path.isabs(table):
+        if self.fields.is_catalog and table and table.strip() and "://" not in table and not os.path.isabs(table):
             return engine.DeltaLog(self._open_in_catalog(TableName.parse(table), create=create))
         uri = self.table_uri(table)
         return engine.DeltaLog.for_table(uri, storage_options=self.storage_options(uri) or None, connection=self._conn_name)
