@@ -29,7 +29,7 @@ IN_MEMORY := $(if $(TMPDIR),,$(shell [ -w /dev/shm ] && df -Pk /dev/shm | awk 'N
 
 help:
 	@echo "make demo       backfill a year of flights through a real Airflow, with two tasks killed on the way (again: adds nothing; STORE=s3: on an S3 gateway)"
-	@echo "make test       the tests, but for the slow ones, and the coverage of the engine (TEST_FLAGS: a part, without coverage)"
+	@echo "make test       the tests, but for the slow ones (TEST_FLAGS: a part)"
 	@echo "make test-slow  the slow ones"
 	@echo "make test-delta-spark  Delta Spark judges our tables and goes on from them (about 20 minutes; DELTA_SPARK_PART=2/4 for a part)"
 	@echo "make test-stores  object stores and HDFS on loopback, with Spark and with faults (about ten minutes; installs them once)"
@@ -43,7 +43,7 @@ help:
 	@echo "make test-ui    the plugin's pages in headless Chromium, on a running Airflow (a few minutes; needs Chromium)"
 	@echo "make test-lowest  what other versions can change, on the lowest that the metadata allow (a few minutes)"
 	@echo "make test-versions  other versions of Airflow, Python, Spark and the rest, with Airflow's constraints (CELLS: some of tests/versions/cells.toml)"
-	@echo "make coverage   branches of log/ and transaction/ that their tests reach, and the lines that are missing"
+	@echo "make coverage   branches of log/ and transaction/ that their tests reach: fails below 95 %, and names the lines that are missing"
 	@echo "make lint       ruff, mypy, import-linter, how the package is cut into modules, and which stay light"
 	@echo "make format     what ruff can repair"
 	@echo "make docs       the documentation as a site in build/docs, warnings as errors"
@@ -82,9 +82,9 @@ $(SPARK_CLASSES): $(STAMP)
 demo: $(STAMP) $(SPARK_CLASSES)
 	@$(RUN_TESTS) STORE=$(STORE) $(BIN)/python dags_examples/demo/run.py
 
-# The whole of it measures coverage as well (tests/conftest.py says of which tests), and fails when it is too low; a part does not.
+# Without coverage, which doubles the time of the tests of the engine: `make coverage` is a section of its own in .ci/run.
 test: $(STAMP) $(SPARK_CLASSES)
-	@$(RUN_TESTS) $(IN_MEMORY) $(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not delta_spark and not live and not browser and not stores and not catalog and not clusters and not faults" $(or $(TEST_FLAGS),$(if $(TEST_ONLY),,--cov --cov-report=))
+	@$(RUN_TESTS) $(IN_MEMORY) $(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not delta_spark and not live and not browser and not stores and not catalog and not clusters and not faults" $(TEST_FLAGS)
 
 test-slow: $(STAMP) $(SPARK_CLASSES)
 	@$(RUN_TESTS) $(BIN)/python -m pytest -n 2 --dist loadfile --timeout 1800 -m "slow and not delta_spark and not live and not browser and not stores and not catalog and not clusters and not faults" $(TEST_FLAGS)

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from support.dag_runs import run_to_end, scheduler_dag
+from support.dag_runs import only_its_file, run_to_end, scheduler_dag
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
@@ -128,7 +128,8 @@ def run_dag(dag_bags) -> Callable[..., Run]:
     def run(dag_id: str, logical_date: datetime = datetime(2026, 1, 1, tzinfo=UTC), *, bag=None, **conf) -> Run:
         dag = next(found.dags[dag_id] for found in ([bag] if bag else dag_bags) if dag_id in found.dags)
         # The run id is made of run_after: the same date again is the same run again, as after clearing it.
-        return Run(dag.test(logical_date=logical_date, run_after=logical_date, run_conf=conf or None))
+        with only_its_file(dag):
+            return Run(dag.test(logical_date=logical_date, run_after=logical_date, run_conf=conf or None))
 
     return run
 

@@ -34,11 +34,13 @@ class Blocked:
 sys.meta_path.insert(0, Blocked())
 from datetime import UTC, datetime
 from airflow.dag_processing.dagbag import DagBag
+from support.dag_runs import only_its_file
 
 bag = DagBag(dag_folder=sys.argv[1])
 assert not bag.import_errors, bag.import_errors
 for dag_id in sys.argv[2:]:
-    run = bag.dags[dag_id].test(logical_date=datetime(2026, 1, 1, tzinfo=UTC), run_after=datetime(2026, 1, 1, tzinfo=UTC))
+    with only_its_file(bag.dags[dag_id]):
+        run = bag.dags[dag_id].test(logical_date=datetime(2026, 1, 1, tzinfo=UTC), run_after=datetime(2026, 1, 1, tzinfo=UTC))
     print("ended", dag_id, run.state.value)
 import psutil
 print("java", "pyspark" in sys.modules, [child.name() for child in psutil.Process().children(recursive=True)])

@@ -111,6 +111,7 @@ def run_program(properties: dict[str, str], *arguments: str, **env: str) -> subp
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_a_driver_writes_nothing_to_the_stderr_of_its_task():
     done = run_program({"spark.driver.host": "127.0.0.1"}, "port 4040 is taken", JAVA_TOOL_OPTIONS="-Dsome=thing")
     assert (done.returncode, done.stderr) == (0, "")

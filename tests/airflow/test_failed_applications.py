@@ -54,6 +54,7 @@ def failure_of(handle, tmp_path, program, kind=StageFailedException):
 
 @pytest.mark.spark
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.slow
 def test_the_error_of_the_program_comes_first(handle, tmp_path):
     program = f"{HEAD}def load():\n    raise ValueError('no rows at https://me:secret@host/x')\nload()\n"
     message = failure_of(handle, tmp_path, program)
@@ -65,6 +66,7 @@ def test_the_error_of_the_program_comes_first(handle, tmp_path):
 
 @pytest.mark.spark
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.slow
 def test_an_error_before_the_stage_writes_is_reported_beside_the_table(handle, tmp_path):
     """In cluster mode, the program's output is far from the task's log."""
     message = failure_of(handle, tmp_path, f"{HEAD}stage = delta_stage(spark)\nrows = {{}}['2026-01-01']\n")
@@ -165,6 +167,7 @@ for name in sys.argv[2:]:
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_a_session_says_where_it_failed_and_how_its_driver_ended(handle, tmp_path):
     program = tmp_path / "dags.py"
     program.write_text(SESSION)

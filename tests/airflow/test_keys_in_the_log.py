@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from support import readers
+from support.slow import slow_except
 
 pytestmark = pytest.mark.airflow
 
@@ -105,19 +106,21 @@ def test_a_renamed_group_does_not_publish_twice(run_dag, clear_and_run, place):
     assert (allowed.state_of("load.commit"), place.ids()) == ("success", [1, 2])
 
 
+@pytest.mark.slow
 def test_a_group_that_is_added_publishes(run_dag, clear_and_run, place):
     run = run_dag(place.dag_id, bag=place.bag("txn"))
     more = clear_and_run(run, bag=place.bag("txn", "more"))
     assert (more.state_of("more.commit"), place.ids()) == ("success", [1, 1, 2, 2])
 
 
-@pytest.mark.parametrize("way_out", [{"key_check": "off"}, {"rerun_policy": "append"}])
+@pytest.mark.parametrize("way_out", slow_except([{"key_check": "off"}, {"rerun_policy": "append"}], {"key_check": "off"}))
 def test_a_renamed_group_that_is_other_work(run_dag, clear_and_run, place, way_out):
     run = run_dag(place.dag_id, bag=place.bag("txn"))
     more = clear_and_run(run, bag=place.bag("load", **way_out))
     assert (more.state_of("load.commit"), place.ids()) == ("success", [1, 1, 2, 2])
 
 
+@pytest.mark.slow
 def test_a_key_that_is_changed_in_the_dag_file(run_dag, clear_and_run, place):
     run = run_dag(place.dag_id, bag=place.bag("txn"))
     tasks = [f"txn.{name}" for name in ("start", "rows", "commit", "abort", "watcher")]
@@ -125,7 +128,7 @@ def test_a_key_that_is_changed_in_the_dag_file(run_dag, clear_and_run, place):
     assert (changed.state_of("txn.start"), place.ids()) == ("failed", [1, 2])
 
 
-@pytest.mark.parametrize("check", ["warn", "fail", "off"])
+@pytest.mark.parametrize("check", slow_except(["warn", "fail", "off"], "warn"))
 def test_a_key_that_an_earlier_run_used(run_dag, place, check):
     bag = place.bag("txn", transaction_key="orders", key_check=check)
     first = run_dag(place.dag_id, DAY, bag=bag)
@@ -149,6 +152,7 @@ def test_a_cleared_run_finds_its_own_key_without_a_word(run_dag, clear_and_run, 
     assert (again.state, place.ids(), warning_of(again, "txn.start")) == ("success", [1, 2], None)
 
 
+@pytest.mark.slow
 def test_two_tasks_of_a_run_with_one_key(run_dag, place):
     run = run_dag(place.dag_id, bag=place.bag("one", "two", transaction_key="orders/{{ run_id }}"))
     assert (run.state, place.ids()) == ("success", [1, 2])

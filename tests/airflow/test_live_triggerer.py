@@ -92,6 +92,7 @@ class Triggerer:
             time.sleep(0.2)
 
 
+@pytest.mark.slow
 def test_a_watcher_tells_every_version_through_the_death_of_its_triggerer(tmp_path):
     table, broken = tmp_path / "table", tmp_path / "broken"
     by_hand.table_with_commits(table, 2)

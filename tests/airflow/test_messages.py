@@ -209,6 +209,7 @@ with session.session(DeltaHook().get_log("/nowhere/t")) as spark:
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_a_local_session_runs_functions_with_the_python_of_the_worker(tmp_path):
     """Not with the first ``python3`` of the PATH, which here is none at all."""
     other = tmp_path / "bin" / "python3"

@@ -64,6 +64,7 @@ def test_runs_one_after_the_other(run_dag, clear_and_run, tables, source):
     assert (position["consumer"], position["before"], position["first"], position["version"]) == ("new_rows_arrow/load", 0, 1, 1)
 
 
+@pytest.mark.slow
 def test_a_run_without_new_rows_may_be_skipped(run_dag, tables, source):
     source(1)
     run_dag("new_rows_skip", DAYS[0])

@@ -141,6 +141,7 @@ STORIES = {
 }
 
 
+@pytest.mark.slow
 def test_stories(dimension):
     """All stories at once, each of a key of its own; its last source once more changes nothing."""
     numbers = dict(enumerate(STORIES))

@@ -22,6 +22,7 @@ from airflow_delta.table.observe.observe import commit_summary
 from airflow_delta.triggers.delta import DeltaTableVersionTrigger
 from support import tables as by_hand
 from support.running_tasks import context, pushed
+from support.slow import slow_except
 from support.state_store import TaskStateStore
 from support.versions import MAPPED_TASKS_HAVE_THE_DEFAULTS_OF_THEIR_CLASS
 
@@ -57,7 +58,7 @@ def path(tmp_path) -> Path:
 
 
 @pytest.mark.airflow
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", slow_except(MODES, "deferrable"))
 class TestDagRuns:
     @pytest.fixture
     def run(self, run_dag, mode, path, request):

@@ -20,6 +20,7 @@ from airflow_delta.operators.stream import DeltaStreamOperator
 from airflow_delta.operators.transaction import DeltaAbortOperator, DeltaCommitOperator, DeltaStartTransactionOperator
 from airflow_delta.tasks.base import own_settings
 from support.readers import rows
+from support.slow import slow_except
 from support.task_defaults import DEFAULTS
 
 pytestmark = pytest.mark.airflow
@@ -30,7 +31,7 @@ def nothing(value=None): ...
 
 @pytest.mark.parametrize(
     "name",  # all of them take minutes
-    [name if name in ("trigger_rule_all_done", "no_xcom") else pytest.param(name, marks=pytest.mark.slow) for name in DEFAULTS],
+    slow_except(DEFAULTS, "no_xcom"),
 )
 def test_defaults_of_a_dag_publish_nothing_that_an_audit_refused(run_dag, tables, name):
     run = run_dag(f"defaults_{name}")
@@ -48,6 +49,7 @@ def test_defaults_of_a_dag_publish_nothing_that_an_audit_refused(run_dag, tables
     assert told <= {"from-defaults"}
 
 
+@pytest.mark.slow
 def test_the_tasks_without_a_group(run_dag, tables, capfd):
     run = run_dag("defaults_plain_operators")
     states = {each: run.state_of(each) for each in ("start", "stage", "audit", "commit", "abort", "truncate")}
@@ -63,6 +65,7 @@ def test_the_tasks_without_a_group(run_dag, tables, capfd):
     assert not deltalake.DeltaTable.is_deltatable(f"{tables}/defaults_plain_operators")
 
 
+@pytest.mark.slow
 def test_a_failure_counts_unless_the_commit_itself_names_a_rule(run_dag, tables, capfd):
     run = run_dag("defaults_and_names")
     assert (run.state_of("asked.commit"), run.state_of("hidden.commit")) == ("success", "failed")

@@ -70,8 +70,8 @@ def test_texts(text, expected):
 )
 def test_a_long_text_takes_no_longer_than_its_length(part):
     """A text in a table's log may have megabytes: with the square of its length this would take hours."""
-    masked(f"http://{part * (1_000_000 // len(part))}")
-    masked(part * (1_000_000 // len(part)) + " ://")
+    masked(f"http://{part * (400_000 // len(part))}")
+    masked(part * (400_000 // len(part)) + " ://")
 
 
 def test_known_secrets_go_wherever_they_stand():

@@ -37,8 +37,11 @@ def names(*paths, number=0):
 @pytest.mark.parametrize(
     ("path", "wanted"),
     [
-        ("provider/airflow_delta/log/storage/local.py", {"delta-spark", "slow", "lowest", "stores", "faults", "catalog"}),
-        ("provider/airflow_delta/log/snapshot.py", {"delta-spark", "slow", "lowest", "faults"}),
+        (
+            "provider/airflow_delta/log/storage/local.py",
+            {"coverage", "delta-spark", "slow", "lowest", "stores", "faults", "catalog"},
+        ),
+        ("provider/airflow_delta/log/snapshot.py", {"coverage", "delta-spark", "slow", "lowest", "faults"}),
         ("provider/airflow_delta/ui/data.py", {"pages", "slow"}),
         ("provider/airflow_delta/operators/sql.py", {"slow", "lowest", "scenarios", "clusters"}),
         ("tests/stores/faults.py", {"stores", "clusters"}),
@@ -204,14 +207,6 @@ def test_only_the_tests_that_are_named_run():
         done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode == code, done.stdout
         assert code or done.stdout.startswith(f"{here}::test_everything_is_touched[paths1]\n{two}\n")
-
-
-@pytest.mark.parametrize(("only", "covers"), [("", True), ("tests/a.py::test_one - no", False)])
-def test_few_tests_reach_no_coverage(only, covers):
-    command = ["make", "--dry-run", "--no-print-directory", "test", "TEST_FLAGS="]
-    environment = {**os.environ, "TEST_ONLY": only}
-    said = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=True).stdout
-    assert ("--cov" in said) is covers
 
 
 def test_what_takes_too_long_is_ended_with_all_its_processes(tmp_path):

@@ -10,10 +10,11 @@ from deltalake.exceptions import CommitFailedError
 
 from publication.foreign import KINDS, NAMES, PUTS, DeltaRs, Session, World, run_at, work
 from publication.points import over
+from support.slow import slow_except
 
 
 @pytest.mark.parametrize("number", range(3), ids=NAMES)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", slow_except(KINDS, "delete"))
 def test_a_commit_at_each_put_is_never_lost(kind: str, number: int, tmp_path: Path) -> None:
     for point in PUTS:
         for when in ("before", "after"):

@@ -25,6 +25,7 @@ from airflow_delta.exceptions import (
 from airflow_delta.log.actions.actions import AddFile
 from airflow_delta.table.operations.rewrite.update import plan_delete, plan_truncate, plan_update
 from support.actions import column
+from support.slow import slow_except
 from support.table import Table
 from table.stage.test_table_features import create, field, identity
 
@@ -347,7 +348,7 @@ def test_what_others_add_where_the_predicate_matches_is_a_conflict(table, two_fi
         table.publish(handle, staged)
 
 
-@pytest.mark.parametrize("configuration", [{}, DV], ids=["copy on write", "deletion vectors"])
+@pytest.mark.parametrize("configuration", slow_except([{}, DV], DV), ids=["copy on write", "deletion vectors"])
 def test_a_rerun_never_takes_back_rows_that_were_there_before(table, two_files, configuration):
     two_files(**configuration)
     key = {"transaction_key": "again"}
@@ -361,7 +362,9 @@ def test_a_rerun_never_takes_back_rows_that_were_there_before(table, two_files, 
     assert len(rows(table)) == 398
 
 
-@pytest.mark.parametrize("configuration", [{}, DV, {**DV, **CDF}], ids=["copy on write", "deletion vectors", "change data"])
+@pytest.mark.parametrize(
+    "configuration", slow_except([{}, DV, {**DV, **CDF}], DV), ids=["copy on write", "deletion vectors", "change data"]
+)
 def test_the_rows_that_a_predicate_selects_are_all_marked(table, two_files, configuration):
     """Among them all rows of a file, and rows whose new values are the old ones."""
     two_files(**configuration)

@@ -24,6 +24,7 @@ from airflow_delta.table.operations.rewrite.update import plan_delete
 from airflow_delta.table.read.read_table import read_table
 from airflow_delta.table.stage.plan_table import plan_alter, plan_create
 from support import readers
+from support.slow import slow_except
 from support.table import Table
 
 pytestmark = pytest.mark.spark
@@ -248,7 +249,11 @@ def row_ids(table):
 
 
 @pytest.mark.parametrize(
-    "columns", [["d"], ["f", "big"], ["at", "local", "s.`x y`", "day"], ["s.n.k", "t", "same"], ["same"]], ids=str
+    "columns",
+    slow_except(
+        [["d"], ["f", "big"], ["at", "local", "s.`x y`", "day"], ["s.n.k", "t", "same"], ["same"]], ["s.n.k", "t", "same"]
+    ),
+    ids=str,
 )
 def test_clustering_columns_of_every_type(spark, tmp_path, columns):
     """NaN and infinities, times before 1970, fields of null structs, rows that are all alike: no row and no row id is lost."""
@@ -296,7 +301,9 @@ def stored(table, path):
     return pq.ParquetFile(table.path / unquote(path)).read().to_pylist()
 
 
-@pytest.mark.parametrize("kind", ["plain", "vectors", "row ids", "mapped", "partitioned", "one file of ZORDER"])
+@pytest.mark.parametrize(
+    "kind", slow_except(["plain", "vectors", "row ids", "mapped", "partitioned", "one file of ZORDER"], "vectors")
+)
 def test_the_record_of_a_compaction_says_where_each_row_is(spark, tmp_path, kind):
     table = Table(tmp_path / "a table [1]+%", spark)
     configuration = {"delta.enableDeletionVectors": "true"}
@@ -371,7 +378,7 @@ def test_a_report_that_does_not_account_for_every_row_is_not_recorded(spark, tmp
     assert not any(file.tags for file in table.log().update().add_files())
 
 
-@pytest.mark.parametrize("staged", [False, True])
+@pytest.mark.parametrize("staged", slow_except([False, True], True))
 def test_optimize_and_a_delete_do_not_fail_each_other(spark, tmp_path, staged):
     """In both orders; the OPTIMIZE on its own or as a stage."""
     table = Table(tmp_path / "table", spark)
@@ -408,6 +415,7 @@ def test_optimize_and_a_delete_do_not_fail_each_other(spark, tmp_path, staged):
     assert sorted(row[0] for row in table.rows()) == [number for number in range(2000) if number % 10 not in (1, 2)]
 
 
+@pytest.mark.slow
 def test_zorder_into_several_files_and_deletes(spark, tmp_path):
     """It records nothing: one that loses drops the partition that has changed, and a DELETE that loses finds its rows again."""
     table = Table(tmp_path / "table", spark)

@@ -156,6 +156,7 @@ def submit(tmp_path):
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_a_job_without_our_packages_stages_through_spark_submit(submit, tmp_path):
     request = StageRequest(
         transaction_id="t1",

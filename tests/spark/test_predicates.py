@@ -272,6 +272,7 @@ def differences(spark, table: list[dict[str, Any]], texts: list[str]) -> list[st
     return found
 
 
+@pytest.mark.slow
 def test_random_predicates_mean_in_the_log_and_on_spark_what_spark_makes_of_them(spark, table):
     some = random.Random(SEED)
     texts = [predicate(some) for _ in range(NUMBER)]

@@ -21,6 +21,7 @@ from airflow_delta.spark import read as reading
 from airflow_delta.spark import read_scan_plan
 from airflow_delta.table.stage.scan import check_partition_values
 from support.actions import add
+from support.slow import slow_except
 
 pytestmark = pytest.mark.spark
 
@@ -153,7 +154,7 @@ CHAR_QUESTIONS = {
 }
 
 
-@pytest.mark.parametrize("partitioned", [True, False])
+@pytest.mark.parametrize("partitioned", slow_except([True, False], True))
 def test_char_columns_are_compared_as_spark_does_here_and_there(spark, tmp_path, way, partitioned):
     from airflow_delta.log.expressions.predicate import Predicate
     from airflow_delta.log.schema.types import parse_schema

@@ -54,6 +54,7 @@ def test_a_kill_of_the_commit_and_its_retry_publish_once(lake, run_dag, point):
     lake.table("numbers").assert_version(0)
 
 
+@pytest.mark.slow
 def test_a_kill_without_a_retry_fails_the_run(lake, run_dag):
     run = run_dag(DAGS, "not_retried", kill=killed_at("before log entry", "txn.commit"))
     assert (run.state_of("txn.commit"), run.state_of("txn.abort")) == ("failed", "success")
@@ -102,11 +103,13 @@ def test_orders_that_cannot_be_carried_out(lake, run_dag, tmp_path):
         killed_at("somewhere", "t")
 
 
+@pytest.mark.slow
 def test_a_kill_that_does_not_happen_is_no_proof(run_dag):
     with pytest.raises(DagRunError, match=r"txn\.start was not killed 'before log entry': try 1 of it did not come there"):
         run_dag(DAGS, "not_retried", kill=killed_at("before log entry", "txn.start"))
 
 
+@pytest.mark.slow
 def test_an_interval_before_the_date_and_the_error_of_a_task(run_dag):
     run = run_dag(DAGS, "monthly", logical_date="2026-02-01")
     with pytest.raises(AssertionError, match=r"Error of refuse: ValueError: no rows of 2026-01-01(?s:.*)Expected: success$"):

@@ -802,6 +802,7 @@ def test_too_many_that_wait_are_told_so(airflow_app, monkeypatch):
     assert [answer.status for answer in answers[5:] if isinstance(answer, PageProblem)] == [503, 503]
 
 
+@pytest.mark.slow
 def test_a_server_under_load_tells_who_is_too_many(airflow_app, client, known, monkeypatch):
     """A real server: requests beyond the queue are refused at once, and the others are answered."""
     import socket
