@@ -1,4 +1,4 @@
-"""The versions that are tried: which cells a change can touch, and what docs/faq.md says of them."""
+"""The versions that are tried: which cells a change can touch, and what benchmarks/RESULTS.md says of them."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_test_of_the_engine_that_reads_sql_is_among_those_of_the_parser(file, 
 
 
 def test_the_table_of_versions_has_every_cell(versions):
-    text = (ROOT / "docs" / "faq.md").read_text()
+    text = (ROOT / "benchmarks" / "RESULTS.md").read_text()
     rows = [line.split(" | ")[0].removeprefix("| ") for line in text.splitlines() if line.startswith("| ")]
     assert [name for name in rows if name in {versions.INSTALL, *versions.cells()}] == [versions.INSTALL, *versions.cells()]
 

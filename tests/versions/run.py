@@ -1,8 +1,8 @@
 """Run the tests on other versions: ``python tests/versions/run.py [cell ...]``, or ``make test-versions CELLS="floor current"``.
 
 Each cell of ``cells.toml`` gets an environment in ``.cache/versions``, made by uv with one cache for all, and runs the tests that
-depend on what it changes. ``--table`` prints what came of each cell when it last ran whole, as docs/faq.md shows it; of one that
-only ran in part (``--part 2/6``), what came of its parts.
+depend on what it changes. ``--table`` prints what came of each cell when it last ran whole, as benchmarks/RESULTS.md shows it; of
+one that only ran in part (``--part 2/6``), what came of its parts.
 
 ``--changed-since COMMIT --turn N`` runs the cells that the changes since a commit can touch and one more, another with each N; of
 long cells a part, also by turn. ``--list`` prints their names instead.
