@@ -18,9 +18,13 @@ from airflow_delta.tasks.settlement import role_of
 
 _ALONE = {
     "DeltaCloneOperator": "CLONE replaces a table with another one",
+    "DeltaComputeStatisticsOperator": "it commits to its table by itself",
     "DeltaConvertOperator": "CONVERT makes a table of files that lie where they are",
+    "DeltaDropFeatureOperator": "a feature is dropped in commits of its own",
+    "DeltaEnableRowTrackingOperator": "row tracking is switched on in commits of its own",
     "DeltaMaintenanceBase": "it commits to its table by itself",
     "DeltaMaintenanceOperator": "maintenance commits to its table by itself, and deletes files",
+    "DeltaRemoveColumnMappingOperator": "it rewrites all files in a commit of its own",
     "DeltaReorgOperator": "REORG rewrites files for good, and what it purges cannot be taken back",
     "DeltaRestoreOperator": "RESTORE replaces the whole table, in a commit too large to be checked with others",
     "DeltaStreamOperator": "a stream commits each batch by itself",

@@ -14,10 +14,13 @@ from airflow_delta.operators.audit import DeltaAuditOperator
 from airflow_delta.operators.clone import DeltaCloneOperator
 from airflow_delta.operators.convert import DeltaConvertOperator
 from airflow_delta.operators.delete_update import DeltaDeleteOperator
+from airflow_delta.operators.drop_feature import DeltaDropFeatureOperator, DeltaRemoveColumnMappingOperator
 from airflow_delta.operators.optimize import DeltaReorgOperator
 from airflow_delta.operators.publication import DeltaAuditPublicationOperator
 from airflow_delta.operators.restore import DeltaRestoreOperator
+from airflow_delta.operators.row_tracking import DeltaEnableRowTrackingOperator
 from airflow_delta.operators.stage import DeltaStageFilesOperator
+from airflow_delta.operators.statistics import DeltaComputeStatisticsOperator
 from airflow_delta.operators.stream import DeltaStreamOperator
 from airflow_delta.operators.vacuum import DeltaVacuumOperator
 
@@ -146,8 +149,12 @@ def test_a_group_mapped_around_a_publication_is_one_for_each_value(dag):
             lambda: stream(task_id="x"),
             "a stream commits each batch",
         ),
+        (lambda: DeltaComputeStatisticsOperator(task_id="x", table="/lake/t"), "it commits to its table by itself"),
+        (lambda: DeltaDropFeatureOperator(task_id="x", table="/lake/t", feature="deletionVectors"), "a feature is dropped"),
+        (lambda: DeltaRemoveColumnMappingOperator(task_id="x", table="/lake/t"), "it rewrites all files"),
+        (lambda: DeltaEnableRowTrackingOperator(task_id="x", table="/lake/t"), "row tracking is switched on"),
     ],
-    ids=["restore", "clone", "convert", "vacuum", "reorg", "stream"],
+    ids=["restore", "clone", "convert", "vacuum", "reorg", "stream", "statistics", "feature", "mapping", "row tracking"],
 )
 @pytest.mark.parametrize("inside", [True, False], ids=["in a transaction", "beside"])
 def test_operations_that_cannot_be_taken_back_together(dag, make, why, inside):
