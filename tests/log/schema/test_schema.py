@@ -187,28 +187,6 @@ def test_a_new_column_has_no_collation(schema):
     check_table_metadata(bad, bad)  # another engine's
 
 
-@pytest.mark.parametrize(
-    ("properties", "said"),
-    [
-        (
-            {"universalFormat.enabledFormats": "iceberg"},
-            "requires delta.enableIcebergCompatV1 or V2 .*DELTA_UNIVERSAL_FORMAT",
-        ),
-        ({"universalFormat.enabledFormats": "Hudi , iceberg"}, "requires delta.enableIcebergCompatV1"),
-        ({"universalFormat.enabledFormats": "hudi"}, "names hudi, whose metadata this provider does not write"),
-        ({"universalFormat.enabledFormats": "iceberg", "enableIcebergCompatV2": "true"}, "names iceberg, whose metadata"),
-    ],
-)
-def test_formats_that_our_commits_leave_stale_are_refused(properties, said):
-    asked = metadata(struct(a=LONG), **properties)
-    with pytest.raises(DeltaAnalysisException, match=said):
-        check_table_metadata(asked)
-    with pytest.raises(DeltaAnalysisException, match=said):
-        check_table_metadata(asked, metadata(struct(a=LONG)))
-    check_table_metadata(asked, asked)  # it was there, set by Delta Spark
-    check_table_metadata(metadata(struct(a=LONG), **{"universalFormat.enabledFormats": ""}), asked)
-
-
 def test_a_table_without_columns_stays_one():
     empty = metadata(StructType())
     check_table_metadata(empty, empty)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from airflow_delta.contract.changes import SetProperties
 from airflow_delta.contract.files import new_attempt
 from airflow_delta.contract.payloads import TransactionHandle
 from airflow_delta.exceptions import (
@@ -18,6 +19,7 @@ from airflow_delta.exceptions import (
     DeltaError,
     DeltaIllegalArgumentException,
     DeltaTableNotFoundException,
+    DeltaUnsupportedOperationException,
     DeltaUnsupportedTableFeatureException,
     InvalidProtocolVersionException,
     TransactionAlreadyCommittedException,
@@ -25,6 +27,7 @@ from airflow_delta.exceptions import (
 )
 from airflow_delta.log.actions.actions import encode_actions
 from airflow_delta.table.run import run_transaction
+from airflow_delta.table.stage.plan_table import plan_alter
 from airflow_delta.table.state.find_commit import TryChain
 from support.actions import column, info, metadata, protocol, schema, txn
 from support.table import Table, put_rows
@@ -343,6 +346,7 @@ class TestHorizon:
     [
         ({"delta.universalFormat.enabledFormats": "iceberg"}, "DELTA_UNIVERSAL_FORMAT_VIOLATION"),
         ({"delta.universalFormat.enabledFormats": "hudi"}, "DELTA_UNIVERSAL_FORMAT_VIOLATION"),
+        ({"delta.enableIcebergCompatV2": "true", "delta.columnMapping.mode": "none"}, "WRONG_REQUIRED_TABLE_PROPERTY"),
         ({"delta.enableIcebergCompatV2": "true", "delta.columnMapping.mode": "name"}, "icebergCompatV2"),
     ],
 )
@@ -356,3 +360,22 @@ def test_commits_that_other_formats_do_not_show_are_warned_about(tmp_path, caplo
     create_table(table.path, configuration={"delta.universalFormat.enabledFormats": "hudi"})
     table.begin()
     assert "readers of hudi see them after Delta Spark's next commit" in caplog.text
+
+
+def test_only_a_commit_that_ends_a_violation_of_uniform_is_made(tmp_path, caplog):
+    """Delta Spark refuses every other one, by whatever writer the table came into this state."""
+    table = Table(tmp_path / "table")
+    create_table(
+        table.path, configuration={"delta.universalFormat.enabledFormats": "hudi", "delta.enableDeletionVectors": "true"}
+    )
+    handle = table.begin()
+    assert "takes no commit but one that ends this: delta.universalFormat.enabledFormats names hudi" in caplog.text
+    with pytest.raises(DeltaUnsupportedOperationException, match=r"cannot be committed to.*DELTA_UNIVERSAL_FORMAT_VIOLATION"):
+        table.publish(handle, table.stage_rows(handle, [1]))
+    for change in (SetProperties({"x": "y"}), SetProperties({"delta.checkpointInterval": "9"})):
+        with pytest.raises(DeltaUnsupportedOperationException, match="rules out deletion vectors"):
+            table.run(plan_alter, changes=[change])
+    assert table.run(plan_alter, changes=[SetProperties({"delta.enableDeletionVectors": "false"})]).version == 1
+    caplog.clear()
+    table.begin()
+    assert "readers of hudi see them after" in caplog.text

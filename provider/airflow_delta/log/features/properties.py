@@ -132,10 +132,15 @@ def _text(text: str) -> str:
 
 
 def _formats(text: str) -> str:
-    unknown = sorted({part.strip().lower() for part in text.split(",") if part.strip()} - {"iceberg", "hudi"})
-    if unknown:
-        raise ValueError(f"unknown format {', '.join(unknown)}; must be iceberg or hudi")
+    formats = _listed(text)
+    if not set(formats) <= {"hudi", "iceberg"} or len(set(formats)) < len(formats):
+        raise ValueError(f"must be a list of hudi and iceberg, each once and without spaces, got {text!r}")
     return text
+
+
+def _listed(text: str) -> list[str]:
+    """Return the parts of a list as Delta divides it: empty ones at the end do not count."""
+    return text.rstrip(",").split(",") if text.rstrip(",") else []
 
 
 def _folded_text(text: str) -> str:
@@ -434,9 +439,8 @@ class TableProperties:
 
     @property
     def universal_formats(self) -> frozenset[str]:
-        """Return the formats besides Delta that the table claims to be readable in (UniForm), also those that Delta lacks."""
-        text = self._text("delta.universalFormat.enabledFormats") or ""
-        return frozenset(part.strip().lower() for part in text.split(",") if part.strip())
+        """Return the formats besides Delta that the table claims to be readable in (UniForm), also those that Delta ignores."""
+        return frozenset(_listed(self._text("delta.universalFormat.enabledFormats") or ""))
 
     @property
     def column_mapping_mode(self) -> str:

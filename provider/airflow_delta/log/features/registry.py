@@ -93,6 +93,7 @@ def _v2(_metadata: Metadata, properties: TableProperties, _schema: SchemaFacts) 
 
 
 _ICEBERG = "this provider does not write the Parquet files and the metadata that Iceberg readers need"
+_ICEBERG_OFF = f"{_ICEBERG}; Delta Spark switches it off by SET TBLPROPERTIES ('delta.enableIcebergCompatV%s' = 'false')"
 _VARIANT = "this provider reads variant values but does not write them yet"
 _COORDINATED = "its commits go through a commit coordinator, which this provider does not support"
 
@@ -243,7 +244,7 @@ _FEATURES = (
         tolerated=True,
         requires=("columnMapping",),
         fail_concurrent_transactions_at_upgrade=False,
-        reason=_ICEBERG,
+        reason=_ICEBERG_OFF % 1,
     ),
     Feature(
         "icebergCompatV2",
@@ -251,7 +252,7 @@ _FEATURES = (
         tolerated=True,
         requires=("columnMapping",),
         fail_concurrent_transactions_at_upgrade=False,
-        reason=_ICEBERG,
+        reason=_ICEBERG_OFF % 2,
     ),
     Feature(
         "icebergCompatV3",
@@ -259,7 +260,7 @@ _FEATURES = (
         tolerated=True,
         requires=("columnMapping", "rowTracking"),
         fail_concurrent_transactions_at_upgrade=False,
-        reason=_ICEBERG,
+        reason=f"{_ICEBERG}; it cannot be switched off",
     ),
     Feature(
         "coordinatedCommits-preview",

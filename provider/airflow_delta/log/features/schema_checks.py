@@ -15,6 +15,7 @@ from airflow_delta.log.features import identity_columns as generated_columns
 from airflow_delta.log.features.clustering import parse_column_list
 from airflow_delta.log.features.constraints import has_char_varchar
 from airflow_delta.log.features.properties import TableProperties
+from airflow_delta.log.features.universal_format import check_universal_format
 from airflow_delta.log.schema.partition_values import is_partition_type
 from airflow_delta.log.schema.types import (
     PRIMITIVES,
@@ -49,6 +50,7 @@ def check_table_metadata(
         supported, a partition column is missing or of the wrong type, a statistics column is unknown, column mapping, an identity
         column or a generated column is not valid, or properties contradict each other.
     :raises DeltaIllegalStateException: if a column has a name reserved for the change data feed.
+    :raises DeltaUnsupportedOperationException: if a rule of UniForm or of IcebergCompat is broken.
     """
     try:
         _check(metadata, old)
@@ -77,7 +79,7 @@ def _check(metadata: Metadata, old: Metadata | None) -> None:
     generated_columns.check_generated_columns(metadata)
     check_reserved_columns(metadata, old)
     _check_properties(metadata, properties)
-    check_formats(properties, old)
+    check_universal_format(metadata, old)
     _check_row_tracking_names(schema, metadata)
     if properties.data_skipping_stats_columns is not None:
         _check_stats_columns(schema, metadata.partition_columns, properties.data_skipping_stats_columns)
@@ -209,27 +211,6 @@ def _check_properties(metadata: Metadata, properties: TableProperties) -> None:
             f"the manifest would see deleted rows ({error}.PERSISTENT_DELETION_VECTORS_WITH_INCREMENTAL_MANIFEST_GENERATION). "
             "Disable one of them."
         )
-
-
-def check_formats(properties: TableProperties, old: Metadata | None = None) -> None:
-    """Refuse new formats of Delta's UniForm, whose metadata only Delta Spark keeps up to date.
-
-    :raises DeltaAnalysisException: if the properties name one that the table does not have.
-    """
-    known = frozenset[str]() if old is None else TableProperties(old.configuration).universal_formats
-    added = properties.universal_formats - known
-    if not added:
-        return
-    key, error = "delta.universalFormat.enabledFormats", "DELTA_UNIVERSAL_FORMAT_VIOLATION"
-    if "iceberg" in added and not any(properties.get(f"delta.enableIcebergCompatV{version}") for version in (1, 2, 3)):
-        raise DeltaAnalysisException(
-            f"{key} names iceberg, which requires delta.enableIcebergCompatV1 or V2 ({error}). This provider cannot write such "
-            "tables either: leave the format out, or create the table with Delta Spark and write it from there."
-        )
-    raise DeltaAnalysisException(
-        f"{key} names {' and '.join(sorted(added))}, whose metadata this provider does not write ({error}): its commits would "
-        "be missing there until Delta Spark commits again. Leave the format out, or write the table with Delta Spark."
-    )
 
 
 def _check_row_tracking_names(schema: StructType, metadata: Metadata) -> None:

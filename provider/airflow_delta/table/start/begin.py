@@ -29,7 +29,8 @@ from airflow_delta.exceptions import (
 )
 from airflow_delta.log.actions.actions import Metadata
 from airflow_delta.log.features import protocol
-from airflow_delta.log.features.properties import TableProperties, validate
+from airflow_delta.log.features.properties import validate
+from airflow_delta.log.features.universal_format import check_universal_format, format_violation
 from airflow_delta.table.state.commit_result import result_without_commit
 from airflow_delta.table.state.find_commit import (
     PossibleSince,
@@ -273,8 +274,10 @@ def _check_text(name: str, value: object, table: str) -> None:
 
 
 def _warn_of_other_formats(table: str, snapshot: Snapshot) -> None:
-    formats = snapshot.properties.universal_formats
-    if formats:
+    formats = snapshot.properties.universal_formats & {"hudi", "iceberg"}
+    if (violation := format_violation(snapshot.metadata)) is not None:
+        logger.warning("Table %s takes no commit but one that ends this: %s", table, violation)
+    elif formats:
         logger.warning(
             "Table %s has delta.universalFormat.enabledFormats=%s, but commits of this provider update the Delta log only: "
             "readers of %s see them after Delta Spark's next commit.",
@@ -393,11 +396,9 @@ def _features_of_new_table(
 
     What the commit would refuse of them is refused here, before anything is staged.
     """
-    from airflow_delta.log.features.schema_checks import check_formats
-
-    check_formats(TableProperties(configuration))
     nothing = '{"type":"struct","fields":[]}'
     metadata = Metadata(id="", schema_string=schema or nothing, configuration=dict(configuration))
+    check_universal_format(metadata)
     metadata, needed = protocol.apply_feature_properties(metadata, None)
     protocol.check_can_write(needed, metadata, table, -1, catalog=catalog)
     return tuple(sorted(protocol.features(needed)))

@@ -12,6 +12,7 @@ from airflow_delta.exceptions import (
     DeltaAssertionError,
     DeltaIllegalArgumentException,
     DeltaIllegalStateException,
+    DeltaUnsupportedOperationException,
     DeltaUnsupportedTableFeatureException,
     TableRead,
 )
@@ -29,6 +30,7 @@ from airflow_delta.log.features import protocol as table_protocol
 from airflow_delta.log.features import schema_checks as change_data_feed
 from airflow_delta.log.features.constraints import column_defaults
 from airflow_delta.log.features.schema_checks import check_table_metadata
+from airflow_delta.log.features.universal_format import format_violation
 from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.transaction.events import record_event
 from airflow_delta.transaction.operations import Operation
@@ -127,6 +129,8 @@ def prepare_commit(
     if new_metadata is not None or new_protocol is not None:  # otherwise it was checked when the transaction began
         table_protocol.check_can_write(protocol, metadata, state.table, state.read_version, catalog=state.catalog)
         _check_column_defaults(state, metadata, protocol)
+    if not large and (violation := format_violation(metadata)) is not None:
+        raise state.error(DeltaUnsupportedOperationException, f"Table {state.table} cannot be committed to: {violation}")
     if new_metadata is not None and not large:  # RESTORE and CLONE bring metadata that fits their files, as in Delta
         _check_change_data_feed(state, new_metadata, actions, operation)
     if not large:
