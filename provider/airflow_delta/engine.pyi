@@ -29,9 +29,11 @@ from airflow_delta.spark.package import build_package as build_package
 from airflow_delta.spark.read import read_change_plan as read_change_plan
 from airflow_delta.spark.read import read_scan_plan as read_scan_plan
 from airflow_delta.spark.read import run_query as run_query
+from airflow_delta.spark.source_files import read_spark_files as read_spark_files
 from airflow_delta.spark.stage import stage_dataframe as stage_dataframe
 from airflow_delta.table.abort import abort as abort
 from airflow_delta.table.abort import abort_transaction as abort_transaction
+from airflow_delta.table.arrow.source_files import read_arrow_files as read_arrow_files
 from airflow_delta.table.arrow.stage_rows import check_possible as check_possible
 from airflow_delta.table.arrow.stage_rows import stage_arrow as stage_arrow
 from airflow_delta.table.arrow.stage_rows import table_rows as table_rows
@@ -109,6 +111,9 @@ from airflow_delta.table.stage.plan_table import plan_alter as plan_alter
 from airflow_delta.table.stage.plan_table import plan_create as plan_create
 from airflow_delta.table.stage.scan import plan_scan as plan_scan
 from airflow_delta.table.stage.scan import spark_table as spark_table
+from airflow_delta.table.stage.source_files import CopyIntoOptions as CopyIntoOptions
+from airflow_delta.table.stage.source_files import SourcePattern as SourcePattern
+from airflow_delta.table.stage.source_files import find_source_files as find_source_files
 from airflow_delta.table.stage.stage_view import SparkWork as SparkWork
 from airflow_delta.table.stage.stage_view import open_stage as open_stage
 from airflow_delta.table.stage.stage_view import skipped as skipped

@@ -40,6 +40,7 @@ def get_provider_info() -> dict[str, Any]:
                     "airflow_delta.operators.audit",
                     "airflow_delta.operators.clone",
                     "airflow_delta.operators.convert",
+                    "airflow_delta.operators.copy_into",
                     "airflow_delta.operators.create",
                     "airflow_delta.operators.delete_update",
                     "airflow_delta.operators.diff",

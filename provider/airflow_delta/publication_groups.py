@@ -20,6 +20,7 @@ _ALONE = {
     "DeltaCloneOperator": "CLONE replaces a table with another one",
     "DeltaComputeStatisticsOperator": "it commits to its table by itself",
     "DeltaConvertOperator": "CONVERT makes a table of files that lie where they are",
+    "DeltaCopyIntoOperator": "the files that it loads count as loaded, also if the publication is taken back",
     "DeltaDropFeatureOperator": "a feature is dropped in commits of its own",
     "DeltaEnableRowTrackingOperator": "row tracking is switched on in commits of its own",
     "DeltaMaintenanceBase": "it commits to its table by itself",

@@ -19,6 +19,7 @@ from airflow_delta.decorators.delta_merge import delta_merge_task
 from airflow_delta.operators.alter import DeltaAlterTableOperator
 from airflow_delta.operators.clone import DeltaCloneOperator
 from airflow_delta.operators.convert import DeltaConvertOperator
+from airflow_delta.operators.copy_into import DeltaCopyIntoOperator
 from airflow_delta.operators.create import DeltaCreateTableOperator
 from airflow_delta.operators.delete_update import DeltaDeleteOperator, DeltaTruncateOperator, DeltaUpdateOperator
 from airflow_delta.operators.drop_feature import DeltaDropFeatureOperator, DeltaRemoveColumnMappingOperator
@@ -110,6 +111,7 @@ ALONE = [
     (DeltaRestoreOperator, {"version": 0}, True),
     (DeltaCloneOperator, {"source": "other"}, True),
     (DeltaConvertOperator, {}, True),
+    (DeltaCopyIntoOperator, {"source": "/raw", "format": "csv"}, True),
     (DeltaStreamOperator, STREAM, True),
     (DeltaOptimizeOperator, {}, False),
     (DeltaReorgOperator, {}, False),

@@ -13,6 +13,7 @@ from airflow_delta.operators.alter import DeltaAlterTableOperator
 from airflow_delta.operators.audit import DeltaAuditOperator
 from airflow_delta.operators.clone import DeltaCloneOperator
 from airflow_delta.operators.convert import DeltaConvertOperator
+from airflow_delta.operators.copy_into import DeltaCopyIntoOperator
 from airflow_delta.operators.delete_update import DeltaDeleteOperator
 from airflow_delta.operators.drop_feature import DeltaDropFeatureOperator, DeltaRemoveColumnMappingOperator
 from airflow_delta.operators.optimize import DeltaReorgOperator
@@ -143,6 +144,7 @@ def test_a_group_mapped_around_a_publication_is_one_for_each_value(dag):
         (lambda: DeltaRestoreOperator(task_id="x", table="/lake/t", version=1), "RESTORE replaces the whole table"),
         (lambda: DeltaCloneOperator(task_id="x", source="/lake/s", table="/lake/t"), "CLONE replaces a table"),
         (lambda: DeltaConvertOperator(task_id="x", table="/lake/t"), "CONVERT makes a table"),
+        (lambda: DeltaCopyIntoOperator(task_id="x", source="/raw", format="csv"), "the files that it loads count as loaded"),
         (lambda: DeltaVacuumOperator(task_id="x", table="/lake/t"), "VACUUM deletes files"),
         (lambda: DeltaReorgOperator(task_id="x"), "REORG rewrites files"),
         (
@@ -154,7 +156,19 @@ def test_a_group_mapped_around_a_publication_is_one_for_each_value(dag):
         (lambda: DeltaRemoveColumnMappingOperator(task_id="x", table="/lake/t"), "it rewrites all files"),
         (lambda: DeltaEnableRowTrackingOperator(task_id="x", table="/lake/t"), "row tracking is switched on"),
     ],
-    ids=["restore", "clone", "convert", "vacuum", "reorg", "stream", "statistics", "feature", "mapping", "row tracking"],
+    ids=[
+        "restore",
+        "clone",
+        "convert",
+        "copy into",
+        "vacuum",
+        "reorg",
+        "stream",
+        "statistics",
+        "feature",
+        "mapping",
+        "row tracking",
+    ],
 )
 @pytest.mark.parametrize("inside", [True, False], ids=["in a transaction", "beside"])
 def test_operations_that_cannot_be_taken_back_together(dag, make, why, inside):

@@ -42,7 +42,7 @@ def test_all_tasks_are_looked_at():
 
 @pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
 def test_docstrings_say_what_is_templated(kind):
-    renamed = {"merge_source": "source"}  # a callable source is none for a template
+    renamed = {"merge_source": "source", "copy_source": "source"}  # a callable source is none for a template
     fields = {renamed.get(name, name) for name in kind.template_fields}
     assert {name: name in fields for name in documented(kind)} == documented(kind)
 

@@ -55,6 +55,28 @@ def test_lists_from_an_offset_in_order_and_in_pages(container):
     assert not listed["objects"]
 
 
+def test_an_etag_is_the_same_in_lists_and_look_ups(store):
+    """Files that were loaded are told apart by it, whichever way they were found."""
+    from airflow_delta.log.storage.factory import store_for
+    from airflow_delta.table.stage.source_files import SourcePattern, matching
+
+    pattern = SourcePattern.parse(f"{store.root(store.container())}/raw/*.csv", recursive=True)
+    log_store = store_for(pattern.base, store.options)
+    names = ["a.csv", "x/b c%20#.csv"]
+    etags = []
+    for content in (b"id\n1\n", b"id\n2\n"):
+        for name in names:
+            log_store.put(name, content)
+        _, listed = matching(log_store, pattern)
+        assert sorted(status.path for status in listed) == names
+        for status in listed:
+            found = log_store.head(status.path)
+            assert (found.etag, found.size) == (status.etag, status.size)
+            assert found.modification_time // 1000 == status.modification_time // 1000, "a header has seconds"
+        etags.append({status.path: status.etag for status in listed})
+    assert all(etags[0][name] and etags[0][name] != etags[1][name] for name in names), "the size is the same, and maybe the time"
+
+
 def test_a_large_object_goes_in_parts(store):
     from airflow_delta.log.storage.factory import store_for
 

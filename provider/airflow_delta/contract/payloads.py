@@ -390,6 +390,57 @@ class SourcePosition(Payload):
         return hashlib.sha256(table.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
+COPY_APP = "airflow.copyInto/"
+"""What the application ids begin with whose ``txn`` versions count the loads of files."""
+
+OWN_APPS = (POSITION_APP, COPY_APP)
+"""What application ids begin with that no transaction key may be."""
+
+_RECORD_DIGITS = 15
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FileLoad(Payload):
+    """Files that a stage loaded because no commit has loaded them yet. The commit names the record that lists them.
+
+    :param source: where they are, for messages.
+    :param consumer: who loads.
+    :param number: of the load: 1 for the first one of the consumer.
+    :param record: SHA-256 of the record of the load.
+    :param num_files: files that it loads.
+    """
+
+    contract: int = CONTRACT
+    source: str
+    consumer: str
+    number: int
+    record: str
+    num_files: int = 0
+
+    @property
+    def app_id(self) -> str:
+        """The ``appId`` whose version is the number of the last load."""
+        return f"{COPY_APP}{self.consumer}"
+
+    @property
+    def record_app_id(self) -> str:
+        """The ``appId`` whose version says which record of that number is the one of the commit."""
+        return f"{self.app_id}{RECORD_SUFFIX}"
+
+    @property
+    def record_version(self) -> int:
+        """The first 60 bits of the digest of the record: a ``txn`` version is a number."""
+        return int(self.record[:_RECORD_DIGITS], 16)
+
+
+RECORD_SUFFIX = "#record"
+
+
+def record_digits(version: int) -> str:
+    """Return the first digits of a record's digest, as its name has them."""
+    return f"{version:0{_RECORD_DIGITS}x}"
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StagedWrite(Payload):
     """What one attempt of a stage wrote, for the commit to publish.
@@ -421,6 +472,7 @@ class StagedWrite(Payload):
     :param keeps_row_ids: rows that were written again have their row ids and row commit versions in the new files.
     :param data_change: false if the table's rows stay the same and only move to other files (Delta's ``dataChange``).
     :param sources: new rows of other tables that the stage read.
+    :param loads: files that the stage loaded.
     """
 
     contract: int = CONTRACT
@@ -455,6 +507,7 @@ class StagedWrite(Payload):
     keeps_row_ids: bool = False
     changes: tuple[dict, ...] = ()  # type: ignore[type-arg]
     sources: tuple[SourcePosition, ...] = ()
+    loads: tuple[FileLoad, ...] = ()
 
 
 def read_version_name(version: int) -> str:

@@ -192,11 +192,12 @@ class Participant:
     def view(self) -> TransactionView:
         """The transaction with its stages, checked against each other and storage."""
         view = view_of(self.log, self.handle, load_writes(self.log, self._planned))
-        if any(stage.write.sources for stage in view.stages):  # an undone publication would have to move positions back
+        # An undone publication would have to move positions back.
+        if any(stage.write.sources or stage.write.loads for stage in view.stages):
             raise self.log.error(
                 DeltaUnsupportedOperationException,
-                f"A stage for table {self.uri} reads new rows of another table, and its transaction is part of a publication. "
-                "Nothing is committed. Read them in a transaction of this table alone.",
+                f"A stage for table {self.uri} reads new rows of another table, or new files, and its transaction is part of a "
+                "publication. Nothing is committed. Read them in a transaction of this table alone.",
             )
         check_stages(view)
         check_staged_files(self.log.store, self.handle, view.stages)

@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 def run_transaction(
     log: DeltaLog,
-    stage: Callable[[TransactionHandle], Sequence[StagedWrite]],
+    stage: Callable[[TransactionHandle], Sequence[StagedWrite] | None],
     *,
     attempt: str,
     max_restarts: int = 0,
@@ -60,7 +60,8 @@ def run_transaction(
     An identity that the log already holds does not run again (``rerun_policy``). Staged files that can no longer be committed are
     deleted.
 
-    :param stage: stages the operation for a transaction; runs once, and again for every restart.
+    :param stage: stages the operation for a transaction; runs once, and again for every restart. It returns ``None`` if there is
+        nothing to do and it has staged nothing: then nothing is committed, and the identity runs again.
     :param attempt: unique name of this execution (:func:`airflow_delta.contract.files.new_attempt`).
     :param max_restarts: how often the operation starts over, on the newest version, after a logical conflict.
     :param start: parameters of :func:`airflow_delta.table.start.begin.begin`: the identity, the rerun policy, ...
@@ -71,6 +72,8 @@ def run_transaction(
         handle = begin(log, **start)
         try:
             staged = [] if handle.committed is not None else stage(handle)
+            if staged is None:
+                return result_of_nothing(_transaction(log, handle, policy, ()), handle)
             return publish(
                 log,
                 handle,

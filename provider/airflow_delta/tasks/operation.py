@@ -163,6 +163,10 @@ class DeltaTableOperator(StageOperator):
         """Return the rows of the operation's source; ``None`` if it has none, or the request names it."""
         return None
 
+    def did_nothing(self, staged: StagedWrite) -> bool:  # noqa: ARG002 - for operations that may find nothing to do
+        """Return whether a transaction of the task's own is not to be committed, since nothing was staged."""
+        return False
+
     def secret_properties(self) -> dict[str, str]:
         """Return secret Spark properties for a submitted application."""
         return {}
@@ -200,7 +204,7 @@ class DeltaTableOperator(StageOperator):
         log = own.log(work.delta_conn_id, create=self.creates_table)
         writes: list[StagedWrite] = []
 
-        def stage(handle: TransactionHandle) -> list[StagedWrite]:
+        def stage(handle: TransactionHandle) -> list[StagedWrite] | None:
             self.log.info(
                 "Transaction %s: begins on %s; key %s.",
                 handle.transaction_id,
@@ -209,8 +213,12 @@ class DeltaTableOperator(StageOperator):
             )
             TaskMetrics(context["ti"]).started(handle)
             work.open_own(context, log, handle)
-            writes[:] = [self.stage(work)]
-            work.measure(writes[0])
+            staged = self.stage(work)
+            if self.did_nothing(staged):
+                writes.clear()
+                return None
+            writes[:] = [staged]
+            work.measure(staged)
             committer.clock = Stopwatch()  # of the commit, not of Spark
             return writes
 

@@ -46,7 +46,7 @@ from airflow_delta.tasks.observability import Stopwatch, TaskMetrics
 if TYPE_CHECKING:
     from airflow.sdk import Context, RetryPolicy
 
-    from airflow_delta.contract.payloads import CommitResult, SourcePosition, TransactionHandle
+    from airflow_delta.contract.payloads import CommitResult, FileLoad, SourcePosition, TransactionHandle
     from airflow_delta.contract.request import StageReport, StageRequest
     from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.table.stage.stage_view import SparkWork, StageView
@@ -362,6 +362,7 @@ class StageReadRecorder:
         self._predicates: list[str] = []
         self._whole_table = False
         self._sources: dict[str, SourcePosition] = {}
+        self._loads: list[FileLoad] = []
 
     def note(self, predicate: str | None) -> None:
         """Record a read of the rows that satisfy a predicate, or of the whole table."""
@@ -374,6 +375,10 @@ class StageReadRecorder:
         """Record that the new rows of another table were read, up to a position that the commit records."""
         self._sources[position.app_id] = position
 
+    def note_load(self, load: FileLoad) -> None:
+        """Record that files were loaded, which the commit records."""
+        self._loads.append(load)
+
     @property
     def exists(self) -> bool:
         """Whether the table existed when the transaction began."""
@@ -383,6 +388,8 @@ class StageReadRecorder:
         """Return the staged write with the reads of this reader added."""
         if self._sources:
             staged = dataclasses.replace(staged, sources=tuple(self._sources.values()))
+        if self._loads:
+            staged = dataclasses.replace(staged, loads=tuple(self._loads))
         if not self._whole_table and not self._predicates:
             return staged
         own, others = staged.reads, tuple(self._predicates)

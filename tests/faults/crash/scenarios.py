@@ -72,6 +72,13 @@ def with_source(run: Run) -> None:
     tasks.grow_source("first", (5, 1), (6, 2))(run)
 
 
+def with_files(run: Run) -> None:
+    """Beside the table files, whose rows it lacks."""
+    TWO(run)
+    tasks.put_file("a.csv", (5, 1))(run)
+    tasks.put_file("b.csv", (6, 2))(run)
+
+
 def clone(run: Run, *, deep: bool = False) -> None:
     run.push("result", clone_table(run.log("clone"), run.log(), deep=deep, transaction_key="run", attempt=run.attempt))
 
@@ -236,6 +243,21 @@ SCENARIOS: dict[str, Scenario] = {
         },
         [*NEW, (7, 3)],
         with_source,
+        killed=("stage", "commit", "start again", "stage again", "commit again"),
+        commits=2,
+    ),
+    "files of a directory": Scenario(
+        {
+            "start": tasks.start(),
+            "stage": tasks.stage_files,
+            "source": tasks.put_file("c.csv", (7, 3)),
+            "commit": tasks.commit(),
+            "start again": tasks.start(transaction_key="next"),
+            "stage again": tasks.stage_files,
+            "commit again": tasks.commit(),
+        },
+        [*NEW, (7, 3)],
+        with_files,
         killed=("stage", "commit", "start again", "stage again", "commit again"),
         commits=2,
     ),

@@ -17,14 +17,17 @@ from airflow_delta.contract.request import StageReport
 from airflow_delta.exceptions import DeltaConcurrentModificationException, TransactionAbortedException
 from airflow_delta.log import AddFile
 from airflow_delta.log.checkpoint.columns import to_add_files
+from airflow_delta.log.storage.factory import store_for
 from airflow_delta.streaming import DeltaBatchSink
 from airflow_delta.table.abort import abort
+from airflow_delta.table.arrow.source_files import read_arrow_files
 from airflow_delta.table.arrow.stage_rows import stage_arrow
 from airflow_delta.table.changes.new_rows import NewRowsOptions, find_new_rows, read_new_rows
 from airflow_delta.table.commit.publish import publish
 from airflow_delta.table.operations.convert import convert_to_delta
 from airflow_delta.table.operations.vacuum.run import HOUR, vacuum
 from airflow_delta.table.run import run_transaction
+from airflow_delta.table.stage.source_files import CopyIntoOptions, SourcePattern, find_source_files
 from airflow_delta.table.stage.stage_view import SparkWork, open_stage
 from airflow_delta.table.stage.write.collect import collect_files, collect_stage
 from airflow_delta.table.stage.write.plan import plan_stage, put_request, read_report
@@ -167,6 +170,32 @@ def stage_new_rows(run: Run) -> None:
     request = plan_stage(view)
     staged = collect_stage(view, request, stage_arrow(view.log, read_new_rows(found).to_reader(), request))
     run.push("staged", replace(staged, sources=(found.position,)))
+
+
+def put_file(name: str, *rows: tuple[int, int]) -> Task:
+    """Somebody puts a file beside the table."""
+
+    def task(run: Run) -> None:
+        path = run.work / "raw" / name
+        path.parent.mkdir(exist_ok=True)
+        part = path.with_name(f".{name}")
+        part.write_text("id,p\n" + "".join(f"{id_},{p}\n" for id_, p in rows))
+        part.rename(path)
+
+    return task
+
+
+def stage_files(run: Run) -> None:
+    """The worker loads the files that the table does not have."""
+    view = open_stage(run.log(), run.pulled("handle"), task_id="stage", attempt=run.attempt)
+    pattern = SourcePattern.parse(f"{run.work}/raw/*.csv")
+    found = find_source_files(view, store_for(pattern.base), pattern, CopyIntoOptions())
+    found.check()
+    request = plan_stage(view)
+    rows = read_arrow_files(found, view.schema, file_format="csv", options={"header": "true"})
+    staged = collect_stage(view, request, stage_arrow(view.log, rows, request))
+    found.check()
+    run.push("staged", replace(staged, loads=() if found.load is None else (found.load,)))
 
 
 def commit(**options: Any) -> Task:

@@ -21,7 +21,7 @@ import os
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, BinaryIO, ClassVar, Protocol
 
@@ -66,6 +66,7 @@ class FileStatus:
     :param path: key relative to the table root.
     :param size: bytes, or :data:`UNKNOWN`.
     :param modification_time: milliseconds since the epoch, or :data:`UNKNOWN`.
+    :param etag: what an object store calls this content, if it says.
     :param is_link: whether :meth:`LogStore.list_recursive` found a symbolic link; size and time are those of its target.
     """
 
@@ -73,6 +74,7 @@ class FileStatus:
     size: int
     modification_time: int
     is_link: bool = False
+    etag: str | None = field(default=None, compare=False)
 
     @property
     def name(self) -> str:

@@ -347,7 +347,10 @@ class ObjectStore(LogStore):
     @staticmethod
     def _status(meta: Any) -> FileStatus:
         modified: datetime = meta["last_modified"]
-        return FileStatus(meta["path"], int(meta["size"]), int(modified.timestamp() * 1000))
+        etag = meta.get("e_tag")
+        if etag is not None:  # Azure has it without quotes in a listing, and with them of an object
+            etag = etag.removeprefix("W/").strip('"')
+        return FileStatus(meta["path"], int(meta["size"]), int(modified.timestamp() * 1000), etag=etag)
 
     # -- writing --------------------------------------------------------------------------------------------------------------
 

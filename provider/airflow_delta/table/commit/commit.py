@@ -44,6 +44,7 @@ from airflow_delta.table.commit.alter import (
 from airflow_delta.table.definition.altered_table import AlteredTable, is_alter
 from airflow_delta.table.definition.create import clustering_domain, defined_operation, definition_of
 from airflow_delta.table.definition.evolve import new_metadata
+from airflow_delta.table.stage.file_loads import keep_records, loads_to_commit
 from airflow_delta.table.stage.load import StageActions
 from airflow_delta.table.stage.net_effect import NetEffect, find_replaced
 from airflow_delta.table.stage.source_positions import positions_to_commit
@@ -327,6 +328,10 @@ def _prepared(
     removes = [msgspec.structs.replace(remove, deletion_timestamp=now) for remove in replaced.removes]
     key = SetTransaction(app_id=handle.app_id, version=handle.txn_version, last_updated=now)
     positions = {source.app_id: source.version for source in positions_to_commit(view)}
+    loads = loads_to_commit(view, created=created)
+    positions |= loads.versions
+    if loads.unshared:
+        txn.track_app_ids_by(loads.conflict_with)
     for app_id, version in {**options.transactions, **positions}.items():
         txn.txn_version(app_id)
         txn.update_set_transaction(SetTransaction(app_id=app_id, version=version, last_updated=now))
@@ -344,6 +349,7 @@ def _prepared(
 def _commit(staged: StagedCommit, options: CommitOptions) -> CommitResult:
     """Commit what the stages amount to."""
     txn = staged.txn
+    keep_records(staged.view)
     for hook in options.hooks:
         txn.register_post_commit_hook(hook)
     txn.commit(staged.actions, staged.operation, tags=staged.tags, user_metadata=options.user_metadata)

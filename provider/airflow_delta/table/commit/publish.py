@@ -20,6 +20,7 @@ from airflow_delta.exceptions import TransactionAlreadyCommittedException
 from airflow_delta.table.commit.commit import CommitOptions, commit_stages
 from airflow_delta.table.definition.altered_table import is_alter
 from airflow_delta.table.stage.conflicts import check_stages
+from airflow_delta.table.stage.file_loads import load_pin_path
 from airflow_delta.table.stage.load import Expected, check_reported, check_staged_files, parse_staged
 from airflow_delta.table.stage.source_positions import pin_path
 from airflow_delta.table.stage.view import view_of
@@ -153,6 +154,7 @@ def clean_up(log: DeltaLog, handle: TransactionHandle, writes: Sequence[StagedWr
         for write in writes:
             directory = attempt_directory(handle.transaction_id, write.stage, write.attempt)
             paths += [pin_path(handle, source) for source in write.sources]
+            paths += [load_pin_path(handle, load.consumer) for load in write.loads]
             if any(key.file is not None for key in write.reads.keys):
                 paths.append(f"{directory}/{KEYS_NAME}")
             if log.store.head(f"{directory}/{REQUEST_NAME}") is not None:

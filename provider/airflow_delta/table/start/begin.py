@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from airflow_delta.contract.choices import ISOLATION_LEVELS, KEY_CHECKS, RERUN_POLICIES
 from airflow_delta.contract.files import STAGING_DIRECTORY, is_hidden, is_preview, transaction_directory
-from airflow_delta.contract.payloads import POSITION_APP, TransactionHandle
+from airflow_delta.contract.payloads import OWN_APPS, TransactionHandle
 from airflow_delta.exceptions import (
     DeltaAnalysisException,
     DeltaIllegalArgumentException,
@@ -267,9 +267,10 @@ def _check_unexpired(table: str, snapshot: Snapshot, identity: _Identity, last: 
 def _check_text(name: str, value: object, table: str) -> None:
     if not isinstance(value, str) or not value.strip():
         raise DeltaIllegalArgumentException(f"{name} must be a non-empty string, got {value!r}.", table=table)
-    if value.startswith(POSITION_APP):
+    if value.startswith(OWN_APPS):
         raise DeltaIllegalArgumentException(
-            f"{name} must not begin with {POSITION_APP!r}, as positions in other tables do: {value!r}.", table=table
+            f"{name} must not begin with {' or '.join(map(repr, OWN_APPS))}, as what says how far sources were read: {value!r}.",
+            table=table,
         )
 
 

@@ -180,6 +180,7 @@ class OptimisticTransaction:
     track_read_predicates = _of_reads(TableReads.track_read_predicates)
     read_whole_table = _of_reads(TableReads.read_whole_table)
     track_app_ids = _of_reads(TableReads.track_app_ids)
+    track_app_ids_by = _of_reads(TableReads.track_app_ids_by)
     txn_version = _of_reads(TableReads.txn_version)
 
     @property

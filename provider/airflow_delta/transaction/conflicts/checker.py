@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from airflow_delta.contract.payloads import POSITION_APP
+from airflow_delta.contract.payloads import COPY_APP, POSITION_APP
 from airflow_delta.exceptions import (
     ConcurrentTransactionException,
     DeltaAnalysisException,
@@ -210,6 +210,8 @@ def _clusters_by_others(current: CurrentTransaction, columns: Sequence[Path]) ->
 
 __all__ = ["ConflictChecker", "CurrentTransaction"]
 
+_START_OVER = "What to do: begin again, by clearing the start task or with on_conflict='restart': the new transaction"
+
 
 class ConflictChecker:
     """Checks winning commits against one transaction.
@@ -263,7 +265,7 @@ class ConflictChecker:
             check_winner_metadata(self.current, winner, has_metadata=self._has_metadata)
         if winner.may_hold(DOMAIN_KEY):
             check_winner_domains(self.current, winner)
-        if self.current.reads.app_ids and winner.may_hold(TXN_KEY):
+        if (self.current.reads.app_ids or self.current.reads.app_id_rules) and winner.may_hold(TXN_KEY):
             self._check_app_ids(winner)
         if row_tracking.is_supported(self.current.protocol):
             self._fold_row_tracking(winner)
@@ -322,9 +324,15 @@ class ConflictChecker:
                 winner,
                 f"A concurrent update has added new rows of the same source and consumer ({', '.join(positions)}), which this "
                 "transaction has read, too",
-                "What to do: begin again, by clearing the start task or with on_conflict='restart': the new transaction reads "
-                "what "
-                "is new then. To have no such conflicts, set max_active_runs=1.",
+                f"{_START_OVER} reads what is new then. To have no such conflicts, set max_active_runs=1.",
+            )
+        if common and all(app_id.startswith(COPY_APP) for app_id in common):
+            raise self._fail(
+                ConcurrentTransactionException,
+                winner,
+                f"A concurrent update has loaded files of the same consumer ({', '.join(common)}) since this transaction looked "
+                "for new ones",
+                f"{_START_OVER} loads what is new then. To have no such conflicts, set max_active_runs=1.",
             )
         if common:
             raise self._fail(
@@ -335,6 +343,12 @@ class ConflictChecker:
                 "What to do: nothing if the other run did the same work; a new transaction will see it in the log and apply its "
                 "rerun policy. Otherwise give every concurrent run its own transaction key (appId).",
             )
+        for rule in self.current.reads.app_id_rules:
+            why = rule({txn.app_id: txn.version for txn in winner.set_transactions})
+            if why is not None:
+                raise self._fail(
+                    ConcurrentTransactionException, winner, why, f"{_START_OVER} is told what the table has by then."
+                )
 
     # -- what is folded into the transaction -----------------------------------------------------------------------------------
 

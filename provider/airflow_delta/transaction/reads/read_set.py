@@ -79,6 +79,7 @@ class ReadSet:
 
     :param whole_table: the transaction relies on the whole table, whatever its predicates say.
     :param app_ids: application ids whose version it looked up.
+    :param app_id_rules: say of versions that another commit sets why it conflicts; ``None`` if it does not.
     :param files_of_table: it relies on the files of the whole table, not only on their rows.
     :param all_rows: it relies on all rows of the table, not only on those that its predicates select.
     :param moved: files that a compaction among its stages put into others, for no other reason to read them.
@@ -88,6 +89,7 @@ class ReadSet:
     predicates: dict[Hashable, ReadPredicate] = field(default_factory=dict)
     whole_table: bool = False
     app_ids: set[str] = field(default_factory=set)
+    app_id_rules: list[Callable[[Mapping[str, int]], str | None]] = field(default_factory=list)
     files_of_table: bool = False
     all_rows: bool = False
     moved: set[str] = field(default_factory=set)

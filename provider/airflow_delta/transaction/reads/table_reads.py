@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -146,6 +146,14 @@ class TableReads:
     def track_app_ids(self, *app_ids: str) -> None:
         """Record that the versions of application ids were looked up elsewhere, at the version that this transaction reads."""
         self.recorded.app_ids.update(app_ids)
+
+    def track_app_ids_by(self, rule: Callable[[Mapping[str, int]], str | None]) -> None:
+        """Record that the transaction relies on versions of application ids that it cannot name.
+
+        :param rule: is given the versions that another commit sets, by application id, and says why it conflicts: a sentence
+            without its full stop, ``None`` if it does not.
+        """
+        self.recorded.app_id_rules.append(rule)
 
     def txn_version(self, app_id: str) -> int:
         """Return the last version that an application committed, or -1, and record the lookup.

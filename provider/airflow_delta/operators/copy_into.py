@@ -1,0 +1,285 @@
+"""COPY INTO as a task: load the files of a directory that the table does not have yet, each exactly once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow.sdk.exceptions import AirflowSkipException
+
+from airflow_delta import engine
+from airflow_delta.contract.choices import ENFORCE, SCHEMA_POLICIES, STRICT, Choices, check_choices
+from airflow_delta.contract.options import check_source, check_writer_options
+from airflow_delta.contract.payloads import StagedWrite
+from airflow_delta.exceptions import (
+    DeltaIllegalArgumentException,
+    DeltaTableNotFoundException,
+    DeltaUnsupportedOperationException,
+)
+from airflow_delta.hooks.delta import DeltaHook
+from airflow_delta.tasks.base import Parts, templated
+from airflow_delta.tasks.identity import column_names
+from airflow_delta.tasks.operation import OPERATION, DeltaTableOperator
+from airflow_delta.tasks.spark.progress import spark_work
+from airflow_delta.tasks.spark.session import TaskSession
+from airflow_delta.tasks.spark.storage import SparkStorage
+from airflow_delta.tasks.stage_work import StageReadRecorder
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from airflow_delta.contract.request import StageReport, StageRequest
+    from airflow_delta.log.delta_log import DeltaLog
+    from airflow_delta.table.stage.source_files import SourceFiles
+    from airflow_delta.table.stage.stage_view import SparkWork, StageView
+
+FORMATS = ("csv", "json", "parquet", "avro")
+ENGINES = ("spark", "arrow")
+
+_NARROWING = ("pattern", "consumer", "modified_after")
+"""Parameters without which a task loads more, or as somebody else: a template must not come to nothing."""
+
+
+class DeltaCopyIntoOperator(DeltaTableOperator):
+    """Load the files of a source that the table does not have yet (COPY INTO), each exactly once.
+
+    What was loaded is recorded beside the table's log, by the commit that adds the rows. If there is nothing to load, a task that
+    is its own transaction commits nothing.
+
+    :param source: a directory, a file, or a pattern of paths: URI, absolute path, or name below the base path of
+        ``source_conn_id``. In one part of a path ``*`` is any text, ``?`` one character, ``[ab]`` one of some, ``{a,b}`` one of
+        several texts. Files and directories whose names begin with ``_`` or ``.`` are left out. (templated)
+    :param format: ``csv``, ``json``, ``parquet`` or ``avro``.
+    :param pattern: pattern of paths below ``source``, which then is a directory. (templated)
+    :param recursive: also files in directories below.
+    :param format_options: options of Spark's reader of the format, such as ``header``, ``delimiter`` and ``multiLine``; with
+        ``engine="arrow"`` some of CSV's. (templated)
+    :param columns: names of the columns of CSV without a header; default: the table's. (templated)
+    :param force: load files that were loaded already, too: all that the pattern selects. Their rows are then in the table twice.
+        (templated)
+    :param consumer: who loads: each consumer has a record of its own of what it has loaded. Default: one for each directory, the
+        one before the first wildcard of ``source``. (templated)
+    :param modified_after: load only files that were modified later: ISO time (naive: UTC). (templated)
+    :param assume_new: a consumer of which the table knows nothing has loaded nothing, even if the table may have forgotten it.
+        For one run.
+    :param skip_if_none: skip the task if there is nothing to load.
+    :param engine: ``spark``, or ``arrow`` to read and write in the worker, without Spark and Java.
+    :param source_conn_id: connection of type ``delta`` to the source; default: the table's. (templated)
+    :param merge_schema: add columns that the table does not have.
+    :param schema_policy: ``enforce`` (default): rows are cast where no value can be lost, and missing columns are null;
+        ``strict``: rows that do not have exactly the expected columns and types are refused before anything is written.
+    :param expected_schema: with ``strict``: columns as in SQL; default: those of the table. (templated)
+    :param write_options: options of Spark's Parquet writer, such as ``maxRecordsPerFile``. (templated)
+
+    The other parameters are those of :class:`~airflow_delta.tasks.operation.DeltaTableOperator` and of
+    :class:`~airflow_delta.tasks.spark.session.TaskSession`.
+    """
+
+    parts: ClassVar[Parts] = (*OPERATION, TaskSession)
+    choices: ClassVar[Choices] = {"format": FORMATS, "engine": ENGINES, "schema_policy": SCHEMA_POLICIES}
+    template_fields: Sequence[str] = (
+        *templated(parts),
+        "copy_source",
+        "pattern",
+        "format_options",
+        "columns",
+        "force",
+        "consumer",
+        "modified_after",
+        "source_conn_id",
+        "expected_schema",
+        "write_options",
+    )
+    template_fields_renderers: ClassVar[dict[str, str]] = {"format_options": "json", "write_options": "json"}
+    staged_mode: ClassVar[str] = "append"
+
+    def __init__(
+        self,
+        *,
+        source: str,
+        format: str,  # noqa: A002 - Spark's name
+        pattern: str | None = None,
+        recursive: bool = False,
+        format_options: Mapping[str, Any] | None = None,
+        columns: str | Sequence[str] = (),
+        force: bool | str = False,
+        consumer: str | None = None,
+        modified_after: str | datetime | None = None,
+        assume_new: bool = False,
+        skip_if_none: bool = False,
+        engine: str = "spark",
+        source_conn_id: str | None = None,
+        merge_schema: bool = False,
+        schema_policy: str = ENFORCE,
+        expected_schema: str | Mapping[str, Any] | None = None,
+        write_options: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.format = format
+        self.engine = engine
+        self.schema_policy = schema_policy
+        check_choices(self, self.choices)
+        whose = f"The task {self.task_id!r}"
+        check_source({"path": source, "options": dict(format_options or {})}, whose=whose)
+        check_writer_options(write_options, whose=whose)
+        if engine == "arrow" and format == "avro":
+            raise DeltaUnsupportedOperationException(f'{whose} loads avro, which Arrow does not read. Leave out engine="arrow".')
+        if schema_policy == ENFORCE and expected_schema is not None:
+            raise DeltaIllegalArgumentException(f"{whose} has an expected_schema, which goes with schema_policy='strict'.")
+        if schema_policy == STRICT and expected_schema is None and merge_schema:
+            raise DeltaIllegalArgumentException(
+                f"{whose} has schema_policy='strict', which holds the rows to the table's schema; merge_schema would change it."
+            )
+        self.copy_source = source
+        self.pattern = pattern
+        self.recursive = recursive
+        self.format_options = format_options
+        self.columns = columns
+        self.force = force
+        self.consumer = consumer
+        self.modified_after = modified_after
+        self.assume_new = assume_new
+        self.skip_if_none = skip_if_none
+        self.source_conn_id = source_conn_id
+        self.merge_schema = merge_schema
+        self.expected_schema = expected_schema
+        self.write_options = write_options
+        self._given = tuple(name for name in _NARROWING if getattr(self, name) is not None)
+
+    def table_uri(self, log: DeltaLog) -> str | None:
+        """Return the worker's URI if the worker itself writes."""
+        return log.uri if self.engine == "arrow" else super().table_uri(log)
+
+    def plan_stage(self, stage: StageView) -> SparkWork | StagedWrite:
+        """Find the files to load, and plan the write.
+
+        :raises AirflowSkipException: if there is nothing to load, and the task is then to be skipped.
+        :raises DeltaTableNotFoundException: if there is no table, and no stage creates it.
+        :raises DeltaIllegalStateException: if files were changed after they were loaded, or records of loads are damaged.
+        :raises DeltaFileNotFoundException: if records of loads are gone.
+        """
+        if not stage.exists and not stage.target.is_known:
+            raise stage.handle.error(
+                DeltaTableNotFoundException,
+                f"There is no table at {stage.handle.table} to load files into. Create it first (DeltaCreateTableOperator), or "
+                "give delta_transaction a schema.",
+            )
+        self._found = found = self._find(stage)
+        self.log.info(
+            "Transaction %s: loads %s files (%s bytes) of %s%s.",
+            stage.handle.transaction_id,
+            len(found.files),
+            sum(file.size for file in found.files),
+            found.source,
+            "" if found.load is None else f" as load {found.load.number} of {found.load.consumer!r}",
+        )
+        if found.load is None:
+            if self.skip_if_none:
+                raise AirflowSkipException(f"{found.source} has no files that {stage.handle.table} does not have.")
+            return stage.staged(mode="append")
+        planned = engine.plan_stage(
+            stage,
+            mode="append",
+            merge_schema=self.merge_schema,
+            options=self.write_options,
+            expected_schema=self.expected_schema,
+            schema_policy=self.schema_policy,
+        )
+        if self.engine == "arrow":
+            engine.check_possible(planned)
+        return engine.SparkWork(planned, partial(engine.collect_stage, stage))
+
+    def did_nothing(self, staged: StagedWrite) -> bool:
+        """Return whether there was nothing to load."""
+        return not staged.loads
+
+    def work(self, stage: StageView, request: StageRequest) -> tuple[StageRequest, StageReport]:
+        """Read the files and write their rows.
+
+        :raises DeltaFileNotFoundException: if a file is gone.
+        :raises DeltaIllegalStateException: if one was changed since it was found.
+        :raises SchemaMismatchException: if a file cannot be read, or its rows do not fit the table.
+        """
+        found = self._found
+        found.check()
+        if self.format == "avro":
+            found.check_one_avro_schema()
+        report = self._by_arrow(stage, request) if self.engine == "arrow" else self._by_spark(stage, request)
+        found.check()
+        self._reads = recorder = StageReadRecorder(stage)
+        if found.load is not None:
+            recorder.note_load(found.load)
+        return request, report
+
+    def _by_arrow(self, stage: StageView, request: StageRequest) -> StageReport:
+        rows = engine.read_arrow_files(
+            self._found,
+            stage.schema,
+            file_format=self.format,
+            options=self.format_options or {},
+            columns=column_names(self.columns),
+        )
+        return engine.stage_arrow(stage.log, rows, request)
+
+    def _by_spark(self, stage: StageView, request: StageRequest) -> StageReport:
+        found = self._found
+        root = engine.spark_table(self._source)
+        # Large files first: an empty one does not show its columns.
+        paths = [f"{root}/{file.path}" for file in sorted(found.files, key=lambda file: -file.size)]
+        with self.hold(TaskSession).session(stage.log) as spark, self._source_in(spark, root):
+            rows = engine.read_spark_files(
+                spark,
+                paths,
+                file_format=self.format,
+                options=self.format_options or {},
+                table=stage.target.struct if stage.target.is_known else None,
+                columns=column_names(self.columns),
+            )
+            with spark_work(self.log, stage.log, request, session=spark):
+                return engine.stage_dataframe(spark, rows, request)
+
+    @contextmanager
+    def _source_in(self, spark: SparkSession, root: str) -> Iterator[None]:
+        """Let a session reach the source by its own connection."""
+        conn_id, own = self._found.store.connection, self.hold(TaskSession).spark_credentials
+        with SparkStorage(root, conn_id, own=bool(own)).in_session(spark, made=False):
+            yield
+
+    def _find(self, stage: StageView) -> SourceFiles:
+        for name in self._given:
+            if getattr(self, name) is None:
+                raise DeltaIllegalArgumentException(
+                    f"{name} of the task {self.task_id!r} is a template without a value in this run: other files would be "
+                    "loaded. Give it a value, or leave the parameter out."
+                )
+        pattern = engine.SourcePattern.parse(self.copy_source, self.pattern, recursive=self.recursive)
+        conn_id = self.source_conn_id or self.opened.delta_conn_id or self.opened.handle.delta_conn_id
+        self._source = log = DeltaHook(conn_id or DeltaHook.default_conn_name).get_log(pattern.base)
+        options = engine.CopyIntoOptions(
+            consumer=self.consumer,
+            force=self._flag("force", self.force),
+            modified_after=self._time(self.modified_after),
+            assume_new=self.assume_new,
+        )
+        return engine.find_source_files(stage, log.store, pattern, options)
+
+    def _flag(self, name: str, value: Any) -> bool:
+        text = str(value).strip().lower()
+        if text not in ("true", "false"):
+            raise DeltaIllegalArgumentException(f"{name} of the task {self.task_id!r} must be true or false, got {value!r}.")
+        return text == "true"
+
+    def _time(self, value: Any) -> int | None:
+        if value is None:
+            return None
+        try:
+            given = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
+        except ValueError:
+            raise DeltaIllegalArgumentException(
+                f"modified_after of the task {self.task_id!r} must be an ISO time, got {value!r}."
+            ) from None
+        return int((given if given.tzinfo is not None else given.replace(tzinfo=UTC)).timestamp() * 1000)

@@ -1,0 +1,446 @@
+"""The files of a source that a table has not loaded yet: which there are, and that they stay as they are while they are read."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from airflow_delta.contract.files import is_hidden
+from airflow_delta.contract.location import Location
+from airflow_delta.exceptions import (
+    DeltaFileNotFoundException,
+    DeltaIllegalArgumentException,
+    DeltaIllegalStateException,
+    SchemaMismatchException,
+    StagingException,
+)
+from airflow_delta.log.storage.file_names import LOG_DIRECTORY
+from airflow_delta.log.storage.options import canonical_options
+from airflow_delta.table.stage.file_loads import LoadedFile, loaded_before, new_record, other_loads, pinned_load
+from airflow_delta.table.start.rerun import is_known_before
+
+if TYPE_CHECKING:
+    from airflow_delta.contract.payloads import FileLoad
+    from airflow_delta.log.storage.base import FileStatus, LogStore
+    from airflow_delta.table.stage.view import TransactionView
+
+_THREADS = 8
+_AVRO_MAGIC = b"Obj\x01"
+_AVRO_HEAD = 64 << 10
+_HEADS = 32
+"""Files that are looked up one by one; more are listed."""
+
+_WILDCARD = re.compile(r"(?<!\\)[*?\[{]")
+_AUTHORITY = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/]*")
+
+
+@dataclass(frozen=True, slots=True)
+class SourcePattern:
+    """Where files to load are.
+
+    :ivar base: location of the directory before the first wildcard.
+    :ivar names: glob of their paths below it; empty: all files directly in it.
+    :ivar recursive: also those in directories below.
+    """
+
+    base: str
+    names: str
+    recursive: bool = False
+
+    @classmethod
+    def parse(cls, source: str, pattern: str | None = None, *, recursive: bool = False) -> SourcePattern:
+        r"""Return the pattern of a source: its directories up to the first wildcard, and the rest.
+
+        In one part of a path ``*`` is any text, ``?`` one character, ``[abc]``, ``[a-z]`` and ``[!abc]`` one of some, ``{a,b}``
+        one of several texts; a backslash takes the next character literally.
+
+        :param pattern: a glob below the source, which then is a directory.
+        :raises DeltaIllegalArgumentException: if a glob is not valid, or the bucket has a wildcard.
+        """
+        for name, value in (("source", source), ("pattern", pattern)):
+            if value is not None and (not isinstance(value, str) or not value.strip() or value == "None"):
+                raise DeltaIllegalArgumentException(f"{name} must be a non-empty string, got {value!r}.")
+        whole = source if pattern is None else f"{source.rstrip('/')}/{pattern.lstrip('/')}"
+        authority = found[0] if (found := _AUTHORITY.match(whole)) else ""
+        rest = whole[len(authority) :]
+        if _WILDCARD.search(authority):
+            raise DeltaIllegalArgumentException(f"The source {source!r} has a wildcard in its bucket. Name one bucket.")
+        wildcard = _WILDCARD.search(rest)
+        if wildcard is None and (rest.endswith("/") or not rest):
+            base, names = rest.rstrip("/"), ""
+        elif wildcard is None and "/" not in rest:  # a name below the connection's base path
+            base, names = rest, ""
+        else:
+            slash = rest.rfind("/", 0, len(rest) if wildcard is None else wildcard.start())
+            base, names = rest[: max(slash, 0)], rest[slash + 1 :]
+        if not authority and not base:
+            base = "/" if rest.startswith("/") else ""
+        if not authority and not base:
+            raise DeltaIllegalArgumentException(f"The source {source!r} has no directory before its first wildcard. Name one.")
+        base = authority + base
+        parsed = cls(re.sub(r"\\(.)", r"\1", base), names, recursive)
+        parsed.matcher()
+        return parsed
+
+    def matcher(self) -> re.Pattern[str]:
+        """Return the expression that the paths below the base match.
+
+        :raises DeltaIllegalArgumentException: if the glob is not valid.
+        """
+        *directories, name = (self.names or "*").split("/")
+        if "**" in self.names:
+            raise DeltaIllegalArgumentException(f"The pattern {self.names!r} has **. Use recursive=True.")
+        parts = "".join(f"{_part(part, self.names)}/" for part in directories)
+        deeper = "(?:[^/]+/)*" if self.recursive else ""
+        return re.compile(f"{parts}{deeper}{_part(name, self.names)}", re.DOTALL)
+
+
+def _part(glob: str, whole: str) -> str:
+    """Return the regular expression of one part of a path."""
+    found, depth, i = "", 0, 0
+    while i < len(glob):
+        char = glob[i]
+        i += 1
+        if char == "\\" and i < len(glob):
+            found += re.escape(glob[i])
+            i += 1
+        elif char == "*":
+            found += "[^/]*"
+        elif char == "?":
+            found += "[^/]"
+        elif char == "[":
+            end = glob.find("]", i + 2 if glob[i : i + 1] in ("!", "^") else i + 1)
+            if end < 0:
+                raise DeltaIllegalArgumentException(f"The pattern {whole!r} has a [ without its ].")
+            inner = glob[i:end]
+            negated = inner[0] in "!^"
+            inner = inner[negated:].replace("\\", "\\\\").replace("[", "\\[").replace("]", "\\]").replace("^", "\\^")
+            found += f"[{'^/' if negated else ''}{inner}]"
+            i = end + 1
+        elif char == "{":
+            depth += 1
+            found += "(?:"
+        elif char == "}" and depth:
+            depth -= 1
+            found += ")"
+        elif char == "," and depth:
+            found += "|"
+        else:
+            found += re.escape(char)
+    if depth:
+        raise DeltaIllegalArgumentException(f"The pattern {whole!r} has a {{ without its }}, in one part of the path.")
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyIntoOptions:
+    """What is loaded.
+
+    :param consumer: who loads; ``None``: whoever loads from this directory.
+    :param force: load files that were loaded already, too.
+    :param modified_after: only files that were modified later, in milliseconds since the epoch.
+    :param assume_new: a consumer of which the table knows nothing has loaded nothing.
+    """
+
+    consumer: str | None = None
+    force: bool = False
+    modified_after: int | None = None
+    assume_new: bool = False
+
+    def __post_init__(self) -> None:
+        name = self.consumer
+        if name is not None and (not isinstance(name, str) or not name.strip() or name in ("None", "nan") or "#" in name):
+            raise DeltaIllegalArgumentException(f"consumer must be a non-empty string without '#', got {name!r}.")
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFiles:
+    """The files that a transaction loads.
+
+    :ivar store: of the directory that they are below.
+    :ivar load: what the commit records; ``None`` if there is nothing to load.
+    :ivar files: as they were when the first attempt found them, with paths in the store.
+    :ivar directory: in the store, that they are below.
+    """
+
+    store: LogStore
+    source: str
+    load: FileLoad | None
+    files: tuple[LoadedFile, ...]
+    directory: str = ""
+
+    def check(self) -> None:
+        """Check that all files are as they were found.
+
+        :raises DeltaFileNotFoundException: if one is gone.
+        :raises DeltaIllegalStateException: if one was changed.
+        """
+        if len(self.files) <= _HEADS:
+            now = {file.path: self.store.head(file.path) for file in self.files}
+        else:
+            listed = {status.path: status for status in self.store.list_recursive(self.directory)}
+            now = {file.path: listed.get(file.path) or self.store.head(file.path) for file in self.files}
+        gone = [file.path for file in self.files if now[file.path] is None]
+        if gone:
+            raise self.store.error(
+                DeltaFileNotFoundException,
+                f"{len(gone)} of {len(self.files)} files of {self.source} that are being loaded are gone, such as {gone[0]}. "
+                "Nothing was staged. Bring them back, or clear the start task with everything downstream: the next transaction "
+                "loads what is there.",
+            )
+        changed = [file.path for file in self.files if (status := now[file.path]) and not file.is_same(_of(status, file.path))]
+        if changed:
+            raise self.store.error(
+                DeltaIllegalStateException,
+                f"{len(changed)} of {len(self.files)} files of {self.source} have changed since they were found, such as "
+                f"{changed[0]}. Nothing was staged. Clear the start task with everything downstream, when they are complete. "
+                "Writers should put whole files, under names of their own.",
+            )
+
+    def check_one_avro_schema(self) -> None:
+        """Check that all files were written with one schema: Spark reads those of Avro with the one of any of them.
+
+        :raises SchemaMismatchException: if there are several, or a file is not Avro.
+        """
+        with ThreadPoolExecutor(_THREADS) as pool:
+            schemas = list(pool.map(self._avro_schema, self.files))
+        for file, schema in zip(self.files, schemas, strict=True):
+            if schema is None or schema != schemas[0]:
+                raise self.store.error(
+                    SchemaMismatchException,
+                    f"The file {file.path} of {self.source} is not Avro. Nothing was staged."
+                    if schema is None
+                    else f"The files {self.files[0].path} and {file.path} of {self.source} have different Avro schemas, and "
+                    "Spark would read both with that of one. Nothing was staged. Load them apart from each other, by pattern.",
+                )
+
+    def _avro_schema(self, file: LoadedFile) -> Any:
+        length = _AVRO_HEAD
+        while True:
+            data = self.store.read_range(file.path, 0, length)
+            try:
+                return _avro_schema(data)
+            except IndexError:
+                if len(data) < length:
+                    return None
+                length *= 8
+            except ValueError:
+                return None
+
+
+class _AvroHeader:
+    """Reads the values of an Avro file's header; an :class:`IndexError` means that there is more of it."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._at = len(_AVRO_MAGIC)
+
+    def number(self) -> int:
+        """Read a number: seven bits in each byte, lowest first, the sign in the lowest bit."""
+        value = 0
+        for shift in range(0, 64, 7):
+            byte = self._data[self._at]
+            self._at += 1
+            value |= (byte & 0x7F) << shift
+            if not byte & 0x80:
+                return (value >> 1) ^ -(value & 1)
+        raise ValueError("not a number of Avro")
+
+    def content(self) -> bytes:
+        """Read bytes: their number, and as many."""
+        length = self.number()
+        if length < 0:
+            raise ValueError("not a length")
+        self._at += length
+        if self._at > len(self._data):
+            raise IndexError
+        return self._data[self._at - length : self._at]
+
+
+def _avro_schema(data: bytes) -> Any:
+    """Return the schema in the header of an Avro file.
+
+    :raises IndexError: if the header is longer than this.
+    :raises ValueError: if it is none.
+    """
+    if not data.startswith(_AVRO_MAGIC):
+        raise ValueError("not Avro")
+    header = _AvroHeader(data)
+    while (count := header.number()) != 0:
+        if count < 0:  # the bytes of the block follow
+            header.number()
+        for _ in range(abs(count)):
+            key, value = header.content(), header.content()
+            if key == b"avro.schema":
+                return json.loads(value)
+    raise ValueError("no schema")
+
+
+def find_source_files(view: TransactionView, store: LogStore, pattern: SourcePattern, options: CopyIntoOptions) -> SourceFiles:
+    """Return the files that the table does not have yet, as the first attempt of the transaction found them.
+
+    :param store: of ``pattern.base``.
+    :raises DeltaIllegalArgumentException: if a file is in the directory of a Delta table.
+    :raises DeltaIllegalStateException: if a file was changed after it was loaded; if another consumer has loaded one; if a record
+        of loads is damaged; or if the transaction would replace rows of an earlier run.
+    :raises DeltaFileNotFoundException: if a record of loads is gone.
+    :raises TransactionExpiredException: if it cannot be known whether there were loads.
+    """
+    _check_no_replacement(view, store)
+    root = Location.parse(store.root, canonical_options(store.options, store.root)).key.rstrip("/")
+    source = f"{root}/{pattern.names}" if pattern.names else root
+    directory, statuses = matching(store, pattern)
+    found = [_of(status, f"{root}/{status.path}") for status in statuses]
+    _check_not_of_the_table(view, [file.path for file in found])
+    consumer = options.consumer or default_consumer(f"{root}/{directory}" if directory else root)
+    before = loaded_before(view, consumer, assume_new=options.assume_new)
+    after = options.modified_after
+    found = [file for file in found if after is None or file.modification_time > after]
+    unshared = options.consumer is None and not options.force
+    if not options.force:
+        _check_unchanged(view, consumer, source, [(before.files.get(file.path), file) for file in found])
+        found = [file for file in found if file.path not in before.files]
+        if unshared:
+            _check_not_of_others(view, consumer, found)
+    record = new_record(before, consumer, sorted(found, key=lambda file: file.path), unshared=unshared)
+    pinned = pinned_load(view, record, source)  # even if nothing is left to load: what the first attempt found may be gone
+    if pinned is None:
+        return SourceFiles(store, source, None, (), directory)
+    load, record = pinned
+    outside = [file.path for file in record.new if not file.path.startswith(f"{root}/")]
+    if outside:
+        raise view.handle.error(
+            StagingException,
+            f"The first attempt of transaction {view.handle.transaction_id} loads {outside[0]}, which is not below {root}: the "
+            "source was changed since. Nothing was staged. Clear the start task with everything downstream.",
+        )
+    files = tuple(
+        LoadedFile(path=file.path[len(root) + 1 :], size=file.size, modification_time=file.modification_time, etag=file.etag)
+        for file in record.new
+    )
+    return SourceFiles(store, source, load, files, directory)
+
+
+def default_consumer(directory: str) -> str:
+    """Return the name of whoever loads files of a directory; what the rest of the pattern is does not matter."""
+    return hashlib.sha256(directory.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def matching(store: LogStore, pattern: SourcePattern) -> tuple[str, list[FileStatus]]:
+    """Return the files that a pattern selects, without hidden ones (``_`` and ``.``, of a directory, too).
+
+    A source without wildcards is a file or a directory.
+
+    :return: the directory in the store that the source is, and the files.
+    """
+    names = pattern.names
+    if not names or _WILDCARD.search(names):
+        return "", _selected(store, "", pattern)
+    plain = re.sub(r"\\(.)", r"\1", names)
+    status = store.head(plain)
+    if status is None or _is_directory(store, plain):
+        return plain, _selected(store, plain, SourcePattern(pattern.base, "", pattern.recursive))
+    if is_hidden(plain):
+        raise store.error(
+            DeltaIllegalArgumentException,
+            f"The file {plain} of {store.root} is hidden (its name begins with '_' or '.'): Spark does not read it. Rename it.",
+        )
+    return "", [status]
+
+
+def _selected(store: LogStore, directory: str, pattern: SourcePattern) -> list[FileStatus]:
+    prefix = f"{directory}/" if directory else ""
+    matches = pattern.matcher().fullmatch
+    listed = ((status, status.path.removeprefix(prefix)) for status in store.list_recursive(directory))
+    found, tables = [], set()
+    for status, path in listed:
+        above, log, _ = f"/{path}".partition(f"/{LOG_DIRECTORY}/")
+        if log:
+            tables.add(f"{above[1:]}/".lstrip("/"))
+        elif matches(path) and not is_hidden(path):
+            found.append((status, path))
+    inside = next((path for _, path in found if any(path.startswith(table) for table in tables)), None)
+    if inside is not None:
+        raise store.error(
+            DeltaIllegalArgumentException,
+            f"The file {prefix}{inside} below {store.root} is in the directory of a Delta table (there is a {LOG_DIRECTORY}): "
+            "its log alone says which of its files count. Nothing was staged. Read new rows of a table with table.new_rows(), or "
+            "leave its directory out by the pattern.",
+        )
+    link = next((status.path for status, _ in found if status.is_link), None)
+    if link is not None:  # its target may be loaded under its own name, too
+        raise store.error(
+            DeltaIllegalArgumentException,
+            f"The file {link} below {store.root} is a symbolic link. Nothing was staged. Put the file itself there, or leave the "
+            "link out by the pattern.",
+        )
+    return [status for status, _ in found]
+
+
+def _is_directory(store: LogStore, path: str) -> bool:
+    """Return whether a path that a disk or HDFS knows is a directory; an object store has none."""
+    directory, _, name = path.rpartition("/")
+    return store.probes and name in store.list_directories(directory)
+
+
+def _of(status: FileStatus, path: str) -> LoadedFile:
+    return LoadedFile(path=path, size=status.size, modification_time=status.modification_time, etag=status.etag)
+
+
+def _check_unchanged(
+    view: TransactionView, consumer: str, source: str, files: Sequence[tuple[LoadedFile | None, LoadedFile]]
+) -> None:
+    changed = [new.path for old, new in files if old is not None and not old.is_same(new)]
+    if changed:
+        raise view.handle.error(
+            DeltaIllegalStateException,
+            f"{len(changed)} of the files of {source} that {consumer!r} has loaded into table {view.log.uri} have changed since, "
+            f"such as {changed[0]}: the table has their former rows. Nothing was staged. Delete these rows, and load all files "
+            "again with force=True (and pattern= to select some); or put the file back, and new rows into files of other names.",
+        )
+
+
+def _check_not_of_others(view: TransactionView, consumer: str, files: Sequence[LoadedFile]) -> None:
+    """Refuse files that were loaded from another directory of this one's: that the source is named otherwise now is no reason."""
+    paths = {file.path for file in files}
+    if not paths:
+        return
+    for name, loaded in other_loads(view, consumer):
+        twice = sorted(paths & loaded.files.keys())
+        if twice:
+            raise view.handle.error(
+                DeltaIllegalStateException,
+                f"{len(twice)} of the files to load, such as {twice[0]}, are in table {view.log.uri} already: {name!r} has "
+                f"loaded them. Nothing was staged. Go on as that one (consumer={name!r}); to load them again, give a consumer of "
+                "another name.",
+            )
+
+
+def _check_not_of_the_table(view: TransactionView, paths: Sequence[str]) -> None:
+    """Refuse files that are the table's own, or that VACUUM would delete."""
+    store = view.log.store
+    root = Location.parse(store.root, canonical_options(store.options, store.root)).key.rstrip("/")
+    inside = next((path for path in paths if path.startswith(f"{root}/")), None)
+    if inside is not None:
+        raise view.handle.error(
+            DeltaIllegalArgumentException,
+            f"The file {inside} to load is in the directory of table {view.log.uri} itself. Nothing was staged. Name a source "
+            "that has no file of the table.",
+        )
+
+
+def _check_no_replacement(view: TransactionView, store: LogStore) -> None:
+    handle = view.handle
+    if handle.rerun_policy != "replace" or handle.read_version < 0 or not is_known_before(view.snapshot, handle):
+        return
+    raise handle.error(
+        DeltaIllegalStateException,
+        f"Transaction {handle.app_id!r} is in table {handle.table} already, and rerun_policy='replace' would take back the rows "
+        f"that it added: they came from files below {store.root} that count as loaded, and would not be loaded again. Nothing "
+        "was staged. Use rerun_policy='skip', or 'append' to add what is new since.",
+    )
