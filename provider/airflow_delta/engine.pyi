@@ -92,6 +92,8 @@ from airflow_delta.table.operations.optimize.plan import select_for_purge as sel
 from airflow_delta.table.operations.optimize.run import find_request as find_request
 from airflow_delta.table.operations.optimize.run import run_auto_compaction as run_auto_compaction
 from airflow_delta.table.operations.optimize.run import run_rewrite as run_rewrite
+from airflow_delta.table.operations.repair import find_missing_files as find_missing_files
+from airflow_delta.table.operations.repair import repair_table as repair_table
 from airflow_delta.table.operations.restore import restore as restore
 from airflow_delta.table.operations.rewrite.update import plan_delete as plan_delete
 from airflow_delta.table.operations.rewrite.update import plan_truncate as plan_truncate

@@ -52,6 +52,7 @@ def get_provider_info() -> dict[str, Any]:
                     "airflow_delta.operators.preview",
                     "airflow_delta.operators.publication",
                     "airflow_delta.operators.pyspark",
+                    "airflow_delta.operators.repair",
                     "airflow_delta.operators.restore",
                     "airflow_delta.operators.row_tracking",
                     "airflow_delta.operators.scd2",

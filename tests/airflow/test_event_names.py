@@ -26,6 +26,7 @@ from airflow_delta.operators.drop_feature import DeltaDropFeatureOperator, Delta
 from airflow_delta.operators.generate import DeltaGenerateOperator
 from airflow_delta.operators.merge import DeltaMergeOperator, DeltaMergePySparkOperator
 from airflow_delta.operators.optimize import DeltaAutoCompactOperator, DeltaOptimizeOperator, DeltaReorgOperator
+from airflow_delta.operators.repair import DeltaRepairTableOperator
 from airflow_delta.operators.restore import DeltaRestoreOperator
 from airflow_delta.operators.row_tracking import DeltaEnableRowTrackingOperator
 from airflow_delta.operators.scd2 import DeltaScd2MergeOperator
@@ -109,6 +110,8 @@ ALONE = [
     (DeltaCreateTableOperator, {"schema": "id BIGINT"}, True),
     (DeltaAlterTableOperator, {"changes": [{"set_comment": "x"}]}, True),
     (DeltaRestoreOperator, {"version": 0}, True),
+    (DeltaRepairTableOperator, {"dry_run": False}, True),
+    (DeltaRepairTableOperator, {}, False),
     (DeltaCloneOperator, {"source": "other"}, True),
     (DeltaConvertOperator, {}, True),
     (DeltaCopyIntoOperator, {"source": "/raw", "format": "csv"}, True),

@@ -1,4 +1,4 @@
-"""The operators of VACUUM, RESTORE, GENERATE and DROP FEATURE as Airflow's objects."""
+"""The operators of VACUUM, RESTORE, FSCK, GENERATE and DROP FEATURE as Airflow's objects."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from pathlib import Path
 
 import deltalake
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from airflow_delta import exceptions
 from airflow_delta.operators.drop_feature import DeltaDropFeatureOperator, DeltaRemoveColumnMappingOperator
 from airflow_delta.operators.generate import DeltaGenerateOperator
+from airflow_delta.operators.repair import DeltaRepairTableOperator
 from airflow_delta.operators.restore import DeltaRestoreOperator
 from airflow_delta.operators.vacuum import DeltaVacuumOperator
 from support import readers
@@ -45,6 +47,65 @@ def test_restore(uri):
     entry = deltalake.DeltaTable(uri).history(1)[0]
     assert (entry["operation"], entry["userMetadata"]) == ("RESTORE", "oops")
     assert {"version", "timestamp"} <= set(operator.template_fields)
+
+
+def repair(uri, **options):
+    return DeltaRepairTableOperator(task_id="repair", table=uri, **options)
+
+
+@pytest.fixture
+def broken(uri) -> str:
+    """Without the older of the two files of four and one row."""
+    deltalake.write_deltalake(uri, pa.table({"id": [2, 3, 4, 5]}), mode="append")
+    [lost] = [path for path in deltalake.DeltaTable(uri).file_uris() if pq.read_metadata(path).num_rows == 1]
+    Path(lost).unlink()
+    return uri
+
+
+def test_repair_only_reports_unless_it_is_told_to(broken):
+    found = execute(repair(broken))
+    assert (found["dryRun"], found["numMissingFiles"], found["numMissingRecords"], found["version"]) == (True, 1, 1, 3)
+    assert "1 of its 2 files are gone" in found["refusal"]
+    assert execute(repair(broken, max_missing_share="0.6"))["refusal"] is None
+    assert deltalake.DeltaTable(broken).version() == 3
+    with pytest.raises(exceptions.DeltaFileNotFoundException, match=r"max_missing_share=0\.1"):
+        execute(repair(broken, dry_run=False))
+    operator = repair(broken, dry_run=False, max_missing_share="0.6", user_metadata="lost")
+    result = execute(operator)
+    assert (result["dryRun"], result["operation"], result["version"], result["paths"]) == (False, "FSCK", 4, found["paths"])
+    assert (result["numMissingRecords"], result["appId"]) == (1, "a_dag/repair/a_run/-1")
+    assert ids(broken) == [2, 3, 4, 5]
+    again = execute(operator)
+    assert (again["committedBefore"], again["paths"], again["numMissingRecords"]) == (True, found["paths"], 1)
+    assert execute(repair(broken))["paths"] == []
+    entry = deltalake.DeltaTable(broken).history(1)[0]
+    assert (entry["operation"], entry["userMetadata"], entry["tags"]["airflow.taskId"]) == ("FSCK", "lost", "repair")
+
+
+def test_a_repair_of_a_table_that_has_its_files(uri):
+    result = execute(repair(uri, dry_run=False))
+    assert (result["attempts"], result["version"], result["paths"], result["numMissingRecords"]) == (0, 2, [], 0)
+    assert deltalake.DeltaTable(uri).version() == 2
+
+
+@pytest.mark.parametrize("value", ["False", "", None, 0, "{{ params.dry_run }}"])
+def test_a_dry_run_that_is_no_truth_value(uri, value):
+    """A text would be true, and nothing false."""
+    with pytest.raises(exceptions.DeltaIllegalArgumentException, match="dry_run"):
+        repair(uri, dry_run=value)
+
+
+@pytest.mark.parametrize("share", ["{{ params.nothing }}", "{{ params.text }}", "0", "2", None])
+def test_templates_of_a_repair_that_render_to_nothing(broken, share):
+    operator = repair(broken, dry_run=False, max_missing_share=share)
+    operator.render_template_fields({"params": {"nothing": None, "text": "many"}})
+    with pytest.raises(exceptions.DeltaIllegalArgumentException, match="max_missing_share"):
+        execute(operator)
+    operator = repair("{{ params.nothing or '' }}", dry_run=False)
+    operator.render_template_fields({"params": {"nothing": None}})
+    with pytest.raises(exceptions.DeltaIllegalArgumentException, match="neither a table"):
+        execute(operator)
+    assert deltalake.DeltaTable(broken).version() == 3
 
 
 def test_vacuum(uri):

@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 _ROUNDS = 6
 """Of publishing and asking again, while the catalog says that too many versions are not published."""
 _SETTLING_PAUSES = (0.0, 0.2, 1.0)
-_MAINTENANCE = frozenset({"LOG CLEANUP", "OPTIMIZE", "REORG", "VACUUM START", "VACUUM END"})
+_MAINTENANCE = frozenset({"FSCK", "LOG CLEANUP", "OPTIMIZE", "REORG", "VACUUM START", "VACUUM END"})
 _DOMAINS = frozenset({"delta.clustering", "delta.rowTracking"})
 """Domains that the catalog keeps, too."""
 

@@ -31,6 +31,7 @@ _KINDS = {
     "DELETE": "remove",
     "TRUNCATE": "remove",
     "RESTORE": "remove",
+    "FSCK": "remove",
     "OPTIMIZE": "upkeep",
     "REORG": "upkeep",
     "VACUUM": "upkeep",

@@ -17,6 +17,7 @@ from airflow_delta.table.operations.maintenance import maintain
 from airflow_delta.table.operations.merge.plan import plan_merge
 from airflow_delta.table.operations.optimize.plan import select_for_optimize
 from airflow_delta.table.operations.optimize.run import run_rewrite
+from airflow_delta.table.operations.repair import repair_table
 from airflow_delta.table.operations.restore import restore
 from airflow_delta.table.operations.rewrite.update import plan_delete, plan_update
 from airflow_delta.table.operations.row_tracking import enable_row_tracking
@@ -85,6 +86,12 @@ def clone(run: Run, *, deep: bool = False) -> None:
 
 def convert(run: Run) -> None:
     run.push("result", convert_to_delta(run.log(), partition_schema="p BIGINT", transaction_key="run", attempt=run.attempt))
+
+
+def repair(run: Run) -> None:
+    done = repair_table(run.log(), max_missing_share=0.5, transaction_key="run", attempt=run.attempt)
+    assert [file.path for file in done.missing.files] == json.loads((run.work / "lost.json").read_text())
+    run.push("result", done.commit)
 
 
 def maintenance(run: Run) -> None:
@@ -291,6 +298,8 @@ SCENARIOS: dict[str, Scenario] = {
         {"restore": lambda run: run.push("result", restore(run.log(), version=0, transaction_key="run", attempt=run.attempt))},
         BEFORE[:2],
     ),
+    "FSCK": Scenario({"repair": repair}, BEFORE[1:], tasks.without_a_file(TWO)),
+    "FSCK on an object store": Scenario({"repair": repair}, BEFORE[1:], tasks.without_a_file(TWO), remote=True),
     "CLONE": Scenario({"clone": clone}, BEFORE, table="clone", cannot_read=("delta-rs", "DuckDB")),
     "DEEP CLONE": Scenario({"clone": partial(clone, deep=True)}, BEFORE, table="clone"),
     "CONVERT": Scenario({"convert": convert}, BEFORE, files_by_hand),

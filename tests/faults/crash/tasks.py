@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 
@@ -320,6 +321,18 @@ def with_orphans(prepare: Callable[[Run], None]) -> Callable[[Run], None]:
             run.write(f"{directory}/job/1", {"id": [80], "p": [8]})
             if key == "aborted":
                 (run.table / directory / "_aborted").write_text("{}")
+
+    return then
+
+
+def without_a_file(prepare: Callable[[Run], None]) -> Callable[[Run], None]:
+    """The file of the first row is gone."""
+
+    def then(run: Run) -> None:
+        prepare(run)
+        [lost] = run.log().update().add_files("id = 1")
+        (run.table / unquote(lost.path)).unlink()
+        (run.work / "lost.json").write_text(json.dumps([lost.path]))
 
     return then
 
