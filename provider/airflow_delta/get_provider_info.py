@@ -125,6 +125,11 @@ def get_provider_info() -> dict[str, Any]:
                         "description": "Region, endpoint, ... as JSON. Credentials in them are used instead of the catalog's.",
                         "schema": {"type": ["object", "null"]},
                     },
+                    "allow_http": {
+                        "label": "Allow HTTP",
+                        "description": "Send the token to a server whose URL begins with http://.",
+                        "schema": {"type": ["boolean", "null"]},
+                    },
                     "other_locations": _OTHER_LOCATIONS,
                     **_SPARK_FIELDS,
                 },

@@ -258,21 +258,16 @@ def test_the_log_is_not_written_beside_the_catalog(table: CatalogTable) -> None:
         store.delete_tree("_delta_log")
 
 
-def test_changes_of_metadata_and_maintenance_are_refused(table: CatalogTable) -> None:
-    import msgspec
-
+def test_maintenance_is_refused(table: CatalogTable) -> None:
     from airflow_delta.table.operations.vacuum.run import vacuum
 
     log = table.log
-    txn = log.start_transaction()
-    metadata = log.snapshot.metadata
-    txn.update_metadata(msgspec.structs.replace(metadata, configuration={**metadata.configuration, "delta.appendOnly": "true"}))
-    with pytest.raises(DeltaUnsupportedOperationException, match="metadata"):
-        txn.commit([], _write())
     with pytest.raises(DeltaUnsupportedOperationException, match="VACUUM"):
         vacuum(log, retention_hours=0, retention_check=False)
     with pytest.raises(DeltaUnsupportedOperationException, match="OPTIMIZE"):
         log.start_transaction().commit([], _named("OPTIMIZE"))
+    with pytest.raises(DeltaUnsupportedOperationException, match="RESTORE"):
+        log.start_transaction().commit([], _named("RESTORE"))
     with pytest.raises(DeltaUnsupportedOperationException):
         log.clean_up_expired_logs()
     assert table.known.latest_table_version == 0

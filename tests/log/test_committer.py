@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from airflow_delta.exceptions import DeltaUnsupportedOperationException
 from airflow_delta.log import DeltaLog
 from airflow_delta.log.storage.base import LogStore
-from airflow_delta.log.storage.committer import FileSystemCommitter, LogCommitter
+from airflow_delta.log.storage.committer import Definition, FileSystemCommitter, LogCommitter
 from airflow_delta.log.storage.local import LocalStore
 from airflow_delta.transaction import Operation
 from support import tables
@@ -22,8 +23,9 @@ class Elsewhere(LogCommitter):
         self._below = FileSystemCommitter(store)
         self._asked = asked
 
-    def commit(self, version: int, data: bytes) -> None:
-        self._asked.append(f"commit {version}")
+    def commit(self, version: int, data: bytes, before: Definition | None = None) -> None:
+        replaced = "" if before is None else f" replacing {before.description}"
+        self._asked.append(f"commit {version}{replaced if b'metaData' in data else ''}")
         self._below.commit(version, data)
 
     def publish(self) -> None:
@@ -32,8 +34,8 @@ class Elsewhere(LogCommitter):
     def is_published(self, version: int) -> bool:
         return version != 10
 
-    def check_allowed(self, operation: str, *, changes_definition: bool = False) -> None:
-        if operation == "OPTIMIZE" or changes_definition:
+    def check_allowed(self, operation: str, definition: Definition | None = None) -> None:
+        if operation == "OPTIMIZE" or (definition is not None and "delta.appendOnly" in definition.configuration):
             raise DeltaUnsupportedOperationException(f"no {operation} here")
 
 
@@ -77,10 +79,19 @@ def test_what_it_does_not_allow_is_refused_before_it_is_asked(log: DeltaLog) -> 
     with pytest.raises(DeltaUnsupportedOperationException, match="no OPTIMIZE here"):
         log.start_transaction().commit([], Operation("OPTIMIZE"))
     txn = log.start_transaction()
-    txn.update_metadata(tables.metadata(name="other", id=log.snapshot.metadata.id))
+    before = log.snapshot.metadata
+    txn.update_metadata(tables.metadata(configuration={"delta.appendOnly": "true"}, id=before.id))
     with pytest.raises(DeltaUnsupportedOperationException):
         txn.commit([], Operation("SET TBLPROPERTIES"))
     assert asked(log) == []
+
+
+def test_it_is_told_which_metadata_a_commit_replaces(log: DeltaLog) -> None:
+    for text in ("one", "two"):
+        txn = log.start_transaction()
+        txn.update_metadata(msgspec.structs.replace(log.update().metadata, description=text))
+        txn.commit([], Operation("SET TBLPROPERTIES"))
+    assert asked(log) == ["commit 1 replacing None", "publish", "commit 2 replacing one", "publish"]
 
 
 def test_a_version_that_is_not_published_gets_no_checkpoint(log: DeltaLog, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
@@ -37,13 +38,17 @@ class CatalogCommit(msgspec.Struct, rename="kebab", frozen=True):
 
 
 class TableMetadata(msgspec.Struct, rename="kebab", frozen=True):
-    """What the catalog knows of a table besides its versions."""
+    """What the catalog knows of a table besides its versions.
+
+    :param columns: the schema; types in the server's own spelling.
+    """
 
     etag: str
     table_type: str
     table_uuid: str
     location: str
     properties: Mapping[str, str] = {}
+    columns: Any = None
 
 
 class LoadedTable(msgspec.Struct, rename="kebab", frozen=True):

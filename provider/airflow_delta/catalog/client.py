@@ -6,6 +6,7 @@ It knows requests and answers; :mod:`airflow_delta.catalog.committer` decides wh
 from __future__ import annotations
 
 import logging
+import threading
 import weakref
 from collections.abc import Callable, Mapping
 from functools import cached_property
@@ -53,16 +54,19 @@ class UnityCatalogClient:
 
     :param url: the server, without the API's path, such as ``https://dbc-1234.cloud.databricks.com``.
     :param token: sent as a bearer token; ``None`` to send none.
+    :param renew: returns the token that is valid now, when the server does not accept this one (401); ``None`` if it is for good.
     :param whose: whose settings these are, for errors.
     """
 
-    def __init__(self, url: str, token: str | None = None, *, whose: str = "the catalog") -> None:
+    def __init__(
+        self, url: str, token: str | None = None, *, renew: Callable[[], str | None] | None = None, whose: str = "the catalog"
+    ) -> None:
         self.url = url.rstrip("/")
         self._whose = whose
-        headers = {"User-Agent": f"airflow-provider-delta/{__version__}", "Accept": "application/json"}
-        if token:
-            headers["Authorization"] = f"Bearer {token}"
-        self._headers = headers
+        self._headers = {"User-Agent": f"airflow-provider-delta/{__version__}", "Accept": "application/json"}
+        self._token = token
+        self._renew = renew
+        self._lock = threading.Lock()
 
     @cached_property
     def _http(self) -> httpx.Client:
@@ -143,6 +147,18 @@ class UnityCatalogClient:
             repeat=False,
         )
 
+    def change_definition(
+        self, name: TableName, table_uuid: str, etag: str, updates: tuple[Mapping[str, Any], ...]
+    ) -> LoadedTable:
+        """Change what the catalog keeps of a table's definition, without a commit.
+
+        :param etag: of the answer that the change starts from.
+        :raises CatalogConflictException: if the catalog's table has changed since.
+        """
+        request = _update(table_uuid, *updates)
+        request["requirements"].append({"type": "assert-etag", "etag": etag})
+        return self._post(_path(name), request, LoadedTable, about=f"the definition of table {name}", repeat=False)
+
     def report_published(self, name: TableName, table_uuid: str, version: int) -> LoadedTable:
         """Tell the catalog that all versions up to this one are published."""
         about = f"the published versions of table {name}"
@@ -184,17 +200,39 @@ class UnityCatalogClient:
         return retrying(request)
 
     def _send(self, method: str, path: str, about: str, **given: Any) -> httpx.Response:
-        if "content" in given:
-            given["headers"] = {"Content-Type": "application/json"}
+        headers = {"Content-Type": "application/json"} if "content" in given else {}
+        token = self._token
+        response = self._request(method, path, about, headers, token, given)
+        if response.status_code == 401 and (renewed := self._renewed(token)) is not None:
+            # Who asks is checked before anything is done, so even a commit may be asked for again.
+            response = self._request(method, path, about, headers, renewed, given)
+        if response.is_success:
+            return response
+        raise self._failure(response, about)
+
+    def _request(
+        self, method: str, path: str, about: str, headers: Mapping[str, str], token: str | None, given: Mapping[str, Any]
+    ) -> httpx.Response:
+        sent = {**headers, **({"Authorization": f"Bearer {token}"} if token else {})}
         try:
-            response = self._http.request(method, path, **given)
+            return self._http.request(method, path, headers=sent, **given)
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
             raise self._unavailable(about, error, may_have_happened=False) from error
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise self._unavailable(about, error, may_have_happened=True) from error
-        if response.is_success:
-            return response
-        raise self._failure(response, about)
+
+    def _renewed(self, refused: str | None) -> str | None:
+        """Return another token than the one that was refused, if there is one by now."""
+        with self._lock:
+            if self._token != refused:  # by another thread
+                return self._token
+            if self._renew is None:
+                return None
+            token = self._renew()
+            if not token or token == refused:
+                return None
+            self._token = token
+            return token
 
     def _unavailable(self, about: str, error: Exception, *, may_have_happened: bool) -> CatalogUnavailableException:
         return CatalogUnavailableException(

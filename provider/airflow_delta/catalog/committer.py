@@ -5,17 +5,18 @@ A commit counts once the catalog has accepted it. Publishing comes after; what i
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from airflow_delta.catalog.answers import STAGED_COMMITS, CatalogCommit
 from airflow_delta.catalog.create import create_in_catalog
+from airflow_delta.catalog.definition import FIXED_PROPERTIES, CommittedDefinition, are_made
 from airflow_delta.catalog.versions import CatalogVersions, KnownVersions
 from airflow_delta.exceptions import (
+    CatalogAccessException,
     CatalogConflictException,
     CatalogLimitException,
     CatalogUnavailableException,
@@ -25,7 +26,7 @@ from airflow_delta.exceptions import (
 )
 from airflow_delta.log.actions.decode import required_timestamp
 from airflow_delta.log.storage.base import AmbiguousPutError, LogStore
-from airflow_delta.log.storage.committer import LogCommitter
+from airflow_delta.log.storage.committer import Definition, LogCommitter
 from airflow_delta.log.storage.file_names import commit_file, version_prefix
 
 logger = logging.getLogger(__name__)
@@ -33,9 +34,10 @@ logger = logging.getLogger(__name__)
 _ROUNDS = 6
 """Of publishing and asking again, while the catalog says that too many versions are not published."""
 _SETTLING_PAUSES = (0.0, 0.2, 1.0)
+_REPAIRS = 3
 _MAINTENANCE = frozenset({"FSCK", "LOG CLEANUP", "OPTIMIZE", "REORG", "VACUUM START", "VACUUM END"})
-_DOMAINS = frozenset({"delta.clustering", "delta.rowTracking"})
-"""Domains that the catalog keeps, too."""
+_BY_REMOVAL = frozenset({"DROP FEATURE", "REMOVE COLUMN MAPPING", "RESTORE"})
+"""Need old versions, their files or a shorter log, all of which are the catalog's."""
 
 
 class CatalogCommitter(LogCommitter):
@@ -50,21 +52,35 @@ class CatalogCommitter(LogCommitter):
         self, versions: CatalogVersions, store: Callable[[], LogStore], required_properties: Mapping[str, str] | None = None
     ) -> None:
         self.catalog = str(versions.name)
-        self.required_properties = dict(required_properties or {})
+        self._required = dict(required_properties or {})
         self._versions = versions
         self._store = store
 
     # -- what clients may not do -----------------------------------------------------------------------------------------------
 
-    def check_allowed(self, operation: str, *, changes_definition: bool = False) -> None:
-        """Refuse maintenance, which is the catalog's, and changes of metadata and protocol, which it would not learn of."""
+    def check_allowed(self, operation: str, definition: Definition | None = None) -> None:
+        """Refuse maintenance, which is the catalog's, and a definition that would make it another kind of table."""
         if operation in _MAINTENANCE:
             raise self._not_allowed(f"{operation.removesuffix(' START')} is left to the catalog")
-        if changes_definition:
-            raise self._not_allowed(
-                f"{operation} changes metadata or protocol, which the catalog keeps, too, and this provider does not change them "
-                "there. Use an engine that does (ALTER TABLE of Spark with Unity Catalog), then write again"
-            )
+        if operation in _BY_REMOVAL:
+            raise self._not_allowed(f"{operation} needs versions and files that the catalog decides about")
+        for key, value in self._fixed.items() if definition is not None else ():
+            if definition is not None and definition.configuration.get(key) != value:
+                raise self._not_allowed(
+                    f"{operation} would set {key} to {definition.configuration.get(key)!r}, but the catalog requires {value!r}"
+                )
+
+    @property
+    def _fixed(self) -> dict[str, str]:
+        """Properties of a table that exists which no commit may change."""
+        metadata = self._versions.metadata
+        known = metadata.properties if metadata is not None else {}
+        return {key: known[key] for key in FIXED_PROPERTIES if key in known}
+
+    @property
+    def required_properties(self) -> Mapping[str, str]:  # type: ignore[override]
+        """What a table must be created or replaced with."""
+        return self._required or self._fixed
 
     def _not_allowed(self, why: str) -> DeltaUnsupportedOperationException:
         return DeltaUnsupportedOperationException(
@@ -73,8 +89,8 @@ class CatalogCommitter(LogCommitter):
 
     # -- commits ---------------------------------------------------------------------------------------------------------------
 
-    def commit(self, version: int, data: bytes) -> None:
-        """Ask the catalog for a version.
+    def commit(self, version: int, data: bytes, before: Definition | None = None) -> None:
+        """Ask the catalog for a version, in one request with what the commit changes of the table's definition.
 
         :raises FileExistsError: if the version is taken.
         :raises AmbiguousPutError: if the catalog did not say, and does not have the commit (yet).
@@ -85,10 +101,14 @@ class CatalogCommitter(LogCommitter):
         if version == 0:
             create_in_catalog(self._versions, self._store(), data)
             return
-        also = tuple(_domain_updates(data))
+        also = CommittedDefinition(data).updates(before)
         commit = self._stage(version, data)
         try:
             accepted = self._ask(commit, also)
+        except CatalogAccessException:
+            if not self._has_landed(commit):
+                raise
+            accepted = True
         except CatalogUnavailableException as error:
             if not error.may_have_happened:
                 raise
@@ -96,6 +116,8 @@ class CatalogCommitter(LogCommitter):
         if not accepted:
             self._forget(commit)
             raise FileExistsError(f"{self.catalog} has version {version}, by another commit")
+        if also:
+            self._see_to(commit, also)
 
     def _stage(self, version: int, data: bytes) -> CatalogCommit:
         timestamp = required_timestamp(version, data, table=self._versions.location)
@@ -176,6 +198,43 @@ class CatalogCommitter(LogCommitter):
                 return self._is_accepted(commit, known, error)
         raise AmbiguousPutError(str(error)) from error
 
+    def _has_landed(self, commit: CatalogCommit) -> bool:
+        """Tell whether a commit is a version after all, although the token or its owner was refused: nothing was done then."""
+        try:
+            known = self._versions.refresh()
+        except DeltaError:
+            return False
+        staged = known.staged.get(commit.version)
+        return staged is not None and staged.file_name == commit.file_name
+
+    def _see_to(self, commit: CatalogCommit, updates: tuple[dict[str, Any], ...]) -> None:
+        """Make the changes of the definition that came with an accepted commit, if the catalog has not.
+
+        It should have made all or none. One that keeps versions and definitions apart may have lost them to a failure between
+        the two, or to another request. What a later version has made of them is not touched.
+        """
+        versions = self._versions
+        for _ in range(_REPAIRS):
+            known, metadata = versions.known, versions.metadata
+            if known.latest != commit.version or metadata is None or are_made(updates, metadata):
+                return
+            try:
+                versions.accept(versions.client.change_definition(versions.name, versions.table_uuid, metadata.etag, updates))
+            except (DeltaError, OSError) as error:
+                logger.info("%s does not show the definition of version %s yet: %s", self.catalog, commit.version, error)
+                try:
+                    versions.refresh()
+                except DeltaError:
+                    break
+        metadata = versions.metadata
+        if metadata is not None and not are_made(updates, metadata):
+            logger.warning(
+                "Version %s of %s is committed, but the catalog shows another definition of the table (columns or properties). "
+                "The log is right; the next change of the definition sets it right there.",
+                commit.version,
+                self.catalog,
+            )
+
     def _forget(self, commit: CatalogCommit) -> None:
         """Delete the file of a commit whose version is another's for certain. Nobody else knows its name."""
         try:
@@ -230,17 +289,3 @@ class CatalogCommitter(LogCommitter):
                     table=self._versions.location,
                     version=commit.version,
                 ) from None
-
-
-def _domain_updates(data: bytes) -> Iterator[dict[str, Any]]:
-    """Yield the updates for domains of a commit that the catalog keeps, too."""
-    for line in data.splitlines():
-        if b'"domainMetadata"' not in line:
-            continue
-        domain = json.loads(line).get("domainMetadata")
-        if domain is None or domain["domain"] not in _DOMAINS:
-            continue
-        if domain.get("removed"):
-            yield {"action": "remove-domain-metadata", "domains": [domain["domain"]]}
-        else:
-            yield {"action": "set-domain-metadata", "updates": {domain["domain"]: json.loads(domain["configuration"])}}

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from typing import Any
 
 from airflow_delta.catalog.answers import LoadedTable, StagingTable
+from airflow_delta.catalog.definition import CommittedDefinition
 from airflow_delta.catalog.versions import CatalogVersions
 from airflow_delta.exceptions import (
     CatalogConflictException,
@@ -20,8 +19,6 @@ from airflow_delta.exceptions import (
 from airflow_delta.log.actions.decode import required_timestamp
 from airflow_delta.log.storage.base import AmbiguousPutError, LogStore
 from airflow_delta.log.storage.file_names import commit_file
-
-_CLUSTERING, _ROW_TRACKING = "delta.clustering", "delta.rowTracking"
 
 
 def required_properties(staging: StagingTable) -> dict[str, str]:
@@ -77,50 +74,23 @@ def _found(versions: CatalogVersions, error: CatalogException) -> LoadedTable:
 
 
 def _request(versions: CatalogVersions, data: bytes) -> dict[str, Any]:
-    actions = [json.loads(line) for line in data.splitlines() if line.strip()]
-    metadata = next((action["metaData"] for action in actions if "metaData" in action), None)
-    protocol = next((action["protocol"] for action in actions if "protocol" in action), None)
-    if metadata is None or protocol is None:
+    definition = CommittedDefinition(data)
+    if definition.metadata is None or definition.protocol is None:
         raise DeltaIllegalStateException(
             f"The first commit of table {versions.name} lacks metadata or protocol.", table=versions.location, version=0
         )
-    domains = {action["domainMetadata"]["domain"]: action["domainMetadata"] for action in actions if "domainMetadata" in action}
     request: dict[str, Any] = {
         "location": versions.location,
         "table-type": "MANAGED",
         "data-source-format": "DELTA",
-        "columns": _kebab(json.loads(metadata["schemaString"])),
-        "partition-columns": metadata.get("partitionColumns") or [],
-        "protocol": {
-            "min-reader-version": protocol["minReaderVersion"],
-            "min-writer-version": protocol["minWriterVersion"],
-            "reader-features": protocol.get("readerFeatures") or [],
-            "writer-features": protocol.get("writerFeatures") or [],
-        },
-        "properties": dict(metadata.get("configuration") or {}),
+        "columns": definition.columns,
+        "partition-columns": definition.partition_columns,
+        "protocol": definition.catalog_protocol,
+        "properties": definition.properties,
         "last-commit-timestamp-ms": required_timestamp(0, data, table=versions.location),
     }
-    if metadata.get("description"):
-        request["comment"] = metadata["description"]
-    kept = {name: json.loads(domains[name]["configuration"]) for name in (_CLUSTERING, _ROW_TRACKING) if name in domains}
-    if kept:
-        request["domain-metadata"] = kept
+    if definition.comment:
+        request["comment"] = definition.comment
+    if definition.domain_settings:
+        request["domain-metadata"] = definition.domain_settings
     return request
-
-
-_WORDS = {
-    "elementType": "element-type",
-    "containsNull": "contains-null",
-    "keyType": "key-type",
-    "valueType": "value-type",
-    "valueContainsNull": "value-contains-null",
-}
-
-
-def _kebab(schema: Any) -> Any:
-    """Return a schema in the catalog's spelling of Delta's JSON form. The metadata of columns stay as they are."""
-    if isinstance(schema, Mapping):
-        return {_WORDS.get(key, key): value if key == "metadata" else _kebab(value) for key, value in schema.items()}
-    if isinstance(schema, list):
-        return [_kebab(part) for part in schema]
-    return schema

@@ -122,13 +122,14 @@ class CatalogStorage:
         self._store: LogStore | None = None
         self._renewal: float | None = None
 
-    def __call__(self) -> LogStore:
+    def __call__(self, *, fresh: bool = False) -> LogStore:
         """Return the storage.
 
+        :param fresh: with credentials that the catalog is asked for now, rather than with those that are still valid.
         :raises CredentialsUnavailableException: if the catalog has no credentials for the location.
         """
         with self._lock:
-            if self._store is None or (self._renewal is not None and time.time() >= self._renewal):
+            if self._store is None or (fresh and self._vends) or (self._renewal is not None and time.time() >= self._renewal):
                 options = {**self._options, **(self._vended() if self._vends else {})}
                 self._store = store_for(self.location, options or None, connection=self._connection)
             return self._store

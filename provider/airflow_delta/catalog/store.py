@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, BinaryIO, ClassVar, TypeVar
+from typing import Any, BinaryIO, ClassVar, Protocol, TypeVar
 
 from airflow_delta.catalog.answers import STAGED_COMMITS, CatalogCommit
 from airflow_delta.catalog.committer import CatalogCommitter
@@ -29,6 +29,16 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
+class Below(Protocol):
+    """Returns the storage at a table's location."""
+
+    def __call__(self, *, fresh: bool = False) -> LogStore:
+        """Return it.
+
+        :param fresh: with credentials that the catalog is asked for now, rather than with those that are still valid.
+        """
+
+
 class CatalogLogStore(LogStore):
     """Passes everything on but what is about versions.
 
@@ -39,9 +49,7 @@ class CatalogLogStore(LogStore):
 
     probes: ClassVar[bool] = False  # a listing asks the catalog, however many versions there are
 
-    def __init__(
-        self, versions: CatalogVersions, below: Callable[[], LogStore], required_properties: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, versions: CatalogVersions, below: Below, required_properties: Mapping[str, str] | None = None) -> None:
         self.versions = versions
         self._below = below
         first = below()
@@ -52,6 +60,10 @@ class CatalogLogStore(LogStore):
     def options(self) -> Mapping[str, str]:  # type: ignore[override]
         """Settings, with credentials that are valid now."""
         return self._below().options
+
+    def fresh_options(self) -> Mapping[str, str]:
+        """Return the settings, with credentials that the catalog is asked for now."""
+        return self._below(fresh=True).options
 
     @property
     def committer(self) -> LogCommitter:

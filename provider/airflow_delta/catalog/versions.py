@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Self
 
-from airflow_delta.catalog.answers import CatalogCommit, LoadedTable
+from airflow_delta.catalog.answers import CatalogCommit, LoadedTable, TableMetadata
 from airflow_delta.catalog.client import UnityCatalogClient
 from airflow_delta.contract.catalog_names import TableName
 from airflow_delta.exceptions import DeltaIllegalStateException, DeltaUnsupportedTableFeatureException
@@ -33,6 +33,7 @@ class CatalogVersions:
     A table that is only reserved has none until an answer shows them.
 
     :param table_uuid: which table the name stood for when it was opened. So does ``location``.
+    :ivar metadata: what the catalog last said of the table besides its versions.
     """
 
     def __init__(self, client: UnityCatalogClient, name: TableName, table_uuid: str, location: str) -> None:
@@ -43,6 +44,7 @@ class CatalogVersions:
         self._lock = threading.Lock()
         self._known = KnownVersions(-1, {}, -1)
         self._exists = False
+        self.metadata: TableMetadata | None = None
 
     @classmethod
     def of(cls, client: UnityCatalogClient, name: TableName, loaded: LoadedTable) -> Self:
@@ -88,6 +90,7 @@ class CatalogVersions:
         with self._lock:
             self._exists = True
             if latest >= self._known.latest:
+                self.metadata = metadata
                 below = min(staged) - 1 if staged else latest
                 self._known = KnownVersions(latest, staged, max(below, self._known.published))
             return self._known

@@ -38,6 +38,14 @@ if TYPE_CHECKING:
 _NO_CATALOG = "airflow_delta_connection_test"
 
 
+def _token_of(connection: Connection | None) -> str | None:
+    """Return the token of a connection to a catalog, and mask it in task logs from here on."""
+    token = connection.password if connection is not None else None
+    if token:
+        mask_secret(token)
+    return token
+
+
 class DeltaHook(BaseHook):
     """Reach Delta tables through an Airflow connection.
 
@@ -167,10 +175,14 @@ class DeltaHook(BaseHook):
         :raises DeltaIllegalArgumentException: if it is not a connection to one, or one of its fields is not valid.
         """
         self.fields.check()
-        token = self.connection.password if self.connection is not None else None
-        if token:
-            mask_secret(token)
-        return engine.UnityCatalogClient(self.fields.catalog_url, token, whose=f"the connection {self.delta_conn_id!r}")
+        url, whose = self.fields.catalog_url, f"the connection {self.delta_conn_id!r}"
+
+        def renew() -> str | None:
+            """Return the token that the connection has now, unless it is for another server by now."""
+            now = ConnectionFields(self.delta_conn_id, named_connection(self.delta_conn_id, self.conn_name_attr, self.conn_type))
+            return _token_of(now.connection) if now.is_catalog and now.catalog_url == url else None
+
+        return engine.UnityCatalogClient(url, _token_of(self.connection), renew=renew, whose=whose)
 
     def _open_in_catalog(self, name: TableName, *, create: bool = False) -> LogStore:
         if (self.process or this_process()) == API_SERVER:

@@ -5,6 +5,7 @@ A connection that a parameter names; if there is none, the error says which para
 
 from __future__ import annotations
 
+import ipaddress
 import json
 from collections.abc import Mapping
 from functools import cached_property
@@ -66,6 +67,7 @@ def named_connection(conn_id: str, parameter: str, kind: str) -> Connection:
 CONN_TYPE = "delta"
 CATALOG_TYPE = "delta_unity_catalog"
 ACCOUNT = "azure_storage_account_name"
+ALLOW_HTTP = "allow_http"
 OWN = "own"
 """Value of ``spark_credentials``: Spark has credentials of its own."""
 
@@ -141,7 +143,24 @@ class ConnectionFields:
                 f"The host of {self._whose} is {host or None!r}; it must be the URL of Unity Catalog's server without a path, "
                 "such as https://dbc-1234.cloud.databricks.com."
             )
+        password = connection.password if connection is not None else None
+        if parts.scheme == "http" and password and not _is_loopback(parts.hostname) and not self.allow_http:
+            raise DeltaIllegalArgumentException(
+                f"The host of {self._whose} is {host!r}: everybody on the way could read the token. Use https, or set "
+                '"allow_http": true in its extra if the network may be trusted.'
+            )
         return f"{parts.scheme}://{parts.netloc}"
+
+    @cached_property
+    def allow_http(self) -> bool:
+        """Whether a token may be sent to a catalog without encryption.
+
+        :raises DeltaIllegalArgumentException: if it is not a boolean.
+        """
+        value = self.extra.get(ALLOW_HTTP)
+        if value is not None and not isinstance(value, bool):
+            raise DeltaIllegalArgumentException(f"{ALLOW_HTTP} of {self._whose} is {value!r}; it must be true or false.")
+        return bool(value)
 
     @cached_property
     def extra(self) -> dict[str, Any]:
@@ -265,6 +284,8 @@ class ConnectionFields:
 
     def _cloud_connection(self, kind: str) -> tuple[Connection, str] | None:
         """Return the connection to a cloud and its id, if it is to the kind of store."""
+        if self.is_catalog:
+            return None
         if not self._is_own:
             connection, conn_id = self.connection, self.conn_id
         elif self._cloud_conn_id is not None:
@@ -344,7 +365,14 @@ class ConnectionFields:
             raise DeltaIllegalArgumentException(
                 f"The login of {self._whose} has no meaning. The token is its password. Remove it."
             )
-        _ = self.catalog_url, self.spark_credentials, self.spark_packages, self.given_options, self.other_locations
+        _ = (
+            self.catalog_url,
+            self.allow_http,
+            self.spark_credentials,
+            self.spark_packages,
+            self.given_options,
+            self.other_locations,
+        )
 
     def check(self) -> None:
         """Refuse what has no meaning in this connection, by the field's name.
@@ -370,12 +398,19 @@ class ConnectionFields:
                 )
 
 
-_CATALOG_FIELDS = ("storage_options", OTHER_LOCATIONS, "spark_credentials", "spark_packages")
+_CATALOG_FIELDS = ("storage_options", ALLOW_HTTP, OTHER_LOCATIONS, "spark_credentials", "spark_packages")
 
 
 def _kind_of_base(path: str | None) -> str | None:
     """Return the kind of store of a base path, ``file`` for a local one; ``None`` without one."""
     return None if path is None else store_kind(path) or "file"
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
 
 
 def _parse_options(value: Any, conn_id: str) -> dict[str, str]:

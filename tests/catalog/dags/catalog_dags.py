@@ -9,6 +9,8 @@ import pyarrow as pa
 from airflow.sdk import DAG, task
 
 from airflow_delta import delta_transaction
+from airflow_delta.contract.changes import AddColumns, Column, SetProperties
+from airflow_delta.operators.alter import DeltaAlterTableOperator
 from airflow_delta.operators.create import DeltaCreateTableOperator
 from airflow_delta.operators.vacuum import DeltaVacuumOperator
 
@@ -40,6 +42,21 @@ with DAG("catalog_append", start_date=datetime(2026, 1, 1), schedule=None, **RET
 
     first()
     second()
+
+with DAG("catalog_alter", start_date=datetime(2026, 1, 1), schedule=None, **RETRIED):
+    alter = DeltaAlterTableOperator(
+        task_id="alter", changes=[AddColumns([Column("country", "STRING")]), SetProperties({"team": "sales"})], **GIVEN
+    )
+
+    with delta_transaction("more", **GIVEN) as more:
+
+        @task.delta_stage(engine="arrow", merge_schema=True)
+        def amounts():
+            return pa.table({"id": [4], "amount": [1.5]})
+
+        amounts()
+
+    alter >> more
 
 with DAG("catalog_vacuum", start_date=datetime(2026, 1, 1), schedule=None):
     DeltaVacuumOperator(task_id="vacuum", **GIVEN)

@@ -10,6 +10,7 @@ from airflow_delta.exceptions import Subject, VersionNotFoundException, Versions
 from airflow_delta.log.actions.decode import CommitFile
 from airflow_delta.log.segment.segment import earliest_version, list_log, missing_versions
 from airflow_delta.log.storage.base import FileStatus, LogStore
+from airflow_delta.log.storage.committer import Definition
 from airflow_delta.log.storage.file_names import COMMIT_SUFFIX, LOG_DIRECTORY, commit_file, commit_version, version_prefix
 from airflow_delta.log.storage.progress import tracked
 
@@ -164,16 +165,17 @@ class CommitFiles(Subject):
         """
         self._end = (version, since)
 
-    def write_commit(self, version: int, data: bytes) -> None:
+    def write_commit(self, version: int, data: bytes, before: Definition | None = None) -> None:
         """Make a commit this version of the table, unless the version is taken.
 
+        :param before: the metadata that those of the commit replace, if it has some.
         :raises FileExistsError: if the version is taken.
         :raises VersionNotFoundException: if the commit before it is not (or no longer) in the log; nothing was written.
         :raises AmbiguousPutError: if the store did not say whether it was written.
         """
         self._check_predecessor(version)
         begun = now()
-        self.store.committer.commit(version, data)
+        self.store.committer.commit(version, data, before)
         self._ends_at(version, begun)
         self._keep(version, data)
 

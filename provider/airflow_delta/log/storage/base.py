@@ -112,6 +112,10 @@ class LogStore(Subject, ABC):
     def _about(self) -> tuple[str, int | None]:
         return self.root, None
 
+    def fresh_options(self) -> Mapping[str, str]:
+        """Return the settings for a process that cannot renew credentials: with those that are valid for longest."""
+        return self.options
+
     @property
     def committer(self) -> LogCommitter:
         """What makes a commit a version of this table."""

@@ -6,7 +6,7 @@ The commit loop decides which version to try and what a loss means; a committer 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Protocol
 
@@ -21,30 +21,51 @@ class CreatesFiles(Protocol):
         ...
 
 
+class Definition(Protocol):
+    """A table's metadata (:class:`~airflow_delta.log.actions.actions.Metadata`)."""
+
+    @property
+    def description(self) -> str | None:
+        """The table's comment."""
+
+    @property
+    def schema_string(self) -> str:
+        """Spark's JSON form of the schema."""
+
+    @property
+    def partition_columns(self) -> Sequence[str]:
+        """Logical names, in order."""
+
+    @property
+    def configuration(self) -> Mapping[str, str]:
+        """The table properties."""
+
+
 class LogCommitter(ABC):
     """Makes commits versions of one table.
 
     :ivar catalog: the table's name in the catalog that decides on its versions; ``None`` if the log on storage does.
-    :ivar required_properties: what a new table must be created with, features included.
+    :ivar required_properties: what a table must be created or replaced with, the features of a new one included.
     """
 
     catalog: str | None = None
     required_properties: Mapping[str, str] = MappingProxyType({})
 
     @abstractmethod
-    def commit(self, version: int, data: bytes) -> None:
+    def commit(self, version: int, data: bytes, before: Definition | None = None) -> None:
         """Make ``data`` this version of the table, unless the version is taken.
 
+        :param before: the metadata that those in ``data`` replace; ``None`` if there are none, or they are not known.
         :raises FileExistsError: if the version is taken, perhaps by an earlier attempt of the same transaction.
         :raises AmbiguousPutError: if it is not known whether the version was made.
         :raises StoreRefusedError: if it was refused for good; nothing was committed.
         """
 
-    def check_allowed(self, operation: str, *, changes_definition: bool = False) -> None:  # noqa: B027 - nothing is refused
+    def check_allowed(self, operation: str, definition: Definition | None = None) -> None:  # noqa: B027 - nothing is refused
         """Refuse an operation that whoever decides on versions does not allow its clients.
 
         :param operation: as in ``commitInfo``.
-        :param changes_definition: whether it commits metadata or a protocol.
+        :param definition: the metadata that it gives an existing table, if it does.
         :raises DeltaUnsupportedOperationException: if it is refused.
         """
 
@@ -62,6 +83,6 @@ class FileSystemCommitter(LogCommitter):
     def __init__(self, store: CreatesFiles) -> None:
         self._store = store
 
-    def commit(self, version: int, data: bytes) -> None:
+    def commit(self, version: int, data: bytes, before: Definition | None = None) -> None:  # noqa: ARG002
         """Create the version's file; raises as :meth:`LogCommitter.commit` does."""
         self._store.put_if_absent(commit_file(version), data)

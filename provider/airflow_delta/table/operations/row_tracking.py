@@ -67,7 +67,6 @@ def enable_row_tracking(
     :raises StagedFileException: if a file without a row count is gone, or is not a Parquet file.
     :raises DeltaConcurrentModificationException: if another commit conflicts, and no restart is left.
     """
-    log.store.committer.check_allowed("ROW TRACKING BACKFILL", changes_definition=True)
     if max_files < 1:
         raise DeltaIllegalArgumentException(f"max_files must be positive, not {max_files}.")
     result: CommitResult | None = None

@@ -163,11 +163,11 @@ def plan_alter(stage: StageView, changes: Sequence[Change | Mapping[str, Any]]) 
     :raises DeltaError: if a change cannot be made.
     :raises InvariantViolationException: if a column that is to be NOT NULL holds a null.
     """
-    stage.log.store.committer.check_allowed("ALTER TABLE", changes_definition=True)
     given = changes_from(changes)
     handle = stage.handle
     before = after_writes(handle, table_as_read(handle, stage.snapshot), [earlier.write for earlier in stage.stages])
     table = apply_changes(before, given)
+    stage.log.store.committer.check_allowed("ALTER TABLE", table.metadata)
     added = table.operations[len(before.operations) :]
     columns = tuple(table.metadata.partition_columns)
     staged = stage.staged(

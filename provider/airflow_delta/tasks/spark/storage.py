@@ -8,7 +8,7 @@ import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from airflow_delta import engine
 from airflow_delta.contract.location import OBJECT_SCHEMES
 from airflow_delta.exceptions import DeltaIllegalArgumentException, SparkCredentialsException
 from airflow_delta.hooks.delta import DeltaHook
-from airflow_delta.hooks.fields import OWN
+from airflow_delta.hooks.fields import IDENTITY, OWN
 from airflow_delta.hooks.hadoop import OWN_CREDENTIALS, hadoop_settings
 
 if TYPE_CHECKING:
@@ -57,12 +57,14 @@ class SparkStorage:
     :param conn_id: connection of type ``delta``; ``None`` if the worker uses the credentials of its environment.
     :param others: other locations of the table's files, as a shallow clone has them.
     :param own: Spark has credentials of its own.
+    :param store: the worker's, which knows the credentials that a catalog has given for the table.
     """
 
     uri: str
     conn_id: str | None
     others: tuple[str, ...] = ()
     own: bool = False
+    store: LogStore | None = field(default=None, compare=False, repr=False)
 
     @classmethod
     def of(
@@ -80,7 +82,8 @@ class SparkStorage:
                 f"spark_credentials is a text other than {OWN!r}. Leave it out to give Spark the credentials of the table's "
                 f"connection, or set it to {OWN!r}."
             )
-        return cls(engine.spark_table(log, uri), log.store.connection, _roots(request, log.store), own=spark_credentials == OWN)
+        own = spark_credentials == OWN
+        return cls(engine.spark_table(log, uri), log.store.connection, _roots(request, log.store), own, log.store)
 
     @property
     def packages(self) -> str | None:
@@ -104,11 +107,21 @@ class SparkStorage:
             return {}
         settings: dict[str, str] = {}
         for uri in (*self.others, self.uri):
-            settings |= hadoop_settings(uri, hook.spark_options(uri), key_file)
+            given = self._of_catalog(hook) if uri == self.uri else {}
+            settings |= hadoop_settings(uri, {**hook.spark_options(uri), **given}, key_file)
         for name, value in settings.items():
             if is_secret(name):
                 mask_secret(value)
         return settings
+
+    def _of_catalog(self, hook: DeltaHook) -> dict[str, str]:
+        """Return the credentials that a catalog gives for the table now, unless the connection has its own.
+
+        Spark cannot renew them, so they are asked for when it begins.
+        """
+        if self.store is None or not hook.fields.is_catalog or hook.fields.has_identity(self.uri):
+            return {}
+        return {name: value for name, value in self.store.fresh_options().items() if name in IDENTITY}
 
     def store_wide(self, settings: Mapping[str, str]) -> dict[str, str]:
         """Return the settings of the table's bucket as those of all buckets: its sources are often beside it."""

@@ -189,8 +189,8 @@ class Committer:
 
     def _check_allowed(self, prepared: PreparedCommit, operation: Operation) -> None:
         """Refuse what whoever decides on the table's versions does not allow its clients."""
-        changes = any(isinstance(action, Metadata | Protocol) for action in prepared.actions)
-        self.log.store.committer.check_allowed(operation.name, changes_definition=changes and self._read_version >= 0)
+        changes = self._read_version >= 0 and any(isinstance(action, Metadata | Protocol) for action in prepared.actions)
+        self.log.store.committer.check_allowed(operation.name, prepared.metadata if changes else None)
 
     def _check_by_policy(self, prepared: PreparedCommit, actions: Sequence[Action]) -> None:
         if self.policy.check_actions is not None:
@@ -276,7 +276,16 @@ class Committer:
         """Put the log entry, and bring the log up to date with it."""
         current = self._current(prepared, info, level)
         num_actions = len(prepared.actions) + 1
-        entry = Entry(self.txn_id, self._read_version, current.encode(), num_actions, level.value, may_retry, may_skip)
+        entry = Entry(
+            self.txn_id,
+            self._read_version,
+            current.encode(),
+            num_actions,
+            level.value,
+            may_retry,
+            may_skip,
+            prepared.read.metadata,
+        )
         checker = ConflictChecker(current, self._commit_time, self._resolution(current))
         rule = self.policy.intents
         intents = OpenIntents(self.reads.snapshot.intents if rule.looks else (), rule)

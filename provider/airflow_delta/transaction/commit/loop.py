@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from airflow_delta.exceptions import (
+    CatalogAccessException,
     CommitCancelledException,
     CommitStateUnknownException,
     ConcurrentWriteException,
@@ -35,7 +36,7 @@ from airflow_delta.transaction.policy import CommitPolicy
 if TYPE_CHECKING:
     from tenacity import RetryCallState
 
-    from airflow_delta.log.actions.actions import Action, CommitInfo
+    from airflow_delta.log.actions.actions import Action, CommitInfo, Metadata
     from airflow_delta.log.delta_log import DeltaLog
 
 logger = logging.getLogger(__name__)
@@ -58,6 +59,7 @@ class Entry:
     :param num_actions: for messages.
     :param may_retry: ``False`` for a commit that is valid at its first version only (Delta's ``commitLarge``).
     :param may_skip: not put if winning commits leave nothing to commit.
+    :param before: the metadata at the version that was read, if the entry may replace them.
     """
 
     txn_id: str
@@ -67,6 +69,7 @@ class Entry:
     isolation_level: str
     may_retry: bool = True
     may_skip: bool = False
+    before: Metadata | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,7 +344,7 @@ class CommitLoop:
         )
         started = time.monotonic()
         try:
-            self.log.write_commit(version, self.entry.data)
+            self.log.write_commit(version, self.entry.data, self.entry.before)
         except FileExistsError:
             self._unsettled = True  # perhaps by ourselves: the store may have lost an answer in its own retries
             landed = False
@@ -351,7 +354,8 @@ class CommitLoop:
             landed = self._settle(version, error)
             if not landed:
                 self._count_ambiguous(error)
-        except StoreRefusedError:  # nothing was written, and the same credentials could not read the version either
+        except (StoreRefusedError, CatalogAccessException):
+            # Nothing was written, and the same credentials could not read the version either.
             raise
         except Exception as error:
             landed = self._settle(version, error)

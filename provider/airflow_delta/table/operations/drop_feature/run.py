@@ -75,7 +75,7 @@ def drop_feature(
     :raises FeatureDropConflictException: if another writer has used the feature again.
     :raises FeatureDropWaitException: if versions that have it are still in the log.
     """
-    log.store.committer.check_allowed("DROP FEATURE", changes_definition=True)
+    log.store.committer.check_allowed("DROP FEATURE")
     steps = Steps(log=log, on_spark=on_spark, **options)
     snapshot = steps.snapshot()
     name = _feature_of(snapshot, feature)
@@ -111,7 +111,7 @@ def remove_column_mapping(
     :returns: the commit; with ``attempts=0`` and the version that was read if the table has no column mapping.
     :raises DeltaAnalysisException: if a column has a name that only column mapping allows.
     """
-    log.store.committer.check_allowed("REMOVE COLUMN MAPPING", changes_definition=True)
+    log.store.committer.check_allowed("REMOVE COLUMN MAPPING")
     steps = Steps(log=log, on_spark=on_spark, **options)
     snapshot = steps.snapshot()
     _check_dependents(snapshot, "columnMapping", in_use_only=True)
