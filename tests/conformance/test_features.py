@@ -92,12 +92,12 @@ TABLE = [
     FeatureRow("inCommitTimestamp", False, None, by(enableInCommitTimestamps="true"), fails_concurrent=False),
     FeatureRow("vacuumProtocolCheck", True, None, None, fails_concurrent=False),
     FeatureRow("typeWidening", True, None, by(enableTypeWidening="true")),
+    FeatureRow("variantType", True, None, of(kind="variant")),
+    FeatureRow("variantType-preview", True, None, None),
     FeatureRow("checkpointProtection", False, None, None),
 ]
 # Known by their rules, and refused for writing once they are in use.
 UNUSED_ONLY = [
-    FeatureRow("variantType", True, None, of(kind="variant")),
-    FeatureRow("variantType-preview", True, None, of(kind="variant")),
     FeatureRow("variantShredding", True, None, by(enableVariantShredding="true"), requires=("variantType",)),
     FeatureRow("variantShredding-preview", True, None, by(enableVariantShredding="true")),
     FeatureRow(

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from airflow_delta.exceptions import DeltaUnsupportedTableFeatureException
 from airflow_delta.log.features.protocol import features
 from delta_spark.feature_cases import CASES, Case
 from delta_spark.support import State, assert_same_state, delta_log, row_text, sql_name
@@ -283,11 +282,6 @@ def v2_checkpoints(turns: Turns, _state: State) -> None:
     assert not list(log.glob("*.checkpoint.parquet"))
 
 
-def refuses_writing(turns: Turns, _state: State) -> None:
-    with pytest.raises(DeltaUnsupportedTableFeatureException, match="variantType"):
-        turns.ours.append(turns.rows())
-
-
 CHECKS = {
     "changeDataFeed": change_feed,
     "rowTracking": row_ids,
@@ -297,5 +291,4 @@ CHECKS = {
     "clustering": clustering,
     "v2Checkpoint json": v2_checkpoints,
     "v2Checkpoint parquet": v2_checkpoints,
-    "variantType": refuses_writing,
 }

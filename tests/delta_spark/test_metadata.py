@@ -257,7 +257,7 @@ def test_what_delta_refuses_is_refused_with_its_error_class(
         list(by_us(case, tmp_path))
 
 
-def test_the_protocol_for_a_variant_is_deltas_though_we_do_not_write_it(delta: SparkSession, tmp_path: Path) -> None:
+def test_the_protocol_for_a_variant_is_deltas(delta: SparkSession, tmp_path: Path) -> None:
     case = Case("variant", ddl="a BIGINT, v VARIANT")
     (theirs,) = by_delta(case, delta, tmp_path)
     schema = SparkStruct.fromDDL(case.ddl).json()
@@ -265,8 +265,8 @@ def test_the_protocol_for_a_variant_is_deltas_though_we_do_not_write_it(delta: S
     txn.update_metadata_for_new_table(Metadata(id=str(uuid.uuid4()), schema_string=schema))
     assert sorted(features(txn.protocol)) == theirs["features"]
     assert masked(json.loads(txn.metadata.schema_string)) == theirs["schema"]
-    with pytest.raises(DeltaError, match="variantType"):
-        txn.commit([], Operation.create_table())
+    assert txn.commit([], Operation.create_table()) == 0
+    assert delta.table(f"delta.`{tmp_path / 'ours'}`").schema == SparkStruct.fromDDL(case.ddl)
 
 
 def by_delta(case: Case, delta: SparkSession, directory: Path) -> Any:

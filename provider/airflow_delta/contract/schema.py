@@ -123,6 +123,18 @@ _WIDER = {
     "date": {"timestamp", "timestamp_ntz"},
 }
 _TIMES = {"date", "timestamp", "timestamp_ntz"}
+VARIANT = "variant"
+"""The type of values of any kind. It cannot be compared: it is no key of anything."""
+MAKE_VARIANTS = (
+    "Spark makes variants: parse_json(column) of JSON text, to_variant_object(column) of a struct, array or map, "
+    "CAST(column AS VARIANT) of any other value"
+)
+TYPED_VALUE = "typed_value"
+"""The field of a variant's group that only a shredded variant has."""
+WRITE_WHOLE = (
+    "Have the job that writes the file set spark.sql.variant.writeShredding.enabled to false: from Spark 4.1 on, it shreds "
+    "variants by default, which Delta tables allow only with delta.enableVariantShredding, which this provider does not write."
+)
 
 COLLATIONS = "__COLLATIONS"
 """Spark's key in the metadata of a field for the collations of its strings."""
@@ -225,11 +237,35 @@ def store_assignment(given: str, target: str) -> str | None:
     return CHECKED if given in _TIMES and target in _TIMES else None
 
 
+def casts_variants(given: Type, target: Type) -> bool:
+    """Return whether Spark casts values to variants, or variants to a type; not whether each variant has such a value."""
+    if target != VARIANT:
+        return given == VARIANT and _holds_json(target)
+    while not isinstance(given, str) and given["type"] == "array":
+        given = given["elementType"]
+    return isinstance(given, str) and _is_atomic(given)
+
+
+def _holds_json(data_type: Type) -> bool:
+    if isinstance(data_type, str):
+        return _is_atomic(data_type)
+    if data_type["type"] == "map" and data_type["keyType"] != "string":
+        return False
+    parts = [data_type[part] for part in ("elementType", "keyType", "valueType") if part in data_type]
+    return all(map(_holds_json, [*parts, *(field["type"] for field in data_type.get("fields", ()))]))
+
+
+def _is_atomic(name: str) -> bool:
+    return name in _ATOMIC or name == VARIANT or DECIMAL.fullmatch(name) is not None
+
+
 def casts_implicitly(given: str, target: str) -> bool:
     """Return whether Spark casts one atomic type to another where a function takes the other (``TypeCoercion``)."""
-    if not all(name in _ATOMIC or DECIMAL.fullmatch(name) for name in (given, target)):
+    if not all(map(_is_atomic, (given, target))):
         return False
-    return target == "string" or (given == "string" and target != "boolean") or store_assignment(given, target) is not None
+    if given == "string" and target not in ("boolean", VARIANT):
+        return True
+    return target == "string" or store_assignment(given, target) is not None
 
 
 def keeps_values(given: str, target: str) -> bool:
@@ -315,6 +351,8 @@ def written_schema(
             hint += f" {lost} the column (CAST({merging.casts[0]}) in SQL), or overwrite with overwrite_schema=True."
             if merging.widens:
                 hint += " merge_schema=True widens the column in a table with delta.enableTypeWidening=true."
+        if merging.makes_variants:
+            hint += f" {MAKE_VARIANTS}."
         raise SchemaMismatchException(
             f"The data to write does not fit {where}: {'; '.join(problems)}.{hint} Nothing was written.",
             table=table_name,
@@ -335,6 +373,7 @@ class _Merging:
         self.casts: list[str] = []
         self.lossy = False
         self.widens = False
+        self.makes_variants = False
         self.problems: list[str] = []
 
     def struct(self, data: Json, table: Json, prefix: str) -> Json:
@@ -400,7 +439,9 @@ class _Merging:
         return problems
 
     def _mismatch(self, given: Type, target: Type, path: str) -> None:
-        if isinstance(given, str) and isinstance(target, str):
+        if target == VARIANT:
+            self.makes_variants = True
+        elif isinstance(given, str) and isinstance(target, str):
             self.casts.append(f"{path} AS {type_name(target).upper()}")
         self.problems.append(f"column {path}: expected {type_name(target)}, got {type_name(given)}")
 
@@ -408,7 +449,7 @@ class _Merging:
         if isinstance(data_type, str):
             if data_type == "void":
                 return [f"column {path} holds only untyped nulls (void), cast it to a type"]
-            if data_type not in _ATOMIC and not DECIMAL.fullmatch(data_type):
+            if not _is_atomic(data_type):
                 return [f"column {path} has the type {data_type}, which the table cannot store"]
             return []
         match data_type["type"]:
@@ -453,11 +494,23 @@ def _partitioning(struct: Json, partition_columns: Sequence[str]) -> list[str]:
         field = find_field(struct, name)
         if field is None:
             problems.append(f"partition column {name} is missing; the columns are {', '.join(f['name'] for f in fields(struct))}")
-        elif not isinstance(field["type"], str):
+        elif not isinstance(field["type"], str) or field["type"] == VARIANT:
             problems.append(f"column {name} has the type {type_name(field['type'])}, which cannot partition a table")
     if partition_columns and len(partition_columns) >= len(fields(struct)):
         problems.append("all columns are partition columns, at least one other is needed")
     return problems
+
+
+def variant_columns(struct: Json) -> list[str]:
+    """Return the names of the columns that are, or hold, a variant."""
+
+    def holds(data_type: Type) -> bool:
+        if isinstance(data_type, str):
+            return data_type == VARIANT
+        parts = [data_type[part] for part in ("elementType", "keyType", "valueType") if part in data_type]
+        return any(map(holds, [*parts, *(f["type"] for f in data_type.get("fields", ()))]))
+
+    return [f["name"] for f in struct["fields"] if holds(f["type"])]
 
 
 def parse_struct(schema_string: str) -> Json:

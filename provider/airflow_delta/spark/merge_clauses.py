@@ -11,7 +11,7 @@ from pyspark.sql import functions as sf
 from airflow_delta.contract.mapping import mapped_schema
 from airflow_delta.contract.operations import DELETE, INSERT, NOT_MATCHED_BY_SOURCE, UPDATE, MergeArguments, MergeClause
 from airflow_delta.contract.payloads import Json
-from airflow_delta.contract.schema import Type, fields_by_name, type_name, written_schema
+from airflow_delta.contract.schema import MAKE_VARIANTS, VARIANT, Type, fields_by_name, type_name, written_schema
 from airflow_delta.contract.sql_types import column_path_text, parse_column_path
 from airflow_delta.exceptions import DeltaAnalysisException, IdentityInsertException, SchemaMismatchException
 from airflow_delta.spark.merge_source import MergeSource
@@ -261,7 +261,7 @@ class MergeClauses:
         for path, given, field in assigned_values(values, self._work.target):
             name, wanted = column_path_text(path), field["type"]
             if not is_alike(given, wanted):
-                error, remedy = "DATATYPE_MISMATCH", "Cast it"
+                error, remedy = "DATATYPE_MISMATCH", MAKE_VARIANTS if wanted == VARIANT else "Cast it"
                 what = f"is {type_name(given)}, and the table has {type_name(wanted)}"
             elif (absent := absent_fields(given, wanted, within=True)) and not self._work.request.merge_schema:
                 error, remedy = _FIELDS_DIFFER, "Add them, or pass merge_schema=True"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as sf
 
 from airflow_delta.contract.payloads import Json
-from airflow_delta.contract.schema import Type, fields_by_name
+from airflow_delta.contract.schema import VARIANT, Type, casts_variants, fields_by_name
 from airflow_delta.spark.rows import RowChecks, converted, not_null, spark_type
 
 if TYPE_CHECKING:
@@ -88,7 +88,9 @@ def absent_fields(given: Type, known: Type, *, within: bool = False) -> list[str
 
 
 def is_alike(given: Type, wanted: Type) -> bool:
-    """Return whether structs, arrays and maps are the same ones in two types, so that only atomic values differ."""
+    """Return whether structs, arrays and maps are the same ones in two types, so that only atomic values and variants differ."""
+    if VARIANT in (given, wanted):
+        return given == "void" or given == wanted or casts_variants(given, wanted)
     if given == "void" or (isinstance(given, str) and isinstance(wanted, str)):
         return True
     if isinstance(given, str) or isinstance(wanted, str) or given["type"] != wanted["type"]:

@@ -50,6 +50,10 @@ class RowChecks:
         self._errors[f"{re.escape(message)}: .*?{re.escape(tail)}"] = error
         return sf.raise_error(sf.concat(sf.lit(f"{message}: "), values, sf.lit(tail)))
 
+    def error(self, error: type[DeltaError], message: str) -> DeltaError:
+        """Return the error of rows none of which can be written, whatever their values."""
+        return error(message, table=self.table, version=self.version)
+
     def error_in(self, failure: BaseException) -> DeltaError | None:
         """Return the error that a row raised in a failed Spark job, ``None`` if it failed for another reason."""
         text = str(failure)
@@ -173,6 +177,8 @@ def _struct_fields(column: Column, given: Json, target: Json, path: str, checks:
 
 
 def _cast(column: Column, given: schemas.Type, target: schemas.Type, path: str, checks: RowChecks) -> Column:
+    if schemas.VARIANT in (given, target):
+        return _cast_variant(column, given, target, path, checks)
     how = schemas.store_assignment(given, target) if isinstance(given, str) and isinstance(target, str) else schemas.WIDEN
     wanted = spark_type(target)
     if how == schemas.WIDEN:
@@ -185,6 +191,25 @@ def _cast(column: Column, given: schemas.Type, target: schemas.Type, path: str, 
         f"Column {path} holds a value of {schemas.type_name(given)} that does not fit into {schemas.type_name(target)} ({error})",
     )
     return sf.when(column.isNotNull() & cast.isNull(), overflow).otherwise(cast)
+
+
+def _cast_variant(column: Column, given: schemas.Type, target: schemas.Type, path: str, checks: RowChecks) -> Column:
+    """Return any value as a variant, or the value in a variant, as Spark casts it: text is text, also if it looks like JSON."""
+    if given != "void" and not schemas.casts_variants(given, target):
+        raise checks.error(
+            SchemaMismatchException,
+            f"Column {path} of table {checks.table} has the type {schemas.type_name(target)}, the value the type "
+            f"{schemas.type_name(given)}, which Spark does not cast to it. {schemas.MAKE_VARIANTS}.",
+        )
+    wanted = spark_type(target)
+    if target == schemas.VARIANT or not isinstance(target, str):
+        return column.cast(wanted)  # a variant without the parts of the type fails, whatever the session's ANSI setting
+    cast = column.try_cast(wanted)
+    misfit = checks.violated(
+        SchemaMismatchException,
+        f"Column {path} holds a variant that does not fit into {schemas.type_name(target)} (INVALID_VARIANT_CAST)",
+    )
+    return sf.when(column.isNotNull() & ~sf.is_variant_null(column) & cast.isNull(), misfit).otherwise(cast)
 
 
 def _has_not_null(data_type: schemas.Type) -> bool:

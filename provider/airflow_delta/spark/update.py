@@ -10,7 +10,7 @@ from pyspark.sql import functions as sf
 from airflow_delta.contract.operations import Assignment, UpdateArguments
 from airflow_delta.contract.payloads import ScanFile
 from airflow_delta.contract.request import StageReport, StageRequest
-from airflow_delta.contract.schema import Type, same_type, type_name
+from airflow_delta.contract.schema import VARIANT, Type, same_type, type_name
 from airflow_delta.exceptions import SchemaMismatchException
 from airflow_delta.spark.rewrite import RewriteAttempt, row_errors
 from airflow_delta.spark.rows import align, converted, spark_name, spark_type, spark_value
@@ -108,7 +108,7 @@ def _tree(values: Sequence[Assignment]) -> dict[str, Any]:
 def _stored(work: RewriteAttempt, expression: str, given: Type, target: Type, path: str) -> Column:
 
     kinds = ["atomic" if isinstance(kind, str) else kind["type"] for kind in (given, target)]
-    if given != "void" and kinds[0] != kinds[1]:
+    if given != "void" and VARIANT not in (given, target) and kinds[0] != kinds[1]:
         raise work.request.error(
             SchemaMismatchException,
             f"Column {path} of table {work.request.table} has the type {type_name(target)}, the value {expression!r} the type "

@@ -45,6 +45,9 @@ WRITE_SETTINGS = {
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
     # Field ids of column mapping.
     "spark.sql.parquet.fieldId.write.enabled": "true",
+    # Shredded variants are a table feature of their own. Spark shreds by default from 4.1 on.
+    "spark.sql.variant.writeShredding.enabled": "false",
+    "spark.sql.variant.inferShreddingSchema": "false",
 }
 
 

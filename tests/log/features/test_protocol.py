@@ -61,7 +61,12 @@ def test_legacy_versions_are_written_while_their_features_are_not_used(versions)
         ),
         (protocol(1, 2), metadata(enableIcebergCompatV2="true"), "icebergCompatV2", "Iceberg readers need"),
         (protocol(1, 2), metadata(enableIcebergCompatV3="true"), "icebergCompatV3", "Iceberg readers need"),
-        (protocol(3, 7, ["variantType"], ["variantType"]), metadata("variant"), "variantType", "DELTA_UNSUPPORTED_FEATURES_FOR_"),
+        (
+            protocol(3, 7, ["variantType"], ["variantType"]),
+            metadata("variant", enableVariantShredding="true"),
+            "variantShredding-preview",
+            "writes variants whole, not shredded",
+        ),
         (
             protocol(1, 7, None, ["coordinatedCommits-preview"]),
             metadata(**{"coordinatedCommits__commitCoordinator-preview": "c"}),

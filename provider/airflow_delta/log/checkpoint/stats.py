@@ -289,6 +289,8 @@ def _present(row: Mapping[str, Any]) -> dict[str, Any]:
     present: dict[str, Any] = {}
     for name, value in row.items():
         if isinstance(value, Mapping):
+            if any(isinstance(part, bytes) for part in value.values()):
+                continue  # a bound of a shredded variant, which JSON spells in another way; no other statistics are binary
             present[name] = _present(value)
         elif value is not None and not (isinstance(value, float) and not math.isfinite(value)):
             present[name] = value

@@ -27,6 +27,7 @@ _TAIL = 64 * 1024
 _LEAST_TAIL = 4 * 1024
 _MAGIC = b"PAR1"
 PER_SECOND = {"milliseconds": 1_000, "microseconds": 1_000_000, "nanoseconds": 1_000_000_000}
+_UNKNOWN_TYPE = "LogicalType that is not recognized"
 _FRONT = "it does not start with the Parquet magic number"
 _FIXED = 8  # bytes of the footer length and the magic number
 
@@ -157,7 +158,10 @@ def _read_footer(store: LogStore, status: FileStatus, at_first: int, *, look_at_
     except (StoreUnavailableError, StoreRefusedError):  # of the store, which says nothing about the file
         raise
     except (pa.ArrowException, OSError) as error:
-        raise _broken(store, status, f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}") from error
+        why = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+        if _UNKNOWN_TYPE in why:
+            why = f"pyarrow {pa.__version__} does not know the type of one of its columns, such as a variant; install a newer one"
+        raise _broken(store, status, why) from error
 
 
 def _broken(store: LogStore, status: FileStatus, why: str) -> _Broken:

@@ -94,7 +94,7 @@ def _v2(_metadata: Metadata, properties: TableProperties, _schema: SchemaFacts) 
 
 _ICEBERG = "this provider does not write the Parquet files and the metadata that Iceberg readers need"
 _ICEBERG_OFF = f"{_ICEBERG}; Delta Spark switches it off by SET TBLPROPERTIES ('delta.enableIcebergCompatV%s' = 'false')"
-_VARIANT = "this provider reads variant values but does not write them yet"
+_SHREDDING = "this provider writes variants whole, not shredded: set delta.enableVariantShredding to false"
 _COORDINATED = "its commits go through a commit coordinator, which this provider does not support"
 
 
@@ -224,19 +224,20 @@ _FEATURES = (
         "variantType",
         reader=True,
         active=_type("variant"),
+        supported=True,
         tolerated=True,
         stand_in="variantType-preview",
-        reason=_VARIANT,
     ),
-    Feature("variantType-preview", reader=True, tolerated=True, reason=_VARIANT),
-    Feature("variantShredding", reader=True, tolerated=True, requires=("variantType",), reason=_VARIANT),
+    Feature("variantType-preview", reader=True, supported=True, tolerated=True),
+    # Files may be shredded, and need not: each file is whole or shredded by itself.
+    Feature("variantShredding", reader=True, tolerated=True, requires=("variantType",), reason=_SHREDDING),
     Feature(
         "variantShredding-preview",
         reader=True,
         active=_property("enableVariantShredding"),
         tolerated=True,
         stand_in="variantShredding",
-        reason=_VARIANT,
+        reason=_SHREDDING,
     ),
     Feature(
         "icebergCompatV1",

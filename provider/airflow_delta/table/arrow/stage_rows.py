@@ -27,7 +27,7 @@ from airflow_delta.contract.drift import check_contract
 from airflow_delta.contract.operations import WriteArguments
 from airflow_delta.contract.options import COMPARES, COMPRESSION, writer_option_problem
 from airflow_delta.contract.request import NUM_BYTES, NUM_FILES, NUM_ROWS, StageReport, StageRequest
-from airflow_delta.contract.schema import broken_rule, refused_rows
+from airflow_delta.contract.schema import MAKE_VARIANTS, broken_rule, refused_rows, variant_columns
 from airflow_delta.contract.sql_types import length_problems
 from airflow_delta.contract.target import absent_identities, partition_names, target_schema
 from airflow_delta.exceptions import (
@@ -45,6 +45,7 @@ from airflow_delta.log.expressions.predicate import Predicate
 from airflow_delta.log.schema.types import StructType, arrow_type, as_nullable, struct_of
 from airflow_delta.log.statistics.statistics import live_records
 from airflow_delta.log.storage.progress import tracked
+from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.table.arrow.align import (
     Convert,
     Unstorable,
@@ -97,12 +98,15 @@ def row_checks(request: StageRequest, target: Json, schema: StructType) -> list[
     return checks
 
 
-def needs_spark(request: StageRequest, why: str) -> DeltaUnsupportedOperationException:
-    """Return the error of a write that only Spark can do."""
+def needs_spark(request: StageRequest, why: str, how: str = "") -> DeltaUnsupportedOperationException:
+    """Return the error of a write that only Spark can do.
+
+    :param how: a sentence on how Spark does it, after a space.
+    """
     return request.error(
         DeltaUnsupportedOperationException,
         f"Stage {request.stage} cannot write without Spark: table {request.table} version {request.read_version} {why}. Use "
-        'engine="spark".',
+        f'engine="spark".{how}',
     )
 
 
@@ -384,6 +388,9 @@ def check_possible(request: StageRequest) -> None:
     """
     for name, text in request.rules.generated.items():
         raise needs_spark(request, f"has the generated column {name} ({text})")
+    variants = [] if request.schema_string is None else variant_columns(TableDefinition.of_rows(request.schema_string).struct)
+    if variants:
+        raise needs_spark(request, f"has the variant column {', '.join(variants)}", f" {MAKE_VARIANTS}.")
     if request.rewrite is None:
         return
     if WriteArguments.of(request).replace_on is not None:

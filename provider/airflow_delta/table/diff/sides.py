@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_delta.contract.drift import MISSING, NEW, SPELLING, TYPE, differences
+from airflow_delta.contract.schema import variant_columns
 from airflow_delta.log.actions.actions import AddFile, Metadata
 from airflow_delta.log.arrow.arrays import array, rows_of
 from airflow_delta.log.schema.types import PHYSICAL_NAME
@@ -59,18 +60,26 @@ class Side:
         return [] if self.metadata is None else list(TableDefinition.of(self.metadata).schema.names)
 
     @property
+    def unread(self) -> list[str]:
+        """Columns that are, or hold, variants, which only Spark reads: rows lack them here, so they cannot be compared."""
+        return [] if self.metadata is None else variant_columns(TableDefinition.of(self.metadata).struct)
+
+    @property
     def is_empty(self) -> bool:
         return not (self.files or self.marked or self.changes)
 
     def __call__(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows."""
-        if self.metadata is None:
+        """Yield the rows, without the columns that only Spark reads."""
+        unread = self.unread
+        shown = [name for name in self.columns if name not in unread]
+        if self.metadata is None or not shown:
             return
         for files, deleted in ((self.files, False), (self.marked, True)):
-            yield from worker_rows(self.log, files, metadata=self.metadata, version=self.version, deleted=deleted)
+            yield from worker_rows(self.log, files, metadata=self.metadata, version=self.version, columns=shown, deleted=deleted)
         if self.changes:
             metadata = _with_change_type(self.metadata)
-            for batch in worker_rows(self.log, self.changes, metadata=metadata, version=self.version):
+            shown.append(_CHANGE_TYPE)
+            for batch in worker_rows(self.log, self.changes, metadata=metadata, version=self.version, columns=shown):
                 yield _of_kinds(batch, self.kinds)
 
     @property

@@ -99,6 +99,7 @@ class TableDiff:
     :param changed: number of rows whose keys stay; ``None`` if unknown, or without keys: their old state counts as removed, their
         new one as added.
     :param schema_changes: how the columns change; empty for a new table, or if the log no longer shows it.
+    :param unread: columns with variants, which only Spark reads: rows have been left without them, and are not compared.
     """
 
     table: str
@@ -113,6 +114,7 @@ class TableDiff:
     removed_rows: list[dict[str, Any]] = field(default_factory=list)
     changed_rows: list[tuple[dict[str, Any], dict[str, Any]]] = field(default_factory=list)
     schema_changes: list[SchemaChange] = field(default_factory=list)
+    unread: tuple[str, ...] = ()
 
 
 def staged_diff(table: AuditedTable, *, keys: Sequence[str] = (), sample: int = SAMPLE, limit: int = ROWS_COMPARED) -> TableDiff:
@@ -240,6 +242,7 @@ def _diff(
         read_version=read_version,
         keys=tuple(keys),
         exact=exact,
+        unread=tuple(dict.fromkeys([*after.unread, *before.unread])),
         **_fields(found, before, after, exact=exact),
     )
 
@@ -264,7 +267,8 @@ def _compared(
             added_rows=after.head(sample, bounds),
             removed_rows=before.head(sample, bounds),
         )
-    allowed = bounds is None or bounds.hold([*before.all_files, *after.all_files])
+    readable = not (before.unread or after.unread)
+    allowed = readable and (bounds is None or bounds.hold([*before.all_files, *after.all_files]))
     if allowed and all(count is None or count <= limit for count in counts):
         try:
             old, new = (before, after) if bounds is None else (before.kept(limit), after.kept(limit))
@@ -342,9 +346,12 @@ def summary(diff: TableDiff) -> str:
     """Return the counts in a sentence that claims no more than is known."""
     against = "a new table" if diff.read_version < 0 else f"version {diff.read_version}"
     if not diff.exact:
+        why = "There are too many rows to compare"
+        if diff.unread:
+            why = f"Rows with variants ({_harmless(', '.join(diff.unread))}) are not compared"
         return (
-            f"Compared with {against}: at most {_count(diff.added)} added and at most {_count(diff.removed)} removed. There are "
-            "too many rows to compare: those that are only copied to another file are counted as well."
+            f"Compared with {against}: at most {_count(diff.added)} added and at most {_count(diff.removed)} removed. {why}: "
+            "those that are only copied to another file are counted as well."
         )
     changed = "" if diff.changed is None else f", {_count(diff.changed)} changed (by {_harmless(', '.join(diff.keys))})"
     return f"Compared with {against}: {_count(diff.added)} added, {_count(diff.removed)} removed{changed}."

@@ -5,16 +5,19 @@ Check that the worker finds what Spark wrote: a missing directory is never an em
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.contract.files import is_hidden
 from airflow_delta.contract.mapping import AS_IN_LOG
 from airflow_delta.contract.request import NUM_BYTES, NUM_FILES, NUM_ROWS, StageReport, StageRequest
+from airflow_delta.contract.schema import TYPED_VALUE, WRITE_WHOLE
 from airflow_delta.exceptions import InvariantViolationException, StagedFileException, StagingException
+from airflow_delta.log import heavy
 from airflow_delta.log.actions.actions import AddFile
 from airflow_delta.log.features.identity_columns import identity_columns
+from airflow_delta.log.schema.types import ArrayType, DataType, MapType, Path, StructField, StructType, dotted
 from airflow_delta.log.statistics.statistics import stats_from_footer
 from airflow_delta.log.storage.progress import tracked
 from airflow_delta.table.files.partitions import partition_values, time_zone_of, url_encode
@@ -23,7 +26,6 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
     from airflow_delta.log.delta_log import DeltaLog
-    from airflow_delta.log.schema.types import StructField
     from airflow_delta.log.storage.base import FileStatus
     from airflow_delta.log.table_definition import TableDefinition
 
@@ -77,6 +79,38 @@ def _differs(log: DeltaLog, request: StageRequest, report: StageReport, director
         "worker: check spark_table_uri, and that no machine writes to its own disk. Nothing was staged.",
         version=request.read_version,
     )
+
+
+def variant_paths(schema: StructType, *, mapped: bool) -> list[Path]:
+    """Return where variants are in files of a schema, at every depth.
+
+    :param mapped: files have physical names.
+    """
+
+    def walk(data_type: DataType, path: Path) -> Iterator[Path]:
+        match data_type:
+            case StructType(fields):
+                for part in fields:
+                    yield from walk(part.data_type, (*path, part.physical_name if mapped else part.name))
+            case ArrayType(element, _):
+                yield from walk(element, (*path, "element"))
+            case MapType(key, value, _):
+                yield from walk(key, (*path, "key"))
+                yield from walk(value, (*path, "value"))
+            case _ if data_type.name == "variant":
+                yield path
+
+    return list(walk(schema, ()))
+
+
+def shredded(footer: pq.FileMetaData, variants: Sequence[Path]) -> str | None:
+    """Return the column that a file stores as a shredded variant: values of one kind in columns of their own (``typed_value``).
+
+    :param variants: from :func:`variant_paths`.
+    :returns: ``None`` if all variants are whole.
+    """
+    paths = heavy.leaf_paths(footer) if variants else []
+    return next((dotted(at) for at in variants if any(path[: len(at) + 1] == (*at, TYPED_VALUE) for path in paths)), None)
 
 
 CONCURRENCY = 32
@@ -158,6 +192,7 @@ class Footers:
         self._zone = None if time_zone == AS_IN_LOG else time_zone_of(time_zone)
         not_null = [] if overwrite_schema else [f for f in table.schema.fields if not f.nullable]
         self._not_null = [self._stored_name(f) for f in not_null]
+        self._not_null_variants = [self._stored_name(f) for f in not_null if f.data_type.name == "variant"]
         # As in Delta, if a deletion vector may loosen the bounds later.
         self._tight_bounds = "deletionVectors" in table.features
 
@@ -178,13 +213,14 @@ class Footers:
         statuses = find_data_files(self._log, directory) if statuses is None else statuses
         if not statuses:
             return
-        from airflow_delta.log.data_files.footers import read_footers
-
         schema = self._schema.without(self._partition_columns)
-        footers = read_footers(self._log.store, statuses, CONCURRENCY) if footers is None else footers
+        variants = variant_paths(schema, mapped=self._table.column_mapping != "none")
+        footers = heavy.read_footers(self._log.store, statuses, CONCURRENCY) if footers is None else footers
         for status, footer in zip(statuses, footers, strict=True):
             if footer.num_rows == 0:
                 continue
+            if (column := shredded(footer, variants)) is not None:
+                raise self._shredded(status.path, column)
             relative = status.path.removeprefix(f"{directory}/").rpartition("/")[0]
             values = partition_values(relative, self._types, self._zone, table=self._log.uri)
             self._check_not_null(status.path, footer, values)
@@ -237,6 +273,13 @@ class Footers:
             pick = max if steps[name] > 0 else min
             into.marks[name] = pick(into.marks.get(name, last), last)
 
+    def _shredded(self, path: str, column: str) -> StagedFileException:
+        return self._log.error(
+            StagedFileException,
+            f"{path} of table {self._log.uri} stores column {column} as a shredded variant. {WRITE_WHOLE} Nothing was committed.",
+            version=self._table.version,
+        )
+
     def _stored_name(self, field: StructField) -> str:
         return field.physical_name if self._table.column_mapping != "none" else field.name
 
@@ -245,7 +288,8 @@ class Footers:
             return
         from airflow_delta.table.files.footers import footer_null_counts
 
-        counts = footer_null_counts(footer, [name for name in self._not_null if name not in values])
+        names = [name for name in self._not_null if name not in values]
+        counts = footer_null_counts(footer, names, self._not_null_variants)
         counts.update({name: int(values[name] is None) for name in self._not_null if name in values})
         for name, count in counts.items():
             if count:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -158,8 +158,11 @@ def bounds_of_column(footer: pq.FileMetaData, name: str) -> tuple[int, int] | No
     return (min(low), max(high)) if low else None
 
 
-def footer_null_counts(footer: pq.FileMetaData, names: Sequence[str]) -> dict[str, int]:
-    """Return the number of nulls in top-level columns: -1 for a column that the file lacks or has no count for."""
+def footer_null_counts(footer: pq.FileMetaData, names: Sequence[str], variants: Collection[str] = ()) -> dict[str, int]:
+    """Return the number of nulls in top-level columns: -1 for a column that the file lacks or has no count for.
+
+    :param variants: the names of those that are variants, which are groups in a file; other groups are not counted.
+    """
     counts: dict[str, int] = {}
     leaves: dict[str, list[int]] = {}
     paths = leaf_paths(footer)
@@ -171,6 +174,9 @@ def footer_null_counts(footer: pq.FileMetaData, names: Sequence[str]) -> dict[st
             counts[name] = -1
         elif len(indexes) == 1 and len(paths[indexes[0]]) == 1:
             counts[name] = _nulls_of_leaf(footer, indexes[0])
+        elif name in variants:  # each has metadata, unless it is null
+            metadata = next((i for i in indexes if paths[i][1:] == ("metadata",)), None)
+            counts[name] = -1 if metadata is None else _nulls_of_leaf(footer, metadata)
     return counts
 
 

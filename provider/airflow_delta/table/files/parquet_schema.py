@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyarrow import types
 
+from airflow_delta.contract.schema import TYPED_VALUE, WRITE_WHOLE
 from airflow_delta.contract.sql_types import parse_sql_type
 from airflow_delta.exceptions import DeltaAnalysisException, SchemaMismatchException
 from airflow_delta.log.schema.partition_values import is_partition_type
@@ -17,9 +18,11 @@ from airflow_delta.log.schema.types import (
     DataType,
     DecimalType,
     MapType,
+    Path,
     PrimitiveType,
     StructField,
     StructType,
+    dotted,
     nullable_schema,
     parse_type,
 )
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+_VARIANT_GROUP = "(Variant("
 _SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
 # Parquet stores them the same way, so a file with the narrower type can be read as the wider one (Delta's SchemaMergingUtils).
 _STORED_ALIKE = ("byte", "short", "integer")
@@ -58,7 +62,7 @@ def schema_of_footer(footer: pq.FileMetaData) -> StructType:
 
     A note that does not fit the file is ignored: PyArrow and pandas keep it through renames, casts and added columns.
 
-    :raises DeltaAnalysisException: if a column has a type that Spark cannot read or Delta cannot store.
+    :raises DeltaAnalysisException: if a column has a type that Spark cannot read or Delta cannot store, or is a shredded variant.
     """
     columns = (footer.schema.column(i) for i in range(footer.num_columns))
     arrow = footer.schema.to_arrow_schema()
@@ -66,22 +70,35 @@ def schema_of_footer(footer: pq.FileMetaData) -> StructType:
     note = (footer.metadata or {}).get(_SPARK_SCHEMA)
     if note is not None and _describes(noted := TableDefinition.of_rows(note.decode()).schema, stored):
         return nullable_schema(_described(noted))
+    if _VARIANT_GROUP in str(footer.schema):
+        raise DeltaAnalysisException(
+            "it has variants, and no note of Spark's that says in which columns. Have Spark write it, or write the values as "
+            "JSON text, of which parse_json makes variants."
+        )
     return nullable_schema(stored)
 
 
-def _describes(noted: DataType, stored: DataType) -> bool:
-    """Return whether a noted type matches the stored columns."""
+def _describes(noted: DataType, stored: DataType, path: Path = ()) -> bool:
+    """Return whether a noted type matches the stored columns.
+
+    :raises DeltaAnalysisException: if a variant is shredded.
+    """
     match noted, stored:
         case StructType(mine), StructType(theirs):
             return [f.name for f in mine] == [f.name for f in theirs] and all(
-                _describes(one.data_type, other.data_type) for one, other in zip(mine, theirs, strict=True)
+                _describes(one.data_type, other.data_type, (*path, one.name)) for one, other in zip(mine, theirs, strict=True)
             )
         case ArrayType(), ArrayType():
-            return _describes(noted.element_type, stored.element_type)
+            return _describes(noted.element_type, stored.element_type, (*path, "element"))
         case MapType(), MapType():
-            return _describes(noted.key_type, stored.key_type) and _describes(noted.value_type, stored.value_type)
-    # Stored as a struct without a type.
-    return noted == stored or (noted.name == "variant" and isinstance(stored, StructType)) or noted.name == "void"
+            return _describes(noted.key_type, stored.key_type, (*path, "key")) and _describes(
+                noted.value_type, stored.value_type, (*path, "value")
+            )
+    if noted.name == "variant" and isinstance(stored, StructType):
+        if TYPED_VALUE in stored.names:
+            raise DeltaAnalysisException(f"column {dotted(path)} is a shredded variant. {WRITE_WHOLE}")
+        return set(stored.names) == {"metadata", "value"}  # in any order
+    return noted == stored or noted.name == "void"
 
 
 def _described(schema: StructType) -> StructType:

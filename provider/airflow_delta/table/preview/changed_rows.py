@@ -20,7 +20,8 @@ import pyarrow.parquet as pq
 
 from airflow_delta.contract.files import CHANGES_DIRECTORY, transaction_directory
 from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
-from airflow_delta.exceptions import DeltaAnalysisException
+from airflow_delta.contract.schema import variant_columns
+from airflow_delta.exceptions import DeltaAnalysisException, DeltaUnsupportedOperationException
 from airflow_delta.log.actions.actions import Action, AddCDCFile, AddFile, CommitInfo, Metadata, RemoveFile, encode_actions
 from airflow_delta.log.actions.decode import DecodedCommit
 from airflow_delta.log.arrow.arrays import array, repeated, rows_of
@@ -64,11 +65,13 @@ def preview_changes(
     :param staged: results of the stages, in any order.
     :param table_uri: URI of the table for readers, if it differs from that of this process (``s3a://`` for Spark).
     :raises DeltaAnalysisException: if removed rows do not fit the columns that the commit gives the table.
+    :raises DeltaUnsupportedOperationException: if the table has variants, before or after the commit.
 
     Also raises as :func:`~airflow_delta.table.preview.table_preview.commit_to_preview` and
     :func:`~airflow_delta.table.read.read_table.worker_rows` do.
     """
     commit, actions = commit_to_preview(log, handle, staged)
+    _check_readable(log, handle, commit)
     directory = f"{transaction_directory(handle.transaction_id)}/{CHANGES_DIRECTORY}"
     log.store.delete_tree(directory)
     after = commit.txn.metadata
@@ -108,6 +111,18 @@ def preview_changes(
         num_removed_records=total(live_records(file) for file in removed),
         changes=dict(counts),
     )
+
+
+def _check_readable(log: DeltaLog, handle: TransactionHandle, commit: StagedCommit) -> None:
+    before = [commit.view.snapshot.metadata] if handle.read_version >= 0 else []
+    schemas = [TableDefinition.of(metadata).struct for metadata in (commit.txn.metadata, *before)]
+    if names := dict.fromkeys(name for schema in schemas for name in variant_columns(schema)):
+        raise log.error(
+            DeltaUnsupportedOperationException,
+            f"Rows that transaction {handle.transaction_id} changes in table {handle.table} cannot be previewed: only Spark "
+            f"reads variants (column {', '.join(names)}). Preview the whole table instead (only='table').",
+            version=handle.read_version,
+        )
 
 
 def _change_files(log: DeltaLog, handle: TransactionHandle, commit: StagedCommit, actions: Sequence[Action]) -> ChangedFiles:

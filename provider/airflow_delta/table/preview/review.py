@@ -208,7 +208,9 @@ class _Changes:
         }
         exact = not both
         data = self._limits.data
-        if data is not None and data.hold([file for one in both for side in (old, new) for file in side[one].all_files]):
+        files = [file for one in both for side in (old, new) for file in side[one].all_files]
+        unread = self._before.unread or self._after.unread
+        if data is not None and not unread and data.hold(files):
             exact = self._compare(both, old, new, counts, sample)
         if data is not None and sample:
             alone = set(counts) - set(both)
