@@ -143,9 +143,9 @@ class TestMetrics:
         txn = log.start_transaction(policy=CommitPolicy(max_attempts=3, min_wait=0))
         put = log.write_commit
 
-        def beaten(version, data):
+        def beaten(version, data, *before):
             DeltaLog.for_table(uri).start_transaction().commit([], Operation("TEST", {}))
-            put(version, data)
+            put(version, data, *before)
 
         log.write_commit = beaten
         with pytest.raises(exceptions.MaxCommitRetriesExceededException), watched_commit(TaskMetrics(None), Lines(), uri):
@@ -158,11 +158,11 @@ class TestMetrics:
         _, staged = stage(handle, [2], mode="overwrite")
         put, left = DeltaLog.write_commit, [1]
 
-        def beaten(log, version, data):
+        def beaten(log, version, data, *before):
             if left:
                 left.pop()
                 deltalake.write_deltalake(uri, pa.table({"id": [3]}), mode="append")
-            return put(log, version, data)
+            return put(log, version, data, *before)
 
         monkeypatch.setattr(DeltaLog, "write_commit", beaten)
         operator = commit(handle, staged)
@@ -294,11 +294,11 @@ class TestLines:
         txn = log.start_transaction()
         put, left = log.write_commit, [2]
 
-        def beaten(version, data):
+        def beaten(version, data, *before):
             if left[0]:
                 left[0] -= 1
                 DeltaLog.for_table(uri).start_transaction().commit([], Operation("TEST", {}))
-            put(version, data)
+            put(version, data, *before)
 
         log.write_commit = beaten
         kept = Lines()

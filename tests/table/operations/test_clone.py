@@ -119,11 +119,11 @@ def test_somebody_else_takes_the_location(source: Table, tmp_path: Path, monkeyp
     target = Table(tmp_path / "clone")
     real, once = DeltaLog.write_commit, []
 
-    def slow(self: DeltaLog, version: int, data: bytes) -> None:
+    def slow(self: DeltaLog, version: int, data: bytes, *before: Any) -> None:
         if self.uri == target.uri and not once:
             once.append(version)
             clone(target, source, "faster")
-        real(self, version, data)
+        real(self, version, data, *before)
 
     monkeypatch.setattr(DeltaLog, "write_commit", slow)
     with pytest.raises(ConcurrentWriteException):
