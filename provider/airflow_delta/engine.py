@@ -88,6 +88,7 @@ _HOMES = {
     "of_new_table": "airflow_delta.table.start.begin",
     "open_stage": "airflow_delta.table.stage.stage_view",
     "open_in_catalog": "airflow_delta.catalog.open",
+    "open_reserved": "airflow_delta.catalog.open",
     "oversized": "airflow_delta.log.expressions.functions",
     "parse_sql_checks": "airflow_delta.table.audit.audit",
     "plan_alter": "airflow_delta.table.stage.plan_table",

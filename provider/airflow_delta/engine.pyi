@@ -7,6 +7,7 @@ from pyspark.sql.types import StructType as StructType
 
 from airflow_delta.catalog.client import UnityCatalogClient as UnityCatalogClient
 from airflow_delta.catalog.open import open_in_catalog as open_in_catalog
+from airflow_delta.catalog.open import open_reserved as open_reserved
 from airflow_delta.catalog.open import stage_in_catalog as stage_in_catalog
 from airflow_delta.catalog.store import CatalogLogStore as CatalogLogStore
 from airflow_delta.log.expressions.functions import oversized as oversized

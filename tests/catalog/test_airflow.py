@@ -81,7 +81,7 @@ def test_a_commit_that_is_killed_and_runs_again_is_one_version(connected: Catalo
 
 
 @pytest.mark.airflow
-def test_a_transaction_does_not_create_the_table(connected: CatalogTable, run_dag: Any) -> None:
+def test_a_transaction_does_not_create_the_table_if_it_must_not(connected: CatalogTable, run_dag: Any) -> None:
     run = run_dag(DAGS, "catalog_missing")
     assert run.state == "failed"
     assert f"There is no table {connected.name}" in run.log

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support.delta_jars import EXTENSIONS, one_at_a_time
+from support.delta_jars import AVRO, DELTA, EXTENSIONS, one_at_a_time
 from support.parts import keep_part
 from support.table import Table
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 CONFIGURATION = {
     **EXTENSIONS,
+    "spark.jars.packages": f"{DELTA},{AVRO}",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.bindAddress": "127.0.0.1",

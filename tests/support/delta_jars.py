@@ -15,6 +15,9 @@ from pathlib import Path
 DELTA = "io.delta:delta-spark_4.2_2.13:4.4.0"
 """Built for Spark 4.2 and Scala 2.13, as the pinned PySpark is."""
 
+AVRO = "org.apache.spark:spark-avro_2.13:4.2.0"
+"""Reads and writes files of Avro; of the pinned PySpark's version."""
+
 EXTENSIONS = {
     "spark.jars.packages": DELTA,
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",

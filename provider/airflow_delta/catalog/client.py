@@ -169,6 +169,11 @@ class UnityCatalogClient:
         path = f"{_schema_path(name)}/staging-tables"
         return self._post(path, {"name": name.table}, StagingTable, about=f"a new table {name}", repeat=False)
 
+    def reservation_credentials(self, name: TableName, table_id: str) -> tuple[Credential, ...]:
+        """Return temporary credentials for the location of a reserved table, which is their prefix."""
+        path, about = f"/staging-tables/{quote(table_id, safe='')}/credentials", f"the reservation {table_id} of table {name}"
+        return self._get(path, Credentials, about=about).storage_credentials
+
     def create_table(self, name: TableName, request: Mapping[str, Any]) -> LoadedTable:
         """Make a table of a reservation whose first commit is written."""
         path = f"{_schema_path(name)}/tables"

@@ -9,12 +9,17 @@ from collections.abc import Callable, Mapping, Sequence
 
 from airflow_delta.catalog.answers import Credential
 from airflow_delta.catalog.client import UnityCatalogClient
-from airflow_delta.catalog.create import required_properties
+from airflow_delta.catalog.create import first_commit_exists, required_properties
 from airflow_delta.catalog.store import CatalogLogStore
 from airflow_delta.catalog.versions import CatalogVersions
-from airflow_delta.contract.catalog_names import TableName
+from airflow_delta.contract.catalog_names import Reservation, TableName
 from airflow_delta.contract.location import FILE, check_no_secret, store_of
-from airflow_delta.exceptions import CatalogAccessException, CredentialsUnavailableException
+from airflow_delta.exceptions import (
+    CatalogAccessException,
+    CatalogConflictException,
+    CatalogNotFoundException,
+    CredentialsUnavailableException,
+)
 from airflow_delta.log.storage.base import LogStore
 from airflow_delta.log.storage.factory import store_for
 
@@ -84,9 +89,71 @@ def stage_in_catalog(
     """
     client.config(name.catalog)
     staging = client.stage_table(name)
-    below = CatalogStorage(lambda: staging.storage_credentials, staging.location, options, connection, own_credentials, on_secret)
+    credentials = _of_reservation(client, name, staging.table_id, staging.storage_credentials)
+    below = CatalogStorage(credentials, staging.location, options, connection, own_credentials, on_secret)
     versions = CatalogVersions(client, name, staging.table_id, staging.location)
     return CatalogLogStore(versions, below, required_properties(staging))
+
+
+def open_reserved(
+    client: UnityCatalogClient,
+    name: TableName,
+    reservation: Reservation,
+    *,
+    unused: bool = False,
+    options: Options = _nothing,
+    own_credentials: Callable[[str], bool] = _never,
+    connection: str | None = None,
+    on_secret: Callable[[str], None] | None = None,
+) -> CatalogLogStore:
+    """Return the storage of a table that was reserved earlier and is not one of the catalog yet.
+
+    The other parameters are those of :func:`open_in_catalog`.
+
+    :param unused: only if no transaction has written a first version to its location, which may become one.
+    :raises CatalogNotFoundException: if the catalog has no such reservation, or has it at another location.
+    :raises CatalogConflictException: if a first version is there.
+    """
+    try:
+        first = client.reservation_credentials(name, reservation.table_id)
+    except CatalogNotFoundException as error:
+        raise CatalogNotFoundException(
+            f"{error.message}. There is neither a table {name} nor the reservation that the transaction was begun with "
+            f"({reservation.location}). Clear the start task.",
+            status=error.status,
+            kind=error.kind,
+        ) from error
+    if reservation.location not in (known := {credential.prefix.rstrip("/") for credential in first}):
+        raise CatalogNotFoundException(
+            f"The catalog says that the reservation {reservation.table_id} of table {name} is at "
+            f"{' or '.join(sorted(known))}, not at {reservation.location}: an XCom was altered. Clear the start task."
+        )
+    credentials = _of_reservation(client, name, reservation.table_id, first)
+    below = CatalogStorage(credentials, reservation.location, options, connection, own_credentials, on_secret)
+    if unused and first_commit_exists(below()):
+        raise CatalogConflictException(
+            f"An earlier transaction has written a first version of {name} to {reservation.location}, which may still become the "
+            "table."
+        )
+    versions = CatalogVersions(client, name, reservation.table_id, reservation.location)
+    return CatalogLogStore(versions, below, reservation.required)
+
+
+def _of_reservation(
+    client: UnityCatalogClient, name: TableName, table_id: str, first: Sequence[Credential]
+) -> Callable[[], Sequence[Credential]]:
+    """Return what asks for credentials: the first ones are at hand, and later on it may be a table."""
+    given = [first]
+
+    def credentials() -> Sequence[Credential]:
+        if given:
+            return given.pop()
+        try:
+            return client.reservation_credentials(name, table_id)
+        except CatalogNotFoundException:
+            return _credentials(client, name)
+
+    return credentials
 
 
 def _credentials(client: UnityCatalogClient, name: TableName) -> Sequence[Credential]:

@@ -1,8 +1,9 @@
-"""Names of tables in a catalog: ``catalog.schema.table``."""
+"""Names of tables in a catalog, ``catalog.schema.table``, and what is known of a new one before the catalog has it."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
@@ -45,3 +46,46 @@ def _unquoted(part: str) -> str:
 
 def _quoted(part: str) -> str:
     return part if re.fullmatch(r"[^`.\s/:]+", part) else "`" + part.replace("`", "``") + "`"
+
+
+TABLE_ID = "io.unitycatalog.tableId"
+_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_REQUIREMENTS = {
+    "delta.checkpointPolicy": "v2",
+    "delta.enableInCommitTimestamps": "true",
+    "delta.enableDeletionVectors": "true",
+    "delta.checkpoint.writeStatsAsStruct": "true",
+    "delta.checkpoint.writeStatsAsJson": "true",
+    **{
+        f"delta.feature.{name}": "supported"
+        for name in ("catalogManaged", "inCommitTimestamp", "v2Checkpoint", "vacuumProtocolCheck", "deletionVectors")
+    },
+}
+"""Properties that catalogs are known to require of new tables."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """A new table that a catalog has reserved.
+
+    :param table_id: the id that the table will have.
+    :param location: where it will be.
+    :param required: properties that it must be created with.
+    """
+
+    table_id: str
+    location: str
+    required: Mapping[str, str]
+
+    @classmethod
+    def of_new_table(cls, location: str, configuration: Mapping[str, str]) -> Self | None:
+        """Return the reservation that a table's properties tell of: its id, and those that catalogs are known to require."""
+        table_id = configuration.get(TABLE_ID)
+        if table_id is None or _UUID.fullmatch(table_id) is None:
+            return None
+        known = {key: value for key, value in configuration.items() if _REQUIREMENTS.get(key) == value}
+        return cls(table_id, location, {**known, TABLE_ID: table_id})
+
+    def unknown(self, required: Mapping[str, str]) -> dict[str, str]:
+        """Return those of a catalog's requirements that this does not have."""
+        return {key: value for key, value in required.items() if self.required.get(key) != value}

@@ -13,9 +13,10 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.sdk.log import mask_secret
 
 from airflow_delta import engine, publication
-from airflow_delta.contract.catalog_names import TableName
+from airflow_delta.contract.catalog_names import Reservation, TableName
 from airflow_delta.contract.location import AZURE, FILE, Location, check_no_secret, store_of
 from airflow_delta.exceptions import (
+    CatalogConflictException,
     CatalogNotFoundException,
     DeltaIllegalArgumentException,
     DeltaTableNotFoundException,
@@ -185,20 +186,46 @@ class DeltaHook(BaseHook):
         return engine.UnityCatalogClient(url, _token_of(self.connection), renew=renew, whose=whose)
 
     def _open_in_catalog(self, name: TableName, *, create: bool = False) -> LogStore:
-        if (self.process or this_process()) == API_SERVER:
-            raise DeltaIllegalArgumentException(f"Airflow's pages do not ask the catalog of {self.delta_conn_id!r} about {name}.")
-        options: dict[str, Any] = {
-            "options": self.storage_options,
-            "own_credentials": self.fields.has_identity,
-            "connection": self._conn_name,
-            "on_secret": mask_secret,
-        }
+        options = self._catalog_options(name)
         try:
             return engine.open_in_catalog(self.catalog, name, **options)
         except DeltaTableNotFoundException:
             if not create:
                 raise
+        try:
             return engine.stage_in_catalog(self.catalog, name, **options)
+        except CatalogConflictException as error:
+            try:
+                return engine.open_in_catalog(self.catalog, name, **options)  # made by somebody else in between
+            except DeltaTableNotFoundException:
+                raise CatalogConflictException(
+                    f"{error.message}. There is no table {name}: another task has reserved the name, perhaps one that failed, "
+                    "and this catalog reserves a name once only. Let that task's run create the table, or use another name.",
+                    status=error.status,
+                    kind=error.kind,
+                ) from error
+
+    def get_reserved_log(self, table: str, reservation: Reservation, *, unused: bool = False) -> DeltaLog:
+        """Return the log of a table that is reserved in the catalog, and not a table yet: it has no version.
+
+        :param table: ``catalog.schema.table``.
+        :param unused: only if no transaction has written a first version to its location, which may become one.
+        :raises CatalogNotFoundException: if the catalog has no such reservation, or has it at another location.
+        :raises CatalogConflictException: if a first version is there.
+        """
+        name = TableName.parse(table)
+        store = engine.open_reserved(self.catalog, name, reservation, unused=unused, **self._catalog_options(name))
+        return engine.DeltaLog(store)
+
+    def _catalog_options(self, name: TableName) -> dict[str, Any]:
+        if (self.process or this_process()) == API_SERVER:
+            raise DeltaIllegalArgumentException(f"Airflow's pages do not ask the catalog of {self.delta_conn_id!r} about {name}.")
+        return {
+            "options": self.storage_options,
+            "own_credentials": self.fields.has_identity,
+            "connection": self._conn_name,
+            "on_secret": mask_secret,
+        }
 
     def get_df(
         self,

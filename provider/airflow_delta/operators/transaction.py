@@ -39,6 +39,7 @@ from airflow_delta.tasks.keys import committing_user
 from airflow_delta.tasks.lineage import table_of_handle
 from airflow_delta.tasks.observability import TaskMetrics
 from airflow_delta.tasks.operation import OwnTransaction
+from airflow_delta.tasks.reservation import open_or_reserve
 from airflow_delta.tasks.restart import ON_CLEAR, ON_CONFLICT, Restart
 from airflow_delta.tasks.settlement import settle_earlier
 
@@ -113,7 +114,10 @@ class DeltaStartTransactionOperator(DeltaOperator):
         :raises TransactionExpiredException: if the run may be older than the keys and commits that are left in the log.
         """
         own = self.hold(OwnTransaction)
-        log, identity = own.log(self.delta_conn_id), own.identity(context)
+        identity = own.identity(context)
+        log = open_or_reserve(
+            self, context, own.named_table, self.delta_conn_id or DeltaHook.default_conn_name, create=self.create
+        )
         settle_earlier(self, context, log, str(identity["transaction_key"] or identity["app_id"]))
         handle = engine.begin(
             log,
@@ -406,6 +410,13 @@ class DeltaAbortOperator(DeltaOperator):
         warn_if_tested(self, handle.table, f"abort transaction {handle.transaction_id} of")
         result = engine.abort(log, handle)
         self.log.info("Transaction %s: abort: %s. %s", handle.transaction_id, result.outcome, result.reason)
+        if log.catalog is not None and handle.read_version < 0 and result.outcome != "committed":
+            self.log.info(
+                "The new table %s was not created. The catalog keeps its reservation, at %s; the start task finds it again if it "
+                "is cleared.",
+                log.catalog,
+                log.uri,
+            )
         TaskMetrics(context["ti"]).aborted(result)
         value = result.to_dict()
         if result.outcome != "committed" and (lost := unpublished(self, context, handle)) is not None:

@@ -24,9 +24,10 @@ from airflow.sdk import XComArg
 
 from airflow_delta import engine
 from airflow_delta.airflow_internals.tasks import params_of_run
+from airflow_delta.contract.catalog_names import Reservation
 from airflow_delta.contract.files import is_owned_by, owned_transaction_id, stage_key, transaction_directory
 from airflow_delta.contract.payloads import Payload, read_version_name
-from airflow_delta.exceptions import HandleMismatchException
+from airflow_delta.exceptions import CatalogConflictException, DeltaTableNotFoundException, HandleMismatchException
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.task_loops import check_no_loop
 from airflow_delta.tasks.identity import column_names, default_key_prefix, parse_handle, schema_text
@@ -63,7 +64,7 @@ def open_transaction(operator: Any, context: Context, *, start: Any = None) -> t
     starts = start_tasks(operator, context) if start is None else [start]
     declared = None
     for start in starts or ():
-        declared = _Declared.of(start, context, new_table=handle.read_version < 0)
+        declared = _Declared.of(start, context, handle)
         mismatches = list(declared.mismatches(handle, context))
         if not mismatches:
             handle = declared.completed(handle)
@@ -76,7 +77,7 @@ def open_transaction(operator: Any, context: Context, *, start: Any = None) -> t
     conn_id = conn_id or DeltaHook.default_conn_name
     given = getattr(operator, "table", None)
     if given is not None and (operator.changes_table or declared is None):
-        if (expected := _uri(given, conn_id)) != handle.table:
+        if (expected := table_uri(given, conn_id, handle)) != handle.table:
             raise _refused(handle, operator, f"the table of the task is {expected}")
         if declared is None and handle.delta_conn_id not in (None, conn_id):
             raise _refused(
@@ -88,15 +89,61 @@ def open_transaction(operator: Any, context: Context, *, start: Any = None) -> t
             operator,
             "no start task is upstream of this task, so the Dag file does not say which table it may be about; pass table=",
         )
-    hook = DeltaHook(conn_id)
-    # The catalog decides where a name leads: below, that must be where the handle says.
-    log = hook.get_log(handle.given_table if hook.fields.is_catalog and handle.given_table else handle.table)
+    log = _open(conn_id, handle, aborts=getattr(operator, "transaction_role", None) == "abort")
     if handle.staging_path != f"{log.uri}/{transaction_directory(handle.transaction_id)}" or log.uri != handle.table:
         raise _refused(handle, operator, f"its staging path {handle.staging_path} is not that of its id below the table")
     if declared is not None and _is_not_first(log, handle):
         why = f"a transaction with rerun_policy {handle.rerun_policy!r} is the first with its key, not {handle.txn_version}"
         raise _refused(handle, operator, why)
     return log, handle
+
+
+def _open(conn_id: str, handle: TransactionHandle, *, aborts: bool) -> DeltaLog:
+    """Return the log of a handle's table. Of one in a catalog, the catalog says where it is; the caller compares.
+
+    A table that the catalog does not have is opened as it was reserved, and the catalog says where.
+
+    :param aborts: what was staged is wanted even if the name is another table's by now.
+    :raises CatalogConflictException: if the name of a new table is another one's by now.
+    """
+    hook = DeltaHook(conn_id)
+    if not hook.fields.is_catalog or not handle.given_table:
+        return hook.get_log(handle.table)
+    reservation = _reservation(conn_id, handle)
+    if reservation is None:
+        return hook.get_log(handle.given_table)
+    try:
+        log = hook.get_log(handle.given_table)
+    except DeltaTableNotFoundException:
+        return hook.get_reserved_log(handle.given_table, reservation)
+    if log.uri == handle.table:
+        return log
+    if aborts:
+        return hook.get_reserved_log(handle.given_table, reservation)
+    raise handle.error(
+        CatalogConflictException,
+        f"The name {handle.given_table} is another table's by now ({log.uri}), which was created since transaction "
+        f"{handle.transaction_id} began to create it at {handle.table}. Nothing was committed. Clear the start task to work on "
+        "that table.",
+    )
+
+
+def _reservation(conn_id: str, handle: TransactionHandle) -> Reservation | None:
+    """Return what a handle says of a table that does not exist and is reserved in a catalog; ``None`` of any other."""
+    if handle.read_version >= 0 or handle.committed is not None:
+        return None
+    reservation = Reservation.of_new_table(handle.table, handle.configuration)
+    return reservation if reservation is not None and DeltaHook(conn_id).fields.is_catalog else None
+
+
+def table_uri(table: str, conn_id: str, handle: TransactionHandle | None = None) -> str:
+    """Return the location of a table that the Dag file names.
+
+    :param handle: if it begins a table that is reserved in a catalog, that is where a name may lead: opening it will tell.
+    """
+    if handle is not None and _reservation(conn_id, handle) is not None:
+        return handle.table if table == handle.given_table else table
+    return DeltaHook(conn_id).get_log(table).uri
 
 
 def _is_not_first(log: DeltaLog, handle: TransactionHandle) -> bool:
@@ -140,10 +187,6 @@ def _refused(handle: TransactionHandle, operator: Any, why: str) -> HandleMismat
         "If the Dag changed after the start task ran, or that ran in an earlier release, clear the start task. Otherwise its "
         "XCom was altered.",
     )
-
-
-def _uri(table: str, conn_id: str) -> str:
-    return DeltaHook(conn_id).get_log(table).uri
 
 
 def logs_of(start: Any, context: Context) -> list[DeltaLog]:
@@ -297,10 +340,10 @@ class _Declared:
     definition: Mapping[str, tuple[Any, ...]]
 
     @classmethod
-    def of(cls, start: Any, context: Context, *, new_table: bool = False) -> _Declared:
+    def of(cls, start: Any, context: Context, handle: TransactionHandle | None = None) -> _Declared:
         """Render the arguments of a start task in the context of another task.
 
-        :param new_table: also those that define a new table, which may take XComs to render.
+        :param handle: to check. If its table is new, also those that define it, which may take XComs to render.
         """
         scope = scope_of(start, context)
 
@@ -317,10 +360,10 @@ class _Declared:
         identity["rerun_policy"] = values("rerun_policy", "skip")
         identity["isolation_level"] = values("isolation_level")
         definition: dict[str, tuple[Any, ...]] = {}
-        if new_table:
+        if handle is not None and handle.read_version < 0:
             definition = {name: _different(values(name)) for name in (*_NEW_TABLE, "description")}
             definition["create"] = values("create", True)
-        uris = tuple(_uri(table, conn_id) for table in tables for conn_id in dict.fromkeys(conn_ids))
+        uris = tuple(table_uri(table, conn_id, handle) for table in tables for conn_id in dict.fromkeys(conn_ids))
         return cls(start, tables, conn_ids, uris, identity, definition)
 
     def completed(self, handle: TransactionHandle) -> TransactionHandle:
@@ -373,8 +416,13 @@ class _Declared:
             return
         nothing = replace(handle, table_id=None)
         wanted: TransactionHandle | None = None
+        reserved = next(filter(None, (_reservation(conn_id, handle) for conn_id in self.conn_ids)), None)
+        catalog = self.tables[0] if reserved is not None else None
         for columns, schema, properties in itertools.product(*(self.definition[key] for key in _NEW_TABLE)):
-            wanted = engine.of_new_table(nothing, column_names(columns), schema_text(schema), properties)
+            if reserved is not None:  # the catalog checks whether all that it requires is there
+                given = {key: value for key, value in (properties or {}).items() if value is not None}
+                properties = {**(properties or {}), **reserved.required, **given}
+            wanted = engine.of_new_table(nothing, column_names(columns), schema_text(schema), properties, catalog=catalog)
             if all(_without_names(getattr(wanted, key)) == _without_names(getattr(handle, key)) for key in _RULES):
                 return
         for key in _RULES:

@@ -193,13 +193,18 @@ def _is_mapped(ti: Any) -> bool:
     return ti.map_index is not None and ti.map_index >= 0
 
 
+def keep(store: Any, key: str, value: dict[str, Any]) -> None:
+    """Keep something in a task's state store for as long as Airflow has the task."""
+    from airflow.sdk import NEVER_EXPIRE  # type: ignore[attr-defined]  # its stub lacks it
+
+    store.set(key, value, retention=NEVER_EXPIRE)
+
+
 def _note(store: Any, began: int) -> None:
     if store is None:
         return
-    from airflow.sdk import NEVER_EXPIRE  # type: ignore[attr-defined]  # its stub lacks it
-
     try:
-        store.set(STATE_KEY, {"at": began}, retention=NEVER_EXPIRE)
+        keep(store, STATE_KEY, {"at": began})
     except Exception:  # only a much later clear would need it, and would then refuse
         logger.warning("Could not record the start of the run", exc_info=True)
 

@@ -22,6 +22,7 @@ from airflow_delta.retry_policies import FINAL_ERRORS, REFUSALS
 from airflow_delta.task_loops import check_no_loop
 from airflow_delta.tasks.base import DeltaOperator, Part, Parts, templated
 from airflow_delta.tasks.committing import CommitPart
+from airflow_delta.tasks.handle_check import table_uri
 from airflow_delta.tasks.identity import default_transaction_key, former_keys, possible_since, text_of, try_chain, whole_number
 from airflow_delta.tasks.keys import key_user
 from airflow_delta.tasks.lineage import absolute_table, set_default_outlets
@@ -86,12 +87,20 @@ class OwnTransaction(Part):
         :param create: reserve the table in its catalog if it is one of a catalog and does not exist.
         :raises DeltaIllegalArgumentException: if the task names no table.
         """
+        return DeltaHook(delta_conn_id or DeltaHook.default_conn_name).get_log(self.named_table, create=create)
+
+    @property
+    def named_table(self) -> str:
+        """The table.
+
+        :raises DeltaIllegalArgumentException: if the task names none.
+        """
         if not self.table:
             raise DeltaIllegalArgumentException(
                 f"The task {self.task.task_id!r} has neither a table nor a transaction. Pass table=<URI>, or transaction=<output "
                 "of the start task>."
             )
-        return DeltaHook(delta_conn_id or DeltaHook.default_conn_name).get_log(self.table, create=create)
+        return self.table
 
     def options(self, context: Context) -> dict[str, Any]:
         """Return :meth:`identity` and the tries of the task, which commits by itself."""
@@ -188,7 +197,8 @@ class DeltaTableOperator(StageOperator):
         """
         super().open(work, context)
         own, handle = OwnTransaction.of(self), work.handle
-        if own.table and (other := own.log(work.delta_conn_id or handle.delta_conn_id).uri) != handle.table:
+        conn_id = work.delta_conn_id or handle.delta_conn_id or DeltaHook.default_conn_name
+        if own.table and (other := table_uri(own.table, conn_id, handle)) != handle.table:
             raise handle.error(
                 DeltaIllegalArgumentException,
                 f"The task {self.task_id!r} names the table {other}, but its transaction is one of {handle.table}. Leave table= "

@@ -110,7 +110,7 @@ def settle_earlier(start: Any, context: Context, log: DeltaLog, key: str) -> Non
     :param start: the running start task.
     :param log: of its table.
     """
-    commit = _publication_of(start, context)
+    commit = publication_of(start, context)
     if commit is None or log.update().version < 0:
         return
     if commit.intents and not publications.open_publications(log) and log.snapshot.transaction_version(key) is None:
@@ -123,7 +123,7 @@ def settle_earlier(start: Any, context: Context, log: DeltaLog, key: str) -> Non
         start.log.info("Publication %s was decided and not on all tables: now it is %s.", publication, result.outcome)
 
 
-def _publication_of(start: Any, context: Context) -> Any:
+def publication_of(start: Any, context: Context) -> Any:
     """Return the commit task in the Dag file of the publication that a start task is part of; ``None`` if it is of none."""
     definition: Any = getattr(context.get("dag"), "task_dict", {}).get(start.task_id)
     for task in definition.get_flat_relatives(upstream=False) if definition is not None else ():

@@ -12,6 +12,7 @@ from airflow_delta import delta_transaction
 from airflow_delta.contract.changes import AddColumns, Column, SetProperties
 from airflow_delta.operators.alter import DeltaAlterTableOperator
 from airflow_delta.operators.create import DeltaCreateTableOperator
+from airflow_delta.operators.sql import DeltaStageSqlOperator
 from airflow_delta.operators.vacuum import DeltaVacuumOperator
 
 TABLE = os.environ.get("CATALOG_TABLE", "main.s.t")
@@ -61,7 +62,25 @@ with DAG("catalog_alter", start_date=datetime(2026, 1, 1), schedule=None, **RETR
 with DAG("catalog_vacuum", start_date=datetime(2026, 1, 1), schedule=None):
     DeltaVacuumOperator(task_id="vacuum", **GIVEN)
 
-with DAG("catalog_missing", start_date=datetime(2026, 1, 1), schedule=None), delta_transaction("load", **GIVEN):
+NEW = {"partition_by": "day", "properties": {"delta.enableChangeDataFeed": "true"}, **GIVEN}
+
+with DAG("catalog_new", start_date=datetime(2026, 1, 1), schedule=None, **RETRIED), delta_transaction("load", **NEW):
+
+    @task.delta_stage(engine="arrow", task_id="first")
+    def first_of_new():
+        return pa.table({"id": [1, 2], "day": pa.array([datetime(2026, 1, 1).date()] * 2)})
+
+    @task.delta_stage(engine="arrow", task_id="second")
+    def second_of_new():
+        return pa.table({"id": [3], "day": pa.array([datetime(2026, 1, 2).date()])})
+
+    first_of_new()
+    second_of_new()
+
+with DAG("catalog_new_by_spark", start_date=datetime(2026, 1, 1), schedule=None), delta_transaction("load", **NEW):
+    DeltaStageSqlOperator(task_id="rows", sql="SELECT id, DATE'2026-01-02' AS day FROM range(1, 4)")
+
+with DAG("catalog_missing", start_date=datetime(2026, 1, 1), schedule=None), delta_transaction("load", create=False, **GIVEN):
 
     @task.delta_stage(engine="arrow")
     def rows():

@@ -89,6 +89,7 @@ def test_every_method_of_a_store_is_known_to_have_an_effect_or_none() -> None:
         "root",
         "local_root",
         "options",
+        "fresh_options",
         "connection",
         "committer",
         "probes",
