@@ -77,7 +77,7 @@ def _check_is_new(versions: CatalogVersions, store: LogStore) -> None:
 def _check_is_ours(versions: CatalogVersions, there: bytes, data: bytes) -> None:
     """Check that a first commit which was found is one of the same transaction, with the same files.
 
-    Until the catalog has the table, it is no version of it, and may never be one.
+    It is a version only once the catalog has the table, which may never happen.
     """
     if _transaction_of(there) != _transaction_of(data):
         _see_if_made(versions)

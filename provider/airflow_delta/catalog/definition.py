@@ -10,12 +10,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from airflow_delta.catalog.answers import TableMetadata
+from airflow_delta.contract.catalog_names import TABLE_ID
 from airflow_delta.log.storage.committer import Definition
 
 DOMAINS = frozenset({"delta.clustering", "delta.rowTracking"})
 """Domains that the catalog keeps, too."""
-FIXED_PROPERTIES = ("io.unitycatalog.tableId", "delta.checkpointPolicy", "delta.enableInCommitTimestamps")
-"""Properties without which a table is no longer one of the catalog. It does not refuse to change them itself."""
+FIXED_PROPERTIES = (TABLE_ID, "delta.checkpointPolicy", "delta.enableInCommitTimestamps")
+"""Properties that make a table the catalog's own. A catalog may let them be changed all the same, so it is refused here."""
 
 Json = dict[str, Any]
 

@@ -124,7 +124,7 @@ _WIDER = {
 }
 _TIMES = {"date", "timestamp", "timestamp_ntz"}
 VARIANT = "variant"
-"""The type of values of any kind. It cannot be compared: it is no key of anything."""
+"""The type of values of any kind. They cannot be compared, so such a column is never a key."""
 MAKE_VARIANTS = (
     "Spark makes variants: parse_json(column) of JSON text, to_variant_object(column) of a struct, array or map, "
     "CAST(column AS VARIANT) of any other value"

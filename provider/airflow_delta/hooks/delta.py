@@ -199,8 +199,8 @@ class DeltaHook(BaseHook):
                 return engine.open_in_catalog(self.catalog, name, **options)  # made by somebody else in between
             except DeltaTableNotFoundException:
                 raise CatalogConflictException(
-                    f"{error.message}. There is no table {name}: another task has reserved the name, perhaps one that failed, "
-                    "and this catalog reserves a name once only. Let that task's run create the table, or use another name.",
+                    f"{error.message}. There is no table {name}: another task has reserved the name and may have failed, "
+                    "and this catalog reserves a name only once. Let that task's run create the table, or use another name.",
                     status=error.status,
                     kind=error.kind,
                 ) from error

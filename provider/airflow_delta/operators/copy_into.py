@@ -21,7 +21,7 @@ from airflow_delta.exceptions import (
 )
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.tasks.base import Parts, templated
-from airflow_delta.tasks.identity import column_names
+from airflow_delta.tasks.identity import column_names, true_or_false
 from airflow_delta.tasks.operation import OPERATION, DeltaTableOperator
 from airflow_delta.tasks.spark.progress import spark_work
 from airflow_delta.tasks.spark.session import TaskSession
@@ -261,17 +261,11 @@ class DeltaCopyIntoOperator(DeltaTableOperator):
         self._source = log = DeltaHook(conn_id or DeltaHook.default_conn_name).get_log(pattern.base)
         options = engine.CopyIntoOptions(
             consumer=self.consumer,
-            force=self._flag("force", self.force),
+            force=true_or_false(f"force of the task {self.task_id!r}", self.force),
             modified_after=self._time(self.modified_after),
             assume_new=self.assume_new,
         )
         return engine.find_source_files(stage, log.store, pattern, options)
-
-    def _flag(self, name: str, value: Any) -> bool:
-        text = str(value).strip().lower()
-        if text not in ("true", "false"):
-            raise DeltaIllegalArgumentException(f"{name} of the task {self.task_id!r} must be true or false, got {value!r}.")
-        return text == "true"
 
     def _time(self, value: Any) -> int | None:
         if value is None:

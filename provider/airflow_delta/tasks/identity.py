@@ -141,6 +141,17 @@ def text_of(value: Any) -> Any:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
+def true_or_false(name: str, value: bool | str) -> bool:
+    """Return a truth value that a template may have turned into text.
+
+    :raises DeltaIllegalArgumentException: if it is neither true nor false.
+    """
+    text = str(value).strip().lower()
+    if text not in ("true", "false"):
+        raise DeltaIllegalArgumentException(f"{name} must be true or false, got {value!r}.")
+    return text == "true"
+
+
 def whole_number(name: str, value: int | str | None) -> int | None:
     """Return a whole number that a template may have turned into text.
 

@@ -14,7 +14,7 @@ from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.tasks.base import TABLE_VIEW
 from airflow_delta.tasks.handle_check import Each, argument_of, start_tasks
-from airflow_delta.tasks.identity import whole_number
+from airflow_delta.tasks.identity import true_or_false, whole_number
 
 if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog
@@ -254,9 +254,6 @@ def _checked(options: Any, whose: str) -> dict[str, Any]:
     for name in _FLAGS:
         if name not in found:
             continue
-        value = found[name]
-        text = "false" if value is None else str(value).strip().lower()
-        if text not in ("true", "false", "none", ""):
-            raise DeltaIllegalArgumentException(f"{name} of {whose} must be true or false, got {value!r}.")
-        found[name] = text == "true"
+        given = str(found[name]).strip().lower() not in ("none", "")
+        found[name] = given and true_or_false(f"{name} of {whose}", found[name])
     return found

@@ -405,15 +405,7 @@ class FileReader:
         return chunks
 
     def _open(self, file: AddFile | RemoveFile) -> _Opened:
-        path = unquote(file.path)
-        directory = path.rpartition("/")[0]
-        store = self._stores.get(directory)  # of files elsewhere: not a client for each
-        if store is None:
-            store, key = locate(self._store, path)
-            if store is not self._store:
-                self._stores[directory] = store
-        else:
-            key = path.rpartition("/")[2]
+        store, key = locate(self._store, unquote(file.path), self._stores)
         content, remote = store.open_input(key, file.size), store.local_root is None
         if remote and file.size is not None and file.size <= _WHOLE_BYTES:
             content, remote = pa.BufferReader(content.read()), False

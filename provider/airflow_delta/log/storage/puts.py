@@ -18,8 +18,8 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, TypeVar
 
 from airflow_delta.exceptions import ConditionalPutException
 from airflow_delta.log.storage.base import AmbiguousPutError, LogStore
@@ -28,6 +28,8 @@ from airflow_delta.log.storage.file_names import LOG_DIRECTORY
 if TYPE_CHECKING:
     from airflow_delta.log.storage.base import LogStore
 
+
+Found = TypeVar("Found")
 
 _REPETITIONS = 5
 _PAUSE = 0.1
@@ -54,6 +56,25 @@ def creates(store: LogStore, path: str, data: bytes) -> bool:
             time.sleep(_PAUSE * repetition)
         else:
             return True
+
+
+_LOOKS = (0.1, 0.4, 1.0, 3.0, 6.0)
+"""Seconds between looks for an object that is there and is not found: a look-up may be stale."""
+
+
+def read_until_found(read: Callable[[], Found | None]) -> Found | None:
+    """Read an object that another put has created, again as long as it is not found.
+
+    :param read: returns ``None`` if the object is not found, or not whole.
+    :return: what ``read`` has returned at last.
+    """
+    found = read()
+    for pause in _LOOKS:
+        if found is not None:
+            break
+        time.sleep(pause)
+        found = read()
+    return found
 
 
 logger = logging.getLogger(__name__)

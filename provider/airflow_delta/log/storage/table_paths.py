@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from airflow_delta.contract.location import Location
-from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.exceptions import DeltaIllegalArgumentException, PathOutsideTableException
 from airflow_delta.log.storage.factory import named_by_log, sibling
 
 if TYPE_CHECKING:
@@ -79,16 +79,28 @@ def exists(store: LogStore, path: str, *, encoded: bool = True) -> bool:
     return holder.head(key) is not None
 
 
-def locate(store: LogStore, path: str) -> tuple[LogStore, str]:
+def locate(store: LogStore, path: str, opened: dict[str, LogStore] | None = None) -> tuple[LogStore, str]:
     """Return the store that holds a file of the log, and the file's key in it.
 
     :param path: raw path: relative, absolute or a URI.
+    :param opened: stores of directories elsewhere, which are opened once; new ones are added.
+    :raises PathOutsideTableException: if a relative path leads out of the table, or the place must not be opened.
     """
     key = relative_key(store, path)
     if key is not None:
         return store, key
+    if not path.startswith("/") and not _SCHEME.match(path) and not _LOCAL.match(path):
+        raise store.error(
+            PathOutsideTableException,
+            f"The log of table {store.root} names the file {path}, which leads out of the table. Restore an earlier version, or "
+            "DELETE the whole partition.",
+        )
     directory, _, name = (_LOCAL.sub("", path) if store.local_root is not None else path).rpartition("/")
-    return sibling(store, directory or "/"), name
+    if opened is None:
+        return sibling(store, directory or "/"), name
+    if directory not in opened:
+        opened[directory] = sibling(store, directory or "/")
+    return opened[directory], name
 
 
 def _below(path: str) -> str | None:

@@ -30,8 +30,7 @@ from airflow_delta.table.changes.find import check_readable, commits_between
 from airflow_delta.table.files.partitions import common_directory, is_elsewhere
 from airflow_delta.table.read.read_table import Rows, check_limit, limited, parse_where, worker_rows
 from airflow_delta.table.stage.scan import scan_files
-from airflow_delta.table.stage.source_positions import pinned, position_before
-from airflow_delta.table.start.rerun import is_known_before
+from airflow_delta.table.stage.source_positions import check_no_replacement, pinned, position_before
 
 if TYPE_CHECKING:
     from airflow_delta.contract.payloads import ScanPlan
@@ -116,7 +115,7 @@ def find_new_rows(view: TransactionView, source: DeltaLog, options: NewRowsOptio
             f"Table {source.uri} is the table of the transaction: what it adds would be new to itself each time. Read it with "
             "table(), or table.changes().",
         )
-    _check_no_replacement(view, source)
+    check_no_replacement(view, f"versions of {source.uri}")
     latest = source.update()
     if latest.version < 0:
         raise source.error(
@@ -190,18 +189,6 @@ def read_new_rows(
 
 
 # -- the range ----------------------------------------------------------------------------------------------------------------
-
-
-def _check_no_replacement(view: TransactionView, source: DeltaLog) -> None:
-    handle = view.handle
-    if handle.rerun_policy != "replace" or handle.read_version < 0 or not is_known_before(view.snapshot, handle):
-        return
-    raise handle.error(
-        DeltaIllegalStateException,
-        f"Transaction {handle.app_id!r} is in table {handle.table} already, and rerun_policy='replace' would take back the rows "
-        f"that it added: they came from versions of {source.uri} that count as read, and would not be read again. Nothing was "
-        "staged. Use rerun_policy='skip', or 'append' to add what is new since.",
-    )
 
 
 def _range(view: TransactionView, source: DeltaLog, latest: Snapshot, options: NewRowsOptions) -> SourcePosition:

@@ -297,7 +297,7 @@ class ClonedFiles:
         holders: dict[str, LogStore] = {}
 
         def one(copy: _Copy) -> None:
-            holder, key = _located(holders, source, copy.path)
+            holder, key = locate(source, copy.path, holders)
             try:
                 size = store.copy_from(holder, key, copy.target)
             except FileNotFoundError as error:
@@ -311,7 +311,7 @@ class ClonedFiles:
                 )
 
         for copy in self._copies:
-            _located(holders, source, copy.path)  # refuses a file in another account or bucket before anything is copied
+            locate(source, copy.path, holders)  # refuses a file in another account or bucket before anything is copied
         with ThreadPoolExecutor(_LOCAL_THREADS if local else _THREADS, thread_name_prefix="delta-clone") as pool:
             done = pool.map(one, self._copies)
             try:
@@ -332,16 +332,6 @@ class ClonedFiles:
 
 def _content(file: AddFile) -> AddFile:
     return msgspec.structs.replace(file, data_change=True)
-
-
-def _located(holders: dict[str, LogStore], source: LogStore, path: str) -> tuple[LogStore, str]:
-    """Return the store of a file of the source and its key there; a directory elsewhere is opened once."""
-    if relative_key(source, path) is not None:
-        return locate(source, path)
-    directory, _, name = path.rpartition("/")
-    if directory not in holders:
-        holders[directory] = locate(source, path)[0]
-    return holders[directory], name
 
 
 def is_unchanged(before: Metadata, after: Metadata) -> bool:

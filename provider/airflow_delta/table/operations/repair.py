@@ -24,7 +24,6 @@ from airflow_delta.exceptions import (
     DeltaFileNotFoundException,
     DeltaIllegalArgumentException,
     DeltaTableNotFoundException,
-    PathOutsideTableException,
     VersionsNotContiguousException,
 )
 from airflow_delta.log.actions.actions import AddFile, DeletionVectorDescriptor
@@ -55,7 +54,6 @@ _THREADS = 16
 _LISTING_PAYS = 200
 """Files from which a listing of a remote table costs less than to ask for each."""
 _NAMED = 10
-_ABSOLUTE = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*:")
 _PARTITION = re.compile(r"/[^/=]+=[^/]*$")
 
 
@@ -257,7 +255,7 @@ class _Search:
 
     store: LogStore
     wanted: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    _stores: dict[str, LogStore] = field(default_factory=dict)
+    _opened: dict[str, LogStore] = field(default_factory=dict)
 
     def want(self, name: str, *paths: str) -> None:
         self.wanted[name] = paths
@@ -290,19 +288,8 @@ class _Search:
         return all(self._head(path) is None for path in self.wanted[name])
 
     def _head(self, path: str) -> FileStatus | None:
-        key = relative_key(self.store, path)
-        if key is not None:
-            return self.store.head(key)
-        if not _ABSOLUTE.match(path):
-            raise self.store.error(
-                PathOutsideTableException,
-                f"The log of table {self.store.root} names the file {path}, which leads out of the table, so nobody can tell "
-                "which file is meant. Restore an earlier version, or DELETE the whole partition.",
-            )
-        directory, _, name = path.rpartition("/")
-        if directory not in self._stores:
-            self._stores[directory], _ = locate(self.store, path)
-        return self._stores[directory].head(name)
+        holder, key = locate(self.store, path, self._opened)
+        return holder.head(key)
 
     def empty_places(self, files: Iterable[str], missing: set[str]) -> list[str]:
         """Return the directories outside of the table that have nothing, of those that none of the files was found in."""

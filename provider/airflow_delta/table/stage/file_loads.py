@@ -34,7 +34,7 @@ from airflow_delta.exceptions import (
 )
 from airflow_delta.log.storage.base import AmbiguousPutError
 from airflow_delta.log.storage.file_names import LOG_DIRECTORY
-from airflow_delta.log.storage.puts import creates
+from airflow_delta.log.storage.puts import creates, read_until_found
 from airflow_delta.table.state.find_commit import last_txn_version
 
 if TYPE_CHECKING:
@@ -320,12 +320,7 @@ def pinned_load(view: TransactionView, record: LoadRecord, source: str) -> tuple
     if not record.num_new and view.log.store.head(path) is None:
         return None
     if not record.num_new or not creates(view.log.store, path, _sealed(data)):
-        found = _read_pin(view.log, path)
-        for pause in _PAUSES:
-            if found is not None:
-                break
-            time.sleep(pause)
-            found = _read_pin(view.log, path)
+        found = read_until_found(lambda: _read_pin(view.log, path))
         if found is None or (found[1].consumer, found[1].number) != (record.consumer, record.number):
             raise view.handle.error(
                 StagingException,

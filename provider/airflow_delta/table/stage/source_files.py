@@ -22,7 +22,7 @@ from airflow_delta.exceptions import (
 from airflow_delta.log.storage.file_names import LOG_DIRECTORY
 from airflow_delta.log.storage.options import canonical_options
 from airflow_delta.table.stage.file_loads import LoadedFile, loaded_before, new_record, other_loads, pinned_load
-from airflow_delta.table.start.rerun import is_known_before
+from airflow_delta.table.stage.source_positions import check_no_replacement
 
 if TYPE_CHECKING:
     from airflow_delta.contract.payloads import FileLoad
@@ -291,7 +291,7 @@ def find_source_files(view: TransactionView, store: LogStore, pattern: SourcePat
     :raises DeltaFileNotFoundException: if a record of loads is gone.
     :raises TransactionExpiredException: if it cannot be known whether there were loads.
     """
-    _check_no_replacement(view, store)
+    check_no_replacement(view, f"files below {store.root}")
     root = Location.parse(store.root, canonical_options(store.options, store.root)).key.rstrip("/")
     source = f"{root}/{pattern.names}" if pattern.names else root
     directory, statuses = matching(store, pattern)
@@ -432,15 +432,3 @@ def _check_not_of_the_table(view: TransactionView, paths: Sequence[str]) -> None
             f"The file {inside} to load is in the directory of table {view.log.uri} itself. Nothing was staged. Name a source "
             "that has no file of the table.",
         )
-
-
-def _check_no_replacement(view: TransactionView, store: LogStore) -> None:
-    handle = view.handle
-    if handle.rerun_policy != "replace" or handle.read_version < 0 or not is_known_before(view.snapshot, handle):
-        return
-    raise handle.error(
-        DeltaIllegalStateException,
-        f"Transaction {handle.app_id!r} is in table {handle.table} already, and rerun_policy='replace' would take back the rows "
-        f"that it added: they came from files below {store.root} that count as loaded, and would not be loaded again. Nothing "
-        "was staged. Use rerun_policy='skip', or 'append' to add what is new since.",
-    )

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
 from typing import TYPE_CHECKING
 
 from airflow_delta.contract.files import SCAN_DIRECTORY, sealed, transaction_directory, unsealed
@@ -24,7 +23,8 @@ from airflow_delta.exceptions import (
     StagingException,
     TransactionExpiredException,
 )
-from airflow_delta.log.storage.puts import creates
+from airflow_delta.log.storage.puts import creates, read_until_found
+from airflow_delta.table.start.rerun import is_known_before
 from airflow_delta.table.state.find_commit import last_txn_version
 
 if TYPE_CHECKING:
@@ -34,8 +34,21 @@ if TYPE_CHECKING:
     from airflow_delta.table.stage.view import TransactionView
 
 
-_PAUSES = (0.1, 0.4, 1.0, 3.0, 6.0)
-"""Seconds between attempts to read a pin that is there and is not found: a look-up may be stale."""
+def check_no_replacement(view: TransactionView, sources: str) -> None:
+    """Refuse a stage whose sources count as read, if ``rerun_policy="replace"`` would take back the rows of an earlier run.
+
+    :param sources: where these rows came from, in the words of the error.
+    :raises DeltaIllegalStateException: if it would.
+    """
+    handle = view.handle
+    if handle.rerun_policy != "replace" or handle.read_version < 0 or not is_known_before(view.snapshot, handle):
+        return
+    raise handle.error(
+        DeltaIllegalStateException,
+        f"Transaction {handle.app_id!r} is in table {handle.table} already, and rerun_policy='replace' would take back the rows "
+        f"that it added: they came from {sources} that count as read, and would not be read again. Nothing was staged. Use "
+        "rerun_policy='skip', or 'append' to add what is new since.",
+    )
 
 
 def position_before(view: TransactionView, source: SourcePosition, source_created: int | None, *, assume_new: bool) -> int:
@@ -105,18 +118,12 @@ def pinned(view: TransactionView, source: SourcePosition) -> SourcePosition:
     path = pin_path(view.handle, source)
     if creates(view.log.store, path, sealed(source).encode()):
         return source
-    found = _read_pin(view.log, path)
-    for pause in _PAUSES:
-        if found is not None:
-            break
-        time.sleep(pause)
-        found = _read_pin(view.log, path)
+    found = read_until_found(lambda: _read_pin(view.log, path))
     if found is None or found.app_id != source.app_id:
         raise view.handle.error(
             StagingException,
             f"The range of {source.table} that transaction {view.handle.transaction_id} reads cannot be read back ({path} of "
-            "table "
-            f"{view.log.uri}). Nothing was staged. Clear the start task with everything downstream.",
+            f"table {view.log.uri}). Nothing was staged. Clear the start task with everything downstream.",
         )
     return found
 
