@@ -375,15 +375,27 @@ def test_beside_changes_what_a_stage_read_of_the_files_counts(tmp_path: Path, re
             ours.commit()
 
 
-def test_beside_changes_a_new_file_whose_rows_are_not_counted_is_not_dropped(tmp_path: Path) -> None:
-    """A later stage may have changed its rows."""
+@pytest.mark.parametrize("lost", ["nothing", "a file", "rows"])
+def test_beside_changes_rows_of_files_without_statistics_are_counted_in_their_footers(tmp_path: Path, lost: str) -> None:
+    """If they are not as many as before, or cannot be counted, it is a conflict."""
     table = in_two_parts(tmp_path)
     ours = beside(table, "a")
-    ours.actions = [
-        msgspec.structs.replace(one, stats=None) if isinstance(one, AddFile) and not one.data_change else one
-        for one in ours.actions
-    ]
+    ours.actions = [msgspec.structs.replace(one, stats=None) if is_moved(one) else one for one in ours.actions]
+    if lost == "a file":
+        [new] = [one.path for one in ours.actions if isinstance(one, AddFile) and not one.data_change]
+        (table.root / new).unlink()
+    elif lost == "rows":
+        ours.actions.remove(next(one for one in ours.actions if isinstance(one, RemoveFile)))
     compaction(table, "a").commit()
-    with pytest.raises(DeltaConcurrentModificationException):
-        ours.commit()
-    assert live(table) == BEFORE
+    if lost == "nothing":
+        version = ours.commit()
+        assert ours.resolved["dropped"] == str(version - 1)
+        assert live(table) == {**BEFORE, 20: 0}
+    else:
+        with pytest.raises(DeltaConcurrentModificationException):
+            ours.commit()
+        assert live(table) == BEFORE
+
+
+def is_moved(action: Any) -> bool:
+    return isinstance(action, AddFile | RemoveFile) and not action.data_change

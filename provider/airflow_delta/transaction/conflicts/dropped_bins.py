@@ -24,6 +24,7 @@ from airflow_delta.log.actions.actions import (
 from airflow_delta.log.actions.reconciliation import canonical_path
 from airflow_delta.log.statistics.statistics import live_records, total
 from airflow_delta.transaction import heavy
+from airflow_delta.transaction.conflicts.rows_of_winners import Undecided
 from airflow_delta.transaction.prepare import row_tracking
 
 if TYPE_CHECKING:
@@ -37,13 +38,22 @@ class Bin:
     adds: list[AddFile] = field(default_factory=list)
     removes: list[RemoveFile] = field(default_factory=list)
 
-    def is_balanced(self, *, surely: bool) -> bool:
+    def is_balanced(self, reader: WinnersRows, *, surely: bool) -> bool:
         """Tell whether the new files have as many rows as the old ones, as far as that is known.
 
+        :param reader: counts the rows of files without statistics, where it must be known.
         :param surely: it must be known.
         """
         before, after = (total(map(live_records, files)) for files in (self.removes, self.adds))
-        return before == after if before is not None and after is not None else not surely
+        if before is not None and after is not None:
+            return before == after
+        if not surely:
+            return True
+        try:
+            before, after = (sum(_counted(reader, file) for file in files) for files in (self.removes, self.adds))
+        except Undecided:
+            return False
+        return before == after
 
 
 @dataclass(slots=True)
@@ -88,7 +98,7 @@ class DroppedBins:
         if self._bins is None:
             self._bins = _bins_of(self.reader, self._actions or (), self.moved)
         found = self._bins.get(path)
-        if found is None or not found.is_balanced(surely=self.moved is not None):
+        if found is None or not found.is_balanced(self.reader, surely=self.moved is not None):
             return False
         self.removes.update(file.path for file in found.removes)
         self.adds.update(file.path for file in found.adds)
@@ -142,6 +152,14 @@ def _bins_of(reader: WinnersRows, actions: Sequence[Action], moved: Set[str] | N
             return {}
         rest[_partition(remove)].removes.append(remove)
     return {remove.path: one for one in (*found, *rest.values()) for remove in one.removes}
+
+
+def _counted(reader: WinnersRows, file: AddFile | RemoveFile) -> int:
+    """Return how many rows of a file its deletion vector leaves.
+
+    :raises Undecided: if neither its statistics nor its footer say how many it has.
+    """
+    return heavy.rows_in(reader, file) - (file.deletion_vector.cardinality if file.deletion_vector is not None else 0)
 
 
 def _changes_rows(action: Action) -> bool:
