@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
@@ -37,6 +38,7 @@ class RowTable:
     """A table with the columns ``id`` (long), ``kind`` (string), ``n`` (integer), or others.
 
     :param tracked: with row ids.
+    :param layout: Arrow's type of texts that files note beside their columns, as writers do that have them so in memory.
     """
 
     root: Path
@@ -47,6 +49,7 @@ class RowTable:
     configuration: Mapping[str, str] = field(default_factory=dict)
     number: int = 0
     row_groups: int = 1 << 20
+    layout: pa.DataType | None = None
 
     def __post_init__(self) -> None:
         fields = [{"name": name, "type": kind, "nullable": True, "metadata": {}} for name, kind in self.columns.items()]
@@ -92,6 +95,8 @@ class RowTable:
         columns = {f.name: pa.array([row.get(f.name) for row in rows], arrow_type(f.data_type)) for f in data}
         if ids is not None:
             columns["_row_id"] = pa.array(ids, pa.int64())
+        if self.layout is not None:
+            columns = {name: self._laid_out(values) for name, values in columns.items()}
         footers: list[pq.FileMetaData] = []
         pq.write_table(pa.table(columns), self.root / path, metadata_collector=footers, row_group_size=self.row_groups)
         values = {name: None if rows[0].get(name) is None else str(rows[0][name]) for name in self.partition_by}
@@ -103,6 +108,15 @@ class RowTable:
             data_change=data_change,
             stats=stats_from_footer(footers[0], data, TableProperties({}), tight_bounds=self.vectors),
         )
+
+    def _laid_out(self, values: pa.Array) -> pa.Array:
+        if self.layout is None or values.type != pa.string():
+            return values
+        if not pa.types.is_dictionary(self.layout):
+            return values.cast(self.layout)
+        distinct = values.unique().drop_null()
+        places = pc.index_in(values, value_set=distinct).cast(self.layout.index_type)
+        return pa.DictionaryArray.from_arrays(places, distinct.cast(self.layout.value_type))
 
     def stored(self, file: AddFile) -> dict[int, Row]:
         """Return the live rows of a file by position."""

@@ -559,10 +559,28 @@ class DataFile:
             return None
 
     def read(self, group: int, start: int, length: int, names: Sequence[str]) -> FileRows:
-        """Return columns of a row group."""
+        """Return columns of a row group, texts in Arrow's plain type: few kernels know views (``take`` does not)."""
         if not names:
             return FileRows(start, length, {})
         table = self._file.read_row_group(group, columns=list(names), use_threads=False)
         if table.num_rows != length:
             raise pa.ArrowInvalid(f"row group {group} has {table.num_rows:,} rows, its footer says {length:,}")
-        return FileRows(start, length, {name: table.column(name).combine_chunks() for name in names})
+        return FileRows(start, length, {name: _plain_texts(table.column(name).combine_chunks()) for name in names})
+
+
+_PLAIN_TYPES = {
+    pa.string_view(): pa.string(),
+    pa.binary_view(): pa.binary(),
+    pa.large_string(): pa.string(),
+    pa.large_binary(): pa.binary(),
+}
+
+
+def _plain_texts(values: pa.Array) -> pa.Array:
+    """Return values whose writer noted another layout in the footer (``ARROW:schema``) as if it had not.
+
+    :raises pyarrow.ArrowInvalid: if that takes more than 2 GiB.
+    """
+    if pa.types.is_dictionary(values.type):
+        values = _plain_texts(values.dictionary).take(values.indices)
+    return values.cast(_PLAIN_TYPES[values.type]) if values.type in _PLAIN_TYPES else values
