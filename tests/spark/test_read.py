@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_delta.contract.payloads import ScanFile, ScanPlan
+from airflow_delta.contract.spark_paths import normal_form_of_metadata
 from airflow_delta.exceptions import DeltaAnalysisException
 from airflow_delta.log.schema.partition_values import parse_partition_value, serialize_partition_value
 from airflow_delta.log.schema.types import parse_type
@@ -259,3 +260,17 @@ def test_a_scan_with_a_partition_value_that_readers_read_differently_is_refused(
             uri="t",
             version=3,
         )
+
+
+SPELLED = (
+    "file:/lake/t/a.parquet", "file:///lake/t/a.parquet", "/lake/t/a.parquet", "s3a://lake/t/a.parquet", "file:/lake/a:b//c",
+    "abfss://c@account.dfs.core.windows.net/t/a", "hdfs://name:8020/t/p=1/a", "file:/lake/t+1/p=a%2520b/a",
+    "file:/lake/t%20%5B1%5D/p=%C3%A9/a", "s3a://lake/100%25/a",
+)  # fmt: skip
+
+
+def test_names_of_files_get_the_normal_form_on_spark_too(spark):
+    for names in ([name for name in SPELLED if "%" not in name], SPELLED):
+        known = [normal_form_of_metadata(name) for name in names]
+        df = spark.createDataFrame([(name,) for name in names], f"{reading.FILE_COLUMN} STRING")
+        assert [row[0] for row in df.select(reading.normal_form_of_names(known)).collect()] == known

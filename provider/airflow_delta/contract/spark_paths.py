@@ -19,6 +19,8 @@ from airflow_delta.exceptions import StagingException
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _RENAMED = (S3, GCS)
 """Stores of which all schemes have the same authority."""
+_SAFE = re.compile(r"[A-Za-z0-9_.~=+@:/-]*")
+"""Names that Hadoop does not encode."""
 _GLOB = re.compile(r"([{}\[\]*?\\])")
 
 
@@ -55,6 +57,11 @@ def normal_form(raw_uri: str) -> str:
 def normal_form_of_metadata(file_path: str) -> str:
     """Return the normal form of Spark's ``_metadata.file_path``."""
     return normal_form(unquote(file_path))
+
+
+def is_encoded(normal: str) -> bool:
+    """Return whether Spark's ``_metadata.file_path`` may have something encoded for a path of this normal form."""
+    return _SAFE.fullmatch(normal) is None
 
 
 FILE, NUMBER, WORD = "file", "number", "word"

@@ -35,7 +35,7 @@ from airflow_delta.contract.payloads import WORD_BITS, Json, ScanFile, ScanPlan
 from airflow_delta.contract.queries import check_query
 from airflow_delta.contract.request import ChangeCommit, ChangePlan
 from airflow_delta.contract.schema import Type, find_field
-from airflow_delta.contract.spark_paths import data_file_uri, escape_glob, normal_form
+from airflow_delta.contract.spark_paths import data_file_uri, escape_glob, is_encoded, normal_form
 from airflow_delta.contract.sql_types import char_length
 from airflow_delta.exceptions import StagingException
 from airflow_delta.spark.rows import spark_name, spark_type
@@ -267,16 +267,13 @@ def _join_by_path(
 ) -> DataFrame:
     key, known = "__airflow_delta_key", "__airflow_delta_known"
     columns = [f"__airflow_delta_partition_{i}" for i in range(len(layout.partition_columns))]
-    rows = [(normal_form(data_file_uri(plan.table, f.path)), *_constants(layout, f)) for f in files]
+    names = [normal_form(data_file_uri(plan.table, f.path)) for f in files]
+    rows = [(name, *_constants(layout, f)) for name, f in zip(names, files, strict=True)]
     texts = [StructField(name, StringType()) for name in columns]
     schema = StructType([StructField(key, StringType()), StructField(_VECTOR, LongType()), *texts])
     values = sf.broadcast(spark.createDataFrame(rows, schema).withColumn(known, sf.lit(True)))
-    # The same normal form as airflow_delta.contract.spark_paths makes; a plus sign is not a space in Hadoop's encoding.
-    rest = sf.regexp_replace(sf.col(FILE_COLUMN), "^[A-Za-z][A-Za-z0-9+.-]*:(//)?", "")
-    decoded = sf.url_decode(sf.replace(rest, sf.lit("+"), sf.lit("%2B")))
-    joined = (
-        _read_parquet(spark, plan, layout, files, [*out, FILE_COLUMN]).withColumn(key, decoded).join(values, on=key, how="left")
-    )
+    read = _read_parquet(spark, plan, layout, files, [*out, FILE_COLUMN])
+    joined = read.withColumn(key, normal_form_of_names(names)).join(values, on=key, how="left")
     lost = sf.raise_error(sf.concat(sf.lit("A file that was read is not in the scan plan: "), sf.col(FILE_COLUMN)))
 
     def checked(column: Column) -> Column:
@@ -287,6 +284,21 @@ def _join_by_path(
         for name, (field, _) in zip(columns, layout.partition_columns, strict=True)
     }
     return joined.withColumns({**given, _VECTOR: checked(sf.col(_VECTOR))}).select(*map(spark_name, out))
+
+
+def normal_form_of_names(known: Sequence[str]) -> Column:
+    """Return the normal form of :data:`FILE_COLUMN`, as :mod:`airflow_delta.contract.spark_paths` makes it.
+
+    It is computed for every row, and decoding costs several times as much as reading.
+
+    :param known: normal forms of the files that are read: names are decoded only if one of them may be encoded.
+    """
+    name = sf.col(FILE_COLUMN)
+    if any(map(is_encoded, known)):
+        name = sf.url_decode(sf.replace(name, sf.lit("+"), sf.lit("%2B")))  # a plus sign is not a space in Hadoop's encoding
+    colon = sf.locate(":", name)
+    after_scheme = sf.substr(name, colon + sf.when(sf.contains(name, sf.lit("://")), 3).otherwise(1))
+    return sf.when(sf.startswith(name, sf.lit("/")), name).otherwise(after_scheme)
 
 
 # -- deletion vectors ---------------------------------------------------------------------------------------------------------

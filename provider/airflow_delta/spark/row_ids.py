@@ -13,7 +13,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from airflow_delta.contract.payloads import Json, ScanFile, ScanPlan
 from airflow_delta.contract.request import RowIds
 from airflow_delta.contract.spark_paths import data_file_uri, normal_form
-from airflow_delta.spark.read import FILE_COLUMN, ROW_COLUMN, read_plan_files
+from airflow_delta.spark.read import FILE_COLUMN, ROW_COLUMN, normal_form_of_names, read_plan_files
 from airflow_delta.spark.rows import spark_name
 
 if TYPE_CHECKING:
@@ -51,9 +51,7 @@ def read_with_row_ids(
     known = spark.createDataFrame(
         values, StructType([StructField(_KEY, StringType()), *(StructField(name, LongType()) for name in (_BASE, _VERSION))])
     )
-    # The same normal form as airflow_delta.contract.spark_paths makes; a plus sign is not a space in Hadoop's encoding.
-    rest = sf.regexp_replace(sf.col(FILE_COLUMN), "^[A-Za-z][A-Za-z0-9+.-]*:(//)?", "")
-    key = sf.url_decode(sf.replace(rest, sf.lit("+"), sf.lit("%2B")))
+    key = normal_form_of_names([value[0] for value in values])
     rows = rows.withColumn(_KEY, key).join(sf.broadcast(known), on=_KEY, how="left")
     lost = sf.raise_error(sf.concat(sf.lit("A file that was read is not in the scan plan: "), sf.col(FILE_COLUMN)))
     base = sf.when(sf.col(_BASE).isNull(), lost.cast("long")).otherwise(sf.col(_BASE))
