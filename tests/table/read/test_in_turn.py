@@ -11,7 +11,7 @@ from itertools import chain
 
 import pytest
 
-from airflow_delta.table.read.read_table import in_turn
+from airflow_delta.table.read.read_table import Demand, in_turn
 
 
 def numbers(first: int, count: int) -> Iterator[int]:
@@ -27,13 +27,25 @@ def threads() -> list[str]:
 @pytest.mark.parametrize("counts", [[], [0], [0, 0, 3], [1], [5, 0, 7, 1], [100] * 5])
 @pytest.mark.parametrize("most", [0, 3, 1000])
 @pytest.mark.parametrize("workers", [1, 2, 5])
-def test_the_items_of_all_in_order(counts: list[int], most: int, workers: int) -> None:
+@pytest.mark.parametrize("everything", [False, True])
+def test_the_items_of_all_in_order(counts: list[int], most: int, workers: int, everything: bool) -> None:
     def sources() -> Iterator[Iterator[int]]:
         return (numbers(1000 * at, count) for at, count in enumerate(counts))
 
-    found = list(in_turn(sources(), workers=workers, size=lambda _item: 1, most=most))
+    found = list(in_turn(sources(), workers=workers, size=lambda _item: 1, most=most, demand=Demand(everything)))
     assert found == list(chain.from_iterable(sources()))
     assert not threads()
+
+
+def test_threads_begin_with_the_first_items_if_all_are_wanted() -> None:
+    both = threading.Barrier(2, timeout=60)
+
+    def meeting(at: int) -> Iterator[int]:
+        both.wait()
+        yield at
+
+    found = in_turn(map(meeting, range(2)), workers=2, size=lambda _item: 1, most=10, demand=Demand(everything=True))
+    assert list(found) == [0, 1]
 
 
 def test_an_error_comes_where_its_item_was_wanted() -> None:
@@ -83,7 +95,7 @@ def test_no_more_waits_than_allowed() -> None:
 
 def test_a_process_ends_that_has_not_taken_all() -> None:
     code = (
-        "from airflow_delta.table.read.read_table import in_turn\n"
+        "from airflow_delta.table.read.read_table import Demand, in_turn\n"
         "found = in_turn(map(iter, [range(10**9)] * 3), workers=2, size=lambda _: 1, most=10)\n"
         "print(next(found), next(found))"
     )

@@ -14,6 +14,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from datetime import datetime
 from difflib import get_close_matches
 from functools import partial
@@ -62,26 +63,37 @@ class _Source(Generic[T]):
         self.error: BaseException | None = None
 
 
-def in_turn(sources: Iterable[Iterator[T]], *, workers: int, size: Callable[[T], int], most: int) -> Iterator[T]:
+@dataclass(slots=True)
+class Demand:
+    """What is known of how much will be taken.
+
+    :ivar everything: all of it, for sure; to begin with, more than the first item may never be asked for.
+    """
+
+    everything: bool = False
+
+
+def in_turn(
+    sources: Iterable[Iterator[T]], *, workers: int, size: Callable[[T], int], most: int, demand: Demand | None = None
+) -> Iterator[T]:
     """Yield the items of iterators in order, as ``itertools.chain`` does, from up to ``workers`` of them at once.
 
-    The first item is computed before any thread begins, for callers that take no more. The threads end with the iteration; no
-    item is computed after it.
+    Unless everything is wanted, the first item is computed before any thread begins. The threads end with the iteration; no item
+    is computed after it.
 
     :param size: of an item.
     :param most: sum of the sizes of items of an iterator that wait; one item more may.
     """
     remaining = iter(sources)
     first = next(remaining, None)
-    while first is not None:
+    while first is not None and not (demand is not None and demand.everything):
         item = next(first, _END)
         if item is not _END:
+            yield item  # type: ignore[misc]
             break
         first = next(remaining, None)
-    else:
-        return
-    yield item  # type: ignore[misc]
-    yield from _Turns(first, remaining, workers, size, most)
+    if first is not None:
+        yield from _Turns(first, remaining, workers, size, most)
 
 
 class _Turns(Generic[T]):
@@ -168,21 +180,25 @@ class Rows:
     """A stream of record batches; it can be read once.
 
     :ivar schema: Arrow schema of the batches.
+    :ivar demand: tells where the batches come from how many will be taken.
     """
 
-    def __init__(self, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:
+    def __init__(self, schema: pa.Schema, batches: Iterator[pa.RecordBatch], demand: Demand | None = None) -> None:
         self.schema = schema
         self._batches = batches
+        self.demand = demand or Demand()
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         return self._batches
 
     def to_table(self) -> pa.Table:
         """Return all rows."""
+        self.demand.everything = True
         return pa.Table.from_batches(self._batches, self.schema)
 
     def to_reader(self) -> pa.RecordBatchReader:
         """Return the rows as Arrow's own stream."""
+        self.demand.everything = True
         return pa.RecordBatchReader.from_batches(self.schema, self._batches)
 
     def head(self, rows: int) -> pa.Table:
@@ -314,8 +330,9 @@ def worker_rows(
     size = BATCH_ROWS if limit is None else min(limit + 1, BATCH_ROWS)
     reader = FileReader(log.store, version, fields, target, metadata.partition_columns, by_id=mode == "id", most_rows=size)
     returned = pa.schema([target.field(i) for i in range(len(wanted))])
-    batches = _batches(log, files, reader, predicate, len(wanted), deleted)
-    return Rows(returned, batches if limit is None else _in_proportion(log, version, files, batches))
+    demand = Demand()
+    batches = _batches(log, files, reader, predicate, len(wanted), deleted, demand)
+    return Rows(returned, batches if limit is None else _in_proportion(log, version, files, batches), demand)
 
 
 def wanted_fields(log: CommitFiles, version: int, schema: StructType, columns: Sequence[str] | None) -> list[StructField]:
@@ -359,6 +376,7 @@ def _batches(
     predicate: Predicate | None,
     width: int,
     deleted: bool,
+    demand: Demand,
 ) -> Iterator[pa.RecordBatch]:
     progress = Progress(f"Reading rows of {log.uri}", len(files))
     selection = None
@@ -381,8 +399,8 @@ def _batches(
     if reader.most_rows < BATCH_ROWS:  # of which nobody takes many
         return chain.from_iterable(map(rows, chain.from_iterable(groups())))
     workers = max(2, min(pa.cpu_count(), _MOST_WORKERS))
-    opened = in_turn(groups(), workers=workers, size=lambda _group: 1, most=_GROUPS_WAITING)
-    return in_turn(map(rows, opened), workers=workers, size=lambda batch: batch.nbytes, most=_BYTES_WAITING)
+    opened = in_turn(groups(), workers=workers, size=lambda _group: 1, most=_GROUPS_WAITING, demand=demand)
+    return in_turn(map(rows, opened), workers=workers, size=lambda batch: batch.nbytes, most=_BYTES_WAITING, demand=demand)
 
 
 def _in_proportion(
@@ -442,7 +460,7 @@ def limited(rows: Rows, log: CommitFiles, version: int, limit: int | None) -> Ro
                 raise _too_many(log, version, f"more than {most:,}", most)
             yield batch
 
-    return rows if limit is None else Rows(rows.schema, batches(limit))
+    return rows if limit is None else Rows(rows.schema, batches(limit), rows.demand)
 
 
 def _too_many(log: CommitFiles, version: int, rows: str, limit: int) -> ReadLimitException:
