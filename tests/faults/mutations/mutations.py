@@ -40,7 +40,7 @@ class Room:
 COMMANDS = ("tests/table/commit", "tests/table/state", "tests/table/operations/vacuum")
 ROOMS = {
     "conflicts": Room(
-        ("transaction/conflicts/checker.py", "transaction/conflicts/checker.py", "transaction/conflicts/winning_commit.py"),
+        ("transaction/conflicts/checker.py", "transaction/conflicts/winning_commit.py"),
         ("tests/transaction/conflicts", "tests/transaction/prepare"),
     ),
     "abort": Room(
@@ -50,7 +50,6 @@ ROOMS = {
     "vacuum": Room(
         (
             "table/operations/vacuum/delete.py",
-            "table/operations/vacuum/valid_files.py",
             "table/operations/vacuum/valid_files.py",
         ),
         COMMANDS,

@@ -225,6 +225,23 @@ def test_dropping_a_reader_feature_moves_the_protection_of_checkpoints(tmp_path:
     assert table.log().snapshot.metadata.configuration["delta.requireCheckpointProtectionBeforeVersion"] == "3"
 
 
+@pytest.mark.parametrize("created", [True, False])
+def test_only_who_creates_a_table_at_the_same_time_is_told_so(tmp_path: Path, created: bool) -> None:
+    table = Table(tmp_path / "table")
+    if not created:
+        table.create(configuration=CONFIGURATION)
+    ours = race(table)
+    if created:
+        ours.update_metadata_for_new_table(metadata())
+        table.create(configuration=CONFIGURATION)
+    else:
+        table.commit(protocol(*LISTED, "changeDataFeed"), operation=Operation("UPGRADE PROTOCOL", {"newProtocol": {}}))
+    mine = [] if created else [protocol(*LISTED, "checkConstraints")]
+    with pytest.raises(ProtocolChangedException) as caught:
+        ours.commit(mine, Operation.manual_update())
+    assert ("Two writers created the table at the same time" in str(caught.value)) is created
+
+
 # -- metadata and domains -------------------------------------------------------------------------------------------------------
 
 

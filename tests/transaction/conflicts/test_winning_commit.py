@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from airflow_delta.exceptions import DeltaLogCorruptedException
 from airflow_delta.log.actions.decode import CommitFile
 from airflow_delta.transaction.conflicts.winning_commit import WinningCommit
 from support.actions import add, as_json, remove
@@ -58,3 +59,36 @@ def test_it_only_moves_rows_as_far_as_counts_say(removed: Counts, added: Counts,
     ]
     data = "".join(json.dumps(line) + "\n" for line in lines or [{"commitInfo": {}}]).encode()
     assert WinningCommit(CommitFile(1, data), table="t").only_moves_rows is moves
+
+
+def test_files_are_spelled_as_the_transaction_spells_them() -> None:
+    """Also in what is decoded later, and what another winner has spelled first counts for the next one."""
+    lines = [
+        {"commitInfo": {"operation": "WRITE"}},
+        as_json(remove("p=a%3Db/1")),
+        as_json(add("p=a%3db/1", records=1)),
+        as_json(add("p=a%3db/2", records=1)),
+        as_json(add("new", records=1)),
+    ]
+    data = "".join(json.dumps(line) + "\n" for line in lines).encode()
+    known = {"p=a=b/1": "p=a=b/1"}
+    winner = WinningCommit(CommitFile(1, data), table="t")
+    assert winner.respelled == {}
+    winner.spell(known)
+    assert winner.respelled == {"p=a%3Db/1": "p=a=b/1", "p=a%3db/1": "p=a=b/1"}
+    assert [path for path, _values in winner.removed] == ["p=a=b/1"] == [file.path for file in winner.removed_files]
+    assert (
+        [path for path, _values in winner.added] == ["p=a=b/1", "p=a%3db/2", "new"] == [file.path for file in winner.added_files]
+    )
+    assert winner.replaced.keys() == {"p=a=b/1"}
+    assert known == {"p=a=b/1": "p=a=b/1", "p=a=b/2": "p=a%3db/2", "new": "new"}
+    plain = WinningCommit(CommitFile(2, json.dumps(as_json(remove("new"))).encode() + b"\n"), table="t")
+    plain.spell(known)
+    assert plain.respelled == {}
+    assert [file.path for file in plain.removed_files] == ["new"]
+
+
+def test_a_commit_that_does_not_parse_is_corrupt() -> None:
+    winner = WinningCommit(CommitFile(3, b'{"add": 5}\n'), table="t")
+    with pytest.raises(DeltaLogCorruptedException, match="Commit 3 of table t does not parse"):
+        _ = winner.added
