@@ -10,8 +10,10 @@ from pathlib import Path
 import deltalake
 import pyarrow as pa
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 import pytest
 
+from airflow_delta.table.operations.rewrite.update import plan_delete
 from support import readers
 from support.table import Table
 
@@ -122,6 +124,19 @@ def test_convert(run, root):
     assert len(Table(root / "parquet_events").versions()) == 1
 
 
+def test_copy_into(run, root):
+    source = root / "source"
+    source.mkdir(exist_ok=True)
+    (source / "sales-1.csv").write_text("id,amount\n1,2.5\n2,3.5\n")
+    run("delta_copy_into")
+    (source / "sales-2.csv").write_text("id,amount\n3,4.5\n")
+    run("delta_copy_into", NEXT_DAY)
+    table = Table(root / "sales")
+    assert values(table, "id") == [1, 2, 3]
+    assert run("delta_copy_into", NEXT_DAY.replace(day=3)).tasks["load", -1][0] == "skipped"
+    assert len(table.versions()) == 3, "the table and two loads"
+
+
 @pytest.mark.slow
 def test_create(run, root):
     run("delta_create")
@@ -163,6 +178,17 @@ def test_merge(run, made, root):
     assert values(table, "id", "name", "changed") == [(1, "A", new), (2, "b", old), (4, "d", new)]
 
 
+@pytest.mark.slow
+def test_new_rows(run, made, spark):
+    clicks = "SELECT page FROM VALUES {} AS t(page)"
+    made("clicks", clicks.format("('a'), ('a'), ('b')"))
+    counted = made("clicks_by_page", "SELECT 'none' AS page, 0L AS clicks")
+    run("delta_new_rows")
+    Table(counted.path.parent / "clicks", spark).write(clicks.format("('a'), ('c')"), begin={"transaction_key": "later"})
+    run("delta_new_rows", NEXT_DAY)
+    assert values(counted, "page", "clicks") == [("a", 3), ("b", 1), ("c", 1), ("none", 0)]
+
+
 def test_optimize(run, made):
     query = "SELECT id, DATE'2026-01-01' AS day, id % 7 AS pickup_zone, 'v' AS vendor FROM range({0}, {0} + 10, 1, 1)"
     table = made("trips", *(query.format(start) for start in (0, 10, 20)), partition_by=["day"])
@@ -170,6 +196,27 @@ def test_optimize(run, made):
     assert (done.xcom("compact")["metrics"]["numRemovedFiles"], done.xcom("compact")["metrics"]["numAddedFiles"]) == (3, 1)
     assert done.xcom("purge")["version"] is None
     assert values(table, "id") == list(range(30))
+
+
+@pytest.mark.slow
+def test_features(run, made):
+    table = made("events", EVENTS.format(0), EVENTS.format(10), configuration={"delta.enableDeletionVectors": "true"})
+    table.run(plan_delete, predicate="id IN (0, 11)")
+    run("delta_features")
+    features = deltalake.DeltaTable(table.path).protocol().writer_features or []
+    assert ("rowTracking" in features, "deletionVectors" in features) == (True, False)
+    assert values(table, "id") == [1, 2, 10, 12]
+
+
+def test_repair(run, made):
+    table = made("events", EVENTS.format(0), EVENTS.format(10))
+    lost = table.path / table.actions(1)["add"][0]["path"]
+    rows = pq.read_table(lost)["id"].to_pylist()
+    lost.unlink()
+    run("delta_repair")
+    assert len(table.versions()) == 3, "the first task only reports"
+    assert values(table, "id") == sorted({0, 1, 2, 10, 11, 12} - set(rows))
+    assert (table.path / "_symlink_format_manifest" / "manifest").exists()
 
 
 def test_restore(run, made):
