@@ -52,7 +52,7 @@ ROOMS = {
             "table/operations/vacuum/delete.py",
             "table/operations/vacuum/valid_files.py",
         ),
-        COMMANDS,
+        (*COMMANDS, "tests/publication/test_other_cleaners.py", "tests/table/preview/test_preview.py"),
     ),
     "identity": Room(
         ("table/start/begin.py", "table/start/rerun.py", "table/state/find_commit.py"),
