@@ -45,7 +45,7 @@ ROOMS = {
     ),
     "abort": Room(
         ("table/abort.py", "table/state/evidence.py", "table/state/markers.py"),
-        (*COMMANDS, "tests/table/observe"),
+        (*COMMANDS, "tests/table/observe", "tests/publication/test_other_cleaners.py"),
     ),
     "vacuum": Room(
         (

@@ -724,6 +724,7 @@ def test_a_directory_that_cannot_be_created_is_a_typed_error_and_the_abort_is_qu
     result = table.abort(handle)
     assert (result.outcome, result.num_deleted_files) == ("deleted", 0)
     assert "Nothing of it is there" in result.reason
+    assert result.transaction_id == handle.transaction_id
 
 
 def test_an_abort_that_may_not_mark_what_was_staged_fails(filled, monkeypatch):

@@ -20,7 +20,7 @@ from airflow_delta.log import DeltaLog
 from airflow_delta.log.actions.actions import DeletionVectorDescriptor
 from airflow_delta.table.start.begin import begin
 from airflow_delta.table.start.rerun import KEEPS_ROWS, files_to_replace
-from airflow_delta.table.state.find_commit import TryChain, committed_earlier
+from airflow_delta.table.state.find_commit import STANDING_SUFFIX, UNDONE_SUFFIX, TryChain, committed_earlier, standing_version
 from support.actions import SCHEMA, TABLE_ID, add, info, metadata, protocol, remove, txn
 from support.tables import commit_path, create_table, write_commit
 
@@ -253,6 +253,28 @@ def test_commits_after_the_version_that_is_read_do_not_count(path: Path) -> None
     write_commit(path, 2, add("b"), txn(APP, 1))
     log.update()
     assert [file.path for file in files_to_replace(log, snapshot, handle)] == ["a"]
+
+
+def test_what_was_taken_back_is_not_replaced(path: Path) -> None:
+    """By a commit that notes the last version of the key that it undoes, and the one that stands then."""
+    write_commit(path, 1, add("a"), txn(APP, 0))
+    write_commit(path, 2, remove("a"), add("b"), txn(APP, 1))
+    write_commit(path, 3, remove("b"), add("a"), txn(f"{APP}{UNDONE_SUFFIX}", 1), txn(f"{APP}{STANDING_SUFFIX}", 0))
+    assert replaced(path) == ["a"]
+    write_commit(path, 4, remove("a"), txn(f"{APP}{UNDONE_SUFFIX}", 1), txn(f"{APP}{STANDING_SUFFIX}", -1))
+    assert replaced(path) == []
+    write_commit(path, 5, add("c"), txn(APP, 2))
+    assert standing_version(log_of(path).update(), APP, 2) == 2
+
+
+def test_of_an_application_nothing_counts_as_taken_back(path: Path) -> None:
+    """Its versions only rise, so none of them stands for another one."""
+    write_commit(path, 1, add("two"), txn(APP, 2))
+    write_commit(path, 2, add("three"), txn(APP, 3))
+    write_commit(path, 3, txn(f"{APP}{UNDONE_SUFFIX}", 3), txn(f"{APP}{STANDING_SUFFIX}", -1))
+    assert replaced(path, monotonic(path, 3, rerun_policy="replace")) == ["three"]
+    write_commit(path, 4, txn(f"{APP}{UNDONE_SUFFIX}", 3), txn(f"{APP}{STANDING_SUFFIX}", 2))
+    assert replaced(path, monotonic(path, 3, rerun_policy="replace")) == ["three"]
 
 
 def test_of_an_application_only_the_commits_of_the_same_version_are_replaced(path: Path) -> None:

@@ -146,3 +146,50 @@ def test_a_report_that_claims_a_commit_is_not_believed(table):
     with pytest.raises(StagingException, match="the log does not hold it"):
         table.publish(handle, StagedWrite.from_dict(claim))
     assert table.log().update().version == 0
+
+
+def test_the_commit_that_created_the_table(tmp_path):
+    table = Table(tmp_path / "table")
+    handle = table.begin()
+    table.publish(handle, stage(table, handle))
+    assert ended(table.log(), handle, runs_again=True).committed.version == 0
+
+
+def test_a_later_transaction_of_the_same_application_is_another_one(table):
+    handles = []
+    for version in (1, 2):
+        handles.append(table.begin(app_id="loader", txn_version=version))
+        table.publish(handles[-1], stage(table, handles[-1]))
+    assert [ended(table.log(), handle, runs_again=True).committed.version for handle in handles] == [1, 2]
+
+
+@pytest.mark.parametrize(("left", "version"), [("marker", 1), ("files", 2), ("no commit", None)])
+def test_a_commit_that_has_left_the_log(table, left, version):
+    """Its marker says which version it was; without it, the files of the table show that it is part of the last one."""
+    handle = table.begin()
+    write = stage(table, handle)
+    if left != "no commit":
+        table.publish(handle, write)
+    while len(table.versions()) < 3:
+        other = table.begin()
+        table.publish(other, stage(table, other))
+    table.log().checkpoint()
+    for number in table.versions()[:-1]:
+        commit_path(table.path, number).unlink()
+    if left == "files":
+        (Path(handle.staging_path) / "_commit-0").unlink()
+    found = ended(table.log(), handle, runs_again=True)
+    assert (None if found is None else found.committed.version) == version
+
+
+def test_a_commit_that_earlier_ones_have_left_behind(table):
+    handle = table.begin()
+    write = stage(table, handle)
+    other = table.begin()
+    table.publish(other, stage(table, other))
+    table.publish(handle, write)
+    table.log().checkpoint()
+    for number in range(2):
+        commit_path(table.path, number).unlink()
+    committed = ended(table.log(), handle, runs_again=True).committed
+    assert (committed.version, committed.num_records) == (2, 2)

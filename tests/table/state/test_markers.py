@@ -13,8 +13,15 @@ from typing import Any
 import pytest
 
 from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
-from airflow_delta.exceptions import DeltaAnalysisException, StagingException, TransactionAbortedException
+from airflow_delta.exceptions import (
+    DeltaAnalysisException,
+    DeltaIllegalStateException,
+    StagingException,
+    TransactionAbortedException,
+)
 from airflow_delta.log import DeltaLog
+from airflow_delta.log.actions.intents import STATE_APP
+from airflow_delta.log.storage.local import LocalStore
 from airflow_delta.table.abort import abort, abort_transaction
 from airflow_delta.table.state import markers as module
 from airflow_delta.table.state import open_transactions
@@ -385,3 +392,51 @@ def test_an_attempt_older_than_the_grace_time_is_dead(table, hours, alive):
 def test_a_name_that_no_transaction_can_have(table):
     with pytest.raises(StagingException):
         abort_transaction(table.log(), "../x", force=True)
+
+
+PLAN = "publication-a.json"
+
+
+@pytest.mark.parametrize(
+    ("states", "names", "open_plan"),
+    [
+        ({}, [PLAN], PLAN),
+        ({"a": 1}, [PLAN], PLAN),
+        ({"a": 2}, [PLAN], None),
+        ({"b": 2}, [PLAN], PLAN),
+        ({"a": 2}, [PLAN, "publication-b.json"], "publication-b.json"),
+        ({"a": 2, "b": 3}, [PLAN, "publication-b.json"], None),
+        ({}, ["publication-a.ended", "publication.json", "rows.json"], None),
+    ],
+)
+def test_a_plan_without_an_end_on_the_table_keeps_its_transaction(
+    table: Table, states: dict[str, int], names: list[str], open_plan: str | None
+) -> None:
+    """State 1 is that of a publication whose commit is there; those above are its ends."""
+    handle = table.begin()
+    stage(table, handle)
+    for name in names:
+        (Path(handle.staging_path) / name).write_text("{}")
+    now = int(time.time() * 1000)
+    known = {f"{STATE_APP}anchor.{plan}": state for plan, state in states.items()} | {"loader/x.a": 5}
+    lines = [{"txn": {"appId": app_id, "version": version, "lastUpdated": now}} for app_id, version in known.items()]
+    table.put_foreign(1, {"commitInfo": {"timestamp": now}}, *lines)
+    if open_plan is None:
+        result = abort_transaction(table.log(), handle.transaction_id, force=True)
+        assert (result.outcome, result.transaction_id, result.table) == ("deleted", handle.transaction_id, table.log().uri)
+        return
+    with pytest.raises(DeltaIllegalStateException, match=f"{handle.transaction_id}/{open_plan}"):
+        abort_transaction(table.log(), handle.transaction_id, force=True)
+    assert (Path(handle.staging_path) / "rows").is_dir(), "nothing was deleted"
+
+
+def test_an_attempt_that_put_nothing_says_so(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So its files can be deleted; if it cannot say so, that is no error of its own."""
+    handle = table.begin()
+    with fence(table.log(), handle, "1-a") as held:
+        held.end_without_commit()
+        [path] = (table.path / "staged" / handle.transaction_id).iterdir()
+        assert content(path)["failedAt"] > content(path)["startedAt"] - 1
+        monkeypatch.setattr(LocalStore, "put", lambda *_args, **_options: (_ for _ in ()).throw(OSError("full")))
+        held.end_without_commit()
+        monkeypatch.undo()
