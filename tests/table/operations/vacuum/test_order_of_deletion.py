@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Collection
 from pathlib import Path
 
@@ -12,7 +14,12 @@ from airflow_delta.log import DeltaLog
 from airflow_delta.log.storage.base import FileStatus
 from airflow_delta.table.operations.vacuum.delete import Found, LastLook, delete, with_markers_last
 from airflow_delta.table.operations.vacuum.listing import Listing
-from airflow_delta.table.operations.vacuum.valid_files import AbandonedTransaction, StagedTransactions
+from airflow_delta.table.operations.vacuum.valid_files import (
+    AbandonedTransaction,
+    StagedTransactions,
+    staged_transactions,
+)
+from support.table import Table
 
 ONE, OTHER = "11111111-1111-4111-8111-111111111111", "22222222-2222-4222-8222-222222222222"
 
@@ -56,8 +63,8 @@ def test_markers_go_with_the_last_file_and_that_of_an_abort_alone(
 
 
 def test_what_the_last_look_keeps_stays_with_the_markers_of_its_transaction(tmp_path: Path) -> None:
-    paths = [DATA, PUT, THEIRS, of(OTHER, COMMITTED_MARKER), "old/1.parquet"]
-    for path in [*paths, "old/.1.parquet.crc", "full/left"]:
+    paths = [DATA, PUT, THEIRS, of(OTHER, COMMITTED_MARKER), "old/p=1/1.parquet"]
+    for path in [*paths, "old/p=1/.1.parquet.crc", "full/left"]:
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_bytes(b"x")
     log = DeltaLog.for_table(str(tmp_path))
@@ -69,13 +76,13 @@ def test_what_the_last_look_keeps_stays_with_the_markers_of_its_transaction(tmp_
         def __call__(self, files: Collection[FileStatus]) -> list[FileStatus]:
             return [one for one in files if one.path != DATA]
 
-    files, markers = [status(path) for path in (DATA, THEIRS, "old/1.parquet")], [status(PUT), status(paths[3])]
-    done = delete(log, Found(files, ["old", "full"], 3, StagedTransactions(), markers), Keeps())
-    assert [one.path for one in done.files] == [THEIRS, "old/1.parquet"]
+    files, markers = [status(path) for path in (DATA, THEIRS, "old/p=1/1.parquet")], [status(PUT), status(paths[3])]
+    done = delete(log, Found(files, ["old/p=1", "full"], 3, StagedTransactions(), markers), Keeps())
+    assert [one.path for one in done.files] == [THEIRS, "old/p=1/1.parquet"]
     assert [one.path for one in done.markers] == [paths[3]]
-    assert done.directories == ["old"]
+    assert done.directories == ["old/p=1"]
     assert done.num_bytes == 3
-    assert done.paths == (THEIRS, "old/1.parquet", paths[3], "old")
+    assert done.paths == (THEIRS, "old/p=1/1.parquet", paths[3], "old/p=1")
     left = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
     assert left == {DATA, PUT, "full/left"}
     assert not (tmp_path / "staged" / OTHER).exists(), "nothing is left of it"
@@ -111,3 +118,39 @@ def test_what_is_told_of_an_abandoned_transaction() -> None:
         "numBytes": 16,
         "lastModified": 9,
     }
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    table = Table(tmp_path / "table")
+    table.create()
+    return table
+
+
+@pytest.mark.parametrize(("seconds", "kept"), [(-60, False), (3600, True)])
+def test_a_preview_stays_until_the_time_that_it_says(table: Table, seconds: int, kept: bool) -> None:
+    now = int(time.time() * 1000)
+    preview = of(ONE, f"_preview/_kept-{now + seconds * 1000}")
+    listing = Listing([status(preview, modified=now), status(THEIRS, modified=now)])
+    found = staged_transactions(table.log(), listing, [], dead_before=now - 1)
+    assert found.kept == ({ONE} if kept else set())
+    assert found.live == {ONE, OTHER}
+
+
+def test_publications_are_planned_from_some_time_on(table: Table) -> None:
+    listing = Listing([status(PLAN, modified=100), status(DATA, modified=10), status(THEIRS, modified=10)])
+    found = staged_transactions(table.log(), listing, [], dead_before=50)
+    assert (found.planned, [one.transaction_id for one in found.abandoned]) == ({ONE}, [OTHER])
+    assert staged_transactions(table.log(), listing, [], dead_before=200, planned_after=100).planned == {ONE}
+
+
+@pytest.mark.parametrize("marker", [DONE, PUT, None])
+def test_markers_are_no_files_of_an_abandoned_transaction(table: Table, marker: str | None) -> None:
+    """And one that its marker calls committed was not abandoned."""
+    paths = [DATA, *([] if marker is None else [marker])]
+    for path in paths:
+        (table.path / path).parent.mkdir(parents=True, exist_ok=True)
+        (table.path / path).write_text(json.dumps({"transactionId": ONE, "startedAt": 1, "version": 1}))
+    listing = Listing([status(path, modified=10) for path in paths])
+    found = staged_transactions(table.log(), listing, [], dead_before=50).abandoned
+    assert [one.num_files for one in found] == ([] if marker == DONE else [1])
