@@ -1,6 +1,6 @@
 """### Table features: switch row tracking on, drop deletion vectors
 
-Both are several commits, and go on where an earlier try was ended. Rows that deletion vectors mark are rewritten first.
+Each takes several commits, and continues where an earlier try stopped. Files with deletion vectors are rewritten first.
 """
 
 import os

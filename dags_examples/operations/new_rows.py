@@ -1,7 +1,7 @@
 """### New rows of another table, each exactly once
 
-Rows that are new in `clicks` since the last run are added to the sums of `clicks_by_page`. How far it has read is in the log of
-`clicks_by_page`: a rerun, or a run that was left out, counts nothing twice and misses nothing.
+Rows that are new in `clicks` since the last run are added to the counts in `clicks_by_page`, whose log says how far `clicks` has
+been read: a rerun counts nothing twice, and after a run that was left out nothing is missing.
 """
 
 import os

@@ -48,10 +48,7 @@ ROOMS = {
         (*COMMANDS, "tests/table/observe", "tests/publication/test_other_cleaners.py"),
     ),
     "vacuum": Room(
-        (
-            "table/operations/vacuum/delete.py",
-            "table/operations/vacuum/valid_files.py",
-        ),
+        ("table/operations/vacuum/delete.py", "table/operations/vacuum/valid_files.py"),
         (*COMMANDS, "tests/publication/test_other_cleaners.py", "tests/table/preview/test_preview.py"),
     ),
     "identity": Room(

@@ -65,9 +65,9 @@ class _Source(Generic[T]):
 
 @dataclass(slots=True)
 class Demand:
-    """What is known of how much will be taken.
+    """What a consumer has said about how much it takes.
 
-    :ivar everything: all of it, for sure; to begin with, more than the first item may never be asked for.
+    :ivar everything: it takes all items; until it says so, it may take only the first.
     """
 
     everything: bool = False
@@ -83,10 +83,12 @@ def in_turn(
 
     :param size: of an item.
     :param most: sum of the sizes of items of an iterator that wait; one item more may.
+    :param demand: looked at when the first item is asked for; default: no more than that may be taken.
     """
+    demand = demand or Demand()
     remaining = iter(sources)
     first = next(remaining, None)
-    while first is not None and not (demand is not None and demand.everything):
+    while first is not None and not demand.everything:
         item = next(first, _END)
         if item is not _END:
             yield item  # type: ignore[misc]
@@ -180,7 +182,7 @@ class Rows:
     """A stream of record batches; it can be read once.
 
     :ivar schema: Arrow schema of the batches.
-    :ivar demand: tells where the batches come from how many will be taken.
+    :ivar demand: passed on to what reads the batches.
     """
 
     def __init__(self, schema: pa.Schema, batches: Iterator[pa.RecordBatch], demand: Demand | None = None) -> None:
