@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -97,8 +98,7 @@ class RowTable:
             columns["_row_id"] = pa.array(ids, pa.int64())
         if self.layout is not None:
             columns = {name: self._laid_out(values) for name, values in columns.items()}
-        footers: list[pq.FileMetaData] = []
-        pq.write_table(pa.table(columns), self.root / path, metadata_collector=footers, row_group_size=self.row_groups)
+        footer = self._write_file(pa.table(columns), self.root / path)
         values = {name: None if rows[0].get(name) is None else str(rows[0][name]) for name in self.partition_by}
         return AddFile(
             path=path,
@@ -106,11 +106,20 @@ class RowTable:
             size=(self.root / path).stat().st_size,
             modification_time=1,
             data_change=data_change,
-            stats=stats_from_footer(footers[0], data, TableProperties({}), tight_bounds=self.vectors),
+            stats=stats_from_footer(footer, data, TableProperties({}), tight_bounds=self.vectors),
         )
 
+    def _write_file(self, rows: pa.Table, path: Path) -> pq.FileMetaData:
+        views = self.layout == pa.string_view()  # the lowest PyArrow writes none: the same columns, with the note added by hand
+        with pq.ParquetWriter(path, rows.schema, store_schema=not views) as writer:
+            writer.write_table(rows, row_group_size=self.row_groups)
+            if views:
+                noted = pa.schema([f.with_type(self.layout) if f.type == pa.string() else f for f in rows.schema])
+                writer.add_key_value_metadata({"ARROW:schema": base64.b64encode(noted.serialize().to_pybytes())})
+        return pq.read_metadata(path)
+
     def _laid_out(self, values: pa.Array) -> pa.Array:
-        if self.layout is None or values.type != pa.string():
+        if self.layout in (None, pa.string_view()) or values.type != pa.string():
             return values
         if not pa.types.is_dictionary(self.layout):
             return values.cast(self.layout)
