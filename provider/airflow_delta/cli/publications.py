@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_delta import publication as publications
 from airflow_delta.cli.commands import command, table_log
 from airflow_delta.cli.output import print_data, print_line, print_rows
+from airflow_delta.exceptions import DeltaError
 
 if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog
@@ -47,11 +48,23 @@ def delta_settle(args: Namespace) -> None:
     logs = _logs(args)
     by_uri = {log.uri: log for log in logs.values()}
     wanted = [args.publication] if args.publication else _open(list(logs.values()))
-    results = [_settle(publication, list(logs.values()), by_uri, args.patience) for publication in wanted]
+    results, failed = [], list[DeltaError]()
+    for publication in wanted:
+        try:
+            results.append(_settle(publication, list(logs.values()), by_uri, args.patience))
+        except DeltaError as error:
+            failed.append(error)
+    _show_settled(args, results, is_quiet=bool(failed))
+    if failed:
+        raise SystemExit("\n".join(map(str, failed)))
+
+
+def _show_settled(args: Namespace, results: Sequence[Any], *, is_quiet: bool) -> None:
     if print_data([result.to_dict() for result in results], args.output):
         return
     if not results:
-        print_line("No publication is open on these tables.")
+        if not is_quiet:
+            print_line("No publication is open on these tables.")
         return
     rows = [
         {

@@ -20,6 +20,7 @@ from airflow_delta.exceptions import (
     CatalogNotFoundException,
     DeltaIllegalArgumentException,
     DeltaTableNotFoundException,
+    ManifestException,
     PublicationPendingException,
 )
 from airflow_delta.hooks.allowed import API_SERVER, one_spelling, this_process
@@ -331,8 +332,8 @@ class DeltaHook(BaseHook):
             for open_one, names in found.held_back.items():
                 try:
                     publication.settle(logs[names[0]], open_one, by_uri.get)
-                except PublicationPendingException as pending:
-                    self.log.warning("Publication %s stays held back: %s", open_one, pending)
+                except (PublicationPendingException, ManifestException) as error:
+                    self.log.warning("Publication %s stays held back: %s", open_one, error)
             found = publication.get_versions(logs)
         return dict(found.versions)
 

@@ -44,7 +44,9 @@ from airflow_delta.publication.records import (
     STATE_NAMES,
     UNDONE,
     PlannedTable,
+    PublicationId,
     PublicationPlan,
+    end_path,
 )
 from airflow_delta.publication.states import state_entry
 from airflow_delta.table.commit.commit import CommitOptions, commit_stages, create_empty
@@ -124,6 +126,11 @@ class Participant:
 
     def __repr__(self) -> str:
         return f"Participant({self.uri!r})"
+
+    @property
+    def end_path(self) -> str:
+        """Path of the note, below this table, that the publication has its end on every table."""
+        return end_path(self._planned.transaction_id, PublicationId.parse(self._plan.publication).digest)
 
     # -- looks -----------------------------------------------------------------------------------------------------------------
 

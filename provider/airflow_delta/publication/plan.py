@@ -9,18 +9,20 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from itertools import product
+from itertools import combinations, product
 from typing import TYPE_CHECKING
 
 from airflow_delta.contract.files import PLAN_PREFIX, encode_manifest, manifest_ref, transaction_directory, verify_manifest
 from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
 from airflow_delta.exceptions import (
+    ContractVersionException,
     DeltaIllegalArgumentException,
     DeltaIllegalStateException,
     DeltaUnsupportedOperationException,
     ManifestException,
+    StagingException,
 )
 from airflow_delta.log.features.properties import DAY, WEEK
 from airflow_delta.log.storage.puts import creates
@@ -174,6 +176,7 @@ def make_plan(
         changes = changes_table(member.log, member.handle, writes[position])
         check_publishable(member.handle, writes[position], options, is_anchor=position == order[0], adds_columns=changes)
     planned = tuple(_planned(members[position], writes[position]) for position in order)
+    _check_places([members[position] for position in order], planned)
     plan = PublicationPlan(
         on_late_conflict=options.on_late_conflict, intents=options.intents, put_at=int(time.time() * 1000), tables=planned
     )
@@ -187,6 +190,21 @@ def make_plan(
             plan = load_plan(member.log, plan.publication)
             data = member.log.store.read(plan_path(table.transaction_id, digest))
     return plan, in_order
+
+
+def _check_places(members: Sequence[Member], planned: Sequence[PlannedTable]) -> None:
+    """Refuse a table that is there twice by two names which say nothing of it: a link, another endpoint of one store.
+
+    What was put below one of them is then below the other, too.
+    """
+    ids = [member.log.snapshot.metadata.id if member.log.snapshot.version >= 0 else None for member in members]
+    for (n, one), (m, _) in combinations(enumerate(members), 2):
+        if ids[n] == ids[m] and one.log.store.head(planned[m].staged.path) is not None:
+            raise DeltaIllegalArgumentException(
+                f"{planned[n].table} and {planned[m].table} are one table, which is in the publication twice. Put all stages of "
+                "a table into one transaction.",
+                table=planned[n].table,
+            )
 
 
 def _planned(member: Member, writes: Sequence[StagedWrite]) -> PlannedTable:
@@ -236,7 +254,9 @@ def _read(log: DeltaLog, path: str, publication: str | None) -> PublicationPlan:
         ) from None
     try:
         plan = PublicationPlan.from_dict(json.loads(data))
-    except ValueError:
+    except ContractVersionException:
+        raise
+    except (ValueError, StagingException):
         plan = PublicationPlan()
     known = plan.tables and PublicationId.parse(plan.publication).digest == plan.digest()
     if not known or publication not in (None, plan.publication):
@@ -272,10 +292,3 @@ def check_keys(members: Sequence[Member]) -> bool:
             "rerun_policy='replace'."
         )
     return all(committed)
-
-
-def same_tables(plan: PublicationPlan, handles: Mapping[str, TransactionHandle]) -> bool:
-    """Tell whether a plan is of these transactions, by the URI of their tables."""
-    return {planned.table: planned.transaction_id for planned in plan.tables} == {
-        uri: handle.transaction_id for uri, handle in handles.items()
-    }

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from airflow_delta.contract.files import new_attempt
 from airflow_delta.contract.payloads import AbortResult, CommitResult, StagedWrite
 from airflow_delta.exceptions import (
+    DeltaIllegalStateException,
     ManifestException,
     PublicationPendingException,
     PublicationSplitException,
@@ -31,7 +32,7 @@ from airflow_delta.publication.records import (
     PublicationResult,
     table_mark,
 )
-from airflow_delta.publication.states import open_publications, publication_tables, states_of
+from airflow_delta.publication.states import open_publications, publication_of_commit, publication_tables, states_of
 from airflow_delta.publication.steps import Settlement, own_tables, settlement_of
 from airflow_delta.table.abort import abort
 from airflow_delta.table.commit.publish import clean_up, committed_before
@@ -85,6 +86,7 @@ def publish_tables(
         if member.expected is not None:
             check_reported(member.handle, writes, member.expected)
     if (plan := _decided(members)) is not None:
+        _check_tables(plan, members)
         return _ended(_settlement(plan, members, options, opens, attempt, policy), members, reports, before=True)
     if (before := _committed_by_others(members)) is not None:
         return before
@@ -134,6 +136,19 @@ def _decided(members: Sequence[Member]) -> PublicationPlan | None:
     return None
 
 
+def _check_tables(plan: PublicationPlan, members: Sequence[Member]) -> None:
+    """Refuse to go on with a plan that knows nothing of a transaction: its staged rows would stay behind."""
+    planned = {table.transaction_id for table in plan.tables}
+    rest = [member for member in members if member.handle.transaction_id not in planned]
+    if rest:
+        raise rest[0].handle.error(
+            DeltaIllegalStateException,
+            f"Publication {plan.publication} of {', '.join(plan.uris)} is decided, and the transaction on "
+            f"{', '.join(member.log.uri for member in rest)} is not part of it: a table has joined the publication since, or its "
+            "start task has run again. Nothing more is committed. Clear all start tasks with everything downstream.",
+        )
+
+
 def _committed_by_others(members: Sequence[Member]) -> PublicationResult | None:
     """Return the commits of other executions of the same keys, if they are there by now."""
     found: list[CommitResult | None] = []
@@ -156,17 +171,8 @@ def _committed_by_others(members: Sequence[Member]) -> PublicationResult | None:
 
 def _of_commits(members: Sequence[Member], commits: Sequence[CommitResult]) -> PublicationResult:
     """Return the result of keys that are committed already."""
-    publication, anchor = "", members[0].log.uri
-    for member in members:
-        uris = [m.log.uri for m in members]
-        for known, state in states_of(member.log.update()).items():
-            marks = PublicationId.parse(known).tables
-            if state in (PUBLISHED, STANDS) and table_mark(member.log) in marks:
-                named = publication_tables(member.log, known)
-                if sorted(named) == sorted(uris):
-                    publication, anchor = known, named[0]
-        if publication:
-            break
+    found = (publication_of_commit(member.log, commit) for member, commit in zip(members, commits, strict=True))
+    publication, anchor = next((one for one in found if one is not None), ("", members[0].log.uri))
     return PublicationResult(
         publication=publication,
         outcome="published",
@@ -311,7 +317,11 @@ def settle(log: DeltaLog, publication: str, open_table: OpenTable, *, patience: 
     plan = load_plan(anchor, publication)
     known: Mapping[str, DeltaLog] = {log.uri: log, anchor.uri: anchor}
     settlement = settlement_of(plan, lambda uri: known.get(uri) or open_table(uri), patience=patience)
-    while settlement.anchor.look() is None and (left := plan.put_at / 1000 + patience - time.time()) > 0:
+    until = time.monotonic() + patience  # the clock of whoever put the plan may be ahead
+    while settlement.anchor.look() is None:
+        left = min(plan.put_at / 1000 + patience - time.time(), until - time.monotonic())
+        if left <= 0:
+            break
         time.sleep(min(0.5, left))
     return settlement.run(give_up=True)
 
@@ -352,5 +362,5 @@ def settle_open(log: DeltaLog, open_table: OpenTable, *, patience: float = PATIE
         try:
             found.append(settle(log, publication.publication, open_table, patience=patience))
         except (PublicationPendingException, ManifestException) as error:
-            logger.info("Table %s: %s", log.uri, error.message)
+            logger.warning("Table %s: %s", log.uri, error.message)
     return found

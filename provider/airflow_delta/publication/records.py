@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_delta.contract.files import PLAN_ENDED, PLAN_PREFIX, transaction_directory
-from airflow_delta.contract.location import Location
+from airflow_delta.contract.location import FILE, Location
 from airflow_delta.contract.payloads import (
     CONTRACT,
     AbortResult,
@@ -25,6 +26,7 @@ from airflow_delta.transaction.intents import PATIENCE
 
 if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog
+    from airflow_delta.log.storage.base import LogStore
     from airflow_delta.table.stage.load import Expected
     from airflow_delta.table.state.key_users import KeyUser
     from airflow_delta.transaction import PostCommitHook
@@ -183,6 +185,11 @@ class PublicationId:
             raise DeltaIllegalArgumentException(f"{text!r} is not the id of a publication.")
         return cls(found["transaction"], found["digest"], tuple(found["tables"][1:].split(".")))
 
+    @staticmethod
+    def is_one(text: str) -> bool:
+        """Tell whether a text is the id of a publication."""
+        return _ID.fullmatch(text) is not None
+
     @property
     def plan_path(self) -> str:
         """Path of the plan below the anchor's table."""
@@ -194,9 +201,9 @@ def plan_path(transaction_id: str, digest: str) -> str:
     return f"{transaction_directory(transaction_id)}/{PLAN_PREFIX}{digest}.json"
 
 
-def end_path(parts: PublicationId) -> str:
-    """Return the path, below the anchor's table, of the note that a publication has its end on every table."""
-    return f"{transaction_directory(parts.transaction)}/{PLAN_PREFIX}{parts.digest}{PLAN_ENDED}"
+def end_path(transaction_id: str, digest: str) -> str:
+    """Return the path of the note that a publication has its end on every table, below one of them."""
+    return f"{transaction_directory(transaction_id)}/{PLAN_PREFIX}{digest}{PLAN_ENDED}"
 
 
 def publication_id(plan: PublicationPlan, marks: Sequence[str]) -> str:
@@ -214,7 +221,16 @@ def table_mark(log: DeltaLog) -> str:
 
 def same_place_key(log: DeltaLog) -> str:
     """Return what is equal for two logs if they are of one table."""
-    return Location.parse(log.uri, log.store.options).key
+    return place_key(log.uri, log.store)
+
+
+def place_key(uri: str, store: LogStore) -> str:
+    """Return what is equal for two locations if they are one place; links of a local path are followed.
+
+    :param store: of a table: its options may name the host of a container.
+    """
+    location = Location.parse(uri, store.options)
+    return (replace(location, path=os.path.realpath(location.path or "/")) if location.store == FILE else location).key
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,12 +6,22 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from airflow_delta.exceptions import VersionsNotContiguousException
 from airflow_delta.log.actions.decode import CommitFile, DecodedCommit, decode_commit, read_commit_info
-from airflow_delta.publication.records import ANCHOR_TAG, TABLES_TAG, OpenPublication
+from airflow_delta.publication.records import (
+    ANCHOR_TAG,
+    PUBLICATION_TAG,
+    PUBLISHED,
+    TABLES_TAG,
+    OpenPublication,
+    PublicationId,
+    end_path,
+)
 from airflow_delta.table.state.find_commit import newest_first
 from airflow_delta.transaction.intents import INTENT_APP, STATE_APP, open_intents
 
 if TYPE_CHECKING:
+    from airflow_delta.contract.payloads import CommitResult
     from airflow_delta.log import Snapshot
     from airflow_delta.log.delta_log import DeltaLog
 
@@ -21,7 +31,8 @@ def states_of(snapshot: Snapshot) -> dict[str, int]:
     if snapshot.version < 0:
         return {}
     found = snapshot.set_transactions
-    return {app_id.removeprefix(STATE_APP): txn.version for app_id, txn in found.items() if app_id.startswith(STATE_APP)}
+    states = {app_id.removeprefix(STATE_APP): txn.version for app_id, txn in found.items() if app_id.startswith(STATE_APP)}
+    return {name: state for name, state in states.items() if PublicationId.is_one(name)}  # other writers name theirs as they like
 
 
 def publication_states(log: DeltaLog) -> dict[str, int]:
@@ -39,6 +50,8 @@ def open_publications(log: DeltaLog) -> list[OpenPublication]:
         return []
     found = []
     for publication, txn in open_intents(snapshot.intents).items():
+        if not PublicationId.is_one(publication):
+            continue
         tables = publication_tables(log, publication)
         found.append(
             OpenPublication(publication=publication, anchor=tables[0] if tables else "", tables=tables, since=txn.last_updated)
@@ -60,6 +73,24 @@ def publication_tables(log: DeltaLog, publication: str) -> tuple[str, ...]:
         if isinstance(uris, list) and uris and uris[0] == tags.get(ANCHOR_TAG):
             return tuple(str(uri) for uri in uris)
     return ()
+
+
+def publication_of_commit(log: DeltaLog, commit: CommitResult) -> tuple[str, str] | None:
+    """Return the publication that a commit published its table with, and the URI of its anchor.
+
+    ``None`` if it was none of a publication, or has left the log.
+    """
+    if commit.version < 0:
+        return None
+    try:
+        (file,) = log.read_commit_range(range(commit.version, commit.version + 1))
+        info = read_commit_info(file.version, file.data, table=log.uri) or {}
+    except (ValueError, VersionsNotContiguousException):
+        return None
+    tags = info.get("tags") or {}
+    publication, anchor = str(tags.get(PUBLICATION_TAG)), tags.get(ANCHOR_TAG)
+    is_it = info.get("txnId") == commit.transaction_id and has_state(log, file, publication, PUBLISHED)
+    return (publication, anchor) if is_it and isinstance(anchor, str) else None
 
 
 def entries_of(log: DeltaLog, publication: str, *, since: int = 0) -> Iterator[tuple[CommitFile, Mapping[str, Any]]]:
@@ -93,3 +124,12 @@ def state_entry(log: DeltaLog, publication: str, state: int, *, since: int = 0) 
             if any(txn.app_id == name and txn.version == state for txn in commit.txns):
                 return commit
     return None
+
+
+def has_end_note(log: DeltaLog, publication: str) -> bool:
+    """Tell whether a note below a table that was published says that its publication has its end on every table."""
+    entry = state_entry(log, publication, PUBLISHED)
+    transaction = None if entry is None else (entry.commit_info or {}).get("txnId")
+    if not isinstance(transaction, str):
+        return False
+    return log.store.head(end_path(transaction, PublicationId.parse(publication).digest)) is not None

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_delta import exceptions
 from airflow_delta.contract.files import new_attempt
-from airflow_delta.contract.location import Location
 from airflow_delta.exceptions import (
     ConcurrentTransactionException,
     DeltaConcurrentModificationException,
     DeltaError,
+    DeltaIllegalArgumentException,
     ManifestException,
     PublicationPendingException,
     StagingException,
@@ -37,7 +37,7 @@ from airflow_delta.publication.records import (
     PublicationId,
     PublicationPlan,
     PublicationResult,
-    end_path,
+    place_key,
     same_place_key,
 )
 from airflow_delta.publication.states import publication_tables
@@ -120,7 +120,7 @@ class Settlement:
                 self._close()
                 return "refused"
             if state == REFUSED:  # the anchor is gone, and with it what it said
-                return self._undo()
+                return "published" if all(map(self._had_it, self.tables)) else self._undo()
             if give_up and self.anchor.log.snapshot.version < 0:  # created before anything else is put, unless it is gone again
                 self._close()
                 return "refused"
@@ -130,14 +130,29 @@ class Settlement:
                 self._decide()
 
     def _note_end(self) -> None:
-        """Note that nobody needs the plan any more, for VACUUM; without the note it stays."""
-        log = self.anchor.log
-        if log.snapshot.version < 0:
-            return
-        try:
-            creates(log.store, end_path(PublicationId.parse(self.plan.publication)), b"{}")
-        except Exception as error:  # noqa: BLE001 - the end stands in the logs
-            logger.warning("Could not note the end of publication %s: %s", self.plan.publication, error)
+        """Note below every table that nobody needs the plan any more: for VACUUM, and for when a table is gone some day."""
+        for table in self.tables:
+            if table.log.snapshot.version < 0:
+                continue
+            try:
+                creates(table.log.store, table.end_path, b"{}")
+            except Exception as error:  # noqa: BLE001 - the end stands in the logs
+                logger.warning("Table %s: could not note the end of publication %s: %s", table.uri, self.plan.publication, error)
+
+    def _had_it(self, table: Participant) -> bool:
+        """Tell whether a table has the publication, or had it before it was dropped or replaced.
+
+        Of a table that is gone, others know: the publication has its end, or was published on a table whose turn comes later.
+        """
+        state = table.look()
+        if state != REFUSED or table.is_there(table.log.snapshot):
+            return state == PUBLISHED
+        if (before := table.state_in(table.log.snapshot)) is not None:
+            return before in (PUBLISHED, STANDS)
+        later = self.tables[self.tables.index(table) + 1 :]
+        return any(other.state_in(other.log.update()) in (PUBLISHED, UNDONE, STANDS) for other in later) or any(
+            other.log.store.head(other.end_path) is not None for other in self.tables
+        )
 
     # -- before the decision ---------------------------------------------------------------------------------------------------
 
@@ -203,6 +218,8 @@ class Settlement:
         """Publish table after table; return whether one has refused."""
         for table in self.tables[1:]:
             while (state := table.look()) != PUBLISHED:
+                if state is not None and self._had_it(table):
+                    break
                 if state is not None:
                     return True
                 try:
@@ -306,7 +323,7 @@ class Settlement:
         try:
             plan = load_plan(anchor, other)
             return settlement_of(plan, self._open_or_own, patience=self._patience, held=self._held)
-        except (ManifestException, PublicationPendingException) as error:
+        except (ManifestException, PublicationPendingException, DeltaIllegalArgumentException) as error:
             logger.warning("Publication %s cannot be settled here: %s", other, error.message)
             return None
 
@@ -331,6 +348,8 @@ class Settlement:
         winner, reason, dirty = None, "", []
         for table in self.tables:
             state = table.look()
+            if state == REFUSED and outcome == "published":
+                state = PUBLISHED  # before the table was dropped or replaced
             states[table.uri] = (INTENT if table.has_intent else -1) if state is None else state
             if state == REFUSED and winner is None and table.log.snapshot.version >= 0:
                 found = table.refusal()
@@ -406,7 +425,7 @@ def own_tables(logs: Sequence[DeltaLog]) -> OpenTable:
     """Return what opens only these tables."""
 
     def opened(uri: str) -> DeltaLog | None:
-        return next((log for log in logs if Location.parse(uri, log.store.options).key == same_place_key(log)), None)
+        return next((log for log in logs if place_key(uri, log.store) == same_place_key(log)), None)
 
     return opened
 

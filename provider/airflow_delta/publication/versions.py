@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.publication.records import PUBLISHED, STANDS, PublicationId, VersionVector, table_mark
-from airflow_delta.publication.states import state_entry, states_of
+from airflow_delta.publication.states import has_end_note, state_entry, states_of
 from airflow_delta.table.state.find_commit import CLOCKS_DIFFER_BY as _CLOCKS
 from airflow_delta.transaction.intents import INTENT_APP, STATE_APP
 
@@ -85,9 +85,10 @@ def check_versions(tables: Mapping[str, tuple[DeltaLog, int]]) -> None:
         members = [name for name in tables if marks[name] in _tables_of(publication)]
         shown = [name for name in members if states[name].get(publication) in _SHOWN]
         lacking = [name for name in members if name not in shown]
+        heads = [snapshots[name] for name in shown]
         if not shown or all(
-            _forgets(snapshots[name], snapshots[shown[0]], publication)
-            and not _is_before(snapshots[name], snapshots[shown[0]], publication)
+            (_forgets(snapshots[name], heads[0], publication) and not _is_before(snapshots[name], heads[0], publication))
+            or _is_another(snapshots[name], [tables[one][0] for one in shown], heads, publication)
             for name in lacking
         ):
             continue
@@ -124,6 +125,22 @@ def _forgets(lacking: Snapshot, showing: Snapshot, publication: str) -> bool:
     return is_old and lacking.set_transaction(f"{INTENT_APP}{publication}", expired=True) is None
 
 
+def _is_another(lacking: Snapshot, logs: Sequence[DeltaLog], showing: Sequence[Snapshot], publication: str) -> bool:
+    """Tell whether a table was dropped, and perhaps created again, after a publication had its end on all of its tables.
+
+    One that was dropped before its turn is none of these: the publication is about to be taken back.
+    """
+    found = [snapshot.set_transaction(f"{STATE_APP}{publication}", expired=True) for snapshot in showing]
+    times = [txn.last_updated for txn in found if txn is not None and txn.last_updated is not None]
+    if not times or lacking.set_transaction(f"{INTENT_APP}{publication}", expired=True) is not None:
+        return False
+    published = min(times)
+    if lacking.version >= 0 and (lacking.metadata.created_time or 0) <= published:
+        return False
+    is_old = published < int(time.time() * 1000) - _CLOCKS  # its note may be gone by now, its worker is too
+    return is_old or any(has_end_note(log, publication) for log in logs)
+
+
 def _is_before(lacking: Snapshot, showing: Snapshot, publication: str) -> bool:
     """Tell whether a version is so much older than a publication that it cannot have had it, and forgotten it."""
     txn = showing.set_transaction(f"{STATE_APP}{publication}", expired=True)
@@ -156,8 +173,9 @@ def get_versions(logs: Mapping[str, DeltaLog]) -> VersionVector:
             if any(tables[name].stands(publication) for name in names):
                 split[publication] = tuple(shown)
                 continue
-            head = tables[shown[0]].snapshot
-            if all(_forgets(tables[name].snapshot, head, publication) for name in names if name not in shown):
+            logs_of, heads = [tables[name].log for name in shown], [tables[name].snapshot for name in shown]
+            lacking = [tables[name].snapshot for name in names if name not in shown]
+            if all(_forgets(one, heads[0], publication) or _is_another(one, logs_of, heads, publication) for one in lacking):
                 continue
             cuts = [tables[name].cut(publication) for name in shown]
             if not all(cuts):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog
 
 _PUBLISHED = 1
+_STATE = re.compile(rf"{re.escape(STATE_APP)}.+?\.(?P<digest>[0-9a-f]{{16}})(?:\.[0-9a-f]{{8}})+")
 """The state of a publication on a table that has its commit; those above are its ends."""
 
 
@@ -171,11 +173,8 @@ def _delete_staged(log: DeltaLog, directory: str) -> int:
 
 def _open_plan(log: DeltaLog, transaction_id: str) -> str | None:
     """Return the path of a publication's plan below a transaction, unless this table's log says that it was refused."""
-    ended = {
-        app_id.removeprefix(STATE_APP).split(".")[1]
-        for app_id, txn in log.snapshot.set_transactions.items()
-        if app_id.startswith(STATE_APP) and txn.version > _PUBLISHED
-    }
+    states = [(_STATE.fullmatch(app_id), txn.version) for app_id, txn in log.snapshot.set_transactions.items()]
+    ended = {found["digest"] for found, state in states if found is not None and state > _PUBLISHED}
     for status in log.store.list_from(transaction_directory(transaction_id), PLAN_PREFIX, stat=False):
         if not status.name.startswith(PLAN_PREFIX):
             break

@@ -183,8 +183,10 @@ def emit_tables(task: Any, context: Context, tables: Sequence[PublishedTable], r
     by_asset: dict[str, dict[str, Any]] = {}
     keys_of: dict[str, tuple[str, ...] | None] = {}
     for table in tables:
-        commit = result.tables[table.handle.table]
-        keys = None if commit is None else event_keys(task, table.log, commit)
+        commit = result.tables.get(table.handle.table)
+        if commit is None:  # published, and dropped since
+            continue
+        keys = event_keys(task, table.log, commit)
         extra = extras[table.handle.table] = with_keys(extras[table.handle.table], keys)
         keys_of[delta_asset_uri(table.handle.table)] = keys_of[_asset_of(table).uri] = keys
         by_asset[delta_asset_uri(table.handle.table)] = extra
@@ -196,7 +198,8 @@ def emit_tables(task: Any, context: Context, tables: Sequence[PublishedTable], r
             add_partition_events(context, outlet, keys_of.get(outlet.uri))
         elif isinstance(outlet, AssetAlias):
             for table in tables:
-                context["outlet_events"][outlet].add(_asset_of(table), extra=extras[table.handle.table])
+                if table.handle.table in extras:
+                    context["outlet_events"][outlet].add(_asset_of(table), extra=extras[table.handle.table])
 
 
 def outlets_of(task: Any, table: PublishedTable) -> list[Asset]:

@@ -119,7 +119,11 @@ def settle_earlier(start: Any, context: Context, log: DeltaLog, key: str) -> Non
     others = [other for each in starts if each.task_id != start.task_id for other in logs_of(each, context)]
     logs = {log.uri: log, **{other.uri: other for other in others}}
     for publication, shown in publications.get_versions(logs).held_back.items():
-        result = publications.settle(logs[shown[0]], publication, logs.get)
+        try:
+            result = publications.settle(logs[shown[0]], publication, logs.get)
+        except ManifestException as error:  # where it is half, the keys say so
+            start.log.warning("Publication %s is not on all tables, and cannot be settled: %s", publication, error.message)
+            continue
         start.log.info("Publication %s was decided and not on all tables: now it is %s.", publication, result.outcome)
 
 

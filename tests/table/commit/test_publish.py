@@ -266,8 +266,9 @@ def test_a_link_in_the_place_of_a_staged_file_is_not_published(filled, tmp_path)
 @pytest.mark.parametrize(
     ("names", "says"),
     [
-        (["raw/1.json", "raw/2.json", "raw/3.json", "raw/4.json"], "raw/.*, .*, .*, \\.\\.\\.\\)"),
-        (["part-0.parquet", "_SUCCESS"], "part-0.parquet.*DeltaConvertOperator"),
+        (["raw/1.json", "raw/2.json", "raw/3.json", "raw/4.json"], r"\(raw/[^,]*, [^,]*, [^,]*, \.\.\.\)"),
+        (["raw/1.json", "raw/2.json", "raw/3.json"], r"\(raw/[^,]*, [^,]*, raw/\d.json\)"),
+        (["part-0.parquet", "_SUCCESS"], "part-0.parquet.*Choose another location.*DeltaConvertOperator"),
         ([".p=1/x.csv"], ".p=1/x.csv"),
         (["staged/raw.json"], "staged/raw.json"),
         (["staged/2024/raw.json"], "staged/2024/"),
@@ -277,12 +278,27 @@ def test_a_link_in_the_place_of_a_staged_file_is_not_published(filled, tmp_path)
 def test_no_table_is_made_of_a_folder_that_holds_other_files(table, names, says):
     for name in names:
         (table.path / name).parent.mkdir(parents=True, exist_ok=True)
-        (table.path / name).write_bytes(b"PAR1")
+        (table.path / name).write_bytes(b"PAR1 and so on")
     with pytest.raises(NonEmptyLocationException, match=says):
         table.begin()
     with pytest.raises(NonEmptyLocationException):
         clone_table(table.log(), filled_beside(table).log(), transaction_key="clone", attempt="1-a")
     assert not (table.path / "_delta_log").exists()
+
+
+@pytest.mark.parametrize("name", ["raw.json", "staged/2024/raw.parquet", "staged/2024.parquet/raw", "file.csv", "short.parquet"])
+@pytest.mark.parametrize("outside", [False, True])
+def test_conversion_is_only_named_where_files_are_parquet(table, tmp_path, name, outside):
+    """By their first bytes; by their names, where these cannot be read (a link that leads out of the table)."""
+    (tmp_path / "file").write_bytes(b"PA" if name == "short.parquet" else b"{}")
+    (table.path / name).parent.mkdir(parents=True)
+    if outside:
+        (table.path / name).symlink_to(tmp_path / "file")
+    else:
+        (tmp_path / "file").rename(table.path / name)
+    with pytest.raises(NonEmptyLocationException) as raised:
+        table.begin()
+    assert ("DeltaConvertOperator" in str(raised.value)) == (outside and name == "short.parquet")
 
 
 def filled_beside(table) -> Table:

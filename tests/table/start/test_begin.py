@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +31,9 @@ from airflow_delta.log.actions.actions import encode_actions
 from airflow_delta.table.run import run_transaction
 from airflow_delta.table.stage.plan_table import plan_alter
 from airflow_delta.table.state.find_commit import TryChain
-from support.actions import column, info, metadata, protocol, schema, txn
+from support.actions import column, foreign_info, info, metadata, protocol, schema, txn
 from support.table import Table, put_rows
-from support.tables import create_table
+from support.tables import commit_path, create_table, write_commit
 
 
 def put_table(table: Table, *actions) -> None:
@@ -246,12 +248,14 @@ class TestHorizon:
         configuration = {"delta.setTransactionRetentionDuration": "interval 90 days"}
         put_table(table, self.info(days=200), protocol(), metadata(configuration=configuration))
 
+    def ago(self, days: float) -> int:
+        return int(self.now - days * DAY)
+
     def info(self, *, days: float):
-        return info(timestamp=int(self.now - days * DAY))
+        return info(timestamp=self.ago(days))
 
     def put(self, version: int, *actions, days: float) -> None:
-        path = Path(self.table.path) / "_delta_log" / f"{version:020}.json"
-        path.write_bytes(encode_actions([self.info(days=days), *actions]))
+        write_commit(self.table.path, version, self.info(days=days), *actions)
 
     def committed(self, version: int = 1, *, days: float = 100, last: int = 0) -> None:
         self.put(version, txn("key", last, int(self.now - days * DAY)), days=days)
@@ -320,6 +324,14 @@ class TestHorizon:
         found = self.begin(days=80).committed
         assert (found.version, found.txn_version) == (3, 0)
 
+    def test_an_expired_key_that_only_a_commit_still_has(self):
+        self.put(1, txn("other", 9), txn("key", 7, self.ago(100)), days=100)
+        self.put(2, txn("key2", 8), days=99)
+        self.clean_up(0)
+        assert self.table.log().update().set_transaction("key", expired=True) is None
+        assert self.begin(app_id="key", txn_version=7).committed.version == 1
+        assert self.begin(app_id="key", txn_version=8).committed is None
+
     def test_a_log_that_goes_back_far_enough(self):
         self.put(1, days=101)
         self.put(2, days=99)
@@ -327,6 +339,36 @@ class TestHorizon:
         assert self.begin().committed is None
         with pytest.raises(TransactionExpiredException):
             self.begin(days=102)
+
+    @pytest.mark.parametrize(("recorded", "known"), [(101, True), (99, False), (None, True)])
+    def test_how_far_the_log_goes_back_is_told_by_the_log(self, recorded, known):
+        """The in-commit timestamp, where there is one; the clock of the writer otherwise."""
+        at = None if recorded is None else self.ago(recorded)
+        clock = self.ago(99 if recorded == 101 else 101)
+        write_commit(self.table.path, 1, info(timestamp=clock, in_commit_timestamp=at))
+        self.put(2, days=50)
+        self.clean_up(1)
+        if known:
+            assert self.begin().committed is None
+            return
+        with pytest.raises(TransactionExpiredException) as caught:
+            self.begin()
+        said = [datetime.fromtimestamp(self.ago(days) // 1000, UTC).isoformat() for days in (100, 99)]
+        assert f"may have been committed since {said[0]}, keys from before" in str(caught.value)
+        assert f"the log goes back to version 1 of {said[1]} only" in str(caught.value)
+
+    def test_a_checkpoint_without_commits_tells_no_time(self):
+        self.put(1, days=50)
+        self.clean_up(2)
+        with pytest.raises(TransactionExpiredException, match="the log goes back to nowhere only"):
+            self.begin()
+
+    def test_a_log_whose_oldest_commit_tells_no_time(self):
+        commit_path(self.table.path, 1).write_text(json.dumps(foreign_info(timestamp="yesterday")))
+        self.put(2, days=50)
+        self.clean_up(1)
+        with pytest.raises(TransactionExpiredException, match="the log goes back to version 1 only"):
+            self.begin()
 
     def test_the_whole_log(self):
         self.put(1, days=99)

@@ -267,6 +267,20 @@ def test_what_was_taken_back_is_not_replaced(path: Path) -> None:
     assert standing_version(log_of(path).update(), APP, 2) == 2
 
 
+@pytest.mark.parametrize("stands", [0, -1])
+def test_what_was_taken_back_long_ago_is_still_taken_back(path: Path, stands: int) -> None:
+    """Notes of it expire as keys do, and count as long as the log has them: the key itself is found there, too."""
+    configuration = {"delta.setTransactionRetentionDuration": "interval 1 day"}
+    write_commit(path, 1, metadata(configuration=configuration), txn(APP, 0, last_updated=1))
+    notes = (txn(f"{APP}{UNDONE_SUFFIX}", 1, last_updated=1), txn(f"{APP}{STANDING_SUFFIX}", stands, last_updated=1))
+    write_commit(path, 2, txn(APP, 1, last_updated=1), *notes)
+    snapshot = log_of(path).update()
+    assert snapshot.set_transactions == {}
+    assert standing_version(snapshot, APP, 1) == (None if stands < 0 else 0)
+    handle = start(path, possible_since=lambda: 0)
+    assert (handle.txn_version, handle.committed and handle.committed.txn_version) == ((2, None) if stands < 0 else (0, 0))
+
+
 def test_of_an_application_nothing_counts_as_taken_back(path: Path) -> None:
     """Its versions only rise, so none of them stands for another one."""
     write_commit(path, 1, add("two"), txn(APP, 2))

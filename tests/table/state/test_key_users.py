@@ -81,6 +81,7 @@ def test_another_run_or_task_is_named(path, tags, who, policy):
     assert "committed to table" in told[0]
     assert who.replace("\\", "") in told[0]
     assert ("its rows are not published" in told[0]) == (policy == "skip")
+    assert ("its rows replace those" in told[0]) == (policy == "replace")
     with pytest.raises(TransactionAlreadyCommittedException, match=who) as raised:
         start(path, "orders", user(check="fail"), rerun_policy=policy)
     assert (raised.value.table, raised.value.version) == (str(path), 1)
@@ -133,6 +134,9 @@ def test_a_commit_that_has_left_the_log(path):
     assert "the commit has left the log, so which run wrote it is unknown" in told[0]
     with pytest.raises(TransactionAlreadyCommittedException, match="is unknown"):
         start(path, "orders", user(check="fail"))
+    told.clear()
+    assert start(path, "orders", user(told), rerun_policy="replace", takes_back=False).txn_version == 1
+    assert "is unknown: under rerun_policy='replace' its rows replace those" in told[0]
     told.clear()
     assert start(path, DEFAULT, user(told, check="fail")).committed is not None  # nobody else's
     assert told == []
