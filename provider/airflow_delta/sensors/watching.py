@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_delta import engine, exceptions
+from airflow_delta.airflow_internals.tasks import rendered_text
 from airflow_delta.exceptions import DeltaError
+from airflow_delta.tasks.templates import is_of_text, render_fields
 
 if TYPE_CHECKING:
+    import jinja2
     from airflow.sdk import Context
 
     from airflow_delta.table.observe.watch import Watermark
@@ -39,6 +42,25 @@ class LogSensor(BaseSensorOperator):
     def poke(self, context: Context) -> PokeReturnValue:
         """Look once."""
         raise NotImplementedError
+
+    def _do_render_template_fields(
+        self,
+        parent: Any,
+        template_fields: Iterable[str],
+        context: Context,
+        jinja_env: jinja2.Environment,
+        seen_oids: set[int],
+    ) -> None:
+        def render(fields: Iterable[str], environment: jinja2.Environment = jinja_env) -> None:
+            super(LogSensor, self)._do_render_template_fields(parent, fields, context, environment, seen_oids)
+
+        if parent is self:
+            render_fields(self, template_fields, context, jinja_env, render)
+        else:
+            render(template_fields)
+
+    def _render(self, template: Any, context: Context, dag: Any = None) -> Any:
+        return rendered_text(template, context) if is_of_text(template) else super()._render(template, context, dag)
 
     def check_event(self, event: Mapping[str, Any]) -> None:
         """Raise the error that an event of the trigger tells of, if it does."""

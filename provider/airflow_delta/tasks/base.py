@@ -23,11 +23,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from airflow.sdk import BaseOperator, RetryPolicy, TriggerRule
 
+from airflow_delta.airflow_internals.tasks import rendered_text
 from airflow_delta.contract.choices import Choices, Given, check_choices, check_literals
 from airflow_delta.dag_checks import HANDS_ON, check_tasks, parent_defaults
 from airflow_delta.exceptions import DeltaIllegalArgumentException
-from airflow_delta.tasks.keys import render_key_fields
 from airflow_delta.tasks.lineage import TaskLineage, lineage_on_complete, lineage_on_start
+from airflow_delta.tasks.templates import is_of_text, render_fields
 
 if TYPE_CHECKING:
     import jinja2
@@ -232,15 +233,18 @@ class DeltaOperator(BaseOperator):
         sql = self.sql_fields if parent is self else ()
         named: Any = {**context, "table": TABLE_VIEW}
 
-        def render(fields: Iterable[str], values: Context = context) -> None:
-            super(DeltaOperator, self)._do_render_template_fields(parent, fields, values, jinja_env, seen_oids)
+        def render(fields: Iterable[str], environment: jinja2.Environment = jinja_env) -> None:
+            for name in fields:
+                values = named if name in sql else context
+                super(DeltaOperator, self)._do_render_template_fields(parent, (name,), values, environment, seen_oids)
 
-        others = [name for name in template_fields if name not in sql]
         if parent is self:
-            render_key_fields(self, others, context, jinja_env, render)
+            render_fields(self, template_fields, context, jinja_env, render)
         else:
-            render(others)
-        render(sql, named)
+            render(template_fields)
+
+    def _render(self, template: Any, context: Context, dag: Any = None) -> Any:
+        return rendered_text(template, context) if is_of_text(template) else super()._render(template, context, dag)
 
     @property
     def is_cancelled(self) -> bool:

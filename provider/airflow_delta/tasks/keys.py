@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 KEY_FIELDS = ("transaction_key", "app_id", "txn_version", "query_id")
 """Parameters that identify a transaction in the table's log."""
 
+PLACE_FIELDS = ("table", "delta_conn_id", "source", "copy_source", "source_conn_id")
+"""Parameters that name a place: ``lake/{{ params.tenant }}`` without a tenant would be another one."""
+
 _ONE, _EACH = "_delta_key_part", "_delta_key_parts"
 
 _MAKE_TEXT = {
@@ -62,35 +65,37 @@ _PRINTED_NOTHING = {"None", "nan", "NaN", "NaT", "<NA>"}
 """What values print that are none: those of pandas, and a ``None`` that Airflow hands out behind a proxy."""
 
 
-def render_key_fields(
+def render_named_fields(
     task: Any,
     fields: Iterable[str],
     context: Context,
     jinja_env: jinja2.Environment,
     render: Callable[[Iterable[str]], None],
 ) -> None:
-    """Render template fields of a task; those in :data:`KEY_FIELDS` must have a value if the Dag file gives them one.
+    """Render the keys and places of a task: they must have a value if the Dag file gives them one.
 
-    :param render: renders fields as Airflow does.
-    :raises DeltaIllegalArgumentException: if an expression in a key is ``None``, undefined or empty, or the key is.
+    :param jinja_env: its templates are texts.
+    :param render: renders fields as Airflow does, with it.
+    :raises DeltaIllegalArgumentException: if an expression in a key or place is ``None``, undefined or empty, or all of it is.
     """
-    names = list(fields)
-    keys = [name for name in names if name in KEY_FIELDS]
-    render([name for name in names if name not in KEY_FIELDS])
-    for name in keys:
+    for name in fields:
         value = getattr(task, name)
         if isinstance(value, str) and "{" in value:
             setattr(task, name, _rendered(task, name, value, context, jinja_env))
         else:
             render((name,))
-        if _is_nothing(found := getattr(task, name)) and (value is not None or _is_given(task, name, context)):
+        if is_nothing(found := getattr(task, name)) and (value is not None or is_given(task, name, context)):
+            so = (
+                "it does not identify the run's rows. Give it a value, or leave the parameter out: the default names the run."
+                if name in KEY_FIELDS
+                else "it names no place. Give it a value."
+            )
             raise DeltaIllegalArgumentException(
-                f"{name} of the task {task.task_id!r} is {found!r}: what the Dag file gives it has no value in this run, so it "
-                "does not identify the run's rows. Give it a value, or leave the parameter out: the default names the run."
+                f"{name} of the task {task.task_id!r} is {found!r}: what the Dag file gives it has no value in this run, so {so}"
             )
 
 
-def _is_given(task: Any, name: str, context: Context) -> bool:
+def is_given(task: Any, name: str, context: Context) -> bool:
     """Return whether the Dag file gives a parameter to a mapped task, whatever its value is for this instance."""
     definition: Any = getattr(context.get("dag"), "task_dict", {}).get(task.task_id)
     if not getattr(definition, "is_mapped", False) or argument_of(definition, name, None) is None:
@@ -100,20 +105,22 @@ def _is_given(task: Any, name: str, context: Context) -> bool:
 
 def _rendered(task: Any, name: str, template: str, context: Context, jinja_env: jinja2.Environment) -> Any:
     where = f"{name}={template!r} of the task {task.task_id!r}"
+    way_out = _WAY_OUT if name in KEY_FIELDS else _WAY_OUT_OF_PLACES
     try:
-        checked = _Guard(where).template(template, jinja_env)
+        checked = _Guard(where, way_out).template(template, jinja_env)
     except TemplateSyntaxError as error:
         raise DeltaIllegalArgumentException(f"{where} is not a valid template: {error}.") from error
     try:
         return task._render(checked, context)
     except UndefinedError as error:  # such as an attribute of None
-        raise DeltaIllegalArgumentException(f"{where} cannot be rendered in this run: {error}. {_WAY_OUT}") from error
+        raise DeltaIllegalArgumentException(f"{where} cannot be rendered in this run: {error}. {way_out}") from error
 
 
 _WAY_OUT = (
     "Runs without it would share a key, and all but the first would skip their rows. Use what every run has, such as "
     "{{ run_id }}, or data_interval_start.isoformat() in a Dag whose runs have an interval; put what is optional into {% if %}."
 )
+_WAY_OUT_OF_PLACES = "Without it, it would be another place. Give it a value in every run; put what is optional into {% if %}."
 
 
 @dataclass(slots=True)
@@ -121,10 +128,12 @@ class _Guard:
     """Puts a check around each expression of a template that is made into a text.
 
     :param where: the parameter, the template and the task, for errors.
+    :param way_out: what the author can do.
     :param texts: the expressions that are checked, as errors show them.
     """
 
     where: str
+    way_out: str
     texts: list[str] = field(default_factory=list)
 
     def template(self, source: str, jinja_env: jinja2.Environment) -> jinja2.Template:
@@ -171,18 +180,20 @@ class _Guard:
         return nodes.Filter(node, _EACH if each else _ONE, [number], [], None, None, lineno=node.lineno)
 
     def _one(self, value: Any, number: int) -> Any:
-        if _is_nothing(value):
-            raise DeltaIllegalArgumentException(f"{self.texts[number]} in {self.where} {_shown(value)} in this run. {_WAY_OUT}")
+        if is_nothing(value):
+            raise DeltaIllegalArgumentException(
+                f"{self.texts[number]} in {self.where} {_shown(value)} in this run. {self.way_out}"
+            )
         return value
 
     def _each(self, values: Any, number: int) -> Any:
-        if isinstance(values, str) or not isinstance(values, Iterable) or _is_nothing(values):
+        if isinstance(values, str) or not isinstance(values, Iterable) or is_nothing(values):
             return self._one(values, number)
         kind = tuple if isinstance(values, tuple) else list
         return kind(self._one(value, number) for value in values)
 
 
-def _is_nothing(value: Any) -> bool:
+def is_nothing(value: Any) -> bool:
     """Return whether a value says nothing: ``None``, also behind a proxy, undefined, or without content."""
     if value is None or isinstance(value, Undefined):
         return True
