@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import attrs
@@ -12,7 +12,7 @@ from airflow_delta.assets.delta import delta_asset_uri
 from airflow_delta.contract.choices import RERUN_POLICIES, choice_problem, is_literal
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.operators.publication import DeltaAbortPublicationOperator, DeltaCommitPublicationOperator
-from airflow_delta.task_groups import DeltaTransactionGroup, watch
+from airflow_delta.task_groups import DeltaTransactionGroup, defaults_in, given, watch
 from airflow_delta.tasks.publication import MAX_TABLES
 from airflow_delta.tasks.settlement import role_of
 
@@ -40,7 +40,7 @@ _OF_THE_PUBLICATION = {
     "restart_conn_id": None,
     "conflict_detection": None,
 }
-"""Parameters of ``delta_transaction`` that are the publication's around it, and their defaults."""
+"""Parameters of ``delta_transaction`` that are the publication's around it, and what they say that changes nothing."""
 
 
 @attrs.define(kw_only=True, repr=False)
@@ -240,21 +240,17 @@ def _argument(task: Any, name: str) -> Any:
     return task.partial_kwargs.get(name) or (given.get(name) if isinstance(given, Mapping) else given)
 
 
-def _given(**options: Any) -> Iterator[tuple[str, Any]]:
-    yield from ((name, value) for name, value in options.items() if value is not None)
-
-
 def delta_publication(
     group_id: str,
     *,
-    rerun_policy: str = "skip",
-    on_late_conflict: str = "undo",
+    rerun_policy: str | None = None,
+    on_late_conflict: str | None = None,
     anchor: str | None = None,
-    intents: bool = True,
-    patience: float = 60.0,
-    on_conflict: str = "fail",
-    on_clear: str = "fail",
-    max_restarts: int | str = 3,
+    intents: bool | None = None,
+    patience: float | None = None,
+    on_conflict: str | None = None,
+    on_clear: str | None = None,
+    max_restarts: int | str | None = None,
     restart_conn_id: str | None = None,
     conflict_detection: str | None = None,
     outlets: Sequence[Any] | None = None,
@@ -273,8 +269,9 @@ def delta_publication(
         own commit, in a way that conflicts: ``undo`` (default) takes back what is published, ``keep`` leaves it.
     :param anchor: id of the transaction whose table holds the decision: the one whose stages are hardest to do again. Default:
         chosen by what the stages do.
-    :param intents: announce the publication on the other tables first, so that writers with this provider do not come between.
-    :param patience: seconds that a writer waits for a publication that it meets and may not settle itself.
+    :param intents: announce the publication on the other tables first (default), so that writers with this provider do not come
+        between.
+    :param patience: seconds that a writer waits for a publication that it meets and may not settle itself; default: 60.
     :param on_conflict: ``fail`` (default), or ``restart``: after ``refused`` or ``undone``, run everything from the start tasks
         on again. (templated)
     :param on_clear: if a task inside is cleared without the start tasks after an abort: ``fail`` at once (default), or
@@ -286,31 +283,31 @@ def delta_publication(
         (templated)
     :param outlets: assets that the commit emits; default: those of the tables.
     :param commit_kwargs: parameters of :class:`~airflow_delta.operators.publication.DeltaCommitPublicationOperator`.
-    :param default_args: defaults for every task inside; what decides about publication is not left to them.
+    :param default_args: defaults for every task inside, and for the policies and options above; what decides about publication
+        is not left to them.
     :param group_kwargs: parameters of Airflow's ``TaskGroup``.
     :raises DeltaIllegalArgumentException: if an option is not valid; at the end of the block, if there is no transaction inside,
         or a task that cannot be part of a publication.
     """
-    if (problem := choice_problem("rerun_policy", rerun_policy, RERUN_POLICIES)) is not None:
-        raise DeltaIllegalArgumentException(f"The publication {group_id!r}: {problem}")
-    options = dict(
-        _given(
-            on_late_conflict=on_late_conflict,
-            intents=intents,
-            patience=patience,
-            on_conflict=on_conflict,
-            on_clear=on_clear,
-            max_restarts=max_restarts,
-            restart_conn_id=restart_conn_id,
-            conflict_detection=conflict_detection,
-        )
+    options = given(
+        on_late_conflict=on_late_conflict,
+        intents=intents,
+        patience=patience,
+        on_conflict=on_conflict,
+        on_clear=on_clear,
+        max_restarts=max_restarts,
+        restart_conn_id=restart_conn_id,
+        conflict_detection=conflict_detection,
     )
-    return DeltaPublicationGroup(
+    group = DeltaPublicationGroup(
         group_id=group_id,
-        rerun_policy=rerun_policy,
         anchor=anchor,
         commit_kwargs={**options, **(commit_kwargs or {})},
         outlets=None if outlets is None else list(outlets),
         default_args=dict(default_args or {}),  # type: ignore[arg-type]
         **group_kwargs,
     )
+    group.rerun_policy = rerun_policy if rerun_policy is not None else defaults_in(group).get("rerun_policy", group.rerun_policy)
+    if (problem := choice_problem("rerun_policy", group.rerun_policy, RERUN_POLICIES)) is not None:
+        raise DeltaIllegalArgumentException(f"The publication {group_id!r}: {problem}")
+    return group

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from difflib import get_close_matches
 from typing import Any, ClassVar
 
 import attrs
@@ -21,6 +23,9 @@ from airflow_delta.tasks.base import WATCHER_SETTINGS, withdraw_defaults_outlets
 from airflow_delta.tasks.lineage import table_outlets, withdraw_default_outlets
 from airflow_delta.tasks.mapped_identity import check_group
 from airflow_delta.tasks.partition_events import check_outlets
+
+_AS_START = {"table": None, "delta_conn_id": None}
+"""The table is that of the start task, whatever ``default_args`` name."""
 
 
 @attrs.define(kw_only=True, repr=False)
@@ -99,7 +104,9 @@ class DeltaTransactionGroup(TaskGroup):
         if self.preview_kwargs is not None:
             self._preview = DeltaPreviewOperator(task_id="preview", **self.preview_kwargs)
         self._common_args = self.default_args
-        self.default_args = {**self._common_args, **self.stage_kwargs}
+        # Those of the Dag may name another table than this transaction's.
+        own: dict[str, Any] = {name: self.start_kwargs[name] for name in ("table", "delta_conn_id") if name in defaults_in(self)}
+        self.default_args = {**self._common_args, **own, **self.stage_kwargs}
         return self
 
     def __exit__(self, exc_type: Any, exc: Any, traceback: Any) -> None:
@@ -125,6 +132,7 @@ class DeltaTransactionGroup(TaskGroup):
                 f"The transaction {self.group_id!r} has no stages. Inside the with block, define and call a @task.delta_stage "
                 "function, or create a task that stages, such as DeltaMergeOperator or DeltaStageSparkSubmitOperator."
             )
+        self._check_stage_kwargs()
         if not self.commit_kwargs.get("allow_skipped"):  # otherwise, of two branches one may run
             check_dag_overwrites(stages)
         audits = self.audits = [task for task in self.iter_tasks() if self._takes_part(task, "audit")]
@@ -137,14 +145,29 @@ class DeltaTransactionGroup(TaskGroup):
         if self.publication is not None:
             return
         self.commit = DeltaCommitOperator(
-            task_id="commit", transaction=self.transaction, staged=[XComArg(stage) for stage in stages], **self.commit_kwargs
+            task_id="commit",
+            transaction=self.transaction,
+            staged=[XComArg(stage) for stage in stages],
+            **{**_AS_START, **self.commit_kwargs},
         )
         for leaf in leaves:
             leaf.set_downstream(self.commit)
-        self.abort = DeltaAbortOperator(task_id="abort", transaction=self.transaction).as_teardown()
+        self.abort = DeltaAbortOperator(task_id="abort", transaction=self.transaction, **_AS_START).as_teardown()
         # Every stage, not only the commit: the commit fails with the first stage, while others may still write.
         self.abort.set_upstream([self.commit, *stages, *audits])
         watch(self.abort)
+
+    def _check_stage_kwargs(self) -> None:
+        """Refuse what no task in the block takes: a misspelt condition would leave an overwrite of everything."""
+        known = {
+            name for task in self.iter_tasks() for name in parameters_of(getattr(task, "operator_class", None) or type(task))
+        }
+        if unknown := sorted(set(self.stage_kwargs) - known):
+            close = get_close_matches(unknown[0], sorted(known), n=1)
+            raise DeltaIllegalArgumentException(
+                f"The stage_kwargs of the transaction {self.group_id!r} have {', '.join(map(repr, unknown))}, which no task in "
+                f"the block takes{f': is {close[0]!r} meant?' if close else '.'}"
+            )
 
     def _takes_part(self, task: Any, role: str) -> bool:
         """Return whether a task has a role in this transaction; a task without a handle gets it."""
@@ -202,21 +225,21 @@ def delta_transaction(
     group_id: str,
     *,
     table: Any,
-    delta_conn_id: str = DeltaHook.default_conn_name,
+    delta_conn_id: str | None = None,
     partition_by: str | Sequence[str] = (),
     transaction_key: str | None = None,
     app_id: str | None = None,
     txn_version: int | str | None = None,
-    rerun_policy: str = "skip",
-    key_check: str = "warn",
+    rerun_policy: str | None = None,
+    key_check: str | None = None,
     schema: str | Mapping[str, Any] | None = None,
     properties: Mapping[str, str] | None = None,
     description: str | None = None,
     isolation_level: str | None = None,
     create: bool = True,
-    on_conflict: str = "fail",
-    on_clear: str = "fail",
-    max_restarts: int | str = 3,
+    on_conflict: str | None = None,
+    on_clear: str | None = None,
+    max_restarts: int | str | None = None,
     restart_conn_id: str | None = None,
     conflict_detection: str | None = None,
     outlets: Sequence[Any] | None = None,
@@ -243,8 +266,7 @@ def delta_transaction(
     :param restart_conn_id: connection to Airflow's REST API, needed for ``restart`` if the Dag has tasks that are not downstream
         of the start task. (templated)
     :param conflict_detection: how closely the commit checks concurrent commits since the version that was read: ``delta``,
-        ``statistics`` or ``rows``, as in :class:`~airflow_delta.tasks.committing.CommitPart`. Default: that of
-        ``default_args``, or ``rows``. (templated)
+        ``statistics`` or ``rows`` (default), as in :class:`~airflow_delta.tasks.committing.CommitPart`. (templated)
     :param outlets: assets that the commit emits; default: the table's own, unless its name, or the connection of a relative name,
         is templated.
     :param partition_events: emit an event with a partition key for each partition whose rows the commit has changed, besides the
@@ -259,8 +281,9 @@ def delta_transaction(
         "cluster"}``; not for start, commit and abort.
     :param commit_kwargs: parameters of :class:`~airflow_delta.operators.transaction.DeltaCommitOperator`, such as
         ``{"retries": 3, "max_commit_attempts": 20}``.
-    :param default_args: defaults for every task inside; what decides about publication (``trigger_rule`` and ``do_xcom_push`` of
-        start, stages, commit and abort) is not left to them, nor to those of the Dag.
+    :param default_args: defaults for every task inside, and for ``delta_conn_id``, the policies and the options of the commit
+        above; what decides about publication (``trigger_rule`` and ``do_xcom_push`` of start, stages, commit and abort) is not
+        left to them, nor to those of the Dag.
     :param group_kwargs: parameters of Airflow's ``TaskGroup``.
 
     The other parameters are those of :class:`~airflow_delta.operators.transaction.DeltaStartTransactionOperator`.
@@ -268,40 +291,55 @@ def delta_transaction(
     :raises DeltaIllegalArgumentException: at the end of the block, if no task inside is a stage; at its start, inside a mapped
         group, if all instances would have the same key, or none can be made from the mapped values.
     """
-    start_kwargs = {
-        "table": table,
-        "delta_conn_id": delta_conn_id,
-        "partition_by": partition_by,
-        "transaction_key": transaction_key,
-        "app_id": app_id,
-        "txn_version": txn_version,
-        "rerun_policy": rerun_policy,
-        "key_check": key_check,
-        "schema": schema,
-        "properties": properties,
-        "description": description,
-        "isolation_level": isolation_level,
-        "create": create,
-    }
-    own_outlets = table_outlets(table, delta_conn_id) if outlets is None else list(outlets)
-    all_commit_kwargs = {
-        "outlets": own_outlets,
-        "on_conflict": on_conflict,
-        "on_clear": on_clear,
-        "max_restarts": max_restarts,
-        "restart_conn_id": restart_conn_id,
-        **({} if keep_preview is None else {"keep_preview": keep_preview}),
-        **({} if partition_events is None else {"partition_events": partition_events}),
-        **({} if conflict_detection is None else {"conflict_detection": conflict_detection}),
-        **(commit_kwargs or {}),
-    }
-    check_outlets(all_commit_kwargs.get("partition_events"), all_commit_kwargs["outlets"], f"The transaction {group_id!r}")
-    return DeltaTransactionGroup(
+    group = DeltaTransactionGroup(
         group_id=group_id,
-        start_kwargs=start_kwargs,
-        commit_kwargs=all_commit_kwargs,
         stage_kwargs=dict(stage_kwargs or {}),
         preview_kwargs={"only": preview if isinstance(preview, str) else "table"} if preview else None,
         default_args=dict(default_args or {}),  # type: ignore[arg-type]
         **group_kwargs,
     )
+    conn_id = delta_conn_id if delta_conn_id is not None else defaults_in(group).get("delta_conn_id", DeltaHook.default_conn_name)
+    group.start_kwargs = {
+        "table": table,
+        "delta_conn_id": conn_id,
+        "partition_by": partition_by,
+        "transaction_key": transaction_key,
+        "app_id": app_id,
+        "txn_version": txn_version,
+        "schema": schema,
+        "properties": properties,
+        "description": description,
+        "create": create,
+        **given(rerun_policy=rerun_policy, key_check=key_check, isolation_level=isolation_level),
+    }
+    group.commit_kwargs = {
+        "outlets": table_outlets(table, conn_id) if outlets is None else list(outlets),
+        **given(
+            on_conflict=on_conflict,
+            on_clear=on_clear,
+            max_restarts=max_restarts,
+            restart_conn_id=restart_conn_id,
+            keep_preview=keep_preview,
+            partition_events=partition_events,
+            conflict_detection=conflict_detection,
+        ),
+        **(commit_kwargs or {}),
+    }
+    check_outlets(group.commit_kwargs.get("partition_events"), group.commit_kwargs["outlets"], f"The transaction {group_id!r}")
+    return group
+
+
+def parameters_of(operator_class: type[Any]) -> set[str]:
+    """Return the names of the parameters of an operator, those of its bases too."""
+    makers = [vars(base)["__init__"] for base in operator_class.__mro__ if "__init__" in vars(base) and base is not object]
+    return {name for maker in makers for name in inspect.signature(maker).parameters}
+
+
+def given(**options: Any) -> dict[str, Any]:
+    """Return the options that have a value; ``default_args`` decide about the others."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def defaults_in(group: Any) -> dict[str, Any]:
+    """Return the ``default_args`` of a group, of those around it and of its Dag."""
+    return {**getattr(group.dag, "default_args", {}), **group.default_args}

@@ -6,7 +6,7 @@ import deltalake
 import pytest
 from airflow.sdk import DAG, Asset, TaskGroup, task
 
-from airflow_delta import delta_transaction
+from airflow_delta import delta_publication, delta_transaction
 from airflow_delta.decorators.delta_merge import delta_merge_task
 from airflow_delta.decorators.delta_stage import delta_stage_task
 from airflow_delta.exceptions import DeltaIllegalArgumentException
@@ -190,3 +190,89 @@ class TestParsedOnly:
             DeltaDeleteOperator(task_id="asks", table="/lake/t")  # mapped tasks are not asked by Airflow
         with pytest.raises(DeltaIllegalArgumentException, match="trigger_rule='all_done' comes from default_args"):
             dag.resolve_template_files()
+
+
+# -- defaults that say where and how ---------------------------------------------------------------------------------------------
+
+LAKE = {"delta_conn_id": "lake", "rerun_policy": "fail", "key_check": "off", "on_conflict": "restart", "max_restarts": 7}
+
+
+@pytest.mark.parametrize("where", ["Dag", "group around", "group"])
+def test_start_and_commit_have_the_defaults_of_all_tasks(where):
+    """Otherwise the stages would open another table than their start task."""
+    defaults = {"Dag": {}, "group around": {}, "group": {}, where: LAKE}
+    with (
+        DAG("defaults", schedule=None, default_args=defaults["Dag"]) as dag,
+        TaskGroup("g", default_args=defaults["group around"]),
+    ):
+        with delta_transaction("one", table="orders", default_args=defaults["group"]):
+            DeltaStageFilesOperator(task_id="stage", path="p")
+        with delta_transaction(
+            "two", table="orders", delta_conn_id="own", rerun_policy="skip", on_conflict="fail", default_args=LAKE
+        ):
+            DeltaStageFilesOperator(task_id="stage", path="p")
+    start, commit, stage = (dag.get_task(f"g.one.{name}") for name in ("start", "commit", "stage"))
+    assert (start.delta_conn_id, start.rerun_policy, start.key_check) == ("lake", "fail", "off")
+    assert (commit.on_conflict, commit.max_restarts, commit.on_clear) == ("restart", 7, "fail")
+    assert stage.delta_conn_id in (None, "lake")
+    assert [outlet.uri for outlet in commit.outlets] == ["delta://connection/lake/orders"]
+    start, commit, stage = (dag.get_task(f"g.two.{name}") for name in ("start", "commit", "stage"))
+    assert (start.delta_conn_id, start.rerun_policy, stage.delta_conn_id) == ("own", "skip", "own")
+    assert (commit.on_conflict, commit.delta_conn_id, commit.table) == ("fail", None, None)
+
+
+def test_without_defaults_nothing_changes():
+    with DAG("defaults", schedule=None) as dag, delta_transaction("one", table="orders"):
+        DeltaStageFilesOperator(task_id="stage", path="p")
+    start, commit = dag.get_task("one.start"), dag.get_task("one.commit")
+    assert (start.delta_conn_id, start.rerun_policy, start.key_check) == ("delta_default", "skip", "warn")
+    assert (commit.on_conflict, commit.on_clear, commit.max_restarts) == ("fail", "fail", 3)
+
+
+def test_a_publication_has_the_defaults_too():
+    with (
+        DAG("defaults", schedule=None, default_args={**LAKE, "on_late_conflict": "keep", "patience": 9.0}) as dag,
+        delta_publication("p"),
+    ):
+        for name in ("orders", "lines"):
+            with delta_transaction(name, table=name):
+                DeltaStageFilesOperator(task_id="stage", path="p")
+    commit, start = dag.get_task("p.commit"), dag.get_task("p.orders.start")
+    assert (commit.on_conflict, commit.on_late_conflict, commit.patience) == ("restart", "keep", 9.0)
+    assert (start.delta_conn_id, start.rerun_policy) == ("lake", "fail")
+    with (
+        pytest.raises(DeltaIllegalArgumentException, match="rerun_policy"),
+        DAG("defaults", schedule=None),
+        delta_publication("p", default_args={"rerun_policy": "never"}),
+    ):
+        pass
+
+
+def test_the_table_of_a_transaction_is_not_that_of_the_defaults():
+    with DAG("defaults", schedule=None, default_args={"table": "/other"}) as dag, delta_transaction("one", table="/orders"):
+        DeltaMergeOperator(task_id="merge", source="SELECT 1", condition="true")
+    tables = {name: dag.get_task(f"one.{name}").table for name in ("start", "merge", "commit", "abort")}
+    assert tables == {"start": "/orders", "merge": "/orders", "commit": None, "abort": None}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [({"mode": "overwrite", "replaceWhere": "a = 1"}, "'replaceWhere', .* is 'replace_where' meant"), ({"x_y_z": 1}, "'x_y_z'")],
+)
+def test_a_misspelt_default_of_the_stages_is_refused(given, said):
+    """Without its condition, an overwrite would replace the whole table."""
+    with (
+        DAG("defaults", schedule=None),
+        pytest.raises(DeltaIllegalArgumentException, match=said),
+        delta_transaction("one", table="/orders", stage_kwargs=given),
+    ):
+        DeltaStageFilesOperator(task_id="stage", path="p")
+
+
+def test_defaults_of_the_stages_may_be_for_other_tasks_of_the_block():
+    with (
+        DAG("defaults", schedule=None) as dag,
+        delta_transaction("one", table="/orders", stage_kwargs={"pool": "p", "retries": 4}),
+    ):
+        delta_stage_task(nothing, task_id="stage")()
+    assert (dag.get_task("one.stage").pool, dag.get_task("one.stage").retries) == ("p", 4)
