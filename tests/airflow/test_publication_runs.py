@@ -5,6 +5,7 @@ Killed where, at each put of the publication, and what comes next; handles and r
 
 from __future__ import annotations
 
+import shutil
 import time
 from pathlib import Path
 
@@ -113,6 +114,23 @@ class TestPublished:
         world.commit(handles, world.stage(handles))
         assert world.abort(handles)["outcome"] == "published"
         assert world.rows() == AFTER
+
+    @pytest.mark.parametrize("how", ["replaced", "dropped"])
+    def test_a_table_that_is_lost_after_it_takes_nothing_from_the_others(self, world, how):
+        """The teardown of the same run, and another try of the commit."""
+        handles = world.begin()
+        reports = world.stage(handles)
+        world.commit(handles, reports, states=SUCCEEDED)
+        lost = world.table("totals")
+        if how == "replaced":
+            DeltaTable.create(lost, DeltaTable(lost).schema(), mode="overwrite")
+        else:
+            shutil.rmtree(lost)
+        assert world.abort(handles)["outcome"] == "published"
+        again = world.commit(handles, reports, states=SUCCEEDED)
+        assert (again["outcome"], again["committedBefore"]) == ("published", True)
+        assert (again["tables"][lost] is None) == (how == "dropped")
+        assert {**world.rows(), "totals": []} == {**AFTER, "totals": []}
 
 
 class TestNotPublished:

@@ -221,6 +221,20 @@ def test_start_and_commit_have_the_defaults_of_all_tasks(where):
     assert (commit.on_conflict, commit.delta_conn_id, commit.table) == ("fail", None, None)
 
 
+def test_the_watcher_needs_no_worker():
+    """The scheduler ends an empty task by itself if nothing of it has to run."""
+    defaults = {
+        "on_success_callback": nothing,
+        "on_execute_callback": nothing,
+        "inlets": [Asset("in")],
+        "outlets": [Asset("out")],
+    }
+    with DAG("defaults", schedule=None, default_args=defaults) as dag, delta_transaction("one", table="orders"):
+        DeltaStageFilesOperator(task_id="stage", path="p")
+    watcher = dag.get_task("one.watcher")
+    assert not any((watcher.has_on_execute_callback, watcher.has_on_success_callback, watcher.inlets, watcher.outlets))
+
+
 def test_without_defaults_nothing_changes():
     with DAG("defaults", schedule=None) as dag, delta_transaction("one", table="orders"):
         DeltaStageFilesOperator(task_id="stage", path="p")

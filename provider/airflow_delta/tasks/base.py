@@ -79,8 +79,14 @@ def with_own_settings(operator_class: Any, made: Any, named: Mapping[str, Any]) 
     return made
 
 
-WATCHER_SETTINGS: Mapping[str, Any] = {"outlets": [], **_CLEANS_UP}
-"""Settings of the task that fails the run if the abort task fails; the group sets its trigger rule."""
+WATCHER_SETTINGS: Mapping[str, Any] = {
+    "outlets": [],
+    "inlets": [],
+    "on_execute_callback": None,
+    "on_success_callback": None,
+    **_CLEANS_UP,
+}
+"""Settings of the task that fails the run if the abort task fails; with callbacks it would need a worker."""
 
 
 def _publishes(operator_class: Any) -> bool:
