@@ -18,7 +18,9 @@ from airflow_delta.log import DeltaLog
 from airflow_delta.log.checkpoint import stats as checkpoint_stats
 from airflow_delta.log.checkpoint.stats import NotUniform, parse_stats, parse_uniform
 from airflow_delta.log.checkpoint_write.writer import write_checkpoint
+from support import readers
 from support.actions import add
+from support.table import Table
 from support.tables import create_table, log_path
 
 BOUNDS = pa.struct(
@@ -127,6 +129,59 @@ def test_decimals_and_dates() -> None:
     first, second = parse_stats(pa.array(texts), wanted).to_pylist()
     assert first["minValues"] == {"d": dt.date(2024, 2, 29), "p": Decimal("1.50"), "n": dt.datetime(2024, 1, 1, 0, 0, 0, 123000)}
     assert second["minValues"] == {"d": None, "p": Decimal("-3.00"), "n": None}
+
+
+@pytest.mark.parametrize("odd", ["date", "float", "none"])
+def test_decimals_keep_their_digits_beside_any_other_value(odd: str) -> None:
+    bounds = pa.struct([("d", pa.date32()), ("f", pa.float64()), ("p", pa.decimal128(38, 20)), ("n", pa.decimal128(5, 2))])
+    wanted = pa.struct([("minValues", bounds), ("maxValues", bounds)])
+    others = {"date": {"d": "+10213-08-15"}, "float": {"f": "Infinity"}, "none": {}}[odd]
+    digits = ("0.12345678901234567801", "-123456789012345678.12345678901234567899", "123456789012345678")
+    texts = [
+        json.dumps({"minValues": {**others, "p": "@"}, "maxValues": {**others, "p": "@"}}).replace('"@"', number)
+        for number in digits
+    ]
+    found = parse_stats(pa.array(texts), wanted).to_pylist()
+    assert [row["minValues"]["p"] for row in found] == [Decimal(number) for number in digits]
+    assert [row["maxValues"]["p"] for row in found] == [Decimal(number) for number in digits]
+
+
+def test_decimals_with_too_many_digits_become_wider_bounds() -> None:
+    bounds = pa.struct([("n", pa.decimal128(5, 2)), ("maxValues", pa.struct([("n", pa.decimal128(5, 2))]))])
+    wanted = pa.struct([("minValues", bounds), ("maxValues", bounds)])
+    given = '{"n":%s,"maxValues":{"n":%s}}'
+    for number, low, high in (("1.005", "1.00", "1.01"), ("-1.005", "-1.01", "-1.00"), ("1e-9", "0.00", "0.01")):
+        inner = given % (number, number)
+        [row] = parse_stats(pa.array([f'{{"minValues":{inner},"maxValues":{inner}}}']), wanted).to_pylist()
+        for member, bound in (("minValues", low), ("maxValues", high)):
+            assert row[member] == {"n": Decimal(bound), "maxValues": {"n": Decimal(bound)}}, number
+
+
+@pytest.mark.skipif(not readers.HAS_DUCKDB, reason="DuckDB has no extension for Delta tables")
+@pytest.mark.parametrize("odd", ["a date beyond year 9999", "an infinite number"])
+def test_other_readers_find_decimals_by_the_checkpoint(tmp_path: Path, odd: str) -> None:
+    from deltalake import write_deltalake
+
+    texts = ["0.12345678901234567801", "5.00000000000000000049", "-7.12345678901234567899"]
+    begin = {"configuration": {"delta.checkpoint.writeStatsAsStruct": "true"}}
+    table = Table(tmp_path / "t")
+    for text in texts:
+        rows = {"x": pa.array([Decimal(text)], pa.decimal128(38, 20)), "d": [dt.date(2024, 1, 1)], "f": [1.0]}
+        table.write(pa.table(rows), begin=begin)
+        begin = {}
+    if odd == "an infinite number":  # as Delta Spark spells it
+        file = table.log_file(2)
+        file.write_text(file.read_text().replace('\\"f\\":1.0', '\\"f\\":\\"Infinity\\"'))
+    else:
+        beyond = pa.array([3_000_000], pa.int32()).cast(pa.date32())
+        more = {"x": pa.array([Decimal(1)], pa.decimal128(38, 20)), "d": beyond, "f": [1.0]}
+        write_deltalake(table.uri, pa.table(more), mode="append")
+    for checksum in (table.path / "_delta_log").glob("*.crc"):
+        checksum.unlink()
+    table.log().checkpoint()
+    for text in texts:
+        query = f"SELECT count(*) FROM delta_scan(?) WHERE x = {text}::DECIMAL(38, 20)"
+        assert readers._duckdb().execute(query, [table.uri]).fetchall() == [(1,)]
 
 
 def test_typed_statistics_in_which_spark_wrote_timestamps_as_int96(table: Path) -> None:

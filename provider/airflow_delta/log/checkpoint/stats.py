@@ -171,11 +171,14 @@ def _struct(table: pa.Table, data_type: pa.DataType, values: Mapping[Path, int],
 
 
 _encoder = msgspec.json.Encoder(decimal_format="number")
-_decoder = msgspec.json.Decoder()
+_decoder = msgspec.json.Decoder(float_hook=decimal.Decimal)  # decimals keep their digits
+_WIDE = decimal.Context(prec=2 * 38)  # a decimal has up to 38 digits before its point, and as many behind it
 
 
 def parse_stats(stats: pa.Array, wanted: pa.StructType) -> pa.StructArray:
     """Return statistics as typed columns; a value that does not fit its column's type becomes null.
+
+    Decimals with more digits than their column become wider bounds: minima are rounded down, maxima up.
 
     :param stats: JSON texts, or nulls.
     :param wanted: type of the result.
@@ -236,7 +239,10 @@ def _typed(values: pa.Array, wanted: pa.DataType) -> pa.Array:
     if pa.types.is_struct(wanted):
         children = [_typed(child, f.type) for child, f in zip(values.flatten(), wanted, strict=True)]
         return pa.StructArray.from_arrays(children, fields=list(wanted), mask=values.is_null() if values.null_count else None)
-    return values if values.type == wanted else values.cast(wanted)
+    try:
+        return values if values.type == wanted else values.cast(wanted)
+    except pa.ArrowInvalid:  # a date or time that is none, or that Python cannot hold
+        return array([_convert(value, wanted) for value in values.to_pylist()], wanted)
 
 
 def _parse_rows(stats: pa.Array, wanted: pa.StructType) -> pa.StructArray:
@@ -250,11 +256,16 @@ def _parse_rows(stats: pa.Array, wanted: pa.StructType) -> pa.StructArray:
     return array(rows, wanted)
 
 
-def _convert(value: Any, wanted: pa.DataType) -> Any:
+def _convert(value: Any, wanted: pa.DataType, rounding: str | None = None) -> Any:
+    """Return a value of JSON in a type, ``None`` if it does not fit.
+
+    :param rounding: of decimals; left out, the value is a whole document, and its greatest values are rounded up.
+    """
     if pa.types.is_struct(wanted):
         if not isinstance(value, Mapping):
             return None
-        return {f.name: _convert(value.get(f.name), f.type) for f in wanted}
+        inner = {f.name: rounding or (decimal.ROUND_CEILING if f.name == "maxValues" else decimal.ROUND_FLOOR) for f in wanted}
+        return {f.name: _convert(value.get(f.name), f.type, inner[f.name]) for f in wanted}
     if value is None:
         return None
     try:
@@ -263,7 +274,8 @@ def _convert(value: Any, wanted: pa.DataType) -> Any:
         elif pa.types.is_timestamp(wanted):
             value = _moment(value, with_zone=wanted.tz is not None)
         elif pa.types.is_decimal(wanted):
-            value = round(decimal.Decimal(str(value)), wanted.scale)
+            quantum = decimal.Decimal(1).scaleb(-wanted.scale)
+            value = decimal.Decimal(str(value)).quantize(quantum, rounding, _WIDE)
         elif pa.types.is_floating(wanted):
             value = float(value)
         array([value], wanted)
