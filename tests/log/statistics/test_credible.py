@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -18,6 +20,8 @@ from airflow_delta.log.expressions.predicate import Predicate
 from airflow_delta.log.schema.types import ArrayType, DecimalType, MapType, PrimitiveType, StructField, StructType
 from airflow_delta.log.statistics.data_skipping import are_consistent, skipping_mask
 from airflow_delta.log.statistics.statistics import num_records
+from airflow_delta.table.read.read_table import read_table
+from airflow_delta.transaction import Operation
 from airflow_delta.transaction.reads.row_condition import RowCondition
 from support.actions import add
 from support.tables import create_table, log_path, write_commit
@@ -118,6 +122,52 @@ def test_bounds_outside_the_type(low: int, high: int) -> None:
         )
         predicate = Predicate.parse(f"{name} = 1", schema, [])
         assert skipping_mask(predicate.data_part, pa.array([text])).to_pylist() == [True]
+
+
+@pytest.mark.parametrize("digits", [19, 20, 38])
+@pytest.mark.parametrize("checkpoint", ["none", "JSON", "typed"])
+def test_bounds_of_decimals_that_delta_rs_caps_at_64_bits(tmp_path: Path, digits: int, checkpoint: str) -> None:
+    from deltalake import write_deltalake
+
+    most = Decimal("9" * digits)
+    for value in (most, most.copy_negate(), Decimal(5)):
+        write_deltalake(str(tmp_path), pa.table({"n": pa.array([value], pa.decimal128(digits, 0))}), mode="append")
+    files = [add for line in _commits(tmp_path) if (add := line.get("add")) is not None]
+    assert str(2**63 - 1) in files[0]["stats"], "delta-rs no longer caps bounds: say so where the engine mistrusts them"
+    log = DeltaLog.for_table(str(tmp_path))
+    if checkpoint != "none":
+        if checkpoint == "typed":
+            metadata = log.snapshot.metadata
+            change = log.start_transaction()
+            configuration = {**metadata.configuration, "delta.checkpoint.writeStatsAsStruct": "true"}
+            change.update_metadata(msgspec.structs.replace(metadata, configuration=configuration))
+            change.commit([], Operation.manual_update())
+        log.checkpoint()
+    log = DeltaLog.for_table(str(tmp_path))
+    for where, kept in {
+        f"n = {most}": [most],
+        f"n = -{most}": [most.copy_negate()],
+        f"n > {10**18}": [most],
+        f"n < -{10**18}": [most.copy_negate()],
+        f"n >= {10**18 * 9} and n < {most}": [],
+        "n = 5": [Decimal(5)],
+    }.items():
+        assert read_table(log, where=where).to_table()["n"].to_pylist() == kept, where
+        assert len(log.snapshot.files(where)) >= len(kept), where
+    assert len(log.snapshot.files("n = 6")) == 2  # the bounds of the third file are believed
+
+
+def _commits(path: Path) -> list[dict[str, Any]]:
+    files = sorted((path / "_delta_log").glob("*.json"))
+    return [json.loads(line) for file in files for line in file.read_text().splitlines()]
+
+
+def test_row_groups_of_checkpoints_with_capped_bounds_are_not_skipped() -> None:
+    typed = pa.struct([("n", pa.decimal128(20, 0))])
+    wanted = pa.struct([("minValues", typed), ("maxValues", typed)])
+    for number, consistent in ((2**63 - 1, False), (-(2**63), False), (10**19, True)):
+        text = json.dumps({"minValues": {"n": number}, "maxValues": {"n": number}})
+        assert are_consistent(parse_stats(pa.array([text]), wanted)) is consistent
 
 
 def test_counts_of_rows() -> None:

@@ -7,9 +7,9 @@ within the bounds, and ``nullCount`` is used only if it is zero or equals ``numR
 Whether the statistics of a column may be believed: what contradicts itself decides nothing.
 
 Other writers have written statistics that cannot be true. delta-rs up to 1.6.1 counts as many nulls as rows, or more, for
-columns that are named ``item``, ``key``, ``value`` or ``element`` beside lists and maps; Delta Spark up to 3.3 cuts the seconds
-off the offsets of old timestamps (``+01:12`` for ``+01:12:12``). Everything that skips files, proves that commits do not meet,
-or checks a constraint by statistics gets them through :func:`credible`.
+columns that are named ``item``, ``key``, ``value`` or ``element`` beside lists and maps, and caps bounds of ``decimal(p,0)`` at
+64 bits; Delta Spark up to 3.3 cuts the seconds off the offsets of old timestamps (``+01:12`` for ``+01:12:12``). Everything that
+skips files, proves that commits do not meet, or checks a constraint by statistics gets them through :func:`credible`.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 _OLD_TIE_BREAKER = "\ufffd"
 _BITS = {"byte": 8, "short": 16, "integer": 32}
 _ROUNDED = 1 + 1e-14  # decimals are compared as doubles
+_CAP = 2.0**63  # as a double, also 2**63 - 1
+_CAPPED_DIGITS = 18  # more digits before the point than these may be too many for 64 bits
 
 WHOLE_MINUTES = dt.datetime(1972, 6, 1, tzinfo=dt.UTC)
 """From here on, the offset of every time zone is whole minutes."""
@@ -94,6 +96,8 @@ def are_consistent(stats: pa.StructArray) -> bool:
         )
         if pc.any(found).as_py() or (pa.types.is_string(high.type) and pc.any(_is_cut_short(high)).as_py()):
             return False
+        if pa.types.is_decimal(high.type) and any(pc.any(_is_capped(end)).as_py() for end in (low, high)):
+            return False
     return True
 
 
@@ -131,6 +135,8 @@ def _widened(bounds: ColumnBounds, data_type: DataType) -> ColumnBounds:
     low, high = bounds[:2]
     if low is None or high is None:
         return bounds
+    if isinstance(data_type, DecimalType) and data_type.precision - data_type.scale > _CAPPED_DIGITS:
+        return bounds._replace(minimum=_without(low, _is_capped(low)), maximum=_without(high, _is_capped(high)))
     if data_type.name == "timestamp":
         return bounds._replace(minimum=_moved(low, -_SECONDS), maximum=_moved(high, _SECONDS))
     if pa.types.is_string(high.type):
@@ -141,6 +147,11 @@ def _widened(bounds: ColumnBounds, data_type: DataType) -> ColumnBounds:
 def _is_cut_short(greatest: pa.Array) -> pa.BooleanArray:
     """Return which greatest texts may be too small: older versions of Delta end truncated ones with U+FFFD, below an emoji."""
     return pc.fill_null(pc.ends_with(greatest, _OLD_TIE_BREAKER), scalar(False))
+
+
+def _is_capped(numbers: pa.Array) -> pa.BooleanArray:
+    """Return which bounds of decimals may be what 64 bits hold of them."""
+    return pc.fill_null(pc.equal(pc.abs(numbers.cast(pa.float64())), scalar(_CAP)), scalar(False))
 
 
 def _moved(moments: pa.Array, by: int) -> pa.Array:
