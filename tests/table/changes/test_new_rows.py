@@ -33,7 +33,7 @@ from airflow_delta.exceptions import (
 from airflow_delta.log import DeltaLog
 from airflow_delta.log.actions.actions import SetTransaction
 from airflow_delta.log.checkpoint_write.writer import write_checkpoint
-from airflow_delta.table.changes.new_rows import NewRowsOptions, find_new_rows, read_new_rows
+from airflow_delta.table.changes.new_rows import NewRowsOptions, find_new_rows, read_new_rows, scan_new_rows
 from airflow_delta.table.operations.restore import restore
 from support.actions import AT, add, metadata, protocol, remove
 from support.table import Table
@@ -141,6 +141,16 @@ class TestEachRowOnce:
         assert world.ids() == [2, 3]
         with pytest.raises(PredicateException):
             world.run(where="nowhere = 1")
+
+    def test_files_without_rows_that_satisfy_a_predicate_are_not_opened(self, world):
+        for _ in range(4):
+            world.add(1)
+        found = world.find(world.target.begin())
+        for file in found.files:
+            if '"id":2' not in (file.stats or ""):
+                (world.source / file.path).unlink()
+        assert read_new_rows(found, "id = 2").to_table().to_pylist() == [{"id": 2}]
+        assert len(scan_new_rows(found, "id = 2").files) == 1
 
 
 class TestWhereAConsumerBegins:

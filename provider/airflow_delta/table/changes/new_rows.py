@@ -23,6 +23,7 @@ from airflow_delta.exceptions import (
     DeltaUnsupportedOperationException,
     VersionNotFoundException,
 )
+from airflow_delta.log import heavy
 from airflow_delta.log.actions.reconciliation import canonical_path
 from airflow_delta.log.features.protocol import check_can_read
 from airflow_delta.log.statistics.statistics import live_records
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from airflow_delta.log.actions.actions import Metadata
     from airflow_delta.log.actions.decode import DecodedCommit
     from airflow_delta.log.delta_log import DeltaLog
+    from airflow_delta.log.expressions.predicate import Predicate
     from airflow_delta.table.stage.view import TransactionView
 
 LATEST = "latest"
@@ -153,15 +155,15 @@ def scan_new_rows(rows: NewRows, where: str | None = None, *, spark_table_uri: s
     :param where: Spark SQL predicate; rows that do not satisfy it are passed over for good.
     :raises PredicateException: if it does not parse or names an unknown column.
     """
-    from airflow_delta.log.expressions.predicate import Predicate
-
     read = rows.read
     predicate = None
     if where is not None:
-        predicate = Predicate.parse(where, read.schema, read.metadata.partition_columns, table=rows.log.uri, version=read.version)
+        predicate = heavy.Predicate.parse(
+            where, read.schema, read.metadata.partition_columns, table=rows.log.uri, version=read.version
+        )
     return scan_files(
         rows.log,
-        rows.files,
+        _selected(rows, predicate),
         transaction_id=str(uuid.uuid4()),
         version=read.version,
         table=read.definition,
@@ -182,10 +184,16 @@ def read_new_rows(
     if limit is not None:
         counts = [live_records(file) for file in rows.files] if predicate is None else []
         check_limit(log, read.version, counts, limit, complete=predicate is None)
+    files = _selected(rows, predicate)
     found = worker_rows(
-        log, rows.files, metadata=read.metadata, version=read.version, predicate=predicate, columns=columns, limit=limit
+        log, files, metadata=read.metadata, version=read.version, predicate=predicate, columns=columns, limit=limit
     )
     return limited(found, log, read.version, limit)
+
+
+def _selected(rows: NewRows, predicate: Predicate | None) -> list[AddFile]:
+    """Return the files that may have rows that a predicate selects."""
+    return rows.files if predicate is None else heavy.FileFilter(predicate).filter_actions(rows.files)
 
 
 # -- the range ----------------------------------------------------------------------------------------------------------------

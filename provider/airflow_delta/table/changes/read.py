@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ import msgspec
 
 from airflow_delta.contract.payloads import ScanFile
 from airflow_delta.contract.request import ChangeCommit, ChangePlan
+from airflow_delta.log import heavy
 from airflow_delta.log.statistics.statistics import live_records
 from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.table.changes.find import Changes, find_changes
@@ -71,32 +73,55 @@ def read_changes(
         ending_timestamp=ending_timestamp,
         snapshot=snapshot,
     )
-    metadata = _with_change_columns(changes.read.metadata, in_files=False)
-    predicate = None if where is None else parse_where(log, changes.read.version, metadata, where)
+    forms = {in_files: _Form.of(log, changes, where, in_files=in_files) for in_files in (False, True)}
     if limit is not None:
-        counts = [count for commit in changes.commits for count in _counts(commit)] if predicate is None else []
-        check_limit(log, changes.end, counts, limit, complete=predicate is None)
-    schema = worker_rows(log, [], metadata=metadata, version=changes.read.version, columns=columns).schema
-    return limited(Rows(schema, _batches(log, changes, predicate, columns, limit)), log, changes.end, limit)
+        counts = [count for commit in changes.commits for count in _counts(commit)] if where is None else []
+        check_limit(log, changes.end, counts, limit, complete=where is None)
+    schema = worker_rows(log, [], metadata=forms[False].metadata, version=changes.read.version, columns=columns).schema
+    return limited(Rows(schema, _batches(log, changes, forms, columns, limit)), log, changes.end, limit)
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """How files are read: those with the kind of change of each row, and those whose rows all changed alike.
+
+    :param predicate: bound to the metadata: the kind of change is a column of the file, or a partition value.
+    """
+
+    metadata: Metadata
+    predicate: Predicate | None
+
+    @classmethod
+    def of(cls, log: DeltaLog, changes: Changes, where: str | None, *, in_files: bool) -> _Form:
+        metadata = _with_change_columns(changes.read.metadata, in_files=in_files)
+        return cls(metadata, None if where is None else parse_where(log, changes.read.version, metadata, where))
+
+    def selected(self, files: list[AddFile], *, deleted: bool) -> list[AddFile]:
+        """Return the files that may have rows to return."""
+        predicate = self.predicate
+        if predicate is None or not files:
+            return files
+        if deleted:  # exact statistics leave out the rows that a deletion vector marks
+            return [file for file in files if predicate.matches_partition(file.partition_values)]
+        return heavy.FileFilter(predicate).filter_actions(files)
 
 
 def _batches(
-    log: DeltaLog, changes: Changes, predicate: Predicate | None, columns: Sequence[str] | None, limit: int | None
+    log: DeltaLog, changes: Changes, forms: Mapping[bool, _Form], columns: Sequence[str] | None, limit: int | None
 ) -> Iterator[pa.RecordBatch]:
-    read = changes.read
     for commit in changes.commits:
         for kind, change_type, deleted in _KINDS:
-            values = _values(commit, change_type)
+            form, values = forms[change_type is None], _values(commit, change_type)
             files: list[AddFile] = [
                 msgspec.structs.replace(file, partition_values={**file.partition_values, **values})
                 for file in getattr(commit, kind)
             ]
             yield from worker_rows(
                 log,
-                files,
-                metadata=_with_change_columns(read.metadata, in_files=change_type is None),
+                form.selected(files, deleted=deleted),
+                metadata=form.metadata,
                 version=commit.version,
-                predicate=predicate,
+                predicate=form.predicate,
                 columns=columns,
                 deleted=deleted,
                 limit=limit,
