@@ -280,3 +280,7 @@ def test_backfill_of_what_has_changed(
             runs("--since=0", dag_id=dag_id)
     with pytest.raises(SystemExit, match="more than 1 partitions"):
         runs("--since=0", "--max-keys=1")
+    far = f"{scheduler.folder}/far"
+    deltalake.write_deltalake(far, pa.table({"day": pa.array([3_000_000], pa.int32()).cast(pa.date32())}))
+    with pytest.raises(SystemExit, match="has a value of 'day' that Python cannot hold"):
+        runs("--since=-1", "--key={day:%Y-%m}", table=far)

@@ -64,6 +64,17 @@ def test_what_a_failed_task_found_is_told_by_the_next(table: Path) -> None:
         tell(table, "three", states={"changed": "success"})
 
 
+def test_a_date_beyond_year_9999_does_not_stop_it(tmp_path: Path) -> None:
+    table = tmp_path / "far"
+    for day in (20_000, 3_000_000, 20_001):
+        rows = pa.table({"day": pa.array([day], pa.int32()).cast(pa.date32())})
+        deltalake.write_deltalake(str(table), rows, mode="append")
+    daily = {"partition_events": "{day:%Y-%m-%d}"}
+    assert tell(table, "one", **daily) == ["2024-10-04", "2024-10-05", "many"]
+    with pytest.raises(AirflowSkipException):
+        tell(table, "two", **daily)
+
+
 def test_from_now_on(table: Path) -> None:
     with pytest.raises(AirflowSkipException):
         tell(table, "one", changed_since=None)

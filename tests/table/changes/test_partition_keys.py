@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pyarrow as pa
 import pytest
 from pyroaring import BitMap64
 
-from airflow_delta.contract.partition_events import PartitionEvents
+from airflow_delta.contract.partition_events import MANY, PartitionEvents
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.log import DeltaLog
 from airflow_delta.log.actions.actions import AddCDCFile
@@ -145,6 +146,24 @@ def test_the_values_that_are_there(visits: Path) -> None:
     assert keys(visits, 0, PartitionEvents("name", exact=True)) == ("a", "c")
     deltalake.DeltaTable(str(visits)).delete("number = 3")  # rewrites the file: its other row was there before
     assert set(keys(visits, 2, daily)) == {"2026-03-01", "2026-03-03"}
+
+
+@pytest.mark.parametrize("kind", [pa.date32(), pa.timestamp("us"), pa.timestamp("us", "UTC")], ids=str)
+@pytest.mark.parametrize("sign", [1, -1])
+def test_dates_and_times_that_python_cannot_hold_are_not_told(
+    tmp_path: Path, kind: pa.DataType, sign: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    table = tmp_path / "far"
+    numbers = pa.int32() if pa.types.is_date32(kind) else pa.int64()
+    far = 3_000_000 if pa.types.is_date32(kind) else 2**60
+    for values in ([0], [0, sign * far], [0]):
+        deltalake.write_deltalake(str(table), pa.table({"at": pa.array(values, numbers).cast(kind)}), mode="append")
+    for exact in (False, True):
+        events = PartitionEvents("{at:%Y-%m-%d}", exact=exact)
+        assert [keys(table, version, events) for version in range(3)] == [("1970-01-01",), (MANY,), ("1970-01-01",)]
+        with pytest.raises(DeltaIllegalArgumentException, match="has a value of 'at' that Python cannot hold"):
+            keys(table, 1, dataclasses.replace(events, beyond="fail"))
+    assert "Version 1" in caplog.text
 
 
 def test_only_marked_rows_changed(tmp_path: Path) -> None:

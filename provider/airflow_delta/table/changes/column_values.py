@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.log.arrow.arrays import to_pylist
+from airflow_delta.log.arrow.arrays import readable
 from airflow_delta.table.read.read_table import worker_rows
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def column_values(
     log: DeltaLog, files: Sequence[AddFile], *, metadata: Metadata, version: int, column: str, deleted: bool
 ) -> Iterator[tuple[AddFile, Any]]:
-    """Yield each file with each of the values that a column has in it.
+    """Yield each file with each of the values that a column has in it; dates and times that Python cannot hold are text.
 
     :param metadata: of the version whose columns to read.
     :param deleted: of the rows that deletion vectors mark, instead of the others.
@@ -25,7 +25,7 @@ def column_values(
     for file in files:
         seen: set[Any] = set()
         for batch in worker_rows(log, [file], metadata=metadata, version=version, columns=[column], deleted=deleted):
-            for value in to_pylist(batch.column(0).unique()):
+            for value in readable(batch.column(0).unique()):
                 if value not in seen:
                     seen.add(value)
                     yield file, value

@@ -8,6 +8,7 @@ in the entry. The cost depends on the commit, never on the table.
 from __future__ import annotations
 
 import datetime as dt
+import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,6 +30,8 @@ from airflow_delta.table.changes.find import change_files
 if TYPE_CHECKING:
     from airflow_delta.log.actions.actions import Action
     from airflow_delta.log.delta_log import DeltaLog
+
+logger = logging.getLogger(__name__)
 
 _MOMENTS = ("timestamp", "timestamp_ntz")
 _DIRECTIVE = re.compile(r"%[-_0^#]*\d*[EO]?(.)", re.DOTALL)
@@ -57,11 +60,13 @@ _stats = msgspec.json.Decoder(_Stats)
 
 
 class _Untold(Exception):
-    """A log entry does not tell the partition of a file."""
+    """A commit does not tell its partitions; the message is the end of a sentence about it."""
 
 
 def changed_partitions(log: DeltaLog, version: int, events: PartitionEvents, *, read: ReadColumn) -> tuple[str, ...]:
     """Return the keys of the partitions whose rows a version has changed; :data:`MANY` alone if they are too many, or not told.
+
+    Not told are partitions in another writer's spelling, and dates and times beyond year 9999.
 
     :param read: reads a column of files, if ``events`` is ``exact``, or statistics lack it.
     :raises FileNotFoundError: if the log no longer holds the version.
@@ -80,6 +85,7 @@ def keys_of_commit(log: DeltaLog, commit: DecodedCommit, events: PartitionEvents
         keys = events.keys(_keys(log, commit, bound, metadata, read))
     except _Untold as untold:
         events.refuse_many(str(untold))
+        logger.warning("Version %s of table %s %s: it is told by the key %r.", commit.version, log.uri, untold, MANY)
         keys = None
     return (MANY,) if keys is None else keys
 
@@ -111,7 +117,7 @@ def _keys(log: DeltaLog, commit: DecodedCommit, bound: BoundKeys, metadata: Meta
             for file, value in read(
                 log, changed_files, metadata=metadata, version=commit.version, column=column.name, deleted=marked
             ):
-                yield from bound.keys_of_values(file.partition_values, value, value)
+                yield from bound.keys_of_value(file, value)
         return
     unknown: list[AddFile] = []
     for changed in bound.telling(_changed(commit), commit.cdcs):
@@ -121,7 +127,7 @@ def _keys(log: DeltaLog, commit: DecodedCommit, bound: BoundKeys, metadata: Meta
         yield from keys or ()
     if column is not None and unknown:
         for file, value in read(log, unknown, metadata=metadata, version=commit.version, column=column.name, deleted=False):
-            yield from bound.keys_of_values(file.partition_values, value, value)
+            yield from bound.keys_of_value(file, value)
 
 
 def _changed(commit: DecodedCommit) -> list[AddFile | RemoveFile]:
@@ -205,6 +211,16 @@ class BoundKeys:
             () if low is None else self.keys_of_values(file.partition_values, low, high),
             self.keys_of_values(file.partition_values, None, None) if nulls else (),
         )
+
+    def keys_of_value(self, file: AddFile, value: Any) -> Iterator[str]:
+        """Yield the keys of a partition for a value of the column, as it was read.
+
+        :raises _Untold: if Python cannot hold the value.
+        """
+        column = self.column
+        if column is not None and isinstance(value, str) and str(column.data_type) in (*_MOMENTS, "date"):
+            raise _Untold(f"has a value of {column.name!r} that Python cannot hold, {value}")
+        return self.keys_of_values(file.partition_values, value, value)
 
     def keys_of_values(self, partition_values: Mapping[str, str | None] | None, low: Any, high: Any) -> Iterator[str]:
         """Yield the keys of a partition, for all values of the column from ``low`` to ``high``."""
