@@ -6,6 +6,7 @@ import datetime as dt
 import json
 import math
 from decimal import Decimal
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -16,6 +17,8 @@ from airflow_delta.log.expressions.predicate import Predicate
 from airflow_delta.log.schema.types import DecimalType, PrimitiveType, StructField, StructType
 from airflow_delta.log.statistics.data_skipping import needed_stats, skipping_mask
 from airflow_delta.log.statistics.statistics import truncate_max, truncate_min
+from airflow_delta.table.read.read_table import read_table
+from support.table import Table
 from support.work import calls
 
 SCHEMA = StructType(
@@ -281,3 +284,27 @@ def test_a_name_that_begins_with_a_dot_is_no_path():
     stats = pa.array([{"numRecords": 1, "minValues": bounds, "maxValues": bounds, "nullCount": {".b": 0, "b": 0}}])
     for text, kept in (("`.b` = 1", True), ("`.b` = 9", False), ("b = 9", True), ("b = 1", False)):
         assert skipping_mask(Predicate.parse(text, schema), stats).to_pylist() == [kept], text
+
+
+@pytest.mark.parametrize("name", ['a"b', "a\\b", "a\x01b"], ids=ascii)
+@pytest.mark.parametrize("checkpoint", ["none", "JSON", "typed"])
+def test_names_that_json_escapes(tmp_path: Path, name: str, checkpoint: str) -> None:
+    table = Table(tmp_path / "t")
+    configuration = {"delta.checkpoint.writeStatsAsStruct": "true"} if checkpoint == "typed" else {}
+    for start in (0, 10):
+        values = [start, start + 1, None]
+        rows = {name: values, "id": values, "st": [{name: value, "x": None} for value in values]}
+        types = {name: pa.int64(), "id": pa.int64(), "st": pa.struct([(name, pa.int64()), ("x", pa.int64())])}
+        written = pa.table({key: pa.array(values, types[key]) for key, values in rows.items()})
+        table.write(written, begin={} if start else {"configuration": configuration})
+    if checkpoint != "none":
+        table.log().checkpoint()
+    for column in (f"`{name}`", f"st.`{name}`"):
+        for where, files, found in (
+            (f"{column} = 1", 1, [1]),
+            (f"{column} > 100", 0, []),
+            (f"{column} >= 1 AND id < 11", 2, [1, 10]),
+            (f"{column} IS NULL", 2, [None, None]),
+        ):
+            assert len(table.log().snapshot.files(where)) == files, where
+            assert read_table(table.log(), where=where, columns=["id"]).to_table()["id"].to_pylist() == found, where

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import datetime as dt
 import operator
+import re
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -20,6 +21,8 @@ from airflow_delta.log.expressions.ast import ColumnReference
 from airflow_delta.log.schema.partition_values import parse_timestamp, partition_array, possible_instants
 from airflow_delta.log.schema.types import FLOATING, INTEGRAL, DataType, DecimalType
 
+# Names that no struct type can have as those of fields: documents with these are decoded as a whole.
+_NO_FIELD = re.compile(r'["\\\x00-\x1f]')
 # Rows held as Python objects at a time.
 _CHUNK = 1 << 16
 
@@ -114,6 +117,9 @@ def from_partition_values(texts: pa.Array | pa.ChunkedArray, column: ColumnRefer
 
 # -- JSON ---------------------------------------------------------------------------------------------------------------------
 
+_Leaf = tuple[pa.DataType, Callable[[Any], Any]]
+"""The Arrow type of a value, and the function that finds it in a decoded document."""
+
 
 class _Tree:
     """The members to decode: a struct type for each level, with attributes ``f0``, ``f1``, ... since names may be anything."""
@@ -159,8 +165,8 @@ def from_json(stats: pa.Array, columns: Mapping[ColumnReference, bool]) -> dict[
     chunks: dict[str, list[pa.Array]] = {leaf: [] for leaf in leaves}
     for start in range(0, len(stats), _CHUNK):
         rows = _decode(stats.slice(start, _CHUNK), decoder)
-        for leaf, kind in leaves.items():
-            chunks[leaf].append(_array(list(map(operator.attrgetter(leaf), rows)), kind))
+        for leaf, (kind, value_of) in leaves.items():
+            chunks[leaf].append(_array(list(map(value_of, rows)), kind))
     known = {leaf: pa.concat_arrays(arrays) for leaf, arrays in chunks.items()}
     return {
         column: ColumnBounds(known[low[0]] if low else None, known[low[1]] if low else None, known[nulls], known["f0"])
@@ -171,18 +177,32 @@ def from_json(stats: pa.Array, columns: Mapping[ColumnReference, bool]) -> dict[
 @lru_cache(maxsize=128)  # a decoder has types of its own, which take longer to make than a few documents to read
 def _decoding(
     columns: tuple[tuple[ColumnReference, bool], ...],
-) -> tuple[msgspec.json.Decoder[Any], dict[str, pa.DataType], dict[ColumnReference, list[str]]]:
-    """Return what reads the statistics of columns, the Arrow type of each leaf, and the leaves of each column."""
+) -> tuple[msgspec.json.Decoder[Any], dict[str, _Leaf], dict[ColumnReference, list[str]]]:
+    """Return what reads the statistics of columns, the leaves by their attribute paths, and the leaves of each column."""
     tree = _Tree()
-    leaves: dict[str, pa.DataType] = {tree.add(("numRecords",), int): pa.int64()}
+    whole = any(_NO_FIELD.search(name) for column, _ in columns for name in column.physical_path)
+    leaves: dict[str, _Leaf] = {}
+
+    def add(path: tuple[str, ...], kind: Any, arrow_type: pa.DataType) -> str:
+        leaf = tree.add(path, kind)
+        leaves[leaf] = arrow_type, partial(_member, path) if whole else operator.attrgetter(leaf)
+        return leaf
+
+    add(("numRecords",), int, pa.int64())
     members: dict[ColumnReference, list[str]] = {}
     for column, bounded in columns:
-        members[column] = [tree.add(("nullCount", *column.physical_path), int)]
-        leaves[members[column][0]] = pa.int64()
+        members[column] = [add(("nullCount", *column.physical_path), int, pa.int64())]
         for bound in ("minValues", "maxValues") if bounded else ():
-            members[column].append(tree.add((bound, *column.physical_path), _json_type(column.data_type)))
-            leaves[members[column][-1]] = _comparable(column.data_type)
-    return msgspec.json.Decoder(tree.struct()), leaves, members
+            kind, arrow_type = _json_type(column.data_type), _comparable(column.data_type)
+            members[column].append(add((bound, *column.physical_path), kind, arrow_type))
+    return msgspec.json.Decoder(dict[str, Any] if whole else tree.struct()), leaves, members
+
+
+def _member(path: tuple[str, ...], document: Any) -> Any:
+    """Return a value of a document that was decoded as a whole."""
+    for name in path:
+        document = document.get(name) if isinstance(document, Mapping) else None
+    return document
 
 
 def _decode(stats: pa.Array, decoder: msgspec.json.Decoder[Any]) -> list[Any]:
