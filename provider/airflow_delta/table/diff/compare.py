@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog
 
 
+_WIDE = Context(prec=2 * 38)  # all digits that a decimal may have
 _AS_IT_IS = frozenset({type(None), bool, int, str, bytes})
 Stream = Callable[[], "Iterator[pa.RecordBatch]"]
 
@@ -163,7 +164,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float):
         return _number(value)
     if isinstance(value, Decimal):
-        return int(value) if value == value.to_integral_value() else value.normalize()
+        return int(value) if value == value.to_integral_value() else value.normalize(_WIDE)
     if isinstance(value, datetime):
         return value.astimezone(UTC).isoformat() if value.tzinfo else value.isoformat()
     if isinstance(value, date):
