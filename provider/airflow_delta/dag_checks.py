@@ -14,6 +14,7 @@ from airflow.sdk import Asset
 
 from airflow_delta import engine
 from airflow_delta.contract.choices import Given, choice_problem, choices_of, is_literal, literal_problems
+from airflow_delta.contract.kinds import kind_problem, kinds_of
 from airflow_delta.contract.queries import with_escaped_quotes
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaIllegalArgumentException
 from airflow_delta.key_precision import day_key_problem
@@ -122,6 +123,7 @@ def task_problems(task: Any) -> Iterator[str]:
         for value in _values(task, name):
             if (problem := choice_problem(name, value, allowed)) is not None:
                 yield problem
+    yield from _kind_problems(task)
     for name in _TABLES:
         for value in _values(task, name):
             for table in value if isinstance(value, list | tuple) else (value,):
@@ -143,6 +145,23 @@ def task_problems(task: Any) -> Iterator[str]:
                 "it has neither a table nor a transaction. Pass table=<URI>, create it inside a with delta_transaction(...) "
                 "block, or pass transaction=<output of a start task>."
             )
+
+
+def _kind_problems(task: Any) -> Iterator[str]:
+    """Yield parameters that are not of their kind, and tasks where their output is meant."""
+    fields = tuple(_class_of(task).template_fields)
+    for name, kind in kinds_of(_class_of(task)).items():
+        for value in _values(task, name):
+            if value is None and task.is_mapped:
+                continue  # not given
+            if (problem := kind_problem(name, value, kind, templated=name in fields)) is not None:
+                yield problem
+    for name in fields:
+        for value in _values(task, name):
+            for one in value if isinstance(value, list | tuple) else (value,):
+                if hasattr(type(one), "node_id"):
+                    what = f"the task {one.node_id!r}" if hasattr(one, "output") else f"the task group {one.node_id!r}"
+                    yield f"{name} is {what} itself. Pass an output, such as {name}=task.output."
 
 
 def _key_problems(task: Any) -> Iterator[str]:

@@ -11,6 +11,7 @@ from airflow.sdk import Asset, AssetAlias, get_current_context
 
 from airflow_delta.assets.delta import delta_asset, events_extra
 from airflow_delta.contract.choices import ISOLATION_LEVELS, STREAM_MODES, Choices, check_choices
+from airflow_delta.contract.kinds import JSON_TEXT, Kinds
 from airflow_delta.contract.options import check_writer_options
 from airflow_delta.exceptions import DeltaError, DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
@@ -58,7 +59,7 @@ class DeltaStreamOperator(DeltaOperator, PythonOperator):
     :param max_restarts: how often a batch starts over on the newest version after a conflict.
     :param assume_new_batch: id of a batch that is known not to be in the table, if the query has paused for so long that the
         table no longer shows it. (templated)
-    :param user_metadata: text for ``commitInfo.userMetadata``. (templated)
+    :param user_metadata: text for ``commitInfo.userMetadata``; a mapping or a list becomes JSON. (templated)
     :param delta_conn_id: connection to the table. (templated)
     :param outlets: assets that the task emits; default: the table's, unless the name (or the connection of a relative name) is
         templated, the task is mapped, or there is no new batch.
@@ -72,6 +73,7 @@ class DeltaStreamOperator(DeltaOperator, PythonOperator):
         "isolation_level": ISOLATION_LEVELS,
         "conflict_detection": LEVELS,
     }
+    kinds: ClassVar[Kinds] = {"user_metadata": JSON_TEXT}
     default_retry_policy = REFUSALS
     emits_table = True
     template_fields: Sequence[str] = (
@@ -107,7 +109,7 @@ class DeltaStreamOperator(DeltaOperator, PythonOperator):
         conflict_detection: str = "rows",
         max_restarts: int = 0,
         assume_new_batch: int | str | None = None,
-        user_metadata: str | None = None,
+        user_metadata: Any = None,
         delta_conn_id: str = DeltaHook.default_conn_name,
         **kwargs: Any,
     ) -> None:

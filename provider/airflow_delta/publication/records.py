@@ -23,6 +23,7 @@ from airflow_delta.contract.payloads import (
 )
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.transaction.intents import PATIENCE
+from airflow_delta.transaction.policy import check_user_metadata
 
 if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog
@@ -97,6 +98,9 @@ class Member:
     conflict_detection: str = "rows"
     hooks: Sequence[PostCommitHook] = ()
     user: KeyUser | None = None
+
+    def __post_init__(self) -> None:
+        check_user_metadata(self.user_metadata)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -23,6 +23,7 @@ from airflow_delta.exceptions import DeltaAnalysisException, DeltaIllegalArgumen
 from airflow_delta.table.state.commit_result import result_of_commit
 from airflow_delta.table.state.find_commit import commits_of
 from airflow_delta.transaction.conflict_detection import check_level
+from airflow_delta.transaction.policy import check_user_metadata
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -150,6 +151,7 @@ class DeltaBatchSink:
         self._isolation_level = isolation_level
         self._conflict_detection = check_level(conflict_detection)
         self._max_restarts = max_restarts
+        check_user_metadata(user_metadata)
         self._user_metadata = user_metadata
         self._tags = dict(tags or {})
         self._assume_new_batch = assume_new_batch

@@ -33,6 +33,7 @@ from airflow_delta.table.state.markers import fence, has_abort_marker, read_mark
 from airflow_delta.table.state.read_snapshot import snapshot_of_transaction
 from airflow_delta.transaction import OptimisticTransaction
 from airflow_delta.transaction.commit.hooks import run_hooks
+from airflow_delta.transaction.policy import check_user_metadata
 
 if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog
@@ -67,6 +68,7 @@ def run_transaction(
     :param start: parameters of :func:`airflow_delta.table.start.begin.begin`: the identity, the rerun policy, ...
     :raises DeltaConcurrentModificationException: if another commit conflicts, and no restart is left.
     """
+    check_user_metadata(user_metadata)
     restarts = 0
     while True:
         handle = begin(log, **start)
@@ -147,6 +149,7 @@ def run_large(
     :param start: parameters of :func:`airflow_delta.table.start.begin.begin`: the identity, the rerun policy, ...
     :raises DeltaConcurrentModificationException: if another commit conflicts, and no restart is left.
     """
+    check_user_metadata(user_metadata)
     restarts = 0
     while True:
         handle = begin(log, takes_back=False, **start)

@@ -25,9 +25,11 @@ from airflow.sdk import BaseOperator, RetryPolicy, TriggerRule
 
 from airflow_delta.airflow_internals.tasks import rendered_text
 from airflow_delta.contract.choices import Choices, Given, check_choices, check_literals
+from airflow_delta.contract.kinds import Kinds
 from airflow_delta.dag_checks import HANDS_ON, check_tasks, parent_defaults
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.tasks.lineage import TaskLineage, lineage_on_complete, lineage_on_start
+from airflow_delta.tasks.parameters import take_rendered, with_literals
 from airflow_delta.tasks.templates import is_of_text, render_fields
 
 if TYPE_CHECKING:
@@ -124,6 +126,7 @@ class Part:
 
     template_fields: ClassVar[tuple[str, ...]] = ()
     choices: ClassVar[Choices] = {}
+    kinds: ClassVar[Kinds] = {}
     default_retry_policy: ClassVar[RetryPolicy | None] = None
     task: Any = field(init=False)
 
@@ -162,12 +165,14 @@ class DeltaOperator(BaseOperator):
 
     :param kwargs: parameters of the parts and of any Airflow task.
     :cvar choices: words that a parameter may be, by parameter; those of the parts come on top.
+    :cvar kinds: kinds of values that a parameter may be, by parameter; those of the parts come on top.
     :cvar sql_fields: template fields in which ``{{ table }}`` is :data:`TABLE_VIEW`.
     :cvar emits_table: whether a task that commits by itself has the asset of its table as outlet, unless it is given others.
     """
 
     parts: ClassVar[Parts] = ()
     choices: ClassVar[Choices] = {}
+    kinds: ClassVar[Kinds] = {}
     sql_fields: ClassVar[tuple[str, ...]] = ()
     default_retry_policy: ClassVar[RetryPolicy | None] = None
     emits_table: ClassVar[bool] = False
@@ -181,7 +186,7 @@ class DeltaOperator(BaseOperator):
             cls.__init__ = _with_shared_parameters(cls)  # type: ignore[method-assign]
 
     def __init__(self, **kwargs: Any) -> None:
-        kwargs = {**own_settings(type(self), kwargs), **kwargs}
+        kwargs = with_literals(type(self), {**own_settings(type(self), kwargs), **kwargs})
         parts = [part(**{name: kwargs.pop(name) for name in part.parameters() if name in kwargs}) for part in self.parts]
         if self.default_retry_policy is not None:
             kwargs.setdefault("retry_policy", self.default_retry_policy)
@@ -219,6 +224,14 @@ class DeltaOperator(BaseOperator):
         held = part.of(self)
         self._held = (*self._held, held)
         return held
+
+    def pre_execute(self, context: Context) -> None:
+        """Take the rendered parameters as what they mean; Airflow calls this right before :meth:`execute`.
+
+        :raises DeltaIllegalArgumentException: if one is not of its kind.
+        """
+        super().pre_execute(context)
+        take_rendered(self)
 
     def on_kill(self) -> None:
         """End the work of the parts; a commit reads :attr:`is_cancelled` right before it puts its log entry."""

@@ -24,6 +24,7 @@ from airflow.sdk import Asset, AssetAlias
 from airflow_delta import engine, exceptions
 from airflow_delta.assets.delta import delta_asset, event_extra
 from airflow_delta.contract.choices import CHECKPOINT, Choices
+from airflow_delta.contract.kinds import JSON_TEXT, Kinds
 from airflow_delta.contract.partition_events import PartitionEvents
 from airflow_delta.contract.payloads import read_version_name
 from airflow_delta.exceptions import (
@@ -190,7 +191,7 @@ TableName = tuple[Any, str | None]
 class CommitPart(Part):
     """The part of a task that commits.
 
-    :param user_metadata: text for ``commitInfo.userMetadata``. (templated)
+    :param user_metadata: text for ``commitInfo.userMetadata``; a mapping or a list becomes JSON. (templated)
     :param max_commit_attempts: maximum number of attempts to put the log entry; default: that of ``CommitPolicy``.
     :param commit_timeout: maximum seconds for the race for a version; default: that of ``CommitPolicy``.
     :param conflict_detection: how closely to look at what others committed since the version that was read: ``delta``, by
@@ -206,9 +207,10 @@ class CommitPart(Part):
     """
 
     choices: ClassVar[Choices] = {"conflict_detection": LEVELS, "checkpoint": CHECKPOINT}
+    kinds: ClassVar[Kinds] = {"user_metadata": JSON_TEXT}
     template_fields: ClassVar[tuple[str, ...]] = ("user_metadata", "conflict_detection")
 
-    user_metadata: str | None = None
+    user_metadata: Any = None
     max_commit_attempts: int | None = None
     commit_timeout: float | None = None
     conflict_detection: str = "rows"

@@ -15,6 +15,15 @@ if TYPE_CHECKING:
     from airflow_delta.log.actions.actions import Action, Metadata
 
 
+def check_user_metadata(value: object) -> None:
+    """Refuse what would not be text in ``commitInfo.userMetadata``: other engines could not read the table's history.
+
+    :raises DeltaIllegalArgumentException: if it is neither text nor ``None``.
+    """
+    if value is not None and not isinstance(value, str):
+        raise DeltaIllegalArgumentException(f"user_metadata must be text, got {str(value)[:80]!r} ({type(value).__name__}).")
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ConflictOptions:
     """Options of the conflict checker; the defaults are Delta's, except for ``resolve_same_new_columns``.
@@ -111,6 +120,7 @@ class CommitPolicy:
     next_version_only: bool = False
 
     def __post_init__(self) -> None:
+        check_user_metadata(self.user_metadata)
         if self.max_attempts < 1:
             raise DeltaIllegalArgumentException(f"max_attempts must be at least 1, got {self.max_attempts}")
         if not 0 <= self.min_wait <= self.max_wait:

@@ -5,11 +5,17 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from airflow_delta import __version__
+from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.publication.records import Member
+from airflow_delta.streaming import DeltaBatchSink
+from airflow_delta.table.commit.commit import CommitOptions
 from airflow_delta.transaction import Operation
+from airflow_delta.transaction.policy import CommitPolicy
 from support.actions import add, remove
 from support.table import Table
 
@@ -163,3 +169,21 @@ def test_the_clock_can_be_given(table: Table) -> None:
     assert table.info(1)["timestamp"] == 1_234
     assert transaction.outcome is not None
     assert transaction.outcome.timestamp == 1_234
+
+
+@pytest.mark.parametrize("note", [{"ticket": "4711"}, 4711, ["a"], b"a"])
+def test_user_metadata_that_is_no_text_is_refused(table: Table, tmp_path: Path, note: Any) -> None:
+    """Readers take the field for text: one entry with an object would hide the history of the table from them."""
+    transaction = table.log().start_transaction()
+    for refuse in (
+        lambda: transaction.commit([add("a", part=1)], Operation.write(), user_metadata=note),
+        lambda: transaction.commit([add("a", part=1)], Operation.write(user_metadata=note)),
+        lambda: transaction.commit_large([add("a", part=1)], Operation.write(), user_metadata=note),
+        lambda: CommitPolicy(user_metadata=note),
+        lambda: CommitOptions(user_metadata=note),
+        lambda: Member(log=table.log(), handle=None, user_metadata=note),  # type: ignore[arg-type]
+        lambda: DeltaBatchSink(table.path, user_metadata=note),
+    ):
+        with pytest.raises(DeltaIllegalArgumentException, match="user_metadata must be text"):
+            refuse()
+    assert len(table.versions()) == 1

@@ -52,6 +52,7 @@ from airflow_delta.table.stage.view import ReadVersion, TransactionView
 from airflow_delta.table.state.commit_result import request_as_json, result_of_transaction
 from airflow_delta.transaction import Operation, OptimisticTransaction
 from airflow_delta.transaction.events import CONFLICT, held_back
+from airflow_delta.transaction.policy import check_user_metadata
 
 if TYPE_CHECKING:
     from airflow_delta.contract.payloads import Json
@@ -216,6 +217,9 @@ class CommitOptions:
     user_metadata: str | None = None
     hooks: Sequence[PostCommitHook] = ()
     transactions: Mapping[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_user_metadata(self.user_metadata)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,7 @@ import msgspec
 from airflow_delta.log.actions.actions import Action, AddCDCFile, AddFile, CommitInfo, Metadata, RemoveFile
 from airflow_delta.masking import masked, masked_values
 from airflow_delta.transaction.operations import Operation
+from airflow_delta.transaction.policy import check_user_metadata
 from airflow_delta.transaction.prepare.isolation import IsolationLevel
 from airflow_delta.version import __version__
 
@@ -47,7 +48,9 @@ def build_commit_info(
     :param tags: values become strings; the field is left out if there are none.
     :param metrics: ``operationMetrics``; an empty mapping is written, ``None`` is not.
     :param large: as ``commitLarge`` writes it: ``readVersion`` also when -1, no ``dataChange``.
+    :raises DeltaIllegalArgumentException: if ``user_metadata`` is not text.
     """
+    check_user_metadata(user_metadata)
     return CommitInfo(
         timestamp=timestamp,
         operation=operation.name,

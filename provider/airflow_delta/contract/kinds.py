@@ -1,0 +1,231 @@
+"""What kinds of values parameters take: checked where the Dag file names the value, and again when the task runs.
+
+Templates, XComs and values of an API are often of another type than the parameter: text for a number, a number for a text. A kind
+takes those that can only mean one thing, and refuses the others by name, before any work is done.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, time, timedelta
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+from airflow_delta.contract.choices import is_literal
+from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.masking import masked
+
+_SHOWN = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of value.
+
+    :param expected: what fits, for errors.
+    :param take: returns a value as the task uses it; raises ``TypeError`` or ``ValueError`` if it does not fit.
+    """
+
+    expected: str
+    take: Callable[[Any], Any]
+
+
+Kinds = Mapping[str, Kind]
+"""Kinds by parameter."""
+
+
+def taken(name: str, value: Any, kind: Kind) -> Any:
+    """Return the value of a parameter as the task uses it.
+
+    :raises DeltaIllegalArgumentException: if it does not fit.
+    """
+    try:
+        return kind.take(value)
+    except (ArithmeticError, TypeError, ValueError) as error:
+        why = f" ({error})" if isinstance(error, _Refusal) else ""
+        raise DeltaIllegalArgumentException(f"{name} must be {kind.expected}, got {_shown(value)}{why}.") from None
+
+
+class _Refusal(ValueError):
+    """A reason that the error repeats."""
+
+
+def _shown(value: Any) -> str:
+    text = masked(repr(value))
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def is_settled(value: Any) -> bool:
+    """Return whether a value is in the Dag file: it has no template, and no XCom or parameter of a run."""
+    if isinstance(value, str):
+        return is_literal(value)
+    if isinstance(value, Mapping):
+        return all(is_settled(part) for item in value.items() for part in item)
+    if isinstance(value, list | tuple | set | frozenset):
+        return all(map(is_settled, value))
+    if is_path(value):
+        return is_literal(str(value))
+    return not comes_from_run(value) and not callable(value)
+
+
+def comes_from_run(value: Any) -> bool:
+    """Return whether a value is an XCom, a parameter of the run, or the value of a mapped group."""
+    return hasattr(type(value), "iter_references")
+
+
+def kind_problem(name: str, value: Any, kind: Kind, *, templated: bool) -> str | None:
+    """Return what is wrong with a parameter, as far as the Dag file shows it; ``None`` if nothing is.
+
+    :param templated: whether Airflow renders the parameter.
+    """
+    if is_settled(value) or (not templated and callable(value)):
+        try:
+            taken(name, value, kind)
+        except DeltaIllegalArgumentException as error:
+            return str(error.message)
+        return None
+    if templated:
+        return None
+    return f"{name} is {_shown(value)}, but {name} is not templated: its value must be in the Dag file, as {kind.expected}."
+
+
+# -- kinds ----------------------------------------------------------------------------------------------------------------------
+
+
+def is_path(value: Any) -> bool:
+    """Return whether a value is a path: of the file system, or Airflow's ``ObjectStoragePath``."""
+    return isinstance(value, os.PathLike) or any(base.__module__.partition(".")[0] == "upath" for base in type(value).__mro__)
+
+
+def _text(value: Any) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, bool | int | float | Decimal | date | time | UUID):
+        return str(value)
+    raise TypeError
+
+
+def _json_text(value: Any) -> str | None:
+    if isinstance(value, Mapping):
+        return json.dumps(dict(value), ensure_ascii=False, allow_nan=False)
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray):
+        return json.dumps(list(value), ensure_ascii=False, allow_nan=False)
+    return _text(value)
+
+
+def _truth(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    text = value.strip().lower() if isinstance(value, str) else ""
+    if text not in ("true", "false"):
+        raise ValueError
+    return text == "true"
+
+
+def _number(value: Any) -> float:
+    number = float(value) if isinstance(value, int | float | str | Decimal) and not isinstance(value, bool) else math.nan
+    if not math.isfinite(number):
+        raise ValueError
+    return number
+
+
+def _seconds(value: Any) -> float | None:
+    if value is None or value == "":
+        return None
+    seconds = value.total_seconds() if isinstance(value, timedelta) else _number(value)
+    if seconds <= 0:
+        raise ValueError
+    return seconds
+
+
+def _hours(value: Any) -> float | None:
+    if value is None or value == "":
+        return None
+    return value / timedelta(hours=1) if isinstance(value, timedelta) else _number(value)
+
+
+def _count(value: Any) -> int | None:
+    if value is None or value == "":
+        return None
+    number = int(value) if isinstance(value, str) else value
+    if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+        raise ValueError
+    return number
+
+
+def _names(value: Any) -> Any:
+    if value is None or isinstance(value, str):
+        return value
+    if not isinstance(value, Sequence) or isinstance(value, bytes | bytearray):
+        raise TypeError
+    names = value if isinstance(value, list | tuple) else list(value)
+    if not all(isinstance(name, str) for name in names):
+        raise TypeError
+    return names
+
+
+def _location(value: Any) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    if not is_path(value):
+        raise TypeError
+    if (conn_id := getattr(value, "conn_id", None)) is not None:
+        raise _Refusal(f"it names the connection {conn_id!r}: pass that as the parameter for the connection, and the URI as text")
+    text = os.fspath(value) if isinstance(value, os.PathLike) else str(value)
+    if not isinstance(text, str):
+        raise TypeError
+    return text
+
+
+def _options(value: Any) -> Any:
+    if isinstance(value, str):
+        value = json.loads(value)
+    if value is not None and not isinstance(value, Mapping):
+        raise TypeError
+    return value
+
+
+def _schema(value: Any) -> Any:
+    if value is None or isinstance(value, str | Mapping):
+        return value
+    raise TypeError
+
+
+TEXT = Kind("text", _text)
+JSON_TEXT = Kind("text, or what JSON can hold", _json_text)
+TRUTH = Kind("true or false", _truth)
+MAYBE_TRUTH = Kind("true or false", lambda value: None if value is None else _truth(value))
+SECONDS = Kind("a timedelta, or a number of seconds above 0", _seconds)
+HOURS = Kind("a timedelta, or a number of hours", _hours)
+COUNT = Kind("a whole number above 0", _count)
+NAMES = Kind("a name or a list of names", _names)
+LOCATION = Kind("a URI, a path or a name, as text or as a path", _location)
+OPTIONS = Kind("a mapping, or JSON of one", _options)
+SCHEMA = Kind("columns as in SQL, or Spark's JSON form of a schema, as text or as a mapping", _schema)
+
+
+def table_text(table: Any) -> Any:
+    """Return a table that a path names as text; templates and XComs are left as they are.
+
+    :raises DeltaIllegalArgumentException: if it is nothing that names a table.
+    """
+    return taken("table", table, LOCATION) if is_path(table) or is_settled(table) else table
+
+
+def tables_text(tables: Any) -> Any:
+    """Return tables, one or several, as :func:`table_text` does."""
+    return [table_text(table) for table in tables] if isinstance(tables, list | tuple) else table_text(tables)
+
+
+def kinds_of(operator_class: Any) -> dict[str, Kind]:
+    """Return the kinds by parameter, those of the parts included."""
+    found: dict[str, Kind] = {}
+    for base in reversed(getattr(operator_class, "__mro__", ())):
+        for owner in (*vars(base).get("parts", ()), base):
+            found.update(vars(owner).get("kinds", {}))
+    return found

@@ -1,0 +1,37 @@
+"""The parameters of a task by their kinds: literals as the Dag is parsed, everything else once it is rendered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from airflow_delta.contract.kinds import is_settled, kind_problem, kinds_of, taken
+from airflow_delta.exceptions import DeltaIllegalArgumentException
+
+
+def with_literals(operator_class: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a constructor, the literals among them as the task uses them.
+
+    :raises DeltaIllegalArgumentException: if one does not fit, or a parameter that is not templated gets a template.
+    """
+    found = dict(given)
+    for name, kind in kinds_of(operator_class).items():
+        if name not in given:
+            continue
+        templated = name in operator_class.template_fields
+        if (problem := kind_problem(name, given[name], kind, templated=templated)) is not None:
+            raise DeltaIllegalArgumentException(f"The task {given.get('task_id')!r}: {problem}")
+        if is_settled(given[name]):
+            found[name] = taken(name, given[name], kind)
+    return found
+
+
+def take_rendered(task: Any) -> None:
+    """Turn the rendered parameters of a running task into what it uses.
+
+    :raises DeltaIllegalArgumentException: if one does not fit.
+    """
+    for name, kind in kinds_of(type(task)).items():
+        value = getattr(task, name)
+        if (used := taken(f"{name} of the task {task.task_id!r}", value, kind)) is not value:
+            setattr(task, name, used)

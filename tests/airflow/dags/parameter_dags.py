@@ -1,0 +1,46 @@
+"""Parameters that a run gives another type than their own."""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime
+
+from airflow.sdk import DAG, task
+
+from airflow_delta import delta_publication, delta_transaction
+
+TABLES = os.environ["DELTA_EXAMPLES"]
+START = datetime(2026, 1, 1)
+
+
+@task.delta_stage(engine="arrow")
+def rows():
+    import pyarrow as pa
+
+    return pa.table({"id": [1, 2]})
+
+
+@task
+def note():
+    return {"ticket": 4711}
+
+
+with (
+    DAG("note_of_a_task", schedule=None, start_date=START),
+    delta_transaction("txn", table=f"{TABLES}/note_of_a_task", commit_kwargs={"user_metadata": note()}),
+):
+    rows()
+
+with (
+    DAG("note_rendered", schedule=None, start_date=START, render_template_as_native_obj=True),
+    delta_transaction("txn", table=f"{TABLES}/note_rendered", commit_kwargs={"user_metadata": '{"ticket": {{ 4711 }}}'}),
+):
+    rows()
+
+with (
+    DAG("note_of_a_publication", schedule=None, start_date=START),
+    delta_publication("both", commit_kwargs={"user_metadata": note()}),
+):
+    for name in ("one", "two"):
+        with delta_transaction(name, table=f"{TABLES}/note_of_a_publication_{name}"):
+            rows()
