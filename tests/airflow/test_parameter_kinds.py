@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import date, datetime
+from pathlib import Path
 
 import deltalake
 import pyarrow as pa
@@ -11,6 +12,7 @@ import pytest
 from airflow.sdk import DAG
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.operators.copy_into import DeltaCopyIntoOperator
 from airflow_delta.operators.delete_update import DeltaDeleteOperator
 from airflow_delta.operators.stream import DeltaStreamOperator
 from airflow_delta.operators.vacuum import DeltaVacuumOperator
@@ -102,3 +104,51 @@ def test_mapped_notes(tmp_path):
     assert bag_of(tmp_path, body).import_errors == {}
     found = bag_of(tmp_path, f'DeltaDeleteOperator(task_id="o", table="/t")\n{body[:-2]}, b"c"])').import_errors
     assert "'m': user_metadata must be text, or what JSON can hold, got b'c'" in str(found)
+
+
+# -- options of a reader ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.airflow
+def test_options_of_a_load_that_a_run_gives(run_dag, tables):
+    ways = ("task", "text", "param")
+    empty = pa.table({"id": pa.array([], pa.int64()), "name": pa.array([], pa.string())})
+    for way in ways:
+        deltalake.write_deltalake(f"{tables}/options_of_a_{way}", empty)
+    source = Path(tables) / "options_of_a_run"
+    source.mkdir(exist_ok=True)
+    (source / "a.csv").write_text("id;name\n1;x\n")
+    assert run_dag("options_of_a_run").state == "success"
+    for way in ways:
+        assert deltalake.DeltaTable(f"{tables}/options_of_a_{way}").to_pyarrow_table().to_pylist() == [{"id": 1, "name": "x"}]
+
+
+def load(tmp_path, **options):
+    return DeltaCopyIntoOperator(
+        task_id="load", table=str(tmp_path / "t"), source=str(tmp_path), format="csv", engine="arrow", **options
+    )
+
+
+@pytest.mark.usefixtures("outside_of_the_task_runner")
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        ("header", "must be a mapping, or JSON of one, got 'header'"),
+        ([1], "must be a mapping, or JSON of one"),
+        ({"password": "x"}, "may be secret"),
+        ('{"password": "x"}', "may be secret"),
+    ],
+)
+def test_options_of_a_load_that_are_refused_once_they_are_rendered(tmp_path, value, says):
+    deltalake.write_deltalake(str(tmp_path / "t"), pa.table({"id": [1]}))
+    operator = load(tmp_path, format_options="{{ params.options }}")
+    operator.format_options = value
+    with pytest.raises(DeltaIllegalArgumentException, match=says):
+        run(operator)
+
+
+def test_options_of_a_load_that_are_refused_when_the_dag_is_parsed(tmp_path):
+    with pytest.raises(DeltaIllegalArgumentException, match="format_options must be a mapping"):
+        parsed(lambda: load(tmp_path, format_options=["header"]))
+    with pytest.raises(DeltaIllegalArgumentException, match="may be secret"):
+        load(tmp_path, format_options={"password": "{{ var.value.password }}"})

@@ -12,6 +12,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_delta import engine
 from airflow_delta.contract.choices import ENFORCE, SCHEMA_POLICIES, STRICT, Choices, check_choices
+from airflow_delta.contract.kinds import OPTIONS, Kinds
 from airflow_delta.contract.options import check_source, check_writer_options
 from airflow_delta.contract.payloads import StagedWrite
 from airflow_delta.exceptions import (
@@ -56,7 +57,7 @@ class DeltaCopyIntoOperator(DeltaTableOperator):
     :param pattern: pattern of paths below ``source``, which then is a directory. (templated)
     :param recursive: also files in directories below.
     :param format_options: options of Spark's reader of the format, such as ``header``, ``delimiter`` and ``multiLine``; with
-        ``engine="arrow"`` some of CSV's. (templated)
+        ``engine="arrow"`` some of CSV's; or JSON of them. (templated)
     :param columns: names of the columns of CSV without a header; default: the table's. (templated)
     :param force: load files that were loaded already, too: all that the pattern selects. Their rows are then in the table twice.
         (templated)
@@ -80,6 +81,7 @@ class DeltaCopyIntoOperator(DeltaTableOperator):
 
     parts: ClassVar[Parts] = (*OPERATION, TaskSession)
     choices: ClassVar[Choices] = {"format": FORMATS, "engine": ENGINES, "schema_policy": SCHEMA_POLICIES}
+    kinds: ClassVar[Kinds] = {"format_options": OPTIONS, "write_options": OPTIONS}
     template_fields: Sequence[str] = (
         *templated(parts),
         "copy_source",
@@ -103,7 +105,7 @@ class DeltaCopyIntoOperator(DeltaTableOperator):
         format: str,  # noqa: A002 - Spark's name
         pattern: str | None = None,
         recursive: bool = False,
-        format_options: Mapping[str, Any] | None = None,
+        format_options: Mapping[str, Any] | str | None = None,
         columns: str | Sequence[str] = (),
         force: bool | str = False,
         consumer: str | None = None,
@@ -124,7 +126,7 @@ class DeltaCopyIntoOperator(DeltaTableOperator):
         self.schema_policy = schema_policy
         check_choices(self, self.choices)
         whose = f"The task {self.task_id!r}"
-        check_source({"path": source, "options": dict(format_options or {})}, whose=whose)
+        check_source({"path": source, "options": format_options}, whose=whose)
         check_writer_options(write_options, whose=whose)
         if engine == "arrow" and format == "avro":
             raise DeltaUnsupportedOperationException(f'{whose} loads avro, which Arrow does not read. Leave out engine="arrow".')
@@ -157,11 +159,13 @@ class DeltaCopyIntoOperator(DeltaTableOperator):
     def plan_stage(self, stage: StageView) -> SparkWork | StagedWrite:
         """Find the files to load, and plan the write.
 
+        :raises DeltaIllegalArgumentException: if templates have made the source secret.
         :raises AirflowSkipException: if there is nothing to load, and the task is then to be skipped.
         :raises DeltaTableNotFoundException: if there is no table, and no stage creates it.
         :raises DeltaIllegalStateException: if files were changed after they were loaded, or records of loads are damaged.
         :raises DeltaFileNotFoundException: if records of loads are gone.
         """
+        check_source({"path": self.copy_source, "options": self.format_options}, whose=f"The task {self.task_id!r}")
         if not stage.exists and not stage.target.is_known:
             raise stage.handle.error(
                 DeltaTableNotFoundException,

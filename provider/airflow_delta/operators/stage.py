@@ -89,12 +89,12 @@ class DeltaStageSparkSubmitOperator(StageOperator, SparkSubmitOperator):
         self._submission: Any = None
 
     @property
-    def spark_conn_id(self) -> str:
+    def spark_conn_id(self) -> Any:
         """The connection, which Airflow's operator keeps under another name."""
-        return str(self._conn_id)
+        return self._conn_id  # an XCom before it is rendered
 
     @spark_conn_id.setter
-    def spark_conn_id(self, value: str) -> None:
+    def spark_conn_id(self, value: Any) -> None:
         self._conn_id = value
 
     def open(self, work: StageWork, context: Context) -> None:

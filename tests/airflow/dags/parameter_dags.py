@@ -8,6 +8,7 @@ from datetime import datetime
 from airflow.sdk import DAG, task
 
 from airflow_delta import delta_publication, delta_transaction
+from airflow_delta.operators.copy_into import DeltaCopyIntoOperator
 
 TABLES = os.environ["DELTA_EXAMPLES"]
 START = datetime(2026, 1, 1)
@@ -44,3 +45,20 @@ with (
     for name in ("one", "two"):
         with delta_transaction(name, table=f"{TABLES}/note_of_a_publication_{name}"):
             rows()
+
+
+@task
+def options():
+    return {"header": True, "delimiter": ";"}
+
+
+with DAG("options_of_a_run", schedule=None, start_date=START, params={"options": {"header": True, "delimiter": ";"}}) as dag:
+    for way, given in (("task", options()), ("text", "{{ params.options | tojson }}"), ("param", dag.param("options"))):
+        DeltaCopyIntoOperator(
+            task_id=way,
+            table=f"{TABLES}/options_of_a_{way}",
+            source=f"{TABLES}/options_of_a_run",
+            format="csv",
+            format_options=given,
+            engine="arrow",
+        )

@@ -1,0 +1,83 @@
+"""Whatever template field gets the output of a task, that task runs first."""
+
+from __future__ import annotations
+
+import inspect
+from datetime import datetime
+
+import pytest
+from airflow.sdk import DAG, BaseOperator, task
+from airflow.sdk.bases.decorator import DecoratedOperator
+
+from airflow_delta.assets.delta import delta_asset
+from airflow_delta.sensors.partitions import DeltaPartitionSensor
+from support.task_classes import task_classes
+
+NAMES_OF_FIELDS = {"merge_source": "source", "copy_source": "source"}
+
+REFUSED = {
+    "DeltaMergePySparkOperator": ("source", "spark_submit", "application"),
+    "DeltaScd2MergeOperator": ("spark_submit", "application"),
+}
+"""Parameters of a part that an operator refuses."""
+
+REQUIRED = {
+    "python_callable": lambda: lambda: None,
+    "clauses": lambda: [{"clause": "matchedDelete"}],
+    "changes": lambda: [{"change": "DropColumns", "columns": ["a"]}],
+    "format": lambda: "csv",
+    "set": lambda: {"a": "1"},
+    "keys": lambda: ["id"],
+    "tables": lambda: ["/t"],
+    "steps": lambda: ["vacuum"],
+    "source": lambda: "SELECT 1 AS id",
+}
+"""Values of parameters without a default; any other gets a text."""
+
+
+def parameters(kind: type[BaseOperator]) -> dict[str, inspect.Parameter]:
+    found: dict[str, inspect.Parameter] = {}
+    for base in kind.__mro__:
+        if "__init__" in vars(base):
+            for name, parameter in inspect.signature(vars(base)["__init__"]).parameters.items():
+                found.setdefault(name, parameter)
+    return found
+
+
+def _has(kind: type[BaseOperator], name: str) -> bool:
+    if issubclass(kind, DecoratedOperator) and name in ("op_args", "op_kwargs"):
+        return False  # Airflow fills them in with what the function is called with
+    return name not in REFUSED.get(kind.__name__.lstrip("_").replace("Decorated", "PySpark"), ())
+
+
+def fields() -> list[tuple[type[BaseOperator], str]]:
+    found = []
+    for kind in task_classes():
+        if not inspect.isabstract(kind):
+            names = {NAMES_OF_FIELDS.get(field, field) for field in kind.template_fields} & parameters(kind).keys()
+            found += [(kind, name) for name in sorted(names) if _has(kind, name)]
+    return found
+
+
+@pytest.mark.parametrize(("kind", "name"), fields(), ids=lambda each: getattr(each, "__name__", each))
+def test_the_task_of_an_output_runs_first(kind, name):
+    named = {
+        each: REQUIRED.get(each, lambda: "text")()
+        for each, parameter in parameters(kind).items()
+        if parameter.default is parameter.empty and parameter.kind is parameter.KEYWORD_ONLY and each != "task_id"
+    }
+    if name == "expected_schema":
+        named["schema_policy"] = "strict"
+    if kind is DeltaPartitionSensor:
+        named["outlets"] = [delta_asset("/t")]
+    with DAG("outputs", schedule=None, start_date=datetime(2026, 1, 1)):
+
+        @task
+        def give(): ...
+
+        operator = kind(**{"task_id": "t", **named, name: give()})
+    assert operator.upstream_task_ids == {"give"}
+
+
+def test_all_fields_are_looked_at():
+    assert len(fields()) > 400
