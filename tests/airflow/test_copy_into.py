@@ -151,11 +151,6 @@ class TestWhatIsRefused:
         with pytest.raises(DeltaIllegalArgumentException, match=why):
             load(**arguments)
 
-    @pytest.mark.parametrize("name", ["pattern", "consumer", "modified_after"])
-    def test_a_template_that_comes_to_nothing(self, load, name):
-        with pytest.raises(DeltaIllegalArgumentException, match=f"{name} of the task 'load' is a template without a value"):
-            load(**{name: "{{ params.x }}"}, rendered={name: None})
-
     def test_avro_without_spark(self, load):
         with pytest.raises(DeltaUnsupportedOperationException, match="avro"):
             load(format="avro")

@@ -40,9 +40,6 @@ if TYPE_CHECKING:
 FORMATS = ("csv", "json", "parquet", "avro")
 ENGINES = ("spark", "arrow")
 
-_NARROWING = ("pattern", "consumer", "modified_after")
-"""Parameters without which a task loads more, or as somebody else: a template must not come to nothing."""
-
 
 class DeltaCopyIntoOperator(DeltaTableOperator):
     """Load the files of a source that the table does not have yet (COPY INTO), each exactly once.
@@ -150,7 +147,6 @@ class DeltaCopyIntoOperator(DeltaTableOperator):
         self.merge_schema = merge_schema
         self.expected_schema = expected_schema
         self.write_options = write_options
-        self._given = tuple(name for name in _NARROWING if getattr(self, name) is not None)
 
     def table_uri(self, log: DeltaLog) -> str | None:
         """Return the worker's URI if the worker itself writes."""
@@ -254,12 +250,6 @@ class DeltaCopyIntoOperator(DeltaTableOperator):
             yield
 
     def _find(self, stage: StageView) -> SourceFiles:
-        for name in self._given:
-            if getattr(self, name) is None:
-                raise DeltaIllegalArgumentException(
-                    f"{name} of the task {self.task_id!r} is a template without a value in this run: other files would be "
-                    "loaded. Give it a value, or leave the parameter out."
-                )
         pattern = engine.SourcePattern.parse(self.copy_source, self.pattern, recursive=self.recursive)
         conn_id = self.source_conn_id or self.opened.delta_conn_id or self.opened.handle.delta_conn_id
         self._source = log = DeltaHook(conn_id or DeltaHook.default_conn_name).get_log(pattern.base)

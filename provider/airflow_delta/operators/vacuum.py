@@ -69,7 +69,6 @@ class DeltaVacuumOperator(DeltaMaintenanceBase):
         self.retention_check = retention_check
         self.lite = lite
         self.inventory = inventory
-        self._takes_inventory = inventory is not None  # what a template made of it may be None
         self.only_list = dry_run  # dry_run() is a method of every operator
         self.transaction_timeout_hours = transaction_timeout_hours
         self.logging_enabled = logging_enabled
@@ -80,8 +79,7 @@ class DeltaVacuumOperator(DeltaMaintenanceBase):
         timeout = hours(self.transaction_timeout_hours, "transaction_timeout_hours")
         clock = Stopwatch()
         given: dict[str, Any] = {}
-        if self._takes_inventory:
-            # A template that renders to nothing must not become a VACUUM of everything.
+        if self.inventory is not None:
             if not isinstance(self.inventory, str) or not self.inventory.strip():
                 raise DeltaIllegalArgumentException(f"The inventory of the task {self.task_id!r} is {self.inventory!r}.")
             given["inventory"] = engine.read_table(DeltaHook(self.delta_conn_id).get_log(self.inventory))
