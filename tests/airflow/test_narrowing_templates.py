@@ -27,7 +27,6 @@ from airflow_delta.operators.stage import DeltaStageFilesOperator
 from airflow_delta.operators.transaction import DeltaStartTransactionOperator
 from airflow_delta.operators.vacuum import DeltaVacuumOperator
 from airflow_delta.sensors.delta import DeltaTableVersionSensor
-from airflow_delta.sensors.partitions import DeltaPartitionSensor
 from airflow_delta.tasks.templates import NARROWING, SQL_TEXTS
 from support.running_tasks import context
 from support.task_classes import task_classes
@@ -70,9 +69,6 @@ FIELDS: list[tuple[type[BaseOperator], str, dict[str, Any]]] = [
     (DeltaVacuumOperator, "inventory", {"table": "/t"}),
     (DeltaOptimizeOperator, "where", {"table": "/t"}),
     (DeltaMaintenanceOperator, "where", {"tables": ["/t"]}),
-    (DeltaTableVersionSensor, "partitions", {"table": "/t"}),
-    (DeltaTableVersionSensor, "after_version", {"table": "/t"}),
-    (DeltaPartitionSensor, "changed_since", {"table": "/t"}),
 ]
 NOTHING = ["{{ params.none or '' }}", "{{ params.empty }}", "{{ params.blank }}", "{% if params.none %}x{% endif %}"]
 
@@ -175,6 +171,13 @@ def test_sql_is_text_in_every_dag(native: bool) -> None:
     assert rendered(DeltaStageSqlOperator, native=native, transaction={}, sql="'a'").sql == "'a'"
     key = rendered(DeltaStartTransactionOperator, native=native, table="/t", transaction_key="2026.10")
     assert key.transaction_key == "2026.10"
+
+
+def test_a_sensor_may_be_told_nothing() -> None:
+    """It changes nothing; what to wait for often comes from the conf of a run."""
+    names = ("version", "after_version", "operation", "partitions")
+    made = rendered(DeltaTableVersionSensor, table="/t", **dict.fromkeys(names, "{{ params.empty }}"))
+    assert [getattr(made, name) for name in names] == [""] * 4
 
 
 def test_what_is_no_sql_is_a_value_in_a_dag_of_values() -> None:

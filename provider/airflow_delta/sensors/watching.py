@@ -55,7 +55,8 @@ class LogSensor(BaseSensorOperator):
             super(LogSensor, self)._do_render_template_fields(parent, fields, context, environment, seen_oids)
 
         if parent is self:
-            render_fields(self, template_fields, context, jinja_env, render)
+            # A sensor that is not told what to wait for waits for any commit, and changes nothing.
+            render_fields(self, template_fields, context, jinja_env, render, narrowing=())
         else:
             render(template_fields)
 

@@ -7,7 +7,7 @@ less than its author wrote. What is left out in the Dag file, or written there a
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from jinja2 import Template
@@ -28,15 +28,15 @@ SQL_TEXTS = {
 """Parameters with SQL: rendered to Python values, ``'done'`` would lose its quotes and be a column."""
 
 NARROWING = {
-    *("after_version", "changed_since", "checks", "clauses", "columns", "condition", "consumer", "deleted", "effective_at"),
-    *("freshness", "inventory", "keys", "max_null_fraction", "max_rows", "min_rows", "modified_after", "operation", "partitions"),
+    *("checks", "clauses", "columns", "condition", "consumer", "deleted", "effective_at"),
+    *("freshness", "inventory", "keys", "max_null_fraction", "max_rows", "min_rows", "modified_after", "partitions"),
     *("pattern", "predicate", "replace_on", "replace_using", "replace_where", "rows_change", "set", "steps", "tables", "tracked"),
     *("value_range", "where"),
 }
 """Parameters that say which tables, rows, files or checks are meant: without a value a task would do more, or check less."""
 
 _VERSIONS = ("version", "timestamp")
-"""Of these one is enough."""
+"""Of these one is enough; a sensor without them waits for the next commit."""
 
 
 def render_fields(
@@ -45,15 +45,17 @@ def render_fields(
     context: Context,
     jinja_env: jinja2.Environment,
     render: Callable[[Iterable[str], jinja2.Environment], None],
+    narrowing: Collection[str] = NARROWING,
 ) -> None:
     """Render template fields of a task.
 
     :param render: renders fields as Airflow does.
-    :raises DeltaIllegalArgumentException: if a parameter of :data:`NARROWING`, a part of one, a key or a place has no value in
+    :param narrowing: parameters that need a value if they are given.
+    :raises DeltaIllegalArgumentException: if a parameter of ``narrowing``, a part of one, a key or a place has no value in
         this run although the Dag file gives it.
     """
     names = list(fields)
-    before = {name: getattr(task, name, None) for name in names if name in NARROWING or name in _VERSIONS}
+    before = {name: getattr(task, name, None) for name in names if name in narrowing or name in _VERSIONS}
     text = as_text(jinja_env)
     named = [name for name in names if name in KEY_FIELDS or name in PLACE_FIELDS]
     render([name for name in names if name not in named and name not in SQL_TEXTS], jinja_env)
@@ -64,7 +66,7 @@ def render_fields(
         for name, value in before.items()
     }
     found = [name for name, part in lost.items() if part is not None and name not in _VERSIONS]
-    versions = [name for name in _VERSIONS if before.get(name) is not None]
+    versions = [name for name in _VERSIONS if "timestamp" in names and before.get(name) is not None]
     if versions and all(lost[name] is not None for name in versions):
         found += versions
     if found:
