@@ -216,6 +216,8 @@ FILES: list[tuple[str, pa.Array, dict[str, Any], list[Any]]] = [
     ("double", pa.array([1.5], pa.float32()), {}, [1.5]),
     ("decimal(12,4)", pa.array([Decimal("1.25")], pa.decimal128(5, 2)), {}, [Decimal("1.2500")]),
     ("decimal(12,2)", pa.array([7], pa.int32()), {}, [Decimal("7.00")]),
+    ("decimal(20,0)", pa.array([2**64 - 1, 0, None], pa.uint64()), {}, [Decimal(2**64 - 1), Decimal(0), None]),
+    ("decimal(22,2)", pa.array([2**64 - 1], pa.uint64()), {}, [Decimal(f"{2**64 - 1}.00")]),
     ("timestamp_ntz", pa.array([dt.date(2024, 2, 29)]), {}, [dt.datetime(2024, 2, 29)]),
     ("timestamp", pa.array([INSTANT, None]), I96, [INSTANT, None]),
     ("timestamp", pa.array([INSTANT.replace(tzinfo=None)], pa.timestamp("us")), {}, [INSTANT]),
@@ -251,6 +253,7 @@ def test_types_of_files_that_are_not_the_tables(tmp_path, data_type, values, wri
     ("data_type", "values", "writer", "message"),
     [
         ("integer", pa.array([1], pa.int64()), {}, None),
+        ("decimal(19,0)", pa.array([1], pa.uint64()), {}, "its column v is uint64"),
         ("long", pa.array(["1"]), {}, "its column v is string, and the table's v bigint"),
         ("decimal(10,2)", pa.array([Decimal("1.234")], pa.decimal128(5, 3)), {}, "its column v is decimal128(5, 3)"),
         ("timestamp_ntz", pa.array([INSTANT]), {}, "a point in time"),

@@ -235,6 +235,8 @@ def _known(found: pa.DataType) -> DataType | None:
     """Return the table's type for a file's type."""
     if pa.types.is_decimal(found):
         return DecimalType(found.precision, found.scale)
+    if pa.types.is_uint64(found):  # as Spark reads it
+        return DecimalType(20, 0)
     names = {
         pa.int8(): "byte",
         pa.int16(): "short",

@@ -302,7 +302,7 @@ def _converter(column: Any, leaf: Leaf) -> Callable[[Any], Any] | None:
 
 def _decimal_converter(physical: str, logical: dict[str, Any]) -> Callable[[Any], decimal.Decimal] | None:
     scale = int(logical.get("scale", 0))
-    if logical.get("Type") != "Decimal" and physical not in ("INT32", "INT64"):
+    if logical.get("Type") != "Decimal" and (physical not in ("INT32", "INT64") or not logical.get("isSigned", True)):
         return None
 
     def convert(raw: Any) -> decimal.Decimal:

@@ -50,6 +50,14 @@ def readable_schema(footer: pq.FileMetaData, path: str, *, table: str) -> Struct
         raise DeltaAnalysisException(f"{path} of {table} cannot be part of a table: {error.message}", table=table) from error
 
 
+def check_each_column_once(schema: StructType, file: str) -> None:
+    """Check that no column, and no field of a struct, is there twice.
+
+    :raises SchemaMismatchException: if one is, whatever the case.
+    """
+    _check_spelling(type_to_json(schema), "", "", file, "")
+
+
 def schema_of_files(
     log: DeltaLog,
     files: Sequence[tuple[FileStatus, pq.FileMetaData]],

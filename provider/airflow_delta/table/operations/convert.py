@@ -19,6 +19,7 @@ from airflow_delta.exceptions import (
     DeltaFileNotFoundException,
     DeltaIllegalArgumentException,
     DeltaIllegalStateException,
+    SchemaMismatchException,
     StagedFileException,
 )
 from airflow_delta.log.actions.actions import Action, AddFile, Metadata
@@ -29,7 +30,7 @@ from airflow_delta.log.schema.types import StructType, to_json
 from airflow_delta.log.storage.file_names import LOG_DIRECTORY
 from airflow_delta.log.storage.progress import tracked
 from airflow_delta.log.table_definition import TableDefinition
-from airflow_delta.table.files.footers import CONCURRENCY, FILES_AT_ONCE, readable_schema
+from airflow_delta.table.files.footers import CONCURRENCY, FILES_AT_ONCE, check_each_column_once, readable_schema
 from airflow_delta.table.files.parquet_schema import MergedSchema, parse_partition_schema, with_partition_columns
 from airflow_delta.table.files.partitions import partition_values, time_zone_of, url_encode
 from airflow_delta.table.operations.statistics import collect_statistics
@@ -187,7 +188,7 @@ def convert_to_delta(
     :raises DeltaFileNotFoundException: if there are no files.
     :raises DeltaAnalysisException: if a file is not Parquet, has a type that Delta cannot store, or the directories do not
         fit the partition schema.
-    :raises SchemaMismatchException: if files disagree on the type of a column.
+    :raises SchemaMismatchException: if files disagree on the type of a column, or one has a column twice.
     :raises DeltaIllegalArgumentException: if column mapping is requested, which existing files cannot have.
     :raises ConcurrentWriteException: if another writer created the table in the meantime.
     """
@@ -244,7 +245,16 @@ class _Files:
         """Return the schema of all files, including partition columns."""
         merged = MergedSchema(self._log.uri)
         for status, footer in self._with_footers():
-            merged.add(readable_schema(footer, status.path, table=self._log.uri), status.path)
+            schema = readable_schema(footer, status.path, table=self._log.uri)
+            try:
+                check_each_column_once(schema, status.path)
+            except SchemaMismatchException as error:
+                raise self._log.error(
+                    SchemaMismatchException,
+                    f"{self._log.uri} cannot be converted: {error.message} (DELTA_DUPLICATE_COLUMNS_FOUND) Move the file out of "
+                    "the directory, or write it again without one of them.",
+                ) from error
+            merged.add(schema, status.path)
         return to_json(with_partition_columns(merged.schema, self._partitions))
 
     def adds(self, txn: OptimisticTransaction, *, collect_stats: bool) -> Iterator[AddFile]:

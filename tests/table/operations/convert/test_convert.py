@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ from airflow_delta.table.files.parquet_schema import parse_partition_schema, sch
 from airflow_delta.table.operations import convert
 from airflow_delta.table.operations import statistics as compute_statistics
 from airflow_delta.table.operations.convert import convert_to_delta
+from airflow_delta.table.read.read_table import read_table
+from support import readers
 from support.table import Table
 
 
@@ -131,6 +134,45 @@ def test_files_that_do_not_fit(here: Table) -> None:
     with pytest.raises(DeltaIllegalStateException, match="another Delta table in d/inner"):
         run(here)
     assert not (here.path / "_delta_log").exists()
+
+
+@pytest.mark.parametrize(
+    ("column", "names", "says"),
+    [
+        (None, ["a", "A"], "columns a and A, which only differ in case"),
+        (None, ["a", "a"], "column a twice"),
+        ("s", ["x", "X"], "columns s.x and s.X"),
+        ("l", ["x", "x"], r"column l\[element\].x twice"),
+    ],
+)
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_file_with_a_column_twice(here: Table, column: str | None, names: list[str], says: str, others: int) -> None:
+    both = pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], names)
+    offsets = pa.array([0, 1], pa.int32())
+    found = pa.Table.from_batches([pa.RecordBatch.from_struct_array(both)])
+    if column is not None:
+        found = pa.table({column: both if column == "s" else pa.ListArray.from_arrays(offsets, both)})
+    for number in range(others):
+        write(here.path / f"a{number}.parquet", {"a": [3]})
+    here.path.mkdir(parents=True, exist_ok=True)
+    pq.write_table(found, here.path / "b.parquet")
+    with pytest.raises(SchemaMismatchException, match=rf"b\.parquet has the {says}.*DELTA_DUPLICATE_COLUMNS_FOUND"):
+        run(here)
+    assert not (here.path / "_delta_log").exists()
+
+
+@pytest.mark.parametrize("numbers", [[1, 2**63, 2**64 - 1], [2**63, 2**64 - 2], [2**64 - 1], [1, 2]])
+def test_unsigned_numbers_of_64_bits_are_decimals(here: Table, numbers: list[int]) -> None:
+    """As in Spark; their bounds are unknown, since footers hold them as signed numbers."""
+    write(here.path / "a.parquet", {"u": pa.array(numbers, pa.uint64())})
+    run(here)
+    assert [field["type"] for field in json.loads(here.log().update().metadata.schema_string)["fields"]] == ["decimal(20,0)"]
+    [file] = stats(here).values()
+    assert (file["minValues"], file["maxValues"], file["nullCount"]) == ({}, {}, {"u": 0})
+    judged = [readers.READERS[name](here.uri, None).to_pylist() for name in ("delta-rs", "DuckDB")]  # Polars refuses the type
+    assert read_table(here.log()).to_table().to_pylist() == judged[0] == judged[1] == [{"u": Decimal(each)} for each in numbers]
+    for number in numbers:
+        assert read_table(here.log(), where=f"u = {number}").to_table().to_pylist() == [{"u": Decimal(number)}]
 
 
 def test_properties_and_features(here: Table) -> None:
