@@ -37,7 +37,7 @@ def test_a_check_reads_the_rows_before_they_are_published(run_dag, tables):
     assert run.xcom("txn.changes")["changes"] == {"insert": 2}
     assert run.xcom("txn.commit")["version"] == preview["version"]
     # keep_preview=1
-    kept = [until for file in Path(preview["path"]).iterdir() if (until := kept_until(str(file))) is not None]
+    kept = [until for file in Path(preview["path"]).parents[1].iterdir() if (until := kept_until(str(file))) is not None]
     assert len(kept) == 1
     assert (Path(run.xcom("txn.changes")["path"]) / "_delta_log").exists()
 
@@ -49,6 +49,18 @@ def test_a_check_reads_the_rows_before_they_are_published(run_dag, tables):
     assert refused.state == "failed"
     assert [row["id"] for row in readers.rows(path)].count(13) == 0
     assert not Path(refused.xcom("txn.preview")["path"]).exists()  # the abort has deleted it
+
+
+@pytest.mark.slow
+def test_each_task_has_a_preview_of_its_own(run_dag, tables):
+    run = run_dag("by_stage")
+    assert run.state == "success"
+    assert (run.xcom("txn.ids_of_first"), run.xcom("txn.ids_of_second")) == ([1], [2])
+    assert [run.xcom("txn.ids_of_each", index) for index in range(2)] == [[1], [2]]
+    paths = [run.xcom("txn.of_first")["path"], *(run.xcom("txn.each", index)["path"] for index in range(2))]
+    assert [Path(path).parent.name for path in paths] == ["txn.of_first", "txn.each.0", "txn.each.1"]
+    assert not any(Path(path).exists() for path in paths)  # the commit has deleted them
+    assert sorted(row["id"] for row in readers.rows(f"{tables}/by_stage")) == [1, 2]
 
 
 def test_after_a_conflict_it_stays_until_the_abort_with_the_files_that_collided(run_dag, tables):
@@ -85,7 +97,7 @@ def test_the_page(run_dag, tables):
 
 
 def test_it_is_neither_an_asset_nor_waited_for():
-    path = "/lake/orders/staged/2d052b73-525b-4e31-92cb-2e783eadb3b1/_preview"
+    path = "/lake/orders/staged/2d052b73-525b-4e31-92cb-2e783eadb3b1/_preview/txn.preview/1-0a1b2c3d"
     with pytest.raises(DeltaIllegalArgumentException, match="is the preview of a transaction, which is no asset"):
         delta_asset(path)
     sensor = DeltaTableVersionSensor(task_id="wait", table=f"{path}/")

@@ -32,11 +32,13 @@ REPORT_DIRECTORY = "_report"
 REQUEST_NAME = "request.json"
 SCAN_DIRECTORY = "_scans"
 PREVIEW_DIRECTORY = "_preview"
-"""Below a transaction's directory: a Delta table that shows what the commit would publish."""
+"""Below a transaction's directory, by task and attempt: Delta tables that show what the commit would publish."""
 CHANGES_DIRECTORY = "_preview_changes"
-"""In the same place: a Delta table of the rows that the commit would change."""
+"""In the same place: Delta tables of the rows that the commit would change."""
+NO_TASK = "_no_task"
+"""What stands for the task there if none writes the preview; no :func:`stage_key` begins like that."""
 KEPT_PREFIX = "_kept-"
-"""Prefix of the name of a file in a preview that stays after the commit; the time until which follows, in milliseconds."""
+"""Prefix of the name of a file beside previews that stay after the commit; the time until which follows, in milliseconds."""
 ABORT_MARKER = "_aborted"
 """Aborts the transaction: its commit refuses from then on."""
 COMMITTED_MARKER = "_committed"
@@ -71,6 +73,16 @@ def stage_key(task_id: str, map_index: int = -1) -> str:
 def new_attempt(try_number: int = 1) -> str:
     """Return a name for one execution of a stage or commit, unique even among executions of the same try."""
     return f"{try_number}-{uuid.uuid4().hex[:8]}"
+
+
+def is_later(attempt: str, other: str) -> bool:
+    """Return whether an attempt is of a later try than another one."""
+    return _try_of(attempt) > _try_of(other)
+
+
+def _try_of(attempt: str) -> int:
+    number = attempt.partition("-")[0]
+    return int(number) if number.isdecimal() else 0
 
 
 def marked(attempt: str, mark: str) -> str:
@@ -124,6 +136,15 @@ def transaction_directory(transaction_id: str) -> str:
 def attempt_directory(transaction_id: str, stage: str, attempt: str) -> str:
     """Return the directory of one attempt of a stage, relative to the table root."""
     return f"{transaction_directory(transaction_id)}/{_safe(stage)}/{_safe(attempt)}"
+
+
+def preview_directory(transaction_id: str, kind: str, task: str, attempt: str) -> str:
+    """Return the directory of a preview, relative to the table root.
+
+    :param kind: ``PREVIEW_DIRECTORY`` or ``CHANGES_DIRECTORY``.
+    :param task: key of the task that writes it, from :func:`stage_key`, or ``NO_TASK``.
+    """
+    return f"{transaction_directory(transaction_id)}/{kind}/{_safe(task)}/{_safe(attempt)}"
 
 
 def is_preview(location: str) -> bool:

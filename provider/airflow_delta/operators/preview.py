@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_delta import engine
 from airflow_delta.contract.choices import PREVIEWS, Choices, check_choices
+from airflow_delta.contract.files import stage_key
 from airflow_delta.links.delta import DeltaTransactionLink
 from airflow_delta.retry_policies import AUDIT_ERRORS
 from airflow_delta.tasks.base import DeltaOperator, Parts, templated
 from airflow_delta.tasks.ended import check_not_aborted
 from airflow_delta.tasks.expected_stages import valid_reports
 from airflow_delta.tasks.handle_check import open_transaction
-from airflow_delta.tasks.identity import flatten_reports
+from airflow_delta.tasks.identity import flatten_reports, stage_identity
 from airflow_delta.tasks.stage_work import GivenTable
 
 if TYPE_CHECKING:
@@ -89,7 +90,16 @@ class DeltaPreviewOperator(DeltaOperator):
             return engine.published(handle, committed, only=self.only)
         check_not_aborted(self, context, log, handle)
         staged = valid_reports(context, handle, flatten_reports(self.staged))
-        value = engine.write_preview(log, handle, staged, only=self.only, table_uri=self.table_uri)
+        me = stage_identity(context)
+        value = engine.write_preview(
+            log,
+            handle,
+            staged,
+            only=self.only,
+            table_uri=self.table_uri,
+            task=stage_key(me["task_id"], me["map_index"]),
+            attempt=me["attempt"],
+        )
         self.log.info(
             "Transaction %s: %s files added and %s removed can be read as a Delta table at %s, version %s. Nothing is published.",
             handle.transaction_id,

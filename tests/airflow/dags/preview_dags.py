@@ -28,6 +28,17 @@ def write(handle, dag_run=None):
 
 
 @task
+def write_to(handle, name, number):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = os.path.join(handle["stagingPath"].removeprefix("file://"), name)
+    os.makedirs(path, exist_ok=True)
+    pq.write_table(pa.table({"id": [number]}), f"{path}/part-0.parquet")
+    return name
+
+
+@task
 def check(preview, changes):
     def query(found, sql):
         return QueryBuilder().register("t", DeltaTable(found["path"], version=found["version"])).execute(sql).read_all()
@@ -51,7 +62,7 @@ def look(context):
     """Leave what somebody finds who looks after the commit has failed, and before the abort."""
     if context["ti"].task_id == "txn.commit":
         preview = context["ti"].xcom_pull(task_ids="txn.preview")
-        with open(f"{preview['path']}/_conflict.json") as file:
+        with open(f"{ROOT}/collides/staged/{preview['transactionId']}/_preview/_conflict.json") as file:
             found = json.load(file)
         rows = QueryBuilder().register("t", DeltaTable(preview["path"])).execute("SELECT id FROM t ORDER BY id").read_all()
         with open(f"{ROOT}/looked.json", "w") as file:
@@ -70,5 +81,32 @@ def collides():
         meanwhile(txn.preview)
 
 
+@task
+def ids(preview):
+    table = DeltaTable(preview["path"], version=preview["version"])
+    return QueryBuilder().register("t", table).execute("SELECT id FROM t ORDER BY id").read_all()["id"].to_pylist()
+
+
+@dag(schedule=None, start_date=datetime(2026, 1, 1), catchup=False)
+def by_stage():
+    """Each gate looks at what its own stage brings, after all previews are written."""
+    with delta_transaction("txn", table=f"{ROOT}/by_stage") as txn:
+        stages = []
+        for number, name in enumerate(("first", "second"), 1):
+            rows = write_to.override(task_id=f"rows_of_{name}")(txn.transaction, name, number)
+            stages.append(DeltaStageFilesOperator(task_id=name, path=rows).output)
+        first = DeltaPreviewOperator(task_id="of_first", staged=stages[0])
+        second = DeltaPreviewOperator(task_id="of_second", staged=stages[1])
+        each = DeltaPreviewOperator.partial(task_id="each", only="changes").expand(staged=stages)
+        gates = [
+            ids.override(task_id="ids_of_first")(first.output),
+            ids.override(task_id="ids_of_second")(second.output),
+            ids.override(task_id="ids_of_each").expand(preview=each.output),
+        ]
+        for gate in gates:
+            [first, second, each] >> gate
+
+
 seen_before()
+by_stage()
 collides()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, QueryBuilder, write_deltalake
+from deltalake import write_deltalake
 
 from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
 from airflow_delta.exceptions import (
@@ -34,9 +34,8 @@ from airflow_delta.table.state.open_transactions import list_transactions
 from airflow_delta.table.state.previews import end_previews
 from publication.lake import KilledError
 from support import readers
+from support.previews import rows
 from support.table import Table
-
-Rows = list[tuple[Any, ...]]
 
 
 def stage(table: Table, handle: TransactionHandle, values: list[int], name: str = "rows", **options: Any) -> StagedWrite:
@@ -50,26 +49,6 @@ def write(table: Table, values: list[int], **options: Any) -> None:
 
 def preview(table: Table, handle: TransactionHandle, *staged: StagedWrite) -> Preview:
     return preview_table(table.log(), handle, staged)
-
-
-def delta_rs(path: str) -> pa.Table:
-    return pa.table(QueryBuilder().register("t", DeltaTable(path)).execute("SELECT * FROM t").read_all())
-
-
-ENGINES: dict[str, Callable[[str], pa.Table]] = {
-    "delta-rs": delta_rs,
-    "Polars": lambda path: readers.READERS["Polars"](path, None),
-    "this provider": lambda path: read_table(DeltaLog.for_table(path)).to_table(),
-    **({"DuckDB": lambda path: readers.READERS["DuckDB"](path, None)} if readers.HAS_DUCKDB else {}),
-}
-
-
-def rows(path: str) -> Rows:
-    """Return the rows, after all engines have agreed on them."""
-    found = {name: sorted((tuple(row.values()) for row in read(path).to_pylist()), key=repr) for name, read in ENGINES.items()}
-    first = next(iter(found.values()))
-    assert all(other == first for other in found.values()), found
-    return first
 
 
 @pytest.mark.parametrize("checkpointed", [False, True])
@@ -196,10 +175,10 @@ def test_an_abort_removes_it(table: Table) -> None:
 # -- how it ends --------------------------------------------------------------------------------------------------------------
 
 
-def old(path: str) -> None:
+def old(path: Path) -> None:
     """Make everything in a directory look two weeks old."""
     then = time.time() - 14 * 24 * 3600
-    for file in [Path(path), *Path(path).rglob("*")]:
+    for file in [path, *path.rglob("*")]:
         os.utime(file, (then, then))
 
 
@@ -208,20 +187,21 @@ def test_vacuum_deletes_what_a_commit_left(table: Table) -> None:
     handle = table.begin()
     staged = stage(table, handle, [2])
     paths = [preview(table, handle, staged).path, preview_changes(table.log(), handle, [staged]).path]
-    for path in paths:
-        old(path)
+    previews = list(Path(handle.staging_path).glob("_preview*"))
+    for each in previews:
+        old(each)
     vacuum(table.log())
     assert all(rows(path) for path in paths)  # still open
     table.publish(handle, staged)
     end_previews(table.log(), handle.transaction_id, keep=30)
     vacuum(table.log())
     assert rows(paths[0]) == [(1,), (2,)]
-    for path in paths:
-        for kept in Path(path).glob("_kept-*"):
-            kept.rename(kept.with_name("_kept-1"))
-        old(path)
+    for each in previews:
+        (kept,) = each.glob("_kept-*")
+        kept.rename(kept.with_name("_kept-1"))
+        old(each)
     vacuum(table.log())
-    assert not any(file.is_file() for path in paths for file in Path(path).rglob("*"))
+    assert not any(file.is_file() for each in previews for file in each.rglob("*"))
     assert table.rows() == [(1,), (2,)]
 
 
@@ -248,7 +228,7 @@ def test_after_a_conflict_the_files_are_named(table: Table) -> None:
     files = note_conflict(table.log(), mine, [staged], conflict.value)
     (added,) = table.log().update().add_files()
     assert {(file["path"], file["change"]) for file in files} == {(removed, "removed"), (added.path, "added")}
-    note = json.loads((Path(path) / "_conflict.json").read_text())
+    note = json.loads((Path(mine.staging_path) / "_preview" / "_conflict.json").read_text())
     assert (note["winningVersion"], note["files"], note["readVersion"]) == (1, files, 0)
     assert rows(path) == [(3,)]
     assert table.abort(mine).outcome == "deleted"

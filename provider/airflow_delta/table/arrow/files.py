@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -127,8 +127,18 @@ class _Partition:
     rows: int = 0
 
 
+class WrittenFile(NamedTuple):
+    """A file of a :class:`RowWriter`; ``path`` is relative to its directory."""
+
+    path: str
+    size: int
+    num_rows: int
+
+
 class RowWriter:
     """Writes aligned rows below a directory.
+
+    ``files`` are those that have their names.
 
     :param directory: relative to the table.
     :param schema: of the rows, in order, under their logical names.
@@ -164,6 +174,7 @@ class RowWriter:
         self._closing = False
         self._counting = threading.Lock()
         self.num_files = self.num_rows = self.num_bytes = 0
+        self.files: list[WrittenFile] = []
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Take rows."""
@@ -274,10 +285,12 @@ class RowWriter:
         writer.close()
         size = file.seek(0, 2)
         file.seek(0)
-        self._store.put_file("/".join(part for part in (self._directory, partition.directory, name) if part), file)
+        path = f"{partition.directory}/{name}" if partition.directory else name
+        self._store.put_file("/".join(part for part in (self._directory, path) if part), file)
         file.close()
         with self._counting:
             self.num_bytes += size
+            self.files.append(WrittenFile(path, size, partition.rows))
         partition.file = partition.writer = None
         partition.rows, partition.nulls = 0, Counter()
 

@@ -16,9 +16,8 @@ from urllib.parse import unquote
 
 import msgspec
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from airflow_delta.contract.files import CHANGES_DIRECTORY, transaction_directory
+from airflow_delta.contract.files import CHANGES_DIRECTORY, NO_TASK, transaction_directory
 from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
 from airflow_delta.contract.schema import variant_columns
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaUnsupportedOperationException
@@ -30,12 +29,12 @@ from airflow_delta.log.features.protocol import required_protocol
 from airflow_delta.log.statistics.statistics import live_records, total
 from airflow_delta.log.storage.file_names import commit_file
 from airflow_delta.log.table_definition import TableDefinition
-from airflow_delta.table.arrow.files import RowWriter
+from airflow_delta.table.arrow.files import RowWriter, WrittenFile
 from airflow_delta.table.changes.find import change_files
 from airflow_delta.table.changes.read import CHANGE_TYPE
 from airflow_delta.table.diff.compare import row_digest
 from airflow_delta.table.preview.spelling import guarded
-from airflow_delta.table.preview.table_preview import Preview, commit_to_preview, location, preview_id
+from airflow_delta.table.preview.table_preview import Preview, commit_to_preview, location, new_directory, preview_id
 from airflow_delta.table.read.read_table import worker_rows
 from airflow_delta.transaction.prepare.commit_info import ENGINE_INFO
 
@@ -55,8 +54,10 @@ def preview_changes(
     staged: Sequence[StagedWrite | Mapping[str, Any]],
     *,
     table_uri: str | None = None,
+    task: str = NO_TASK,
+    attempt: str | None = None,
 ) -> Preview:
-    """Write the rows that the commit of some stages would change, replacing an earlier table of them.
+    """Write the rows that the commit of some stages would change, replacing what earlier attempts of the task wrote.
 
     The columns are those of the table after the commit, and ``_change_type``: ``insert``, ``update_preimage``,
     ``update_postimage`` or ``delete``. Updates are told from removed and new rows where the stages wrote change data
@@ -64,6 +65,8 @@ def preview_changes(
 
     :param staged: results of the stages, in any order.
     :param table_uri: URI of the table for readers, if it differs from that of this process (``s3a://`` for Spark).
+    :param task: key of the task, from :func:`~airflow_delta.contract.files.stage_key`: each has a table of its own.
+    :param attempt: of the task, from :func:`~airflow_delta.contract.files.new_attempt`; default: another first one.
     :raises DeltaAnalysisException: if removed rows do not fit the columns that the commit gives the table.
     :raises DeltaUnsupportedOperationException: if the table has variants, before or after the commit.
 
@@ -72,8 +75,7 @@ def preview_changes(
     """
     commit, actions = commit_to_preview(log, handle, staged)
     _check_readable(log, handle, commit)
-    directory = f"{transaction_directory(handle.transaction_id)}/{CHANGES_DIRECTORY}"
-    log.store.delete_tree(directory)
+    directory = new_directory(log, handle, CHANGES_DIRECTORY, task, attempt)
     after = commit.txn.metadata
     schema_string = _plain_schema(after.schema_string)
     writer = RowWriter(
@@ -93,11 +95,10 @@ def preview_changes(
         writer.close()
     finally:
         writer.discard()
-    metadata = Metadata(
-        id=preview_id(handle, CHANGES_DIRECTORY), schema_string=schema_string, created_time=int(time.time() * 1000)
-    )
-    info = CommitInfo(timestamp=metadata.created_time, operation="WRITE", operation_parameters={}, engine_info=ENGINE_INFO)
-    adds = _written(log, directory)
+    now = int(time.time() * 1000)
+    metadata = Metadata(id=preview_id(directory), schema_string=schema_string, created_time=now)
+    info = CommitInfo(timestamp=now, operation="WRITE", operation_parameters={}, engine_info=ENGINE_INFO)
+    adds = [_add(file, now) for file in writer.files]
     log.store.put(f"{directory}/{commit_file(0)}", encode_actions([info, guarded(required_protocol(metadata)), metadata, *adds]))
     added = [action for action in actions if isinstance(action, AddFile)]
     removed = [action for action in actions if isinstance(action, RemoveFile)]
@@ -240,23 +241,15 @@ def _take(rows: Counter[bytes], digest: bytes) -> bool:
     return True
 
 
-def _written(log: DeltaLog, directory: str) -> list[AddFile]:
-    """Return the files of changed rows, as a table in their directory names them."""
-    found = []
-    for status in log.store.list_recursive(directory):
-        with log.store.open_input(status.path, status.size) as source:
-            rows = pq.read_metadata(source).num_rows
-        found.append(
-            AddFile(
-                path=status.path.removeprefix(f"{directory}/"),
-                partition_values={},
-                size=status.size,
-                modification_time=status.modification_time,
-                data_change=True,
-                stats=json.dumps({"numRecords": rows}),
-            )
-        )
-    return sorted(found, key=lambda file: file.path)
+def _add(file: WrittenFile, now: int) -> AddFile:
+    return AddFile(
+        path=file.path,
+        partition_values={},
+        size=file.size,
+        modification_time=now,
+        data_change=True,
+        stats=json.dumps({"numRecords": file.num_rows}),
+    )
 
 
 def _plain_schema(schema_string: str) -> str:

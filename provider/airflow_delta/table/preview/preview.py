@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from airflow_delta.contract.files import NO_TASK
 from airflow_delta.contract.payloads import CommitResult, StagedWrite, TransactionHandle
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.table.preview.changed_rows import preview_changes
@@ -23,6 +24,8 @@ def write_preview(
     *,
     only: str = "table",
     table_uri: str | None = None,
+    task: str = NO_TASK,
+    attempt: str | None = None,
 ) -> dict[str, Any]:
     """Write a preview and return what its readers need, as plain JSON.
 
@@ -33,8 +36,8 @@ def write_preview(
     :func:`~airflow_delta.table.preview.changed_rows.preview_changes`.
     """
     if only not in _WRITERS:
-        raise DeltaIllegalArgumentException(f"only must be one of {', '.join(_WRITERS)}, got {only!r}.", table=handle.table)
-    preview = _WRITERS[only](log, handle, staged, table_uri=table_uri)
+        raise handle.error(DeltaIllegalArgumentException, f"only must be one of {', '.join(_WRITERS)}, got {only!r}.")
+    preview = _WRITERS[only](log, handle, staged, table_uri=table_uri, task=task, attempt=attempt)
     return _result(handle, only, preview.to_dict(), committed=False)
 
 

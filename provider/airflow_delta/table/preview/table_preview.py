@@ -13,7 +13,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.contract.files import PREVIEW_DIRECTORY, transaction_directory
+from airflow_delta.contract.files import NO_TASK, PREVIEW_DIRECTORY, is_later, new_attempt, preview_directory
 from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
 from airflow_delta.log.actions.actions import Action, AddFile, CommitInfo, RemoveFile, encode_actions
 from airflow_delta.log.checkpoint.files import PartFiles, state_rows
@@ -94,21 +94,24 @@ def preview_table(
     staged: Sequence[StagedWrite | Mapping[str, Any]],
     *,
     table_uri: str | None = None,
+    task: str = NO_TASK,
+    attempt: str | None = None,
 ) -> Preview:
-    """Write the table as the commit of some stages would leave it, replacing an earlier preview of the transaction.
+    """Write the table as the commit of some stages would leave it, replacing what earlier attempts of the task wrote.
 
     Time grows with the number of files of the table; memory hardly does, since they are streamed.
 
     :param staged: results of the stages, in any order.
     :param table_uri: URI of the table for readers of the preview, if it differs from that of this process (``s3a://`` for Spark).
         Not URL-encoded.
+    :param task: key of the task, from :func:`~airflow_delta.contract.files.stage_key`: each has a preview of its own.
+    :param attempt: of the task, from :func:`~airflow_delta.contract.files.new_attempt`; default: another first one.
 
     Raises as :func:`commit_to_preview` and :meth:`~airflow_delta.log.snapshot.Snapshot.check_readable` do.
     """
     commit, actions = commit_to_preview(log, handle, staged)
-    directory = f"{transaction_directory(handle.transaction_id)}/{PREVIEW_DIRECTORY}"
-    spelling, table_id = Spelling.of(log.store, table_uri), preview_id(handle, PREVIEW_DIRECTORY)
-    log.store.delete_tree(directory)
+    directory = new_directory(log, handle, PREVIEW_DIRECTORY, task, attempt)
+    spelling, table_id = Spelling.of(log.store, table_uri), preview_id(directory)
     version = handle.read_version + 1
     # First what nobody can read alone: a reader never finds half a preview.
     log.store.put(
@@ -131,14 +134,28 @@ def preview_table(
     )
 
 
+def new_directory(log: DeltaLog, handle: TransactionHandle, kind: str, task: str, attempt: str | None) -> str:
+    """Return the directory for a preview, after those of earlier attempts of the task are deleted.
+
+    A later attempt's stays: a worker that was given up for dead may go on beside its successor.
+    """
+    attempt = attempt or new_attempt()
+    directory = preview_directory(handle.transaction_id, kind, task, attempt)
+    attempts = directory.rpartition("/")[0]
+    for other in log.store.list_directories(attempts):
+        if not is_later(other, attempt):
+            log.store.delete_tree(f"{attempts}/{other}")
+    return directory
+
+
 def location(log: DeltaLog, directory: str, table_uri: str | None) -> str:
     """Return the location of a directory of the table as readers of a preview spell it."""
     return f"{(table_uri or log.uri).rstrip('/')}/{directory}"
 
 
-def preview_id(handle: TransactionHandle, directory: str) -> str:
-    """Return the table id of a preview: always the same, and never that of the table."""
-    return str(uuid.uuid5(uuid.NAMESPACE_URL, f"{handle.transaction_id}/{directory}"))
+def preview_id(directory: str) -> str:
+    """Return the table id of the preview in a directory: always the same, and not that of another table."""
+    return str(uuid.uuid5(uuid.NAMESPACE_URL, directory))
 
 
 def _commit_info(commit: StagedCommit) -> CommitInfo:
