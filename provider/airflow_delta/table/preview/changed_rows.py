@@ -24,7 +24,6 @@ from airflow_delta.exceptions import DeltaAnalysisException, DeltaUnsupportedOpe
 from airflow_delta.log.actions.actions import Action, AddCDCFile, AddFile, CommitInfo, Metadata, RemoveFile, encode_actions
 from airflow_delta.log.actions.decode import DecodedCommit
 from airflow_delta.log.arrow.arrays import array, repeated, rows_of
-from airflow_delta.log.features import column_mapping
 from airflow_delta.log.features.protocol import required_protocol
 from airflow_delta.log.statistics.statistics import live_records, total
 from airflow_delta.log.storage.file_names import commit_file
@@ -33,6 +32,7 @@ from airflow_delta.table.arrow.files import RowWriter, WrittenFile
 from airflow_delta.table.changes.find import change_files
 from airflow_delta.table.changes.read import CHANGE_TYPE
 from airflow_delta.table.diff.compare import row_digest
+from airflow_delta.table.preview.later_columns import with_later_columns
 from airflow_delta.table.preview.spelling import guarded
 from airflow_delta.table.preview.table_preview import Preview, commit_to_preview, location, new_directory, preview_id
 from airflow_delta.table.read.read_table import worker_rows
@@ -145,11 +145,11 @@ class _ChangedRows:
     def __init__(self, log: DeltaLog, handle: TransactionHandle, commit: StagedCommit, files: ChangedFiles) -> None:
         self._log, self._handle, self._files = log, handle, files
         self._after = commit.txn.metadata
-        self._before = commit.view.snapshot.metadata if handle.read_version >= 0 else self._after
+        before = commit.view.snapshot.metadata if handle.read_version >= 0 else self._after
+        self._before = with_later_columns(before, self._after)
         columns = worker_rows(log, [], metadata=self._after, version=files.version).schema
         self._schema: pa.Schema = pa.schema([*columns, pa.field(CHANGE_TYPE, pa.string())])
         self._names = list(columns.names)
-        self._renamed = _renamed(self._before, self._after)
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows; what others read first comes last: nothing of it is kept."""
@@ -165,8 +165,7 @@ class _ChangedRows:
         for batch in self._rows(copied, self._after):
             stay.update(row_digest(row, self._names) for row in rows_of(batch))
         for batch in self._rows(files.deletes, self._before):
-            named = batch.rename_columns([self._renamed.get(name, name) for name in batch.schema.names])
-            yield self._typed(self._without(named, stay), DELETE)
+            yield self._without(self._typed(batch, DELETE), stay)
         for batch in self._rows(files.deleted_rows, self._after, deleted=True):
             yield self._typed(batch, DELETE)
         for batch in self._rows(new, self._after):
@@ -202,13 +201,10 @@ class _ChangedRows:
 
         :param change_type: ``None``: the rows say so themselves.
         """
-        known = set(batch.schema.names)
         columns = []
         for field in self._schema:
             if field.name == CHANGE_TYPE and change_type is not None:
                 columns.append(repeated(change_type, batch.num_rows, pa.string()))
-            elif field.name not in known:
-                columns.append(pa.nulls(batch.num_rows, field.type))
             else:
                 columns.append(self._cast(batch.column(field.name), field))
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
@@ -217,21 +213,12 @@ class _ChangedRows:
         try:
             return column if column.type == field.type else column.cast(field.type)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-            raise DeltaAnalysisException(
+            raise self._handle.error(
+                DeltaAnalysisException,
                 f"Rows that transaction {self._handle.transaction_id} removes from table {self._handle.table} have the column "
                 f"{field.name} as {column.type}; the commit makes it {field.type} ({error}), so they are not in one table with "
                 "the rows that it adds. Preview the whole table instead (only='table').",
-                table=self._handle.table,
-                version=self._handle.read_version,
             ) from error
-
-
-def _renamed(before: Metadata, after: Metadata) -> dict[str, str]:
-    """Return the names of columns after the commit that it renames, by their names before."""
-    if column_mapping.mode(after.configuration) == "none" or before.schema_string == after.schema_string:
-        return {}
-    names = {field.physical_name: field.name for field in TableDefinition.of(after).schema}
-    return {field.name: names[field.physical_name] for field in TableDefinition.of(before).schema if field.physical_name in names}
 
 
 def _take(rows: Counter[bytes], digest: bytes) -> bool:
