@@ -8,8 +8,10 @@ import pyarrow as pa
 import pytest
 
 from airflow_delta.contract.changes import AddColumns, Change, Column, DropColumns, RenameColumn, SetProperties
+from airflow_delta.exceptions import DeltaUnsupportedOperationException
 from airflow_delta.table.operations.rewrite.update import plan_truncate
 from airflow_delta.table.preview.changed_rows import preview_changes
+from airflow_delta.table.preview.table_preview import preview_table
 from airflow_delta.table.stage.plan_table import plan_alter
 from support.previews import rows
 from support.table import Table
@@ -108,3 +110,21 @@ def test_without_a_mapping_case_does_not_matter(table: Table) -> None:
         (2, "y", None, "delete"),
         (3, "z", {"X": 5, "Y": 6}, "insert"),
     ]
+
+
+@pytest.mark.parametrize("name", ["_change_type", "_Change_Type"])
+def test_a_column_with_the_name_of_the_kind_of_change(table: Table, name: str) -> None:
+    table.write(pa.table({"a": [1], name: ["x"]}))
+    handle = table.begin()
+    staged = table.stage(handle, pa.table({"a": [2], name: ["y"]}))
+    with pytest.raises(DeltaUnsupportedOperationException, match=rf"its column {name} .*only='table'"):
+        preview_changes(table.log(), handle, [staged])
+    assert rows(preview_table(table.log(), handle, [staged]).path) == [(1, "x"), (2, "y")]
+    assert not list(table.path.rglob("_preview_changes"))
+
+
+def test_a_column_with_that_name_may_go(table: Table) -> None:
+    table.write(pa.table({"a": [1], "_change_type": ["x"]}))
+    handle = table.begin()
+    staged = table.stage(handle, pa.table({"a": [2]}), mode="overwrite", overwrite_schema=True)
+    assert rows(preview_changes(table.log(), handle, [staged]).path) == [(1, "delete"), (2, "insert")]

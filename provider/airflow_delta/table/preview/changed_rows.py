@@ -68,7 +68,8 @@ def preview_changes(
     :param task: key of the task, from :func:`~airflow_delta.contract.files.stage_key`: each has a table of its own.
     :param attempt: of the task, from :func:`~airflow_delta.contract.files.new_attempt`; default: another first one.
     :raises DeltaAnalysisException: if removed rows do not fit the columns that the commit gives the table.
-    :raises DeltaUnsupportedOperationException: if the table has variants, before or after the commit.
+    :raises DeltaUnsupportedOperationException: if the table has variants, before or after the commit, or a column of its own that
+        is named ``_change_type``.
 
     Also raises as :func:`~airflow_delta.table.preview.table_preview.commit_to_preview` and
     :func:`~airflow_delta.table.read.read_table.worker_rows` do.
@@ -122,6 +123,13 @@ def _check_readable(log: DeltaLog, handle: TransactionHandle, commit: StagedComm
             DeltaUnsupportedOperationException,
             f"Rows that transaction {handle.transaction_id} changes in table {handle.table} cannot be previewed: only Spark "
             f"reads variants (column {', '.join(names)}). Preview the whole table instead (only='table').",
+            version=handle.read_version,
+        )
+    if taken := [name for name in TableDefinition.of(commit.txn.metadata).schema.names if name.lower() == CHANGE_TYPE]:
+        raise log.error(
+            DeltaUnsupportedOperationException,
+            f"Rows that transaction {handle.transaction_id} changes in table {handle.table} cannot be previewed: its column "
+            f"{taken[0]} has the name of the one that tells the kind of change. Preview the whole table instead (only='table').",
             version=handle.read_version,
         )
 
