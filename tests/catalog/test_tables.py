@@ -10,6 +10,8 @@ import duckdb
 import duckdb_extension_delta
 import duckdb_extension_httpfs
 import duckdb_extension_unity_catalog
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from airflow_delta.catalog.answers import CatalogCommit, Credential
@@ -17,6 +19,7 @@ from airflow_delta.catalog.client import UnityCatalogClient
 from airflow_delta.catalog.committer import CatalogCommitter
 from airflow_delta.catalog.open import CatalogStorage, stage_in_catalog
 from airflow_delta.contract.catalog_names import TableName
+from airflow_delta.contract.files import new_attempt
 from airflow_delta.exceptions import (
     CatalogConflictException,
     CatalogNotFoundException,
@@ -26,9 +29,15 @@ from airflow_delta.exceptions import (
     DeltaTableNotFoundException,
 )
 from airflow_delta.log import DeltaLog
+from airflow_delta.table.preview.changed_rows import preview_changes
+from airflow_delta.table.preview.table_preview import preview_table
 from airflow_delta.table.read.read_table import read_table
+from airflow_delta.table.stage.stage_view import open_stage
+from airflow_delta.table.stage.write.collect import collect_files
+from airflow_delta.table.start.begin import begin
 from catalog.unity import CatalogTable, UnityCatalogServer, append, create, open_log
 from stores.proxy import FaultProxy, Rule
+from support import previews
 
 NESTED = (
     '{"type":"struct","fields":[{"name":"id","type":"long","nullable":true,"metadata":{}},{"name":"s","type":{"type":"struct",'
@@ -105,8 +114,6 @@ def test_a_table_of_which_it_was_not_known_whether_it_was_made(name: str, proxie
 
 
 def test_a_required_property_cannot_have_another_value(unity: UnityCatalogServer, name: str) -> None:
-    from airflow_delta.table.start.begin import begin
-
     log = DeltaLog(stage_in_catalog(UnityCatalogClient(unity.url), TableName.parse(name)))
     with pytest.raises(DeltaIllegalArgumentException, match="checkpointPolicy"):
         begin(log, transaction_key="k", configuration={"delta.checkpointPolicy": "classic"})
@@ -171,6 +178,22 @@ def test_duckdb_reads_the_same_rows_through_the_catalog(unity: UnityCatalogServe
     database.execute(f"ATTACH '{catalog}' AS lake (TYPE unity_catalog, DEFAULT_SCHEMA '{schema}')")
     found = database.execute(f'SELECT id, name FROM lake.{schema}."{name}" ORDER BY id').fetchall()
     assert found == rows(table.log)
+
+
+def test_a_preview_is_read_by_its_path_alone(table: CatalogTable) -> None:
+    append(table.log, [(1, "a")])
+    handle = begin(table.log, transaction_key="previewed")
+    place = Path(handle.staging_path.removeprefix("file://")) / "new"
+    place.mkdir(parents=True)
+    pq.write_table(pa.table({"id": pa.array([2], pa.int64()), "name": ["b"]}), place / "part-0.parquet")
+    staged = collect_files(open_stage(table.log, handle, task_id="new", attempt=new_attempt()), path="new")
+
+    whole = preview_table(table.log, handle, [staged])
+    changes = preview_changes(table.log, handle, [staged])
+
+    assert previews.rows(whole.path) == [(1, "a"), (2, "b")]
+    assert previews.rows(changes.path) == [(2, "b", "insert")]
+    assert rows(table.log) == [(1, "a")]
 
 
 # -- the client ---------------------------------------------------------------------------------------------------------------

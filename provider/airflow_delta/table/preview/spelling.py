@@ -25,7 +25,8 @@ from airflow_delta.log.actions.actions import (
     RemoveFile,
 )
 from airflow_delta.log.arrow.arrays import array, repeated, scalar
-from airflow_delta.log.features.protocol import MAX_WRITER_VERSION, features
+from airflow_delta.log.features.properties import FEATURE_PREFIX
+from airflow_delta.log.features.protocol import CATALOG_MANAGED, MAX_WRITER_VERSION, features
 from airflow_delta.table.files.partitions import ELSEWHERE, absolute_file_path, absolute_vector, url_encoded
 
 if TYPE_CHECKING:
@@ -34,20 +35,32 @@ if TYPE_CHECKING:
 FEATURE = "airflowPreview"
 """Writer feature that no engine knows: each refuses to write to a preview, and reads it."""
 
+_LEFT_OUT = frozenset({CATALOG_MANAGED, "catalogOwned-preview", "vacuumProtocolCheck"})
+"""Features that a preview does not take over: no catalog has a say in it (the second is an earlier name of the first), and the
+third, which catalogs require, is about VACUUM alone, while delta-rs does not even read a table that has it."""
+_CATALOG_PREFIX = "io.unitycatalog."
+
 
 def guarded(protocol: Protocol) -> Protocol:
     """Return a protocol that readers of the table know, and no writer does."""
+    listed = protocol.reader_features
     return Protocol(
         min_reader_version=protocol.min_reader_version,
         min_writer_version=MAX_WRITER_VERSION,
-        reader_features=protocol.reader_features,
-        writer_features=sorted(features(protocol) | {FEATURE}),
+        reader_features=None if listed is None else [name for name in listed if name not in _LEFT_OUT],
+        writer_features=sorted((features(protocol) | {FEATURE}) - _LEFT_OUT),
     )
 
 
 def owned(metadata: Metadata, table_id: str) -> Metadata:
     """Return the metadata of the table as those of a preview, which is a table of its own."""
-    return msgspec.structs.replace(metadata, id=table_id)
+    left_out = {f"{FEATURE_PREFIX}{name}" for name in _LEFT_OUT}
+    configuration = {
+        name: value
+        for name, value in metadata.configuration.items()
+        if name not in left_out and not name.startswith(_CATALOG_PREFIX)
+    }
+    return msgspec.structs.replace(metadata, id=table_id, configuration=configuration)
 
 
 @dataclass(frozen=True)
