@@ -235,6 +235,20 @@ def test_after_a_conflict_the_files_are_named(table: Table) -> None:
     assert not Path(path).exists()
 
 
+def test_a_conflict_with_a_commit_that_has_left_the_log(table: Table) -> None:
+    write(table, [1, 2])
+    mine, other = table.begin(), table.begin()
+    staged = stage(table, mine, [3], mode="overwrite")
+    table.publish(other, stage(table, other, [4], mode="overwrite"))
+    with pytest.raises(DeltaConcurrentModificationException) as conflict:
+        table.publish(mine, staged)
+    write_checkpoint(table.log().update())
+    table.log_file(1).unlink()
+    assert note_conflict(table.log(), mine, [staged], conflict.value) == []
+    note = json.loads((Path(mine.staging_path) / "_preview" / "_conflict.json").read_text())
+    assert (note["winningVersion"], note["error"], note["files"]) == (1, type(conflict.value).__name__, [])
+
+
 def test_it_does_not_count_as_staged(table: Table) -> None:
     write(table, [1])
     handle = table.begin()

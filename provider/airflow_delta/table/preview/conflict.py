@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_delta.contract.files import PREVIEW_DIRECTORY, transaction_directory
 from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
-from airflow_delta.exceptions import DeltaConcurrentModificationException
+from airflow_delta.exceptions import DeltaConcurrentModificationException, VersionsNotContiguousException
 from airflow_delta.log.actions.decode import decode_commits
 from airflow_delta.log.actions.reconciliation import canonical_path, file_key
 from airflow_delta.table.stage.view import view_of
@@ -27,7 +27,8 @@ def note_conflict(
     """Write beside a preview with which commit, and over which files, the transaction conflicts; return these files.
 
     Each has ``path``, as in the table's log, and ``change``: ``removed`` by the other commit while this transaction read or
-    removes it, or ``added`` by the other where this one has read. At most 1,000 are listed.
+    removes it, or ``added`` by the other where this one has read. At most 1,000 are listed; none if the other commit has left
+    the log.
 
     :param staged: the staged writes of the transaction.
     """
@@ -54,7 +55,10 @@ def _files(
     version = error.winning_version
     if version is None or version < 0:
         return []
-    (winner,) = decode_commits(log.read_commit_range(range(version, version + 1)), table=log.uri)
+    try:
+        (winner,) = decode_commits(log.read_commit_range(range(version, version + 1)), table=log.uri)
+    except VersionsNotContiguousException:  # it has left the log
+        return []
     own = {canonical_path(path) for write in staged for path in write.reads.files}
     view = view_of(log, handle, staged)
     whole = [remove.as_add() for remove in winner.removes if remove.extended_file_metadata]
