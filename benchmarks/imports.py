@@ -115,7 +115,13 @@ def context_of(operator: Any) -> dict[str, Any]:
         get_task_states=lambda *, dag_id, task_ids, run_ids: {run_ids[0]: dict.fromkeys(task_ids, "success")}
     )
     ti = SimpleNamespace(
-        dag_id="dag", run_id="run", task_id=operator.task_id, map_index=-1, try_number=1, get_task_states=states.get_task_states
+        dag_id="dag",
+        run_id="run",
+        task_id=operator.task_id,
+        map_index=-1,
+        try_number=1,
+        get_task_states=states.get_task_states,
+        xcom_push=lambda *_, **__: None,
     )
     return {"ti": ti, "dag": SimpleNamespace(task_dict={}), "task": operator, "outlet_events": {}}
 

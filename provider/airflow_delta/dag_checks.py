@@ -14,7 +14,7 @@ from airflow.sdk import Asset
 
 from airflow_delta import engine
 from airflow_delta.contract.choices import Given, choice_problem, choices_of, is_literal, literal_problems
-from airflow_delta.contract.kinds import kind_problem, kinds_of
+from airflow_delta.contract.kinds import kinds_of, value_problem
 from airflow_delta.contract.queries import with_escaped_quotes
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaIllegalArgumentException
 from airflow_delta.key_precision import day_key_problem
@@ -154,7 +154,7 @@ def _kind_problems(task: Any) -> Iterator[str]:
         for value in _values(task, name):
             if value is None and task.is_mapped:
                 continue  # not given
-            if (problem := kind_problem(name, value, kind, templated=name in fields)) is not None:
+            if (problem := value_problem(name, value, kind, templated=name in fields)) is not None:
                 yield problem
     for name in fields:
         for value in _values(task, name):

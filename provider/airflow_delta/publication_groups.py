@@ -13,6 +13,7 @@ from airflow_delta.contract.choices import RERUN_POLICIES, choice_problem, is_li
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.operators.publication import DeltaAbortPublicationOperator, DeltaCommitPublicationOperator
 from airflow_delta.task_groups import DeltaTransactionGroup, defaults_in, given, watch
+from airflow_delta.tasks.lineage import listed
 from airflow_delta.tasks.publication import MAX_TABLES
 from airflow_delta.tasks.settlement import role_of
 
@@ -253,7 +254,7 @@ def delta_publication(
     max_restarts: int | str | None = None,
     restart_conn_id: str | None = None,
     conflict_detection: str | None = None,
-    outlets: Sequence[Any] | None = None,
+    outlets: Sequence[Any] | Any | None = None,
     commit_kwargs: Mapping[str, Any] | None = None,
     default_args: Mapping[str, Any] | None = None,
     **group_kwargs: Any,
@@ -281,7 +282,7 @@ def delta_publication(
         of the start tasks. (templated)
     :param conflict_detection: how closely the commit checks concurrent commits: ``delta``, ``statistics`` or ``rows`` (default).
         (templated)
-    :param outlets: assets that the commit emits; default: those of the tables.
+    :param outlets: one or several assets that the commit emits; default: those of the tables.
     :param commit_kwargs: parameters of :class:`~airflow_delta.operators.publication.DeltaCommitPublicationOperator`.
     :param default_args: defaults for every task inside, and for the policies and options above; what decides about publication
         is not left to them.
@@ -303,7 +304,7 @@ def delta_publication(
         group_id=group_id,
         anchor=anchor,
         commit_kwargs={**options, **(commit_kwargs or {})},
-        outlets=None if outlets is None else list(outlets),
+        outlets=None if outlets is None else listed(outlets),
         default_args=dict(default_args or {}),  # type: ignore[arg-type]
         **group_kwargs,
     )

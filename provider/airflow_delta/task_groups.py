@@ -13,6 +13,7 @@ import attrs
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import TaskGroup, TriggerRule, XComArg
 
+from airflow_delta.contract.kinds import table_text
 from airflow_delta.dag_checks import check_dag_overwrites
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
@@ -20,7 +21,7 @@ from airflow_delta.links.delta import PAGE_KEY
 from airflow_delta.operators.preview import DeltaPreviewOperator
 from airflow_delta.operators.transaction import DeltaAbortOperator, DeltaCommitOperator, DeltaStartTransactionOperator
 from airflow_delta.tasks.base import WATCHER_SETTINGS, withdraw_defaults_outlets
-from airflow_delta.tasks.lineage import table_outlets, withdraw_default_outlets
+from airflow_delta.tasks.lineage import listed, table_outlets, withdraw_default_outlets
 from airflow_delta.tasks.mapped_identity import check_group
 from airflow_delta.tasks.partition_events import check_outlets
 
@@ -159,6 +160,8 @@ class DeltaTransactionGroup(TaskGroup):
 
     def _check_stage_kwargs(self) -> None:
         """Refuse what no task in the block takes: a misspelt condition would leave an overwrite of everything."""
+        if not self.stage_kwargs:
+            return
         known = {
             name for task in self.iter_tasks() for name in parameters_of(getattr(task, "operator_class", None) or type(task))
         }
@@ -242,7 +245,7 @@ def delta_transaction(
     max_restarts: int | str | None = None,
     restart_conn_id: str | None = None,
     conflict_detection: str | None = None,
-    outlets: Sequence[Any] | None = None,
+    outlets: Sequence[Any] | Any | None = None,
     partition_events: Any = None,
     preview: bool | str = False,
     keep_preview: timedelta | float | None = None,
@@ -267,8 +270,8 @@ def delta_transaction(
         of the start task. (templated)
     :param conflict_detection: how closely the commit checks concurrent commits since the version that was read: ``delta``,
         ``statistics`` or ``rows`` (default), as in :class:`~airflow_delta.tasks.committing.CommitPart`. (templated)
-    :param outlets: assets that the commit emits; default: the table's own, unless its name, or the connection of a relative name,
-        is templated.
+    :param outlets: one or several assets that the commit emits; default: the table's own, unless its name, or the connection of a
+        relative name, is templated.
     :param partition_events: emit an event with a partition key for each partition whose rows the commit has changed, besides the
         event of the table: ``True``, a column, a template, a function, or
         :class:`~airflow_delta.contract.partition_events.PartitionEvents`, as in
@@ -291,6 +294,7 @@ def delta_transaction(
     :raises DeltaIllegalArgumentException: at the end of the block, if no task inside is a stage; at its start, inside a mapped
         group, if all instances would have the same key, or none can be made from the mapped values.
     """
+    table = table_text(table)
     group = DeltaTransactionGroup(
         group_id=group_id,
         stage_kwargs=dict(stage_kwargs or {}),
@@ -313,7 +317,7 @@ def delta_transaction(
         **given(rerun_policy=rerun_policy, key_check=key_check, isolation_level=isolation_level),
     }
     group.commit_kwargs = {
-        "outlets": table_outlets(table, conn_id) if outlets is None else list(outlets),
+        "outlets": table_outlets(table, conn_id) if outlets is None else listed(outlets),
         **given(
             on_conflict=on_conflict,
             on_clear=on_clear,

@@ -54,6 +54,11 @@ REFUSED = [
     ({"host": "/lake", "password": "x"}, "password of the connection 'lake' has no meaning for /lake"),
     ({"conn_type": "postgres", "host": "h"}, "has the type 'postgres'. Use one of type 'delta'"),
     ({"host": LAKE, "extra": {"aws_conn_id": "a", "gcp_conn_id": "b"}}, "several connections .aws_conn_id, gcp_conn_id"),
+    ({"host": LAKE, "extra": "[1, 2]"}, "extra of the connection 'lake' must be a JSON object, .* it is a JSON array"),
+    ({"host": LAKE, "extra": '"text"'}, "extra of the connection 'lake' must be a JSON object, .* it is a JSON string"),
+    ({"host": LAKE, "extra": "5"}, "extra of the connection 'lake' must be a JSON object, .* it is a JSON number"),
+    ({"extra": {"base_path": 5}}, "base_path of the connection 'lake' must be text, got 5"),
+    ({"extra": {"base_path": [LAKE]}}, "base_path of the connection 'lake' must be text"),
 ]
 
 
@@ -67,7 +72,29 @@ def test_what_has_no_meaning_is_refused(connection, fields, text):
     assert "very-secret" not in message
 
 
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"conn_type": "aws", **KEYS, "extra": "[1]"}, "extra of the connection '{}' must be a JSON object, .* array"),
+        ({"conn_type": "aws", **KEYS, "extra": {"service_config": "s3"}}, "service_config of the connection '{}' must be"),
+        ({"conn_type": "aws", **KEYS, "extra": {"service_config": {"s3": 1}}}, "s3 in service_config of the connection '{}'"),
+        ({"conn_type": "wasb", "extra": "[1]"}, "extra of the connection '{}' must be a JSON object"),
+        ({"conn_type": "google_cloud_platform", "extra": "5"}, "extra of the connection '{}' must be a JSON object"),
+    ],
+)
+def test_extras_of_clouds_that_are_no_objects(connection, fields, text):
+    kind = fields["conn_type"]
+    uri = {"aws": LAKE, "wasb": ACCOUNT}.get(kind, "gs://lake")
+    with pytest.raises(DeltaIllegalArgumentException, match=text.format("lake")):
+        connection(fields).storage_options(uri)
+    with pytest.raises(DeltaIllegalArgumentException, match=text.format("other")):
+        connection({"extra": {cloud.CONN_TYPES[kind]: "other"}}, other=fields).storage_options(uri)
+
+
 PLACES = [
+    ({"extra": {"base_path": LAKE, "extra__delta__base_path": ""}}, "t", "s3://lake/t"),
+    ({"extra": {"extra__delta__base_path": LAKE, "base_path": ""}}, "t", "s3://lake/t"),
+    ({"extra": {"extra__delta__base_path": LAKE}}, "t", "s3://lake/t"),
     ({"host": "file:///lake"}, "t", "/lake/t"),
     ({"host": "file:/lake/"}, "t", "/lake/t"),
     ({"host": "s3a://lake"}, "t", "s3://lake/t"),

@@ -41,6 +41,15 @@ def test_table_uri(connection, base_path, table, uri):
     assert connection(extra={"base_path": base_path} if base_path else {}).table_uri(table) == uri
 
 
+@pytest.mark.parametrize("table", ["../orders", "tenants/../../other", "tenants/./orders", ".."])
+def test_a_name_stays_below_the_base_path(connection, table):
+    """It may come from the parameters of a run: ``tenants/{{ params.tenant }}/orders``."""
+    hook = connection(host="s3://lake/base")
+    with pytest.raises(DeltaIllegalArgumentException, match=r"would leave or spell in another way"):
+        hook.table_uri(table)
+    assert hook.table_uri("a..b/.hidden") == "s3://lake/base/a..b/.hidden"
+
+
 @pytest.mark.parametrize("table", ["", "  ", "flights"])
 def test_table_that_cannot_be_found(connection, table):
     with pytest.raises(DeltaIllegalArgumentException, match="base path"):

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import json
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from pathlib import Path
 
 import deltalake
 import pyarrow as pa
 import pytest
-from airflow.sdk import DAG
+from airflow.sdk import DAG, Asset, ObjectStoragePath
 
+from airflow_delta import delta_publication, delta_transaction
+from airflow_delta.assets.delta import delta_asset
+from airflow_delta.decorators.delta_merge import delta_merge_task
+from airflow_delta.decorators.delta_stage import delta_stage_task
+from airflow_delta.decorators.delta_stream import delta_stream_task
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.operators.copy_into import DeltaCopyIntoOperator
 from airflow_delta.operators.delete_update import DeltaDeleteOperator
+from airflow_delta.operators.maintenance import DeltaMaintenanceOperator
+from airflow_delta.operators.stage import DeltaStageFilesOperator
 from airflow_delta.operators.stream import DeltaStreamOperator
+from airflow_delta.operators.transaction import DeltaStartTransactionOperator
 from airflow_delta.operators.vacuum import DeltaVacuumOperator
 from support.running_tasks import context
 
@@ -152,3 +160,162 @@ def test_options_of_a_load_that_are_refused_when_the_dag_is_parsed(tmp_path):
         parsed(lambda: load(tmp_path, format_options=["header"]))
     with pytest.raises(DeltaIllegalArgumentException, match="may be secret"):
         load(tmp_path, format_options={"password": "{{ var.value.password }}"})
+
+
+# -- kinds --------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.airflow
+def test_a_run_whose_parameters_are_of_other_types(run_dag, tables):
+    """The keys are text: of 2026.1 and 2026.10, native rendering makes one number, and the second run would skip its rows."""
+    runs = [run_dag(f"kinds_of_a_run_{month}") for month in ("1", "10")]
+    assert [run.state for run in runs] == ["success"] * 2
+    assert [run.xcom("txn.start")["appId"] for run in runs] == ["2026.1", "2026.10"]
+    assert [uri for uri, _ in runs[0].events()] == [delta_asset(f"{tables}/kinds_of_a_run").uri]
+    table = deltalake.DeltaTable(f"{tables}/kinds_of_a_run")
+    assert (table.version(), table.metadata().description) == (1, "2026")
+
+
+@pytest.mark.airflow
+def test_a_schema_as_a_mapping(run_dag, tables):
+    assert run_dag("schema_of_a_table").state == "success"
+    assert [field.name for field in deltalake.DeltaTable(f"{tables}/schema_of_a_table").schema().fields] == ["id"]
+
+
+def delete(**arguments):
+    return DeltaDeleteOperator(**{"task_id": "t", "table": "/t", **arguments})
+
+
+def files(**arguments):
+    return DeltaStageFilesOperator(task_id="t", path="rows", transaction={}, **arguments)
+
+
+def vacuum(**arguments):
+    return DeltaVacuumOperator(task_id="t", table="/t", **arguments)
+
+
+def start(**arguments):
+    return DeltaStartTransactionOperator(**{"task_id": "t", "table": "/t", **arguments})
+
+
+def maintenance(**arguments):
+    return DeltaMaintenanceOperator(**{"task_id": "t", "tables": "/t", **arguments})
+
+
+FITS = [
+    (delete, "commit_timeout", timedelta(minutes=5), 300.0),
+    (delete, "commit_timeout", "300", 300.0),
+    (delete, "max_commit_attempts", "10", 10),
+    (delete, "table", Path("/t"), "/t"),
+    (delete, "table", ObjectStoragePath("file:///t"), "file:///t"),
+    (delete, "transaction_key", 2026.5, "2026.5"),
+    (delete, "transaction_key", True, "True"),
+    (delete, "transaction_key", date(2026, 1, 1), "2026-01-01"),
+    (start, "description", 2026, "2026"),
+    (start, "properties", '{"a": "b"}', {"a": "b"}),
+    (start, "create", "false", False),
+    (files, "merge_schema", "True", True),
+    (files, "overwrite_schema", "False", False),
+    (files, "partition_by", ["a"], ["a"]),
+    (vacuum, "retention_hours", timedelta(days=7), 168.0),
+    (vacuum, "transaction_timeout_hours", "24", 24.0),
+    (maintenance, "tables", [Path("/t"), "/u"], ["/t", "/u"]),
+]
+
+
+@pytest.mark.usefixtures("outside_of_the_task_runner")
+@pytest.mark.parametrize(("make", "name", "value", "used"), FITS)
+def test_values_that_can_only_mean_one_thing(make, name, value, used):
+    """Named in the Dag file, or left by a template or an XCom."""
+    rendered = make()
+    setattr(rendered, name, value)
+    for operator in (parsed(lambda: make(**{name: value})), rendered):
+        operator.pre_execute(context(operator))
+        assert (getattr(operator, name), type(getattr(operator, name))) == (used, type(used))
+
+
+WRONG = [
+    (delete, "commit_timeout", 0, "a timedelta, or a number of seconds above 0, got 0"),
+    (delete, "commit_timeout", "soon", "a timedelta, or a number of seconds above 0, got 'soon'"),
+    (delete, "commit_timeout", float("nan"), "a timedelta, or a number of seconds above 0, got nan"),
+    (delete, "max_commit_attempts", True, "a whole number above 0, got True"),
+    (delete, "max_commit_attempts", 2.5, "a whole number above 0, got 2.5"),
+    (delete, "fail_on_hook_error", 1, "true or false, got 1"),
+    (delete, "table", Asset("s3://lake/t"), "a URI, a path or a name, as text or as a path, got Asset"),
+    (delete, "table", 5, "a URI, a path or a name, as text or as a path, got 5"),
+    (delete, "transaction_key", {"a": 1}, "text, got {'a': 1}"),
+    (start, "partition_by", 3, "a name or a list of names, got 3"),
+    (start, "partition_by", [3], r"a name or a list of names, got \[3\]"),
+    (start, "schema", pa.schema([]), "columns as in SQL, or Spark's JSON form of a schema"),
+    (start, "description", ["a"], r"text, got \['a'\]"),
+    (start, "create", None, "true or false, got None"),
+    (files, "merge_schema", "yes", "true or false, got 'yes'"),
+    (vacuum, "retention_check", None, "true or false, got None"),
+    (vacuum, "retention_hours", [1], "a timedelta, or a number of hours"),
+    (maintenance, "tables", ["/t", 5], "a table or a list of tables"),
+]
+
+
+@pytest.mark.usefixtures("outside_of_the_task_runner")
+@pytest.mark.parametrize(("make", "name", "value", "says"), WRONG)
+def test_values_that_fit_nothing(make, name, value, says):
+    with pytest.raises(DeltaIllegalArgumentException, match=f"{name}.* must be {says}"):
+        parsed(lambda: make(**{name: value}))
+    rendered = make()
+    setattr(rendered, name, value)
+    with pytest.raises(DeltaIllegalArgumentException, match=f"{name} of the task 't' must be {says}"):
+        rendered.pre_execute(context(rendered))
+
+
+FIELDS = {make: make().template_fields for make in (delete, start)}
+
+
+def test_what_a_run_decides_is_not_refused_when_the_dag_is_parsed():
+    with DAG("parsed", schedule=None, start_date=datetime(2026, 1, 1), params={"o": True}) as dag:
+        files(schema_policy="strict", merge_schema="{{ params.o }}")
+        names = [(make, name) for make, name in dict.fromkeys(row[:2] for row in WRONG) if name in FIELDS.get(make, ())]
+        made = [make(task_id=f"t{n}", **{name: dag.param("o")}) for n, (make, name) in enumerate(names)]
+    dag.resolve_template_files()
+    assert len(made) > 5
+
+
+@pytest.mark.parametrize("value", ["{{ params.o }}", DAG("d", schedule=None).param("o", default=True)])
+@pytest.mark.parametrize(("make", "name"), [(start, "create"), (files, "data_change"), (vacuum, "retention_check")])
+def test_a_template_for_what_is_not_templated(make, name, value):
+    """It would be true, whatever it is rendered to."""
+    with pytest.raises(DeltaIllegalArgumentException, match=f"{name} is not templated: its value must be in the Dag file"):
+        parsed(lambda: make(**{name: value}))
+
+
+def test_a_path_that_names_a_connection():
+    with pytest.raises(DeltaIllegalArgumentException, match="it names the connection 'lake': pass that as the parameter"):
+        delete(table=ObjectStoragePath("file://lake@/t"))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "DeltaDeleteOperator(task_id='d', table='/t', after=c)",
+        "DeltaStageFilesOperator(task_id='d', transaction=c)",
+        "DeltaDeleteOperator.partial(task_id='d', after=c).expand(table=['/t'])",
+        "DeltaAuditOperator(task_id='d', transaction={}, staged=[c], min_rows=1)",
+    ],
+)
+def test_a_task_in_place_of_its_output(tmp_path, body):
+    body = f"c = DeltaDeleteOperator(task_id='c', table='/t')\n{body}"
+    assert "is the task 'c' itself. Pass an output, such as" in str(bag_of(tmp_path, body).import_errors)
+
+
+@pytest.mark.parametrize("decorator", [delta_stage_task, delta_merge_task, delta_stream_task])
+def test_a_decorator_with_multiple_outputs(decorator):
+    with pytest.raises(DeltaIllegalArgumentException, match="takes no multiple_outputs"):
+        decorator(lambda: None, multiple_outputs=True)
+    assert callable(decorator(lambda: None, multiple_outputs=False))
+
+
+def test_one_outlet_of_a_publication():
+    asset = delta_asset(Path("/t"))
+    assert asset == delta_asset("/t")
+    with DAG("d", schedule=None) as dag, delta_publication("p", outlets=asset), delta_transaction("t", table="/t"):
+        DeltaStageFilesOperator(task_id="f", path="rows")
+    assert dag.get_task("p.commit").outlets == [asset]

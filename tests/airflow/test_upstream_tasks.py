@@ -10,6 +10,7 @@ from airflow.sdk import DAG, BaseOperator, task
 from airflow.sdk.bases.decorator import DecoratedOperator
 
 from airflow_delta.assets.delta import delta_asset
+from airflow_delta.contract.kinds import kinds_of
 from airflow_delta.sensors.partitions import DeltaPartitionSensor
 from support.task_classes import task_classes
 
@@ -59,24 +60,39 @@ def fields() -> list[tuple[type[BaseOperator], str]]:
     return found
 
 
-@pytest.mark.parametrize(("kind", "name"), fields(), ids=lambda each: getattr(each, "__name__", each))
-def test_the_task_of_an_output_runs_first(kind, name):
+def made(kind: type[BaseOperator], **arguments) -> BaseOperator:
+    """Return a task with as little as it takes."""
     named = {
         each: REQUIRED.get(each, lambda: "text")()
         for each, parameter in parameters(kind).items()
         if parameter.default is parameter.empty and parameter.kind is parameter.KEYWORD_ONLY and each != "task_id"
     }
-    if name == "expected_schema":
+    if "expected_schema" in arguments:
         named["schema_policy"] = "strict"
     if kind is DeltaPartitionSensor:
         named["outlets"] = [delta_asset("/t")]
+    return kind(**{"task_id": "t", **named, **arguments})
+
+
+@pytest.mark.parametrize(("kind", "name"), fields(), ids=lambda each: getattr(each, "__name__", each))
+def test_the_task_of_an_output_runs_first(kind, name):
     with DAG("outputs", schedule=None, start_date=datetime(2026, 1, 1)):
 
         @task
         def give(): ...
 
-        operator = kind(**{"task_id": "t", **named, name: give()})
+        operator = made(kind, **{name: give()})
     assert operator.upstream_task_ids == {"give"}
+
+
+@pytest.mark.parametrize(
+    "kind", [kind for kind in task_classes() if not inspect.isabstract(kind)], ids=lambda kind: kind.__name__
+)
+def test_parameters_of_a_kind_are_attributes(kind):
+    """So a running task can take what they are rendered to."""
+    names = kinds_of(kind).keys()
+    assert names <= parameters(kind).keys() | {each for part in getattr(kind, "parts", ()) for each in part.parameters()}
+    assert [name for name in names if not hasattr(made(kind), name)] == []
 
 
 def test_all_fields_are_looked_at():

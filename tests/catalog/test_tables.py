@@ -188,11 +188,11 @@ def test_a_preview_is_read_by_its_path_alone(table: CatalogTable) -> None:
     pq.write_table(pa.table({"id": pa.array([2], pa.int64()), "name": ["b"]}), place / "part-0.parquet")
     staged = collect_files(open_stage(table.log, handle, task_id="new", attempt=new_attempt()), path="new")
 
-    whole = preview_table(table.log, handle, [staged])
-    changes = preview_changes(table.log, handle, [staged])
+    whole, changes = (make(table.log, handle, [staged]).path for make in (preview_table, preview_changes))
 
-    assert previews.rows(whole.path) == [(1, "a"), (2, "b")]
-    assert previews.rows(changes.path) == [(2, "b", "insert")]
+    assert previews.rows(whole.removeprefix("file://")) == [(1, "a"), (2, "b")]
+    assert previews.rows(changes.removeprefix("file://")) == [(2, "b", "insert")]
+    assert sorted(previews.delta_rs(whole)["id"].to_pylist()) == [1, 2]
     assert rows(table.log) == [(1, "a")]
 
 

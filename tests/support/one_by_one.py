@@ -40,6 +40,7 @@ class World:
         for name in operator.template_fields:
             value = arguments[name] if name in arguments else operator.render_template(getattr(operator, name), running)
             setattr(operator, name, value)
+        operator.pre_execute(running)
         return operator.execute(running)
 
     def begin(self):

@@ -48,6 +48,7 @@ class World:
         for field in operator.template_fields:
             value = arguments[field] if field in arguments else operator.render_template(getattr(operator, field), running)
             setattr(operator, field, value)
+        operator.pre_execute(running)
         return operator.execute(running)
 
     def begin(self) -> list[dict]:

@@ -64,16 +64,6 @@ def arguments_given_to(task: Any) -> frozenset[str]:
     return frozenset(getattr(task, "_BaseOperator__init_kwargs", ()))
 
 
-def rendered_text(template: Any, context: Any) -> str:
-    """Return what a template renders to as text, in a Dag that renders Python values.
-
-    Waits for: template fields that are text whatever their Dag says.
-    """
-    from airflow.sdk.definitions.context import render_template_to_string
-
-    return render_template_to_string(template, context)
-
-
 def params_of_run(dag: Any, task: Any, conf: Any) -> Any:
     """Return the params of a task in a run, as its context has them.
 

@@ -17,6 +17,7 @@ from airflow.sdk.definitions.asset import BaseAsset
 from airflow.sdk.exceptions import AirflowException
 
 from airflow_delta.contract.files import is_preview
+from airflow_delta.contract.kinds import table_text
 from airflow_delta.contract.location import AZURE, SCHEMES, STORES, Location, check_no_secret, dataset_name, store_of
 from airflow_delta.exceptions import DeltaError, DeltaIllegalArgumentException
 
@@ -52,6 +53,7 @@ def delta_asset_uri(table: str, delta_conn_id: str | None = None) -> str:
     :param delta_conn_id: connection that a relative name belongs to.
     :raises DeltaIllegalArgumentException: if the table is empty or its location contains credentials.
     """
+    table = table_text(table)
     check_no_secret(table)
     head, separator, tail = table.strip().partition("://")
     scheme = head.lower() if separator else ""
@@ -145,18 +147,19 @@ def _text(uri: SplitResult) -> str:
 # -- assets -------------------------------------------------------------------------------------------------------------------
 
 
-def delta_asset(table: str, delta_conn_id: str | None = None) -> Asset:
+def delta_asset(table: str | os.PathLike[str], delta_conn_id: str | None = None) -> Asset:
     """Return the asset that a commit to this table emits, for ``schedule=[delta_asset(...)]`` of Dags that read it.
 
     :param table: the table as passed to the transaction; not templated.
     :param delta_conn_id: the transaction's connection; required for relative names.
     :raises DeltaIllegalArgumentException: if it is the preview of a transaction, or :func:`delta_asset_uri` raises it.
     """
-    if is_preview(table):
+    named: str = table_text(table)
+    if is_preview(named):
         raise DeltaIllegalArgumentException(
-            f"{table} is the preview of a transaction, which is no asset: it goes with the transaction. Name the table itself."
+            f"{named} is the preview of a transaction, which is no asset: it goes with the transaction. Name the table itself."
         )
-    uri = delta_asset_uri(table, delta_conn_id)
+    uri = delta_asset_uri(named, delta_conn_id)
     asset = Asset(name=uri, uri=_NO_URI)
     # The URI is normalised already. To do that, Airflow would load the description of every installed provider: some 0.15 s in
     # each process that parses a Dag file.

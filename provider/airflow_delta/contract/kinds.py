@@ -78,7 +78,7 @@ def comes_from_run(value: Any) -> bool:
     return hasattr(type(value), "iter_references")
 
 
-def kind_problem(name: str, value: Any, kind: Kind, *, templated: bool) -> str | None:
+def value_problem(name: str, value: Any, kind: Kind, *, templated: bool) -> str | None:
     """Return what is wrong with a parameter, as far as the Dag file shows it; ``None`` if nothing is.
 
     :param templated: whether Airflow renders the parameter.
@@ -98,8 +98,10 @@ def kind_problem(name: str, value: Any, kind: Kind, *, templated: bool) -> str |
 
 
 def is_path(value: Any) -> bool:
-    """Return whether a value is a path: of the file system, or Airflow's ``ObjectStoragePath``."""
-    return isinstance(value, os.PathLike) or any(base.__module__.partition(".")[0] == "upath" for base in type(value).__mro__)
+    """Return whether a value is a path: of the file system, or Airflow's ``ObjectStoragePath``; an asset is none."""
+    return (isinstance(value, os.PathLike) and not hasattr(value, "uri")) or any(
+        base.__module__.partition(".")[0] == "upath" for base in type(value).__mro__
+    )
 
 
 def _text(value: Any) -> str | None:
@@ -182,6 +184,12 @@ def _location(value: Any) -> str | None:
     return text
 
 
+def _locations(value: Any) -> Any:
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_location(one) for one in value]
+    return _location(value)
+
+
 def _options(value: Any) -> Any:
     if isinstance(value, str):
         value = json.loads(value)
@@ -205,6 +213,7 @@ HOURS = Kind("a timedelta, or a number of hours", _hours)
 COUNT = Kind("a whole number above 0", _count)
 NAMES = Kind("a name or a list of names", _names)
 LOCATION = Kind("a URI, a path or a name, as text or as a path", _location)
+LOCATIONS = Kind("a table or a list of tables: URIs, paths or names, as text or as paths", _locations)
 OPTIONS = Kind("a mapping, or JSON of one", _options)
 SCHEMA = Kind("columns as in SQL, or Spark's JSON form of a schema, as text or as a mapping", _schema)
 
@@ -218,8 +227,10 @@ def table_text(table: Any) -> Any:
 
 
 def tables_text(tables: Any) -> Any:
-    """Return tables, one or several, as :func:`table_text` does."""
-    return [table_text(table) for table in tables] if isinstance(tables, list | tuple) else table_text(tables)
+    """Return tables, one or several, as :func:`table_text` does; what names no table is refused later."""
+    if isinstance(tables, list | tuple):
+        return [tables_text(table) for table in tables]
+    return table_text(tables) if is_path(tables) else tables
 
 
 def kinds_of(operator_class: Any) -> dict[str, Kind]:

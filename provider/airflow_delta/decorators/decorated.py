@@ -7,7 +7,20 @@ from typing import Any
 
 from airflow.sdk.bases.decorator import DecoratedOperator
 
+from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.operators.pyspark import without_injected
+
+
+def without_multiple_outputs(decorator: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a decorator without ``multiple_outputs``, which is not for its tasks.
+
+    :raises DeltaIllegalArgumentException: if it is set.
+    """
+    if kwargs.get("multiple_outputs"):
+        raise DeltaIllegalArgumentException(
+            f"{decorator} takes no multiple_outputs: its task hands on one value, the report of what it wrote. Leave it out."
+        )
+    return {name: value for name, value in kwargs.items() if name != "multiple_outputs"}
 
 
 def decorated_init(

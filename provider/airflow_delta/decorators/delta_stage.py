@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from airflow.sdk.bases.decorator import DecoratedOperator, task_decorator_factory
 
-from airflow_delta.decorators.decorated import decorated_init
+from airflow_delta.decorators.decorated import decorated_init, without_multiple_outputs
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.operators.arrow import DeltaStageArrowOperator
 from airflow_delta.operators.pyspark import DeltaStagePySparkOperator
@@ -55,5 +55,5 @@ def delta_stage_task(python_callable: Callable[..., Any] | None = None, *, engin
         python_callable=python_callable,
         multiple_outputs=False,
         decorated_operator_class=_ENGINES[engine],
-        **kwargs,
+        **without_multiple_outputs("@task.delta_stage", kwargs),
     )

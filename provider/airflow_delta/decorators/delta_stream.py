@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from airflow.sdk.bases.decorator import DecoratedOperator, task_decorator_factory
 
-from airflow_delta.decorators.decorated import decorated_init
+from airflow_delta.decorators.decorated import decorated_init, without_multiple_outputs
 from airflow_delta.operators.stream import DeltaStreamOperator
 
 if TYPE_CHECKING:
@@ -35,5 +35,5 @@ def delta_stream_task(python_callable: Callable[..., Any] | None = None, **kwarg
         python_callable=python_callable,
         multiple_outputs=False,
         decorated_operator_class=_DeltaStreamDecoratedOperator,
-        **kwargs,
+        **without_multiple_outputs("@task.delta_stream", kwargs),
     )

@@ -40,6 +40,7 @@ _KEYS = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
 _ROLE_OPTIONS = (*_KEYS, "aws_role_arn", "aws_role_session_name", "aws_region", "aws_endpoint_url_sts")
 _SESSION = "airflow-delta"
 _OF_ACCOUNT = ("azure_storage_account_key", "azure_storage_sas_key")
+_JSON_TYPES = {list: "array", str: "string", int: "number", float: "number", bool: "boolean"}
 _SALT = os.urandom(16)
 
 CREDENTIALS_TIMEOUT = 20.0
@@ -61,17 +62,34 @@ def cloud_options(connection: Connection, conn_id: str, allowed: Allowed) -> dic
     return _READERS[str(connection.conn_type)](connection, conn_id, allowed)
 
 
+def extra_of(connection: Connection, conn_id: str | None = None) -> Mapping[str, Any]:
+    """Return the extra of a connection.
+
+    :param conn_id: its id, if the connection does not say it.
+    :raises DeltaIllegalArgumentException: if it is JSON other than an object.
+    """
+    extra: Any = connection.extra_dejson
+    if not isinstance(extra, Mapping):
+        raise DeltaIllegalArgumentException(
+            f"The extra of the connection {conn_id or connection.conn_id!r} must be a JSON object, such as "
+            f'{{"storage_options": {{...}}}}; it is a JSON {_JSON_TYPES.get(type(extra), "value")}.'
+        )
+    return extra
+
+
 def field_of(connection: Connection, name: str) -> Any:
     """Return a field of a connection's extra, whose name may have the form's prefix."""
-    extra = connection.extra_dejson
+    extra = extra_of(connection)
     return extra.get(name) or extra.get(f"extra__{connection.conn_type}__{name}") or None
 
 
 def _aws(connection: Connection, conn_id: str, allowed: Allowed) -> dict[str, str]:
-    extra = {key.removeprefix("extra__aws__"): value for key, value in connection.extra_dejson.items() if value}
+    given = extra_of(connection, conn_id)
+    extra = {key.removeprefix("extra__aws__"): value for key, value in given.items() if value}
     has_keys = bool(connection.login or "aws_access_key_id" in extra)
     if not extra.keys() - _PLAIN_AWS and has_keys:
-        service = (extra.get("service_config") or {}).get("s3") or {}
+        services = _object(extra.get("service_config"), "service_config", conn_id)
+        service = _object(services.get("s3"), "s3 in service_config", conn_id)
         return _texts(
             aws_access_key_id=connection.login or extra.get("aws_access_key_id"),
             aws_secret_access_key=connection.password or extra.get("aws_secret_access_key"),
@@ -85,6 +103,14 @@ def _aws(connection: Connection, conn_id: str, allowed: Allowed) -> dict[str, st
     if not has_keys:
         allowed.check({name: value for name, value in found.items() if name not in _KEYS}, S3, _named(conn_id))
     return found
+
+
+def _object(value: Any, name: str, conn_id: str) -> Mapping[str, Any]:
+    if value and not isinstance(value, Mapping):
+        raise DeltaIllegalArgumentException(
+            f"{name} of {_named(conn_id)} must be a JSON object; it is a JSON {_JSON_TYPES.get(type(value), 'value')}."
+        )
+    return value or {}
 
 
 def _from_aws_hook(conn_id: str) -> dict[str, str]:

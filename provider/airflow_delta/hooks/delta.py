@@ -14,6 +14,7 @@ from airflow.sdk.log import mask_secret
 
 from airflow_delta import engine, publication
 from airflow_delta.contract.catalog_names import Reservation, TableName
+from airflow_delta.contract.kinds import table_text
 from airflow_delta.contract.location import AZURE, FILE, Location, check_no_secret, store_of
 from airflow_delta.exceptions import (
     CatalogConflictException,
@@ -113,8 +114,10 @@ class DeltaHook(BaseHook):
         Different spellings of a location give the same URI: ``s3a://`` becomes ``s3://``, and a container of Azure gets its
         account.
 
-        :raises DeltaIllegalArgumentException: if the name is empty, contains credentials, or is relative without a base path.
+        :raises DeltaIllegalArgumentException: if the name is empty, contains credentials, or is relative without a base path, or
+            with a part ``.`` or ``..``.
         """
+        table = table_text(table)
         if not table or not table.strip():
             raise DeltaIllegalArgumentException("The table is empty. Pass a URI, an absolute path, or a name below a base path.")
         check_no_secret(table)
@@ -126,6 +129,12 @@ class DeltaHook(BaseHook):
             raise DeltaIllegalArgumentException(
                 f"The table {table!r} is relative, but the connection {self.delta_conn_id!r} has no base path. "
                 "Pass the table's full URI, or set the host of the connection.",
+                table=table,
+            )
+        elif {".", ".."} & set(table.split("/")):
+            raise DeltaIllegalArgumentException(
+                f"The table {table!r} is a name below the base path of the connection {self.delta_conn_id!r}, which a part "
+                "'.' or '..' would leave or spell in another way. Pass the name without it, or the table's full URI.",
                 table=table,
             )
         else:
@@ -165,6 +174,7 @@ class DeltaHook(BaseHook):
         :raises DeltaIllegalArgumentException: as :meth:`table_uri` does.
         :raises DeltaTableNotFoundException: if the catalog has no such table.
         """
+        table = table_text(table)
         if self.fields.is_catalog and table and table.strip() and "://" not in table and not os.path.isabs(table):
             return engine.DeltaLog(self._open_in_catalog(TableName.parse(table), create=create))
         uri = self.table_uri(table)

@@ -19,7 +19,7 @@ from airflow.sdk.log import mask_secret
 from airflow_delta.contract.location import AZURE, GCS, HDFS, S3, Location
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.allowed import Allowed, check_base_path
-from airflow_delta.hooks.cloud import CONN_TYPES, azure_options, cloud_options
+from airflow_delta.hooks.cloud import CONN_TYPES, azure_options, cloud_options, extra_of
 from airflow_delta.log.storage.options import (
     CREDENTIAL_ENDPOINTS,
     ENDPOINTS,
@@ -166,9 +166,11 @@ class ConnectionFields:
     def extra(self) -> dict[str, Any]:
         if self.connection is None or not (self._is_own or self.is_catalog):
             return {}
-        extra = dict(self.connection.extra_dejson)
-        prefix = f"extra__{self.connection.conn_type}__"
-        return {key.removeprefix(prefix): value for key, value in extra.items()}
+        extra, prefix = extra_of(self.connection, self.conn_id), f"extra__{self.connection.conn_type}__"
+        # Airflow's old forms add the prefix, also to fields that were left empty.
+        of_form = {key.removeprefix(prefix): value for key, value in extra.items() if key.startswith(prefix)}
+        given = {key: value for key, value in extra.items() if not key.startswith(prefix)}
+        return {**of_form, **{key: value for key, value in given.items() if value or not of_form.get(key)}}
 
     @cached_property
     def base_path(self) -> str | None:
@@ -177,6 +179,8 @@ class ConnectionFields:
         :raises DeltaIllegalArgumentException: if it contains credentials, is relative, or has an unknown scheme.
         """
         path = self.extra.get("base_path") or (self.connection.host if self.connection and self._is_own else None)
+        if path and not isinstance(path, str):
+            raise DeltaIllegalArgumentException(f"base_path of {self._whose} must be text, got {path!r}.")
         if path and secret_of_location(str(path)) is not None:
             mask_secret(list(user_info_of(str(path))))
             raise DeltaIllegalArgumentException(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_delta import engine
+from airflow_delta.contract.kinds import TRUTH, Kinds
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.tasks.identity import whole_number
@@ -37,6 +38,7 @@ class DeltaCloneOperator(DeltaMaintenanceBase):
     The other parameters are those of :class:`~airflow_delta.tasks.operation.DeltaMaintenanceBase`.
     """
 
+    kinds: ClassVar[Kinds] = {"replace": TRUTH, "deep": TRUTH}
     template_fields: Sequence[str] = (
         *DeltaMaintenanceBase.template_fields,
         "source",

@@ -12,7 +12,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_delta import engine
 from airflow_delta.contract.choices import ENFORCE, SCHEMA_POLICIES, STRICT, Choices, check_choices
-from airflow_delta.contract.kinds import OPTIONS, Kinds
+from airflow_delta.contract.kinds import NAMES, OPTIONS, SCHEMA, TRUTH, Kinds
 from airflow_delta.contract.options import check_source, check_writer_options
 from airflow_delta.contract.payloads import StagedWrite
 from airflow_delta.exceptions import (
@@ -66,7 +66,7 @@ class DeltaCopyIntoOperator(DeltaTableOperator):
     :param skip_if_none: skip the task if there is nothing to load.
     :param engine: ``spark``, or ``arrow`` to read and write in the worker, without Spark and Java.
     :param source_conn_id: connection of type ``delta`` to the source; default: the table's. (templated)
-    :param merge_schema: add columns that the table does not have.
+    :param merge_schema: add columns that the table does not have. (templated)
     :param schema_policy: ``enforce`` (default): rows are cast where no value can be lost, and missing columns are null;
         ``strict``: rows that do not have exactly the expected columns and types are refused before anything is written.
     :param expected_schema: with ``strict``: columns as in SQL; default: those of the table. (templated)
@@ -78,7 +78,16 @@ class DeltaCopyIntoOperator(DeltaTableOperator):
 
     parts: ClassVar[Parts] = (*OPERATION, TaskSession)
     choices: ClassVar[Choices] = {"format": FORMATS, "engine": ENGINES, "schema_policy": SCHEMA_POLICIES}
-    kinds: ClassVar[Kinds] = {"format_options": OPTIONS, "write_options": OPTIONS}
+    kinds: ClassVar[Kinds] = {
+        "recursive": TRUTH,
+        "format_options": OPTIONS,
+        "columns": NAMES,
+        "assume_new": TRUTH,
+        "skip_if_none": TRUTH,
+        "merge_schema": TRUTH,
+        "expected_schema": SCHEMA,
+        "write_options": OPTIONS,
+    }
     template_fields: Sequence[str] = (
         *templated(parts),
         "copy_source",
@@ -89,6 +98,7 @@ class DeltaCopyIntoOperator(DeltaTableOperator):
         "consumer",
         "modified_after",
         "source_conn_id",
+        "merge_schema",
         "expected_schema",
         "write_options",
     )
@@ -111,7 +121,7 @@ class DeltaCopyIntoOperator(DeltaTableOperator):
         skip_if_none: bool = False,
         engine: str = "spark",
         source_conn_id: str | None = None,
-        merge_schema: bool = False,
+        merge_schema: bool | str = False,
         schema_policy: str = ENFORCE,
         expected_schema: str | Mapping[str, Any] | None = None,
         write_options: Mapping[str, Any] | None = None,
@@ -129,14 +139,14 @@ class DeltaCopyIntoOperator(DeltaTableOperator):
             raise DeltaUnsupportedOperationException(f'{whose} loads avro, which Arrow does not read. Leave out engine="arrow".')
         if schema_policy == ENFORCE and expected_schema is not None:
             raise DeltaIllegalArgumentException(f"{whose} has an expected_schema, which goes with schema_policy='strict'.")
-        if schema_policy == STRICT and expected_schema is None and merge_schema:
+        if schema_policy == STRICT and expected_schema is None and merge_schema is True:
             raise DeltaIllegalArgumentException(
                 f"{whose} has schema_policy='strict', which holds the rows to the table's schema; merge_schema would change it."
             )
         self.copy_source = source
         self.pattern = pattern
         self.recursive = recursive
-        self.format_options = format_options
+        self.format_options: Any = format_options
         self.columns = columns
         self.force = force
         self.consumer = consumer
@@ -144,7 +154,7 @@ class DeltaCopyIntoOperator(DeltaTableOperator):
         self.assume_new = assume_new
         self.skip_if_none = skip_if_none
         self.source_conn_id = source_conn_id
-        self.merge_schema = merge_schema
+        self.merge_schema: Any = merge_schema
         self.expected_schema = expected_schema
         self.write_options = write_options
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_delta import engine
 from airflow_delta.contract.choices import CREATE_MODES, Choices, check_choices
+from airflow_delta.contract.kinds import NAMES, OPTIONS, SCHEMA, TEXT, Kinds
 from airflow_delta.exceptions import DeltaTableNotFoundException
-from airflow_delta.tasks.identity import column_names
+from airflow_delta.tasks.identity import column_names, schema_text
 from airflow_delta.tasks.lineage import withdraw_default_outlets
 from airflow_delta.tasks.operation import DeltaTableOperator, OwnTransaction
 
@@ -47,13 +48,20 @@ class DeltaCreateTableOperator(DeltaTableOperator):
         "properties",
         "description",
     )
+    kinds: ClassVar[Kinds] = {
+        "schema": SCHEMA,
+        "partition_by": NAMES,
+        "cluster_by": NAMES,
+        "properties": OPTIONS,
+        "description": TEXT,
+    }
     creates_table = True
     choices: ClassVar[Choices] = {"mode": CREATE_MODES}
 
     def __init__(
         self,
         *,
-        schema: str,
+        schema: str | Mapping[str, Any],
         mode: str = "create",
         partition_by: str | Sequence[str] = (),
         cluster_by: str | Sequence[str] = (),
@@ -74,7 +82,7 @@ class DeltaCreateTableOperator(DeltaTableOperator):
         """Stage the new table."""
         return engine.plan_create(
             stage,
-            schema=self.schema,
+            schema=schema_text(self.schema) or "",
             partition_by=column_names(self.partition_by),
             cluster_by=column_names(self.cluster_by),
             properties=self.properties,

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseXCom
 
 from airflow_delta import engine
 from airflow_delta.contract.choices import Choices, check_choices
+from airflow_delta.contract.kinds import HOURS, LOCATIONS, NAMES, TRUTH, Kinds, tables_text
 from airflow_delta.exceptions import CommitCancelledException, DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.links.delta import DeltaCommitLink, DeltaTableLink
@@ -63,7 +65,7 @@ class DeltaMaintenanceOperator(DeltaOperator):
     :param max_file_size: for OPTIMIZE: size of the new files, in bytes. (templated)
     :param batch_size: for OPTIMIZE: bytes of input for each commit. (templated)
     :param parallel: for OPTIMIZE: bins that Spark writes at a time. (templated)
-    :param retention_hours: for VACUUM: minimum age of files to delete; default: the table's
+    :param retention_hours: for VACUUM: minimum age of files to delete, or a ``timedelta``; default: the table's
         ``delta.deletedFileRetentionDuration``. (templated)
     :param retention_check: for VACUUM: refuse a retention below that property.
     :param lite: for VACUUM: delete only what commits since the last VACUUM removed; does not list the table, so it does not find
@@ -79,6 +81,15 @@ class DeltaMaintenanceOperator(DeltaOperator):
 
     parts: ClassVar[Parts] = (TaskSession, CommitPart)
     choices: ClassVar[Choices] = {"steps": STEPS}
+    kinds: ClassVar[Kinds] = {
+        "tables": LOCATIONS,
+        "z_order_by": NAMES,
+        "retention_hours": HOURS,
+        "retention_check": TRUTH,
+        "lite": TRUTH,
+        "transaction_timeout_hours": HOURS,
+        "logging_enabled": TRUTH,
+    }
     template_fields: Sequence[str] = (
         "tables",
         "delta_conn_id",
@@ -110,16 +121,16 @@ class DeltaMaintenanceOperator(DeltaOperator):
         max_file_size: int | str | None = None,
         batch_size: int | str | None = None,
         parallel: int | str = 4,
-        retention_hours: float | str | None = None,
+        retention_hours: timedelta | float | str | None = None,
         retention_check: bool = True,
         lite: bool = False,
-        transaction_timeout_hours: float | str = 7 * 24.0,
+        transaction_timeout_hours: timedelta | float | str = 7 * 24.0,
         logging_enabled: bool = True,
         max_paths: int = 0,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.tables = tables
+        self.tables = tables_text(tables)
         self.delta_conn_id = delta_conn_id
         self.steps = steps
         check_choices(self, self.choices)

@@ -10,6 +10,7 @@ from airflow.providers.standard.operators.python import PythonOperator
 
 from airflow_delta import engine
 from airflow_delta.contract.choices import Given, is_literal
+from airflow_delta.contract.kinds import TRUTH, Kinds, taken
 from airflow_delta.contract.operations import (
     clauses_problem,
     when_matched_delete,
@@ -54,18 +55,26 @@ class MergeStatement(Part):
     :param source_alias: name of the source in conditions and expressions. (templated)
     :param target_alias: name of the table in conditions and expressions. (templated)
     :param merge_schema: add columns and struct fields that only the source has to the table: those that clauses name, and all if
-        one has ``*``.
+        one has ``*``. (templated)
     :param options: options of Spark's Parquet writer. (templated)
     """
 
-    template_fields: ClassVar[tuple[str, ...]] = ("condition", "clauses", "source_alias", "target_alias", "options")
+    kinds: ClassVar[Kinds] = {"merge_schema": TRUTH}
+    template_fields: ClassVar[tuple[str, ...]] = (
+        "condition",
+        "clauses",
+        "source_alias",
+        "target_alias",
+        "merge_schema",
+        "options",
+    )
     template_fields_renderers: ClassVar[dict[str, str]] = {"clauses": "json", "condition": "sql"}
 
     condition: str
     clauses: Sequence[Mapping[str, Any]] | None = None
     source_alias: str = "source"
     target_alias: str = "target"
-    merge_schema: bool = False
+    merge_schema: bool | str = False
     options: Mapping[str, str] | None = None
 
     def __post_init__(self) -> None:
@@ -92,7 +101,7 @@ class MergeStatement(Part):
             source=source,
             source_alias=self.source_alias,
             target_alias=self.target_alias,
-            merge_schema=self.merge_schema,
+            merge_schema=taken("merge_schema", self.merge_schema, TRUTH),
             options=self.options,
         )
 

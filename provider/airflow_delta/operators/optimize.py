@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_delta import engine, exceptions
+from airflow_delta.contract.kinds import TRUTH, Kinds
 from airflow_delta.contract.payloads import CommitResult, StagedWrite
 from airflow_delta.retry_policies import REFUSALS
 from airflow_delta.tasks.base import DeltaOperator, Part, Parts, templated
@@ -111,6 +112,7 @@ class DeltaOptimizeOperator(DeltaTableOperator):
 
     parts: ClassVar[Parts] = REWRITE
     emits_table = False
+    kinds: ClassVar[Kinds] = {"full": TRUTH}
     template_fields: Sequence[str] = (*templated(parts), "z_order_by", "min_file_size", "max_deleted_rows_ratio")
     template_fields_renderers = SparkRunner.template_fields_renderers
 

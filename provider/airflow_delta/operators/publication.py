@@ -14,6 +14,7 @@ from airflow_delta import publication as publications
 from airflow_delta.contract.audit import PublicationAuditReport
 from airflow_delta.contract.choices import FAIL_OR_WARN, Choices, check_choices
 from airflow_delta.contract.files import new_attempt
+from airflow_delta.contract.kinds import TRUTH, Kinds
 from airflow_delta.contract.payloads import read_version_name
 from airflow_delta.exceptions import (
     DeltaAuditFailedException,
@@ -80,6 +81,7 @@ class DeltaCommitPublicationOperator(DeltaOperator):
 
     transaction_role: ClassVar[str] = "commit"
     choices: ClassVar[Choices] = {"on_late_conflict": ON_LATE_CONFLICT, "on_conflict": ON_CONFLICT, "on_clear": ON_CLEAR}
+    kinds: ClassVar[Kinds] = {"intents": TRUTH}
     changes_table: ClassVar[bool] = True
     parts: ClassVar[Parts] = (CommitPart,)
     template_fields: Sequence[str] = (

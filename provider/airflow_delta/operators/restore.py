@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_delta import engine
+from airflow_delta.contract.kinds import TRUTH, Kinds
 from airflow_delta.tasks.identity import whole_number
 from airflow_delta.tasks.operation import DeltaMaintenanceBase
 
@@ -32,6 +33,7 @@ class DeltaRestoreOperator(DeltaMaintenanceBase):
     The other parameters are those of :class:`~airflow_delta.tasks.operation.DeltaMaintenanceBase`.
     """
 
+    kinds: ClassVar[Kinds] = {"ignore_missing_files": TRUTH, "protocol_downgrade_allowed": TRUTH}
     template_fields: Sequence[str] = (*DeltaMaintenanceBase.template_fields, "version", "timestamp")
 
     def __init__(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_delta import engine
+from airflow_delta.contract.kinds import TRUTH, Kinds
 from airflow_delta.contract.options import CONNECTION, check_is_query, check_source, check_writer_options
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.operators.merge import check_reads_in_sql, make_views
@@ -44,6 +45,7 @@ class HistoryOptions(Part):
         exact even between two rows of equal values; ``None``: the table has none. (templated)
     """
 
+    kinds: ClassVar[Kinds] = {"full_snapshot": TRUTH}
     template_fields: ClassVar[tuple[str, ...]] = (
         "keys",
         "effective_at",

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_delta import engine
+from airflow_delta.contract.kinds import TRUTH, Kinds
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.links.delta import DeltaCommitLink, DeltaTableLink
 from airflow_delta.retry_policies import FINAL_ERRORS
@@ -31,6 +32,7 @@ class DeltaComputeStatisticsOperator(DeltaOperator):
     """
 
     parts: ClassVar[Parts] = (CommitPart,)
+    kinds: ClassVar[Kinds] = {"only_missing": TRUTH}
     template_fields: Sequence[str] = ("table", "predicate", "delta_conn_id", *templated(parts))
     template_fields_renderers = {"predicate": "sql"}
     operator_extra_links = (DeltaTableLink(), DeltaCommitLink())

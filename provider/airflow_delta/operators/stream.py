@@ -11,7 +11,7 @@ from airflow.sdk import Asset, AssetAlias, get_current_context
 
 from airflow_delta.assets.delta import delta_asset, events_extra
 from airflow_delta.contract.choices import ISOLATION_LEVELS, STREAM_MODES, Choices, check_choices
-from airflow_delta.contract.kinds import JSON_TEXT, Kinds
+from airflow_delta.contract.kinds import JSON_TEXT, LOCATION, NAMES, TEXT, TRUTH, Kinds, table_text
 from airflow_delta.contract.options import check_writer_options
 from airflow_delta.exceptions import DeltaError, DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
@@ -46,8 +46,8 @@ class DeltaStreamOperator(DeltaOperator, PythonOperator):
     :param table: URI, absolute path, or name below the base path of the connection; the first batch creates it. (templated)
     :param checkpoint_location: directory of the query's checkpoint, as Spark reaches it. One query, one checkpoint. (templated)
     :param mode: ``append``, or ``complete``: each batch is the whole result and replaces the table's rows. (templated)
-    :param merge_schema: add columns that the table does not have.
-    :param overwrite_schema: let a batch of a ``complete`` query replace the table's schema.
+    :param merge_schema: add columns that the table does not have. (templated)
+    :param overwrite_schema: let a batch of a ``complete`` query replace the table's schema. (templated)
     :param partition_by: partition columns of a new table. (templated)
     :param query_id: ``appId`` of the commits; required on Spark Connect, see
         :class:`~airflow_delta.streaming.sink.DeltaBatchSink`. (templated)
@@ -73,13 +73,23 @@ class DeltaStreamOperator(DeltaOperator, PythonOperator):
         "isolation_level": ISOLATION_LEVELS,
         "conflict_detection": LEVELS,
     }
-    kinds: ClassVar[Kinds] = {"user_metadata": JSON_TEXT}
+    kinds: ClassVar[Kinds] = {
+        "table": LOCATION,
+        "merge_schema": TRUTH,
+        "overwrite_schema": TRUTH,
+        "partition_by": NAMES,
+        "query_id": TEXT,
+        "reads_table": TRUTH,
+        "user_metadata": JSON_TEXT,
+    }
     default_retry_policy = REFUSALS
     emits_table = True
     template_fields: Sequence[str] = (
         "table",
         "checkpoint_location",
         "mode",
+        "merge_schema",
+        "overwrite_schema",
         "partition_by",
         "query_id",
         "write_options",
@@ -99,8 +109,8 @@ class DeltaStreamOperator(DeltaOperator, PythonOperator):
         table: str,
         checkpoint_location: str,
         mode: str = "append",
-        merge_schema: bool = False,
-        overwrite_schema: bool = False,
+        merge_schema: bool | str = False,
+        overwrite_schema: bool | str = False,
         partition_by: str | Sequence[str] = (),
         query_id: str | None = None,
         reads_table: bool = False,
@@ -122,11 +132,11 @@ class DeltaStreamOperator(DeltaOperator, PythonOperator):
             )
         super().__init__(python_callable=without_injected(python_callable), **kwargs)
         check_writer_options(write_options, whose=f"The task {self.task_id!r}")
-        self.table = table
+        self.table = table_text(table)
         self.checkpoint_location = checkpoint_location
         self.mode = mode
-        self.merge_schema = merge_schema
-        self.overwrite_schema = overwrite_schema
+        self.merge_schema: Any = merge_schema
+        self.overwrite_schema: Any = overwrite_schema
         self.partition_by = partition_by
         self.query_id = query_id
         self.reads_table = reads_table

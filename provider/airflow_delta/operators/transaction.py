@@ -15,6 +15,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 from airflow_delta import engine
 from airflow_delta.contract.choices import Choices, check_choices
 from airflow_delta.contract.files import new_attempt
+from airflow_delta.contract.kinds import LOCATION, NAMES, OPTIONS, SCHEMA, TEXT, TRUTH, Kinds
 from airflow_delta.contract.payloads import version_of, what_was_read
 from airflow_delta.exceptions import (
     DeltaConcurrentModificationException,
@@ -72,6 +73,13 @@ class DeltaStartTransactionOperator(DeltaOperator):
 
     transaction_role: ClassVar[str] = "start"
     parts: ClassVar[Parts] = (OwnTransaction,)
+    kinds: ClassVar[Kinds] = {
+        "partition_by": NAMES,
+        "schema": SCHEMA,
+        "properties": OPTIONS,
+        "description": TEXT,
+        "create": TRUTH,
+    }
     template_fields: Sequence[str] = (
         *templated(parts),
         "delta_conn_id",
@@ -180,6 +188,7 @@ class DeltaCommitOperator(DeltaOperator):
 
     transaction_role: ClassVar[str] = "commit"
     choices: ClassVar[Choices] = {"on_conflict": ON_CONFLICT, "on_clear": ON_CLEAR}
+    kinds: ClassVar[Kinds] = {"allow_skipped": TRUTH, "table": LOCATION}
     changes_table: ClassVar[bool] = True
     parts: ClassVar[Parts] = (CommitPart,)
     template_fields: Sequence[str] = (
@@ -378,6 +387,7 @@ class DeltaAbortOperator(DeltaOperator):
     """
 
     transaction_role: ClassVar[str] = "abort"
+    kinds: ClassVar[Kinds] = {"table": LOCATION}
     changes_table: ClassVar[bool] = True
     parts: ClassVar[Parts] = ()
     template_fields: Sequence[str] = ("transaction", "delta_conn_id", "table")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_delta import engine
+from airflow_delta.contract.kinds import HOURS, TRUTH, Kinds, taken
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.tasks.observability import Stopwatch, TaskMetrics
@@ -28,8 +30,8 @@ class DeltaVacuumOperator(DeltaMaintenanceBase):
     ``abandonedTransactions`` (given up by this run) and ``paths``.
     Every run deletes what is due, so it has no identity in the log: the parameters of the identity have no effect.
 
-    :param retention_hours: minimum age of the files to delete; default: the table's ``delta.deletedFileRetentionDuration``.
-        (templated)
+    :param retention_hours: minimum age of the files to delete, or a ``timedelta``; default: the table's
+        ``delta.deletedFileRetentionDuration``. (templated)
     :param retention_check: refuse a retention below that property.
     :param lite: delete only what commits since the last VACUUM removed; does not list the table.
     :param inventory: a Delta table with a list of files (URI, absolute path, or name below the connection's base path): look only
@@ -44,6 +46,13 @@ class DeltaVacuumOperator(DeltaMaintenanceBase):
     """
 
     emits_table = False
+    kinds: ClassVar[Kinds] = {
+        "retention_hours": HOURS,
+        "retention_check": TRUTH,
+        "lite": TRUTH,
+        "transaction_timeout_hours": HOURS,
+        "logging_enabled": TRUTH,
+    }
     template_fields: Sequence[str] = (
         *DeltaMaintenanceBase.template_fields,
         "retention_hours",
@@ -54,12 +63,12 @@ class DeltaVacuumOperator(DeltaMaintenanceBase):
     def __init__(
         self,
         *,
-        retention_hours: float | str | None = None,
+        retention_hours: timedelta | float | str | None = None,
         retention_check: bool = True,
         lite: bool = False,
         inventory: str | None = None,
         dry_run: bool = False,
-        transaction_timeout_hours: float | str = _TRANSACTION_TIMEOUT_HOURS,
+        transaction_timeout_hours: timedelta | float | str = _TRANSACTION_TIMEOUT_HOURS,
         logging_enabled: bool = True,
         max_paths: int = 1000,
         **kwargs: Any,
@@ -69,7 +78,7 @@ class DeltaVacuumOperator(DeltaMaintenanceBase):
         self.retention_check = retention_check
         self.lite = lite
         self.inventory = inventory
-        self.only_list = dry_run  # dry_run() is a method of every operator
+        self.only_list = taken(f"dry_run of the task {self.task_id!r}", dry_run, TRUTH)  # dry_run() is a method of every operator
         self.transaction_timeout_hours = transaction_timeout_hours
         self.logging_enabled = logging_enabled
         self.max_paths = max_paths
@@ -116,14 +125,10 @@ class DeltaVacuumOperator(DeltaMaintenanceBase):
         return result.to_dict(max_paths=self.max_paths)
 
 
-def hours(value: float | str | None, name: str = "retention_hours") -> float | None:
+def hours(value: timedelta | float | str | None, name: str = "retention_hours") -> float | None:
     """Return a number of hours that a template may have turned into text.
 
     :raises DeltaIllegalArgumentException: if it is not a number.
     """
-    if value is None or value == "":
-        return None
-    try:
-        return float(value)
-    except ValueError:
-        raise DeltaIllegalArgumentException(f"{name} must be a number, got {value!r}") from None
+    found: float | None = taken(name, value, HOURS)
+    return found

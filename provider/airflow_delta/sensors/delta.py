@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from airflow.sdk import PokeReturnValue, RetryPolicy, conf
 
 from airflow_delta import engine
+from airflow_delta.contract.kinds import table_text
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.retry_policies import REFUSALS
@@ -78,7 +79,7 @@ class DeltaTableVersionSensor(LogSensor):
         **kwargs: Any,
     ) -> None:
         super().__init__(retry_policy=retry_policy, **kwargs)
-        self.table = table
+        self.table = table_text(table)
         self.delta_conn_id = delta_conn_id
         self.version = version
         self.after_version = after_version

@@ -13,6 +13,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 from airflow_delta import engine
 from airflow_delta.airflow_internals.tasks import add_keyed_events
 from airflow_delta.assets.delta import watched_extras
+from airflow_delta.contract.kinds import table_text
 from airflow_delta.contract.partition_events import MANY, PartitionEvents
 from airflow_delta.exceptions import VersionNotFoundException
 from airflow_delta.hooks.delta import DeltaHook
@@ -93,7 +94,7 @@ class DeltaPartitionSensor(LogSensor):
         told = table_outlets(table, delta_conn_id) if outlets is None else list(outlets)
         check_outlets(partition_events, told, f"The sensor {kwargs.get('task_id')!r}")
         super().__init__(retry_policy=retry_policy, outlets=told, **kwargs)
-        self.table = table
+        self.table = table_text(table)
         self.delta_conn_id = delta_conn_id
         self.partition_events = partition_events
         self.changed_since = changed_since

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from airflow.sdk import PokeReturnValue, RetryPolicy, conf
 
 from airflow_delta import engine
+from airflow_delta.contract.kinds import tables_text
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.retry_policies import REFUSALS
 from airflow_delta.sensors.watching import LogSensor, store_watermark, stored_watermark
@@ -55,7 +56,7 @@ class DeltaPublicationSensor(LogSensor):
         **kwargs: Any,
     ) -> None:
         super().__init__(retry_policy=retry_policy, **kwargs)
-        self.tables = tables
+        self.tables = tables_text(tables)
         self.delta_conn_id = delta_conn_id
         self.after_version = after_version
         self.deferrable = deferrable

@@ -9,8 +9,8 @@ from airflow.sdk import BaseSensorOperator, PokeReturnValue
 from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_delta import engine, exceptions
-from airflow_delta.airflow_internals.tasks import rendered_text
 from airflow_delta.exceptions import DeltaError
+from airflow_delta.tasks.parameters import text_of
 from airflow_delta.tasks.templates import is_of_text, render_fields
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class LogSensor(BaseSensorOperator):
             render(template_fields)
 
     def _render(self, template: Any, context: Context, dag: Any = None) -> Any:
-        return rendered_text(template, context) if is_of_text(template) else super()._render(template, context, dag)
+        return text_of(template, context) if is_of_text(template) else super()._render(template, context, dag)
 
     def check_event(self, event: Mapping[str, Any]) -> None:
         """Raise the error that an event of the trigger tells of, if it does."""

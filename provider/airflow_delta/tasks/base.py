@@ -23,13 +23,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from airflow.sdk import BaseOperator, RetryPolicy, TriggerRule
 
-from airflow_delta.airflow_internals.tasks import rendered_text
 from airflow_delta.contract.choices import Choices, Given, check_choices, check_literals
 from airflow_delta.contract.kinds import Kinds
 from airflow_delta.dag_checks import HANDS_ON, check_tasks, parent_defaults
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.tasks.lineage import TaskLineage, lineage_on_complete, lineage_on_start
-from airflow_delta.tasks.parameters import take_rendered, with_literals
+from airflow_delta.tasks.parameters import take_rendered, text_of, with_literals
 from airflow_delta.tasks.templates import is_of_text, render_fields
 
 if TYPE_CHECKING:
@@ -263,7 +262,7 @@ class DeltaOperator(BaseOperator):
             render(template_fields)
 
     def _render(self, template: Any, context: Context, dag: Any = None) -> Any:
-        return rendered_text(template, context) if is_of_text(template) else super()._render(template, context, dag)
+        return text_of(template, context) if is_of_text(template) else super()._render(template, context, dag)
 
     @property
     def is_cancelled(self) -> bool:

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import Asset, AssetAlias
@@ -24,7 +25,7 @@ from airflow.sdk import Asset, AssetAlias
 from airflow_delta import engine, exceptions
 from airflow_delta.assets.delta import delta_asset, event_extra
 from airflow_delta.contract.choices import CHECKPOINT, Choices
-from airflow_delta.contract.kinds import JSON_TEXT, Kinds
+from airflow_delta.contract.kinds import COUNT, JSON_TEXT, SECONDS, TRUTH, Kinds
 from airflow_delta.contract.partition_events import PartitionEvents
 from airflow_delta.contract.payloads import read_version_name
 from airflow_delta.exceptions import (
@@ -192,8 +193,9 @@ class CommitPart(Part):
     """The part of a task that commits.
 
     :param user_metadata: text for ``commitInfo.userMetadata``; a mapping or a list becomes JSON. (templated)
-    :param max_commit_attempts: maximum number of attempts to put the log entry; default: that of ``CommitPolicy``.
-    :param commit_timeout: maximum seconds for the race for a version; default: that of ``CommitPolicy``.
+    :param max_commit_attempts: maximum number of attempts to put the log entry; default: that of ``CommitPolicy``. (templated)
+    :param commit_timeout: longest time for the race for a version, a ``timedelta`` or seconds; default: that of ``CommitPolicy``.
+        (templated)
     :param conflict_detection: how closely to look at what others committed since the version that was read: ``delta``, by
         partition values and file paths, as Delta; ``statistics``, also by the bounds of columns; ``rows`` (default), also by
         rows. (templated)
@@ -207,12 +209,22 @@ class CommitPart(Part):
     """
 
     choices: ClassVar[Choices] = {"conflict_detection": LEVELS, "checkpoint": CHECKPOINT}
-    kinds: ClassVar[Kinds] = {"user_metadata": JSON_TEXT}
-    template_fields: ClassVar[tuple[str, ...]] = ("user_metadata", "conflict_detection")
+    kinds: ClassVar[Kinds] = {
+        "user_metadata": JSON_TEXT,
+        "max_commit_attempts": COUNT,
+        "commit_timeout": SECONDS,
+        "fail_on_hook_error": TRUTH,
+    }
+    template_fields: ClassVar[tuple[str, ...]] = (
+        "user_metadata",
+        "max_commit_attempts",
+        "commit_timeout",
+        "conflict_detection",
+    )
 
     user_metadata: Any = None
-    max_commit_attempts: int | None = None
-    commit_timeout: float | None = None
+    max_commit_attempts: int | str | None = None
+    commit_timeout: timedelta | float | str | None = None
     conflict_detection: str = "rows"
     checkpoint: str = "inline"
     post_commit_hooks: Sequence[PostCommitHook] = ()

@@ -26,11 +26,13 @@ from airflow_delta import engine
 from airflow_delta.airflow_internals.tasks import params_of_run
 from airflow_delta.contract.catalog_names import Reservation
 from airflow_delta.contract.files import is_owned_by, owned_transaction_id, stage_key, transaction_directory
+from airflow_delta.contract.kinds import kinds_of, taken
 from airflow_delta.contract.payloads import Payload, read_version_name
 from airflow_delta.exceptions import CatalogConflictException, DeltaTableNotFoundException, HandleMismatchException
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.task_loops import check_no_loop
 from airflow_delta.tasks.identity import column_names, default_key_prefix, parse_handle, schema_text
+from airflow_delta.tasks.parameters import rendered_text
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -347,16 +349,29 @@ class _Declared:
         """
         scope = scope_of(start, context)
 
+        kinds = kinds_of(getattr(start, "operator_class", None) or type(start))
+
+        def rendered(name: str, given: Any) -> Any:
+            if name in _KEYS and isinstance(given, str):
+                return rendered_text(given, scope, start.get_template_env())
+            return start.render_template(given, scope)
+
         def values(name: str, default: Any = None) -> tuple[Any, ...]:
             given = argument_of(start, name, default)
             if not isinstance(given, Each):
-                return (start.render_template(given, scope),)
-            rendered = start.render_template(given.values, scope)
-            return tuple(item.get(given.key, default) if given.key is not None else item for item in rendered)
+                found: Iterable[Any] = (rendered(name, given),)
+            elif name in _KEYS and isinstance(given.values, list | tuple):
+                literals = [item.get(given.key, default) if isinstance(item, Mapping) else item for item in given.values]
+                items = [rendered(name, item) for item in literals]
+                found = (item.get(given.key, default) if isinstance(item, Mapping) else item for item in items)
+            else:
+                items = start.render_template(given.values, scope)
+                found = (item.get(given.key, default) if given.key is not None else item for item in items)
+            return tuple(taken(name, value, kinds[name]) if name in kinds else value for value in found)
 
         conn_ids = tuple(str(name or DeltaHook.default_conn_name) for name in values("delta_conn_id"))
         tables = tuple(map(str, values("table")))
-        identity = {name: values(name) for name in ("transaction_key", "app_id", "txn_version")}
+        identity = {name: values(name) for name in _KEYS}
         identity["rerun_policy"] = values("rerun_policy", "skip")
         identity["isolation_level"] = values("isolation_level")
         definition: dict[str, tuple[Any, ...]] = {}
@@ -431,6 +446,7 @@ class _Declared:
                 yield f"the new table of {name!r} has the {key} {str(found)[:300]}, not {str(given)[:300]}"
 
 
+_KEYS = ("transaction_key", "app_id", "txn_version")
 _NEW_TABLE = ("partition_by", "schema", "properties")
 _RULES = ("table_id", "schema_string", "partition_columns", "configuration", "features")
 

@@ -136,11 +136,6 @@ def flatten_reports(value: Any) -> Iterator[Mapping[str, Any] | None]:
         raise StagingException(f"Expected staged writes, got {type(value).__name__}: {str(value)[:80]}")
 
 
-def text_of(value: Any) -> Any:
-    """Return a name as text if a template has made it a number (``render_template_as_native_obj``)."""
-    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
-
-
 def true_or_false(name: str, value: bool | str) -> bool:
     """Return a truth value that a template may have turned into text.
 

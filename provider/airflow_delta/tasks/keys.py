@@ -80,10 +80,10 @@ def render_named_fields(
     """
     for name in fields:
         value = getattr(task, name)
-        if isinstance(value, str) and "{" in value:
-            setattr(task, name, _rendered(task, name, value, context, jinja_env))
-        else:
+        if not isinstance(value, str):
             render((name,))
+        elif "{" in value:
+            setattr(task, name, _rendered(task, name, value, context, jinja_env))
         if is_nothing(found := getattr(task, name)) and (value is not None or is_given(task, name, context)):
             so = (
                 "it does not identify the run's rows. Give it a value, or leave the parameter out: the default names the run."

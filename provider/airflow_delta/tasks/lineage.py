@@ -5,10 +5,11 @@ The outlets of a task that commits, unless it is given some: the asset of its ta
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Asset
+from airflow.sdk.definitions.asset import BaseAsset
 
 from airflow_delta.assets.delta import delta_asset
 from airflow_delta.exceptions import DeltaIllegalArgumentException
@@ -103,6 +104,11 @@ def table_of_handle(transaction: Any) -> str | None:
     """Return the table of a handle, parsed or not."""
     table = transaction.get("table") if isinstance(transaction, Mapping) else getattr(transaction, "table", None)
     return absolute_table(table)
+
+
+def listed(outlets: Any) -> list[Any]:
+    """Return outlets as a list: an author may name one, or several."""
+    return list(outlets) if isinstance(outlets, Iterable) and not isinstance(outlets, BaseAsset) else [outlets]
 
 
 def table_outlets(table: Any, delta_conn_id: Any) -> list[Asset]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow_delta import engine
 from airflow_delta.contract.choices import ISOLATION_LEVELS, KEY_CHECKS, RERUN_POLICIES, Choices
 from airflow_delta.contract.files import new_attempt
+from airflow_delta.contract.kinds import LOCATION, TEXT, Kinds
 from airflow_delta.contract.payloads import version_of
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
@@ -23,7 +24,7 @@ from airflow_delta.task_loops import check_no_loop
 from airflow_delta.tasks.base import DeltaOperator, Part, Parts, templated
 from airflow_delta.tasks.committing import CommitPart
 from airflow_delta.tasks.handle_check import table_uri
-from airflow_delta.tasks.identity import default_transaction_key, former_keys, possible_since, text_of, try_chain, whole_number
+from airflow_delta.tasks.identity import default_transaction_key, former_keys, possible_since, try_chain, whole_number
 from airflow_delta.tasks.keys import key_user
 from airflow_delta.tasks.lineage import absolute_table, set_default_outlets
 from airflow_delta.tasks.mapped_identity import check_instance
@@ -63,6 +64,7 @@ class OwnTransaction(Part):
         "key_check": KEY_CHECKS,
         "isolation_level": ISOLATION_LEVELS,
     }
+    kinds: ClassVar[Kinds] = {"table": LOCATION, "transaction_key": TEXT, "app_id": TEXT}
     template_fields: ClassVar[tuple[str, ...]] = (
         "table",
         "transaction_key",
@@ -112,7 +114,7 @@ class OwnTransaction(Part):
         :raises DeltaIllegalArgumentException: if other tasks would have the same identity.
         """
         check_no_loop(context)
-        key, app_id = text_of(self.transaction_key), text_of(self.app_id)
+        key, app_id = self.transaction_key, self.app_id
         given = key or app_id
         if key is None and app_id is None and self.txn_version is None:
             key = default_transaction_key(context)

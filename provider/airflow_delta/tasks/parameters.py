@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from airflow_delta.contract.kinds import is_settled, kind_problem, kinds_of, taken
+from airflow_delta.contract.kinds import is_settled, kinds_of, taken, value_problem
 from airflow_delta.exceptions import DeltaIllegalArgumentException
+
+if TYPE_CHECKING:
+    import jinja2
 
 
 def with_literals(operator_class: Any, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -19,11 +22,21 @@ def with_literals(operator_class: Any, given: Mapping[str, Any]) -> dict[str, An
         if name not in given:
             continue
         templated = name in operator_class.template_fields
-        if (problem := kind_problem(name, given[name], kind, templated=templated)) is not None:
+        if (problem := value_problem(name, given[name], kind, templated=templated)) is not None:
             raise DeltaIllegalArgumentException(f"The task {given.get('task_id')!r}: {problem}")
         if is_settled(given[name]):
             found[name] = taken(name, given[name], kind)
     return found
+
+
+def rendered_text(source: str, context: Mapping[str, Any], jinja_env: jinja2.Environment) -> str:
+    """Return a rendered template as text, also in a Dag that renders templates as objects: 2026.10 is not the number 2026.1."""
+    return text_of(jinja_env.from_string(source), context) if "{" in source else source
+
+
+def text_of(template: jinja2.Template, context: Mapping[str, Any]) -> str:
+    """Return what a template prints."""
+    return "".join(map(str, template.root_render_func(template.new_context(dict(context)))))
 
 
 def take_rendered(task: Any) -> None:

@@ -27,6 +27,7 @@ from airflow.sdk import XComArg
 from airflow_delta import engine
 from airflow_delta.airflow_internals.tasks import reset_run
 from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.hooks.cloud import extra_of
 from airflow_delta.hooks.fields import named_connection
 from airflow_delta.tasks.observability import TaskMetrics
 
@@ -356,7 +357,7 @@ def _base_url(conn: Any, conn_id: str) -> str:
 
 def _verify(conn: Any) -> Any:
     """Return what the connection says about certificates; an extra in the query of a URI is always text."""
-    given = conn.extra_dejson.get("verify", True)
+    given = extra_of(conn).get("verify", True)
     if not isinstance(given, str):
         return given
     if given.lower() in ("true", "false"):

@@ -32,6 +32,7 @@ from airflow_delta.contract.choices import (
     replace_where_problem,
 )
 from airflow_delta.contract.files import marked
+from airflow_delta.contract.kinds import LOCATION, MAYBE_TRUTH, NAMES, OPTIONS, SCHEMA, TEXT, TRUTH, Kinds
 from airflow_delta.contract.payloads import StagedWrite
 from airflow_delta.exceptions import DeltaIllegalArgumentException, SchemaDriftException
 from airflow_delta.retry_policies import FINAL_ERRORS
@@ -59,8 +60,8 @@ class WriteOptions(Part):
     :param mode: ``append``, ``overwrite`` or ``dynamic`` (overwrite the partitions that the rows are in). (templated)
     :param replace_where: Spark SQL predicate for an ``overwrite``: it replaces only rows that satisfy it, and every new row must
         satisfy it. (templated)
-    :param merge_schema: add columns that the table does not have.
-    :param overwrite_schema: let an ``overwrite`` replace the table's schema and partitioning.
+    :param merge_schema: add columns that the table does not have. (templated)
+    :param overwrite_schema: let an ``overwrite`` replace the table's schema and partitioning. (templated)
     :param partition_by: partition columns; default: the transaction's. (templated)
     :param optimize_write: shuffle the rows into files near the target size before writing; default: the table's property
         ``delta.autoOptimize.optimizeWrite``.
@@ -80,9 +81,23 @@ class WriteOptions(Part):
     """
 
     choices: ClassVar[Choices] = {"mode": WRITE_MODES, "create": CREATE_FROM_ROWS, "schema_policy": SCHEMA_POLICIES}
+    kinds: ClassVar[Kinds] = {
+        "merge_schema": TRUTH,
+        "overwrite_schema": TRUTH,
+        "partition_by": NAMES,
+        "optimize_write": MAYBE_TRUTH,
+        "data_change": TRUTH,
+        "replace_using": NAMES,
+        "cluster_by": NAMES,
+        "properties": OPTIONS,
+        "description": TEXT,
+        "expected_schema": SCHEMA,
+    }
     template_fields: ClassVar[tuple[str, ...]] = (
         "mode",
         "replace_where",
+        "merge_schema",
+        "overwrite_schema",
         "partition_by",
         "replace_on",
         "replace_using",
@@ -95,8 +110,8 @@ class WriteOptions(Part):
 
     mode: str = "append"
     replace_where: str | None = None
-    merge_schema: bool = False
-    overwrite_schema: bool = False
+    merge_schema: bool | str = False
+    overwrite_schema: bool | str = False
     partition_by: str | Sequence[str] = ()
     optimize_write: bool | None = None
     data_change: bool = True
@@ -111,7 +126,8 @@ class WriteOptions(Part):
 
     def __post_init__(self) -> None:
         """Refuse a contract that could not hold, while the Dag is parsed."""
-        changes = [name for name in ("merge_schema", "overwrite_schema", "create") if getattr(self, name)]
+        changes = [name for name in ("merge_schema", "overwrite_schema") if getattr(self, name) is True]
+        changes += ["create"] if self.create else []
         if self.schema_policy == ENFORCE and self.expected_schema is not None:
             raise DeltaIllegalArgumentException("expected_schema goes with schema_policy='strict'.")
         if self.schema_policy == STRICT and self.expected_schema is None and changes:
@@ -187,6 +203,7 @@ class GivenTable(Part):
         file says which table the handle may name. (templated)
     """
 
+    kinds: ClassVar[Kinds] = {"table": LOCATION}
     template_fields: ClassVar[tuple[str, ...]] = ("table",)
 
     table: str | None = None

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
-from datetime import datetime
+from datetime import datetime, timedelta
+from pathlib import Path
 
 from airflow.sdk import DAG, task
 
 from airflow_delta import delta_publication, delta_transaction
+from airflow_delta.assets.delta import delta_asset
 from airflow_delta.operators.copy_into import DeltaCopyIntoOperator
+from airflow_delta.operators.create import DeltaCreateTableOperator
 
 TABLES = os.environ["DELTA_EXAMPLES"]
 START = datetime(2026, 1, 1)
@@ -62,3 +65,26 @@ with DAG("options_of_a_run", schedule=None, start_date=START, params={"options":
             format_options=given,
             engine="arrow",
         )
+
+
+for month in ("1", "10"):
+    with (
+        DAG(f"kinds_of_a_run_{month}", schedule=None, start_date=START, render_template_as_native_obj=True, params={"new": True}),
+        delta_transaction(
+            "txn",
+            table=Path(TABLES) / "kinds_of_a_run",
+            transaction_key="2026.{{ " + month + " }}",
+            key_check="fail",
+            description="2026",
+            outlets=delta_asset(f"{TABLES}/kinds_of_a_run"),
+            commit_kwargs={"commit_timeout": timedelta(minutes=5), "max_commit_attempts": "{{ 10 }}"},
+        ),
+    ):
+        rows.override(merge_schema="{{ params.new }}", overwrite_schema="{{ not params.new }}")()
+
+with DAG("schema_of_a_table", schedule=None, start_date=START):
+    DeltaCreateTableOperator(
+        task_id="made",
+        table=f"{TABLES}/schema_of_a_table",
+        schema={"type": "struct", "fields": [{"name": "id", "type": "long", "nullable": True, "metadata": {}}]},
+    )

@@ -308,3 +308,18 @@ def test_names_that_json_escapes(tmp_path: Path, name: str, checkpoint: str) -> 
         ):
             assert len(table.log().snapshot.files(where)) == files, where
             assert read_table(table.log(), where=where, columns=["id"]).to_table()["id"].to_pylist() == found, where
+
+
+@pytest.mark.parametrize("spelled", ["1e-45", "1.4E-45"], ids=["DuckDB", "Spark"])
+def test_the_least_floats_are_spelled_with_few_digits(spelled: str) -> None:
+    """Their shortest texts are far from them, as doubles are compared."""
+    schema = StructType((StructField("f", PrimitiveType("float")),))
+    least = 2.0**-149
+    for sign in ("", "-"):
+        number = sign + spelled
+        file = f'{{"numRecords":1,"nullCount":{{"f":0}},"minValues":{{"f":{number}}},"maxValues":{{"f":{number}}}}}'
+        for where, keep in ((f"f = {sign}{least!r}D", True), (f"f <= {sign}{least!r}D", True), ("f = 1e-40D", False)):
+            predicate = Predicate.parse(where, schema, [])
+            assert skipping_mask(predicate.data_part, pa.array([file])).to_pylist() == [keep], (where, number)
+        below = skipping_mask(Predicate.parse("f < 0D", schema, []).data_part, pa.array([file])).to_pylist()
+        assert below == [sign == "-"]

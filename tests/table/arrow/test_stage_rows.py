@@ -269,6 +269,30 @@ def test_encoded_runs(table):
     assert sorted(str(row["r"]) for row in read(table)) == ["None", "a", "b"]
 
 
+NOT_UTF8 = pa.Array.from_buffers(
+    pa.string(), 2, [None, pa.py_buffer(b"\0\0\0\0\2\0\0\0\4\0\0\0"), pa.py_buffer(b"\xc3\xa9\xff\xfe")]
+)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        NOT_UTF8,
+        pa.StructArray.from_arrays([NOT_UTF8], ["x"]),
+        pa.ListArray.from_arrays([0, 1, 2], NOT_UTF8),
+        pa.MapArray.from_arrays([0, 1, 2], pa.array(["x", "y"]), NOT_UTF8),
+        NOT_UTF8.cast(pa.large_string()),
+        pa.DictionaryArray.from_arrays([0, 1], NOT_UTF8),
+    ],
+    ids=lambda values: str(values.type),
+)
+def test_texts_that_are_not_utf8_are_refused(table, values):
+    with pytest.raises(SchemaMismatchException, match=r"Column v .*UTF8"):
+        table.write(pa.table({"v": values}))
+    table.write(pa.table({"v": values.slice(0, 1)}))
+    assert len(table.rows()) == 1, "what is not in the slice does not count"
+
+
 def test_what_is_not_rows_is_refused(table):
     for rows, message in ((None, "returned NoneType"), ([1], "returned list"), ({"a": 1}, "returned dict")):
         with pytest.raises(DeltaIllegalArgumentException, match=f"The stage 'stage' {message}, expected a pyarrow Table"):

@@ -401,6 +401,7 @@ def test_commits_that_other_formats_do_not_show_are_warned_about(tmp_path, caplo
     table = Table(tmp_path / "table")
     create_table(table.path, configuration={"delta.universalFormat.enabledFormats": "hudi"})
     table.begin()
+    assert f"Table {table.uri} has delta.universalFormat.enabledFormats=hudi, but" in caplog.text
     assert "readers of hudi see them after Delta Spark's next commit" in caplog.text
 
 

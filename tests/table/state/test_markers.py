@@ -394,19 +394,20 @@ def test_a_name_that_no_transaction_can_have(table):
         abort_transaction(table.log(), "../x", force=True)
 
 
-PLAN = "publication-a.json"
+A, B = "a" * 16, "b" * 16
+PLAN = f"publication-{A}.json"
 
 
 @pytest.mark.parametrize(
     ("states", "names", "open_plan"),
     [
         ({}, [PLAN], PLAN),
-        ({"a": 1}, [PLAN], PLAN),
-        ({"a": 2}, [PLAN], None),
-        ({"b": 2}, [PLAN], PLAN),
-        ({"a": 2}, [PLAN, "publication-b.json"], "publication-b.json"),
-        ({"a": 2, "b": 3}, [PLAN, "publication-b.json"], None),
-        ({}, ["publication-a.ended", "publication.json", "rows.json"], None),
+        ({A: 1}, [PLAN], PLAN),
+        ({A: 2}, [PLAN], None),
+        ({B: 2}, [PLAN], PLAN),
+        ({A: 2}, [PLAN, f"publication-{B}.json"], f"publication-{B}.json"),
+        ({A: 2, B: 3}, [PLAN, f"publication-{B}.json"], None),
+        ({}, [f"publication-{A}.ended", "publication.json", "rows.json"], None),
     ],
 )
 def test_a_plan_without_an_end_on_the_table_keeps_its_transaction(
@@ -418,7 +419,7 @@ def test_a_plan_without_an_end_on_the_table_keeps_its_transaction(
     for name in names:
         (Path(handle.staging_path) / name).write_text("{}")
     now = int(time.time() * 1000)
-    known = {f"{STATE_APP}anchor.{plan}": state for plan, state in states.items()} | {"loader/x.a": 5}
+    known = {f"{STATE_APP}anchor.{plan}.{'0' * 8}": state for plan, state in states.items()} | {"loader/x.a": 5}
     lines = [{"txn": {"appId": app_id, "version": version, "lastUpdated": now}} for app_id, version in known.items()]
     table.put_foreign(1, {"commitInfo": {"timestamp": now}}, *lines)
     if open_plan is None:

@@ -172,6 +172,7 @@ _MILLISECOND = dt.timedelta(milliseconds=1)
 # Some writers convert decimals to doubles for statistics.
 _DECIMAL_MARGIN = 1e-14
 _FLOAT_MARGIN = 1.2e-7
+_LEAST_FLOAT = 2.0**-149  # the step between numbers below the normal ones
 
 
 def statistics_columns(predicate: Predicate | None) -> list[ast.ColumnReference]:
@@ -352,7 +353,7 @@ def _limits(literal: ast.Literal, operator: str) -> tuple[pa.Scalar, pa.Scalar] 
         return _integer_limits(value, operator)
     if name in FLOATING:
         # Floats are written as their shortest decimal text, which may differ from the value by up to half a digit.
-        margin = abs(value) * _FLOAT_MARGIN if math.isfinite(value) else 0.0
+        margin = abs(value) * _FLOAT_MARGIN + _LEAST_FLOAT if value and math.isfinite(value) else 0.0
         return scalar(value - margin, pa.float64()), scalar(value + margin, pa.float64())
     if name in ("timestamp", "timestamp_ntz"):
         kind = pa.timestamp("us", "UTC") if name == "timestamp" else pa.timestamp("us")

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from airflow_delta.contract.payloads import Json
 from airflow_delta.contract.schema import Type, broken_rule, refused_rows
 from airflow_delta.exceptions import DeltaAnalysisException, SchemaMismatchException
-from airflow_delta.log.arrow.arrays import scalar
+from airflow_delta.log.arrow.arrays import array, scalar
 from airflow_delta.log.schema.types import (
     INTEGRAL,
     ArrayType,
@@ -150,12 +150,39 @@ def aligned(batch: pa.RecordBatch, name: str, number: int, convert: Convert, *, 
     :raises SchemaMismatchException: if a value does not fit.
     """
     try:
-        return convert(batch.column(number))
+        values = convert(batch.column(number))
+        _check_text(values)
+        return values
     except pa.ArrowException as error:
         raise SchemaMismatchException(
             f"Column {name} holds a value that does not fit into {where} without loss: {error}. Round or cast the column. "
             "Nothing was committed."
         ) from error
+
+
+def _check_text(values: pa.Array) -> None:
+    """Check that texts, at any depth, are UTF-8: Arrow takes other bytes for text, and no reader would read the file."""
+    types, kind = pa.types, values.type
+    if types.is_string(kind):
+        if not _is_ascii(values):
+            values.validate(full=True)
+    elif types.is_struct(kind):
+        for number in range(kind.num_fields):
+            _check_text(values.field(number))
+    elif len(values) and (types.is_list(kind) or types.is_map(kind)):
+        start, end = (values.offsets[place].as_py() for place in (0, len(values)))  # a slice has the elements of all
+        for part in (values.keys, values.items) if types.is_map(kind) else (values.values,):
+            _check_text(part.slice(start, end - start))
+
+
+def _is_ascii(texts: pa.StringArray) -> bool:
+    """Return whether texts are all ASCII, looked at as one: in half the time that each for itself takes."""
+    _, places, data = texts.buffers()
+    if data is None or not len(texts):
+        return True
+    offsets = pa.Array.from_buffers(pa.int32(), len(texts) + 1, [None, places], offset=texts.offset)
+    ends = array([offsets[place].as_py() for place in (0, len(texts))], pa.int32()).buffers()[1]
+    return bool(pc.string_is_ascii(pa.Array.from_buffers(pa.string(), 1, [None, ends, data]))[0].as_py())
 
 
 def empty_as_null(values: pa.Array) -> pa.Array:

@@ -13,22 +13,20 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv as pa_csv
-import pyarrow.json as pa_json
 import pyarrow.parquet as pq
 
-from airflow_delta.exceptions import DeltaIllegalArgumentException, DeltaUnsupportedOperationException, SchemaMismatchException
-from airflow_delta.log.schema.types import ArrayType, MapType, StructType, arrow_type
+from airflow_delta.exceptions import DeltaUnsupportedOperationException, SchemaMismatchException
+from airflow_delta.log.checkpoint.sort import joined
+from airflow_delta.table.arrow.csv_files import CSV_OPTIONS, CsvFiles
+from airflow_delta.table.arrow.json_files import JsonFiles
 
 if TYPE_CHECKING:
+    from airflow_delta.log.schema.types import StructType
     from airflow_delta.table.stage.file_loads import LoadedFile
     from airflow_delta.table.stage.source_files import SourceFiles
 
 _THREADS = 8
 _JOINED_ROWS, _JOINED_BYTES = 65_536, 16 << 20
-_COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
-_BLOCK = 16 << 20
-"""Bytes that a row of CSV or a JSON document may have."""
 
 
 class _Format(Protocol):
@@ -84,10 +82,10 @@ def _joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         held.append(batch)
         rows, size = rows + batch.num_rows, size + batch.nbytes
         if rows >= _JOINED_ROWS or size >= _JOINED_BYTES:
-            yield pa.concat_batches(held)
+            yield joined(held)
             held, rows, size = [], 0, 0
     if held:
-        yield pa.concat_batches(held)
+        yield joined(held)
 
 
 def _read(found: SourceFiles, file: LoadedFile, file_format: str, read: Callable[[], Any]) -> Any:
@@ -144,6 +142,8 @@ def _fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         else:
             column = batch.column(number)
             arrays.append(column if column.type == field.type else pc.cast(column, field.type))
+    if not arrays and batch.num_rows:
+        raise pa.ArrowInvalid("its rows have no columns, nor do those of other files")
     return pa.RecordBatch.from_arrays(arrays, schema=schema) if arrays else pa.RecordBatch.from_pylist([], schema=schema)
 
 
@@ -154,11 +154,11 @@ def _reader(
         _check_options(found, file_format, options, ())
         return _Parquet(found)
     if file_format == "csv":
-        _check_options(found, file_format, options, _CSV_OPTIONS)
-        return _Csv(found, table, {name.lower(): value for name, value in options.items()}, columns)
+        _check_options(found, file_format, options, CSV_OPTIONS)
+        return CsvFiles(found, table, {name.lower(): value for name, value in options.items()}, columns)
     if file_format == "json":
         _check_options(found, file_format, options, ())
-        return _Json(found, table)
+        return JsonFiles(found, table)
     raise found.store.error(
         DeltaUnsupportedOperationException, f'Files of the format {file_format!r} need Spark. Leave out engine="arrow".'
     )
@@ -174,115 +174,29 @@ def _check_options(found: SourceFiles, file_format: str, options: Mapping[str, A
         )
 
 
-def _opened(found: SourceFiles, file: LoadedFile) -> Any:
-    opened = found.store.open_input(file.path, file.size)
-    kind = next((kind for end, kind in _COMPRESSED.items() if file.path.endswith(end)), None)
-    return opened if kind is None else pa.CompressedInputStream(opened, kind)
-
-
 class _Parquet:
     def __init__(self, found: SourceFiles) -> None:
         self._found = found
 
     def schema(self, file: LoadedFile) -> pa.Schema:
         with self._found.store.open_input(file.path, file.size) as opened:
-            return pq.ParquetFile(opened).schema_arrow.remove_metadata()
+            schema = pq.ParquetFile(opened).schema_arrow
+        return pa.schema([(field.name, _plain(field.type)) for field in schema])
 
     def batches(self, file: LoadedFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:  # noqa: ARG002 - as for CSV
         with self._found.store.open_input(file.path, file.size) as opened:
             yield from pq.ParquetFile(opened).iter_batches()
 
 
-_CSV_OPTIONS = ("header", "sep", "delimiter", "quote", "escape", "encoding", "charset", "nullvalue", "multiline")
-
-
-class _Csv:
-    """Columns of the table are read as their types, others as text; a row with more or fewer values is an error."""
-
-    def __init__(self, found: SourceFiles, table: StructType, options: Mapping[str, Any], columns: Sequence[str]) -> None:
-        self._found = found
-        self._table = table
-        has_header = _flag(found, "header", options.get("header", False))
-        names = list(columns) or list(table.names)
-        self._read = pa_csv.ReadOptions(
-            block_size=_BLOCK,
-            column_names=None if has_header else names,
-            encoding=options.get("encoding", options.get("charset", "utf8")),
-        )
-        quote = options.get("quote", '"')
-        escape = options.get("escape", "\\")
-        self._parse = pa_csv.ParseOptions(
-            delimiter=_one(found, "delimiter", options.get("delimiter", options.get("sep", ","))),
-            quote_char=_one(found, "quote", quote) if quote else False,
-            double_quote=escape == quote or escape == "\\",
-            escape_char=False if escape in (quote, "", None) else _one(found, "escape", escape),
-            newlines_in_values=_flag(found, "multiLine", options.get("multiline", False)),
-        )
-        self._null = str(options.get("nullvalue", ""))
-
-    def schema(self, file: LoadedFile) -> pa.Schema:
-        with _opened(self._found, file) as opened:
-            text = pa_csv.ConvertOptions(strings_can_be_null=True, column_types={})
-            names = pa_csv.open_csv(opened, read_options=self._read, parse_options=self._parse, convert_options=text).schema.names
-        return pa.schema([(name, self._type(name)) for name in names])
-
-    def batches(self, file: LoadedFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        convert = pa_csv.ConvertOptions(
-            column_types=schema,
-            null_values=list({self._null, ""}),
-            strings_can_be_null=True,
-            quoted_strings_can_be_null=False,
-        )
-        with _opened(self._found, file) as opened:
-            yield from pa_csv.open_csv(opened, read_options=self._read, parse_options=self._parse, convert_options=convert)
-
-    def _type(self, name: str) -> pa.DataType:
-        field = self._table.find(name)
-        if field is None:
-            return pa.string()
-        if isinstance(field.data_type, StructType | ArrayType | MapType):
-            raise self._found.store.error(
-                DeltaUnsupportedOperationException, f"The column {name!r} is {field.data_type}: CSV has no such values."
-            )
-        return arrow_type(field.data_type)
-
-
-def _flag(found: SourceFiles, name: str, value: Any) -> bool:
-    text = str(value).lower()
-    if text not in ("true", "false"):
-        raise found.store.error(DeltaIllegalArgumentException, f"{name} of CSV must be true or false, got {value!r}.")
-    return text == "true"
-
-
-def _one(found: SourceFiles, name: str, value: Any) -> str:
-    if isinstance(value, str) and len(value) == 1:
-        return value
-    raise found.store.error(
-        DeltaUnsupportedOperationException, f'{name} of CSV must be one character with engine="arrow", got {value!r}. Use Spark.'
-    )
-
-
-class _Json:
-    """Documents one after the other, each on a line. Fields that the table does not have keep the type that Arrow finds."""
-
-    def __init__(self, found: SourceFiles, table: StructType) -> None:
-        self._found = found
-        types = [(field.name, arrow_type(field.data_type)) for field in table]
-        # Arrow reads no dates from JSON, and takes the zone of a time from its text only if it looks for one.
-        self._dates = {name.lower(): kind for name, kind in types if pa.types.is_date(kind)}
-        given = pa.schema([(name, pa.string() if name.lower() in self._dates else kind) for name, kind in types])
-        self._parse = pa_json.ParseOptions(explicit_schema=given, unexpected_field_behavior="infer")
-
-    def schema(self, file: LoadedFile) -> pa.Schema:
-        return self._rows(file).schema
-
-    def batches(self, file: LoadedFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:  # noqa: ARG002 - as for CSV
-        yield from self._rows(file).to_batches()
-
-    def _rows(self, file: LoadedFile) -> pa.Table:
-        with _opened(self._found, file) as opened:
-            rows = pa_json.read_json(opened, read_options=pa_json.ReadOptions(block_size=_BLOCK), parse_options=self._parse)
-        for number, name in enumerate(rows.schema.names):
-            if (kind := self._dates.get(name.lower())) is not None:
-                rows = rows.set_column(number, name, pc.cast(rows.column(number), kind))
-        return rows
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """Return the type of values however they are encoded: a dictionary (a category of pandas) or a view goes with plain ones."""
+    types = pa.types
+    if types.is_dictionary(kind):
+        return _plain(kind.value_type)
+    if types.is_string_view(kind) or types.is_binary_view(kind):
+        return pa.large_string() if types.is_string_view(kind) else pa.large_binary()
+    if types.is_struct(kind):
+        return pa.struct([field.with_type(_plain(field.type)) for field in kind])
+    if types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_plain(kind.value_type)))
+    return kind

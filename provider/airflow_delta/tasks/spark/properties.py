@@ -39,6 +39,7 @@ from airflow_delta.exceptions import (
     SparkJobException,
     SparkVersionException,
 )
+from airflow_delta.hooks.cloud import extra_of
 from airflow_delta.hooks.fields import named_connection
 from airflow_delta.masking import has_secret, looks_secret
 from airflow_delta.spark.errors import coordinate, hadoop_version, has_connector, typed_error
@@ -65,7 +66,7 @@ def source_options(conn_id: str, source_format: str) -> dict[str, str]:
     :raises DeltaIllegalArgumentException: if ``spark_options`` is not an object of plain values.
     """
     connection = named_connection(conn_id, "connection= of the source", "jdbc, or the one that the source needs")
-    given = connection.extra_dejson.get(_EXTRA) or {}
+    given = extra_of(connection, conn_id).get(_EXTRA) or {}
     if isinstance(given, str):
         try:
             given = json.loads(given)
@@ -267,7 +268,7 @@ def spark_master(conn: Any) -> str:
 
 def spark_extras(conn: Any) -> dict[str, Any]:
     """Return the Spark properties in the extra of a Spark connection."""
-    return {key: value for key, value in conn.extra_dejson.items() if key.startswith("spark.")}
+    return {key: value for key, value in extra_of(conn).items() if key.startswith("spark.")}
 
 
 def check_submission(spark_conn_id: str, application: str, deploy_mode: str | None, conf: Mapping[str, Any] | None) -> None:
@@ -288,7 +289,7 @@ def check_submission(spark_conn_id: str, application: str, deploy_mode: str | No
             f"The connection {spark_conn_id!r} is one of Spark Connect, which takes sessions, not applications. Submit to a "
             "connection of type spark, or leave spark_submit and application out to work in a session."
         )
-    extra = conn.extra_dejson
+    extra = extra_of(conn, spark_conn_id)
     mode = deploy_mode or extra.get("deploy-mode") or (conf or {}).get(_DEPLOY_MODE) or extra.get(_DEPLOY_MODE)
     master = spark_master(conn) if conn.host else ""
     if mode == "cluster" and master.startswith("spark://") and application.endswith(".py"):
