@@ -25,7 +25,7 @@ from airflow_delta.tasks.lineage import listed, table_outlets, withdraw_default_
 from airflow_delta.tasks.mapped_identity import check_group
 from airflow_delta.tasks.partition_events import check_outlets
 
-_AS_START = {"table": None, "delta_conn_id": None}
+_AS_START: dict[str, Any] = {"table": None, "delta_conn_id": None}
 """The table is that of the start task, whatever ``default_args`` name."""
 
 
@@ -103,7 +103,7 @@ class DeltaTransactionGroup(TaskGroup):
             raise
         # Not for start, commit and abort: with a trigger rule of the stages, the commit would publish what an audit refused.
         if self.preview_kwargs is not None:
-            self._preview = DeltaPreviewOperator(task_id="preview", **self.preview_kwargs)
+            self._preview = DeltaPreviewOperator(task_id="preview", **_AS_START, **self.preview_kwargs)
         self._common_args = self.default_args
         # Those of the Dag may name another table than this transaction's.
         own: dict[str, Any] = {name: self.start_kwargs[name] for name in ("table", "delta_conn_id") if name in defaults_in(self)}

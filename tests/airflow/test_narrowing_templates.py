@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import datetime
-from types import SimpleNamespace
 from typing import Any
 
 import deltalake
 import pyarrow as pa
 import pytest
 from airflow.sdk import DAG, BaseOperator, task
+from airflow.sdk.execution_time import task_runner
 
 from airflow_delta.contract.operations import when_not_matched_by_source_delete
 from airflow_delta.exceptions import DeltaIllegalArgumentException
@@ -31,6 +31,8 @@ from airflow_delta.tasks.templates import NARROWING, SQL_TEXTS
 from support.running_tasks import context
 from support.task_classes import task_classes
 
+pytestmark = pytest.mark.usefixtures("outside_of_the_task_runner")
+
 DAY = datetime.datetime(2026, 3, 29, tzinfo=datetime.UTC)
 PARAMS = {"none": None, "empty": "", "blank": " ", "list": [], "zero": 0, "value": "a = 'x'", "done": "'done'"}
 MERGE = {"table": "/t", "source": "SELECT 1", "condition": "true"}
@@ -43,11 +45,16 @@ def give() -> Any:
 
 
 def rendered(kind: type[BaseOperator], *, native: bool = False, xcom: Any = None, **arguments: Any) -> BaseOperator:
+    """Render a task of a Dag as Airflow does.
+
+    :param xcom: what the task ``give`` has returned.
+    """
     with DAG("narrowing", schedule=None, start_date=DAY, params=PARAMS, render_template_as_native_obj=native) as dag:
         given = {name: value() if callable(value) else value for name, value in arguments.items()}
         made = kind(task_id="one", **given)
-    pulled = SimpleNamespace(xcom_pull=lambda **_: xcom, task_id="one", map_index=-1, run_id="r", dag_id="narrowing")
-    made.render_template_fields({"params": PARAMS, "dag": dag, "ti": pulled, "task_instance": pulled, "run_id": "r"})
+    running = context(made, run_id="r", dag=dag, params=PARAMS)
+    task_runner.SUPERVISOR_COMMS.xcoms["r", "give", -1, "return_value"] = xcom
+    made.render_template_fields(running)
     return made
 
 
@@ -190,7 +197,6 @@ def test_the_names_are_those_of_parameters() -> None:
     assert set(SQL_TEXTS) <= known
 
 
-@pytest.mark.usefixtures("outside_of_the_task_runner")
 @pytest.mark.parametrize("found", [None, ""])
 def test_a_delete_whose_mapped_predicate_is_nothing_deletes_nothing(tmp_path: Any, found: Any) -> None:
     deltalake.write_deltalake(str(tmp_path), pa.table({"id": [1, 2, 3]}))

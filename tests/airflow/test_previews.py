@@ -98,7 +98,7 @@ def test_the_page(run_dag, tables):
 
 def test_it_is_neither_an_asset_nor_waited_for():
     path = "/lake/orders/staged/2d052b73-525b-4e31-92cb-2e783eadb3b1/_preview/txn.preview/1-0a1b2c3d"
-    with pytest.raises(DeltaIllegalArgumentException, match="is the preview of a transaction, which is no asset"):
+    with pytest.raises(DeltaIllegalArgumentException, match="so it is not an asset"):
         delta_asset(path)
     sensor = DeltaTableVersionSensor(task_id="wait", table=f"{path}/")
     with pytest.raises(DeltaIllegalArgumentException, match="is the preview of a transaction, not a table to wait for"):

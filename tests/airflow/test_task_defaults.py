@@ -263,10 +263,11 @@ def test_a_publication_has_the_defaults_too():
 
 
 def test_the_table_of_a_transaction_is_not_that_of_the_defaults():
-    with DAG("defaults", schedule=None, default_args={"table": "/other"}) as dag, delta_transaction("one", table="/orders"):
+    dag = DAG("defaults", schedule=None, default_args={"table": "/other"})
+    with dag, delta_transaction("one", table="/orders", preview=True):
         DeltaMergeOperator(task_id="merge", source="SELECT 1", condition="true")
-    tables = {name: dag.get_task(f"one.{name}").table for name in ("start", "merge", "commit", "abort")}
-    assert tables == {"start": "/orders", "merge": "/orders", "commit": None, "abort": None}
+    tables = {name: dag.get_task(f"one.{name}").table for name in ("start", "merge", "preview", "commit", "abort")}
+    assert tables == {"start": "/orders", "merge": "/orders", "preview": None, "commit": None, "abort": None}
 
 
 @pytest.mark.parametrize(

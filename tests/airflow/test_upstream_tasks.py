@@ -33,7 +33,7 @@ REQUIRED = {
     "steps": lambda: ["vacuum"],
     "source": lambda: "SELECT 1 AS id",
 }
-"""Values of parameters without a default; any other gets a text."""
+"""What required parameters are given; the others are given text."""
 
 
 def parameters(kind: type[BaseOperator]) -> dict[str, inspect.Parameter]:

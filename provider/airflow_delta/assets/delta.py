@@ -157,7 +157,7 @@ def delta_asset(table: str | os.PathLike[str], delta_conn_id: str | None = None)
     named: str = table_text(table)
     if is_preview(named):
         raise DeltaIllegalArgumentException(
-            f"{named} is the preview of a transaction, which is no asset: it goes with the transaction. Name the table itself."
+            f"{named} is the preview of a transaction and goes with it, so it is not an asset. Name the table itself."
         )
     uri = delta_asset_uri(named, delta_conn_id)
     asset = Asset(name=uri, uri=_NO_URI)

@@ -1,6 +1,6 @@
 """What kinds of values parameters take: checked where the Dag file names the value, and again when the task runs.
 
-Templates, XComs and values of an API are often of another type than the parameter: text for a number, a number for a text. A kind
+Templates, XComs and API calls often give another type than the parameter has: text for a number, or a number for text. A kind
 takes those that can only mean one thing, and refuses the others by name, before any work is done.
 """
 

@@ -11,10 +11,17 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import combinations, product
+from itertools import product
 from typing import TYPE_CHECKING
 
-from airflow_delta.contract.files import PLAN_PREFIX, encode_manifest, manifest_ref, transaction_directory, verify_manifest
+from airflow_delta.contract.files import (
+    PLAN_PREFIX,
+    STAGING_DIRECTORY,
+    encode_manifest,
+    manifest_ref,
+    transaction_directory,
+    verify_manifest,
+)
 from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
 from airflow_delta.exceptions import (
     ContractVersionException,
@@ -198,13 +205,18 @@ def _check_places(members: Sequence[Member], planned: Sequence[PlannedTable]) ->
     What was put below one of them is then below the other, too.
     """
     ids = [member.log.snapshot.metadata.id if member.log.snapshot.version >= 0 else None for member in members]
-    for (n, one), (m, _) in combinations(enumerate(members), 2):
-        if ids[n] == ids[m] and one.log.store.head(planned[m].staged.path) is not None:
+    for n, member in enumerate(members):
+        others = {_staged_below(planned[m]): planned[m].table for m in range(n + 1, len(members)) if ids[m] == ids[n]}
+        if others and (found := others.keys() & set(member.log.store.list_children(STAGING_DIRECTORY)[1])):
             raise DeltaIllegalArgumentException(
-                f"{planned[n].table} and {planned[m].table} are one table, which is in the publication twice. Put all stages of "
-                "a table into one transaction.",
+                f"{planned[n].table} and {others[found.pop()]} are one table, which is in the publication twice. Put all stages "
+                "of a table into one transaction.",
                 table=planned[n].table,
             )
+
+
+def _staged_below(planned: PlannedTable) -> str:
+    return transaction_directory(planned.transaction_id).rpartition("/")[2]
 
 
 def _planned(member: Member, writes: Sequence[StagedWrite]) -> PlannedTable:

@@ -191,7 +191,7 @@ class PublicationId:
 
     @staticmethod
     def is_one(text: str) -> bool:
-        """Tell whether a text is the id of a publication."""
+        """Tell whether a text has the form of a publication's id."""
         return _ID.fullmatch(text) is not None
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
@@ -14,7 +14,6 @@ from airflow_delta.tasks.parameters import text_of
 from airflow_delta.tasks.templates import is_of_text, render_fields
 
 if TYPE_CHECKING:
-    import jinja2
     from airflow.sdk import Context
 
     from airflow_delta.table.observe.watch import Watermark
@@ -43,22 +42,9 @@ class LogSensor(BaseSensorOperator):
         """Look once."""
         raise NotImplementedError
 
-    def _do_render_template_fields(
-        self,
-        parent: Any,
-        template_fields: Iterable[str],
-        context: Context,
-        jinja_env: jinja2.Environment,
-        seen_oids: set[int],
-    ) -> None:
-        def render(fields: Iterable[str], environment: jinja2.Environment = jinja_env) -> None:
-            super(LogSensor, self)._do_render_template_fields(parent, fields, context, environment, seen_oids)
-
-        if parent is self:
-            # A sensor that is not told what to wait for waits for any commit, and changes nothing.
-            render_fields(self, template_fields, context, jinja_env, render, narrowing=())
-        else:
-            render(template_fields)
+    def _do_render_template_fields(self, *given: Any, **named: Any) -> None:
+        # A sensor that is not told what to wait for waits for any commit, and changes nothing.
+        render_fields(self, super()._do_render_template_fields, *given, **named, narrowing=())
 
     def _render(self, template: Any, context: Context, dag: Any = None) -> Any:
         return text_of(template, context) if is_of_text(template) else super()._render(template, context, dag)

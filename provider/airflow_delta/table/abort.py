@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog
 
 _PUBLISHED = 1
-_STATE = re.compile(rf"{re.escape(STATE_APP)}.+?\.(?P<digest>[0-9a-f]{{16}})(?:\.[0-9a-f]{{8}})+")
 """The state of a publication on a table that has its commit; those above are its ends."""
 
 
@@ -173,12 +171,13 @@ def _delete_staged(log: DeltaLog, directory: str) -> int:
 
 def _open_plan(log: DeltaLog, transaction_id: str) -> str | None:
     """Return the path of a publication's plan below a transaction, unless this table's log says that it was refused."""
-    states = [(_STATE.fullmatch(app_id), txn.version) for app_id, txn in log.snapshot.set_transactions.items()]
-    ended = {found["digest"] for found, state in states if found is not None and state > _PUBLISHED}
+    states = log.snapshot.set_transactions.items()
+    ended = [app_id for app_id, txn in states if app_id.startswith(STATE_APP) and txn.version > _PUBLISHED]
     for status in log.store.list_from(transaction_directory(transaction_id), PLAN_PREFIX, stat=False):
         if not status.name.startswith(PLAN_PREFIX):
             break
-        if status.name.endswith(".json") and status.name.removeprefix(PLAN_PREFIX).removesuffix(".json") not in ended:
+        digest = status.name.removeprefix(PLAN_PREFIX).removesuffix(".json")
+        if status.name.endswith(".json") and not any(f".{digest}." in app_id for app_id in ended):
             return status.path
     return None
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import inspect
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
@@ -32,7 +32,6 @@ from airflow_delta.tasks.parameters import take_rendered, text_of, with_literals
 from airflow_delta.tasks.templates import is_of_text, render_fields
 
 if TYPE_CHECKING:
-    import jinja2
     from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Context
 
@@ -239,27 +238,9 @@ class DeltaOperator(BaseOperator):
             part.on_kill()
         super().on_kill()
 
-    def _do_render_template_fields(
-        self,
-        parent: Any,
-        template_fields: Iterable[str],
-        context: Context,
-        jinja_env: jinja2.Environment,
-        seen_oids: set[int],
-    ) -> None:
+    def _do_render_template_fields(self, *given: Any, **named: Any) -> None:
         # What both a task and an instance of a mapped task call to render.
-        sql = self.sql_fields if parent is self else ()
-        named: Any = {**context, "table": TABLE_VIEW}
-
-        def render(fields: Iterable[str], environment: jinja2.Environment = jinja_env) -> None:
-            for name in fields:
-                values = named if name in sql else context
-                super(DeltaOperator, self)._do_render_template_fields(parent, (name,), values, environment, seen_oids)
-
-        if parent is self:
-            render_fields(self, template_fields, context, jinja_env, render)
-        else:
-            render(template_fields)
+        render_fields(self, super()._do_render_template_fields, *given, **named, in_sql={"table": TABLE_VIEW})
 
     def _render(self, template: Any, context: Context, dag: Any = None) -> Any:
         return text_of(template, context) if is_of_text(template) else super()._render(template, context, dag)

@@ -41,22 +41,37 @@ _VERSIONS = ("version", "timestamp")
 
 def render_fields(
     task: Any,
-    fields: Iterable[str],
+    as_airflow: Callable[..., None],
+    parent: Any,
+    template_fields: Iterable[str],
     context: Context,
     jinja_env: jinja2.Environment,
-    render: Callable[[Iterable[str], jinja2.Environment], None],
+    seen_oids: set[int],
+    *,
     narrowing: Collection[str] = NARROWING,
+    in_sql: Mapping[str, Any] | None = None,
 ) -> None:
-    """Render template fields of a task.
+    """Render template fields of a task, or of something nested in one: ``_do_render_template_fields`` of operators and sensors.
 
-    :param render: renders fields as Airflow does.
-    :param narrowing: parameters that need a value if they are given.
-    :raises DeltaIllegalArgumentException: if a parameter of ``narrowing``, a part of one, a key or a place has no value in
-        this run although the Dag file gives it.
+    :param as_airflow: renders fields as Airflow does.
+    :param narrowing: parameters that need a value in each run if the Dag file gives them.
+    :param in_sql: what templates in the task's ``sql_fields`` may name besides.
+    :raises DeltaIllegalArgumentException: if a parameter of ``narrowing``, a part of one, a key or a place has no value in this
+        run although the Dag file gives it.
     """
-    names = list(fields)
+    if parent is not task:
+        as_airflow(parent, template_fields, context, jinja_env, seen_oids)
+        return
+    in_queries: Any = {**context, **(in_sql or {})}
+
+    def render(fields: Iterable[str], environment: jinja2.Environment) -> None:
+        for name in fields:
+            values = in_queries if in_sql and name in task.sql_fields else context
+            as_airflow(task, (name,), values, environment, seen_oids)
+
+    names = list(template_fields)
     before = {name: getattr(task, name, None) for name in names if name in narrowing or name in _VERSIONS}
-    text = as_text(jinja_env)
+    text = _as_text(jinja_env)
     named = [name for name in names if name in KEY_FIELDS or name in PLACE_FIELDS]
     render([name for name in names if name not in named and name not in SQL_TEXTS], jinja_env)
     render_named_fields(task, named, context, text, lambda some: render(some, text))
@@ -97,7 +112,7 @@ def _is_computed(value: Any) -> bool:
     return hasattr(value, "resolve") and not isinstance(value, os.PathLike)
 
 
-def as_text(jinja_env: jinja2.Environment) -> jinja2.Environment:
+def _as_text(jinja_env: jinja2.Environment) -> jinja2.Environment:
     """Return an environment whose templates are texts, also if those of the given one are Python values."""
     if not isinstance(jinja_env, NativeEnvironment):
         return jinja_env
@@ -109,6 +124,6 @@ def as_text(jinja_env: jinja2.Environment) -> jinja2.Environment:
 
 
 def is_of_text(template: Any) -> bool:
-    """Return whether a template is of an environment that :func:`as_text` has made, in a Dag that renders Python values."""
+    """Return whether a template is of an environment that :func:`_as_text` has made, in a Dag that renders Python values."""
     environment = template.environment
     return isinstance(environment, NativeEnvironment) and environment.template_class is Template

@@ -142,7 +142,7 @@ def _names_of(fields: pa.Schema | pa.StructType) -> _Names:
 
 
 def _first_names(head: bytes) -> _Names:
-    """Return the names of the fields in the first documents, as far as these are complete; whatever is no JSON Arrow will say."""
+    """Return the names of the fields in the first documents, as far as these are complete; Arrow reports what is not JSON."""
     names: _Names = {}
     text, decoder = head.decode("utf-8-sig", errors="replace"), json.JSONDecoder()
     at = _SPACE.match(text).end()  # type: ignore[union-attr]  # it matches no text as well

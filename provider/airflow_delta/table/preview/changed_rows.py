@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 import re
 import time
+import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -24,7 +26,9 @@ from airflow_delta.exceptions import DeltaAnalysisException, DeltaUnsupportedOpe
 from airflow_delta.log.actions.actions import Action, AddCDCFile, AddFile, CommitInfo, Metadata, RemoveFile, encode_actions
 from airflow_delta.log.actions.decode import DecodedCommit
 from airflow_delta.log.arrow.arrays import array, repeated, rows_of
+from airflow_delta.log.features import column_mapping
 from airflow_delta.log.features.protocol import required_protocol
+from airflow_delta.log.schema.types import PHYSICAL_NAME, ArrayType, DataType, MapType, StructField, StructType, to_json
 from airflow_delta.log.statistics.statistics import live_records, total
 from airflow_delta.log.storage.file_names import commit_file
 from airflow_delta.log.table_definition import TableDefinition
@@ -32,7 +36,6 @@ from airflow_delta.table.arrow.files import RowWriter, WrittenFile
 from airflow_delta.table.changes.find import change_files
 from airflow_delta.table.changes.read import CHANGE_TYPE
 from airflow_delta.table.diff.compare import row_digest
-from airflow_delta.table.preview.later_columns import with_later_columns
 from airflow_delta.table.preview.spelling import guarded
 from airflow_delta.table.preview.table_preview import Preview, commit_to_preview, location, new_directory, preview_id
 from airflow_delta.table.read.read_table import worker_rows
@@ -154,7 +157,7 @@ class _ChangedRows:
         self._log, self._handle, self._files = log, handle, files
         self._after = commit.txn.metadata
         before = commit.view.snapshot.metadata if handle.read_version >= 0 else self._after
-        self._before = with_later_columns(before, self._after)
+        self._before = _with_later_columns(before, self._after)
         columns = worker_rows(log, [], metadata=self._after, version=files.version).schema
         self._schema: pa.Schema = pa.schema([*columns, pa.field(CHANGE_TYPE, pa.string())])
         self._names = list(columns.names)
@@ -227,6 +230,69 @@ class _ChangedRows:
                 f"{field.name} as {column.type}; the commit makes it {field.type} ({error}), so they are not in one table with "
                 "the rows that it adds. Preview the whole table instead (only='table').",
             ) from error
+
+
+def _with_later_columns(before: Metadata, after: Metadata) -> Metadata:
+    """Return the metadata that read files of before a commit with the names and the order of the columns of after it.
+
+    A column is what has its physical name, at every depth (Delta protocol, "Column Mapping"): one that is renamed keeps its
+    values, and one that takes the name of a dropped one has none of these. Columns have their types of before; new ones are null.
+    """
+    old, new = TableDefinition.of(before), TableDefinition.of(after)
+    pairing = _Pairing(was_mapped=old.column_mapping != "none", is_mapped=new.column_mapping != "none")
+    partitions = {name.lower() for name in before.partition_columns}
+    pairs = pairing.pairs(old.schema, new.schema)
+    mode = old.column_mapping if old.column_mapping != "none" else "name"
+    return msgspec.structs.replace(
+        before,
+        schema_string=to_json(pairing.struct(old.schema, new.schema)),
+        partition_columns=[field.name for field, was in pairs if was is not None and was.name.lower() in partitions],
+        configuration={**before.configuration, "delta.columnMapping.mode": mode},
+    )
+
+
+class _Pairing:
+    """Which field of before a commit is which after it.
+
+    Without column mapping after the commit, fields are known by name, whatever its case.
+    """
+
+    def __init__(self, *, was_mapped: bool, is_mapped: bool) -> None:
+        self._was_mapped = was_mapped
+        self._is_mapped = is_mapped
+
+    def pairs(self, old: StructType, new: StructType) -> list[tuple[StructField, StructField | None]]:
+        """Return the fields of after, each with what it was."""
+        if not self._is_mapped:
+            known = {field.name.lower(): field for field in old}
+            return [(field, known.get(field.name.lower())) for field in new]
+        known = {self._in_files(field): field for field in old}
+        return [(field, known.get(field.physical_name)) for field in new]
+
+    def struct(self, old: StructType, new: StructType) -> StructType:
+        return StructType(tuple(self._field(field, was) for field, was in self.pairs(old, new)))
+
+    def _field(self, field: StructField, was: StructField | None) -> StructField:
+        if was is None:  # a name that no file has, and no id
+            return StructField(field.name, field.data_type, metadata={PHYSICAL_NAME: f"new-{uuid.uuid4()}"})
+        metadata = {**was.metadata, PHYSICAL_NAME: self._in_files(was)}
+        if not self._was_mapped:
+            metadata.pop(column_mapping.ID, None)
+        return replace(field, data_type=self._type(was.data_type, field.data_type), metadata=metadata)
+
+    def _in_files(self, was: StructField) -> str:
+        return was.physical_name if self._was_mapped else was.name
+
+    def _type(self, old: DataType, new: DataType) -> DataType:
+        match old, new:
+            case StructType(), StructType():
+                return self.struct(old, new)
+            case ArrayType(), ArrayType():
+                return replace(old, element_type=self._type(old.element_type, new.element_type))
+            case MapType(), MapType():
+                key, value = self._type(old.key_type, new.key_type), self._type(old.value_type, new.value_type)
+                return replace(old, key_type=key, value_type=value)
+        return old  # without column mapping, its fields have the names that they have in files
 
 
 def _take(rows: Counter[bytes], digest: bytes) -> bool:
