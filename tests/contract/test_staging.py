@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import uuid
 
 import pytest
 
 from airflow_delta.contract.files import (
+    PREVIEW_DIRECTORY,
     attempt_directory,
     encode_manifest,
     is_hidden,
+    is_later,
+    is_owned_by,
+    kept_until,
     manifest_ref,
     new_attempt,
+    owned_transaction_id,
+    owner_prefix,
+    partition_text,
+    preview_directory,
     sealed,
     stage_key,
     unsealed,
@@ -76,6 +85,7 @@ def test_a_payload_that_is_not_of_this_form_is_refused(change, error, says):
 def test_a_sealed_payload_is_read_back():
     write = payload(parameters={"description": "Größe \n \ud800"})
     text = sealed(write)
+    assert "Größe" in text
     assert StagedWrite.from_dict(unsealed(text + "\n", "The report")) == write
     # That of a job with an earlier release.
     assert unsealed('{"contract": 1}', "The report") == {"contract": 1}
@@ -125,8 +135,54 @@ def test_names_that_are_not_safe_in_a_path_are_refused(name):
         attempt_directory("t", name, "1")
 
 
+OWNER = ("dag", "start", "run")
+
+
+def test_an_id_tells_whose_it_is():
+    """The prefix is fixed: ids of earlier releases are looked for, too."""
+    one, other = (owned_transaction_id(*OWNER) for _ in range(2))
+    assert one != other
+    assert (uuid.UUID(one).version, uuid.UUID(one).variant) == (8, uuid.RFC_4122)
+    assert one[:24] == other[:24] == owner_prefix(*OWNER) == "33661f24-c5a8-8df6-8d41-"
+    assert is_owned_by(one, *OWNER)
+    for stranger in (("Dag", "start", "run"), ("dag", "Start", "run"), ("dag", "start", "Run"), ("start", "dag", "run")):
+        assert not is_owned_by(one, *stranger)
+        assert owner_prefix(*stranger) != owner_prefix(*OWNER)
+    assert not is_owned_by("no UUID", *OWNER)
+
+
+@pytest.mark.parametrize(
+    ("path", "until"),
+    [
+        ("staged/t/_preview/task/1-a/_kept-17", 17),
+        ("s3://lake/t/staged/t/_preview_changes/task/1-a/_kept-17", 17),
+        ("staged/t/_preview/task/1-a/17", None),
+        ("staged/t/_preview/task/1-a/_kept-x", None),
+        ("staged/t/stage/1-a/_kept-17", None),
+        ("_kept-17", None),
+    ],
+)
+def test_until_when_a_preview_is_kept(path, until):
+    assert kept_until(path) == until
+
+
+def test_a_partition_value_is_null_if_it_is_missing_or_empty():
+    assert [partition_text({"p": "x", "q": "", "r": None}, name) for name in "pqrs"] == ["x", None, None, None]
+    assert partition_text(None, "p") is None
+
+
 def test_attempts_of_one_try_differ():
-    assert new_attempt(1) != new_attempt(1)
+    one, other, later = new_attempt(9), new_attempt(9), new_attempt(10)
+    assert one != other
+    assert [is_later(later, one), is_later(one, other), is_later(one, later), is_later("of-old", one)] == [True] + [False] * 3
+    assert is_later("1-a", "of-old")
+
+
+def test_where_a_preview_is():
+    assert preview_directory("t", PREVIEW_DIRECTORY, "task", "1-a") == "staged/t/_preview/task/1-a"
+    for unsafe in (("a/b", "task", "1-a"), ("t", "a/b", "1-a"), ("t", "task", "a/b")):
+        with pytest.raises(StagingException):
+            preview_directory(unsafe[0], PREVIEW_DIRECTORY, *unsafe[1:])
 
 
 @pytest.mark.parametrize(
@@ -150,8 +206,10 @@ def test_a_manifest_is_what_was_written_or_an_error(damage):
     data = encode_manifest([b'{"add":1}', b'{"add":3}'])
     ref = manifest_ref("m", data, 2)
     assert verify_manifest(ref, data, table="t") == [b'{"add":1}', b'{"add":3}']
-    with pytest.raises(ManifestException, match="Clear the start task"):
+    with pytest.raises(ManifestException, match=r"The manifest m of staged files for table t .*Clear the start task"):
         verify_manifest(ref, damage(data), table="t")
+    with pytest.raises(ManifestException, match="holds 2 actions, but its stage reported 3"):
+        verify_manifest(manifest_ref("m", data, 3), data, table="t")
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ ROOMS = {
     ),
     "stages": Room(
         ("table/stage/load.py", "table/stage/conflicts.py", "contract/files.py"),
-        ("tests/table/commit", "tests/table/stage", "tests/table/stage/write", "tests/table/operations/rewrite"),
+        ("tests/contract/test_staging.py", "tests/table/commit", "tests/table/stage", "tests/table/operations/rewrite"),
     ),
 }
 WITHOUT = "not spark and not s3 and not slow"

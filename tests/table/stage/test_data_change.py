@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_delta.contract.payloads import StagedWrite
+from airflow_delta.contract.payloads import DeclaredReads, StagedWrite
 from airflow_delta.contract.request import StageReport, StageRequest
 from airflow_delta.exceptions import (
     DeltaIllegalArgumentException,
@@ -298,6 +298,17 @@ def test_stages_side_by_side_that_disagree(flow: Flow) -> None:
         with pytest.raises(StageConflictException, match="both overwrite partition"):
             flow.table.publish(flow.handle, *staged)
     assert len(flow.table.versions()) == 1
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_rows_are_moved_beside_an_append_that_has_read_them(flow: Flow, turned: bool) -> None:
+    """Moving rows reads nothing that others could add, and changes nothing that others have read."""
+    moved = flow.rearrange(where="p = 'a'")
+    added = flow.append(10, after=())
+    read = DeclaredReads(predicates=("p = 'a'",), scanned=("p = 'a'",))
+    stages = [moved, replace(added, reads=read)]
+    flow.table.publish(flow.handle, *(stages[::-1] if turned else stages))
+    assert flow.rows() == [1, 2, 3, 4, 10]
 
 
 def test_stages_of_another_release_are_refused_by_the_commit(flow: Flow) -> None:

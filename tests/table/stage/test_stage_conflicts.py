@@ -15,6 +15,7 @@ from airflow_delta.table.audit.audit import AuditedTable
 from airflow_delta.table.operations.rewrite.update import plan_delete, plan_truncate
 from airflow_delta.transaction import CommitPolicy
 from airflow_delta.transaction.conflicts.checker import ConflictChecker
+from support.actions import column, schema
 from support.table import Table
 
 
@@ -104,6 +105,16 @@ def test_an_append_that_has_read_what_a_delete_removes_comes_first(filled):
     refused(filled, handle, gone, reading(rows(filled, handle, "a"), "p = 'a'"), match="both touch")
     filled.publish(handle, gone, reading(rows(filled, handle, "b", task_id="other"), "p = 'a'"))
     assert filled.rows() == [(1, "b"), (1, "b"), (2, "b"), (2, "b")]
+
+
+def test_the_error_names_the_file_that_was_read(filled):
+    handle = filled.begin()
+    gone = filled.operate(handle, plan_delete, predicate="p IN ('a', 'b')", task_id="delete")
+    for given, part in (("a", "b"), ("b", "a")):
+        added = reading(rows(filled, handle, given, task_id=given), f"p = '{part}'")
+        for stages, named in (((added, gone), part), ((gone, added), given)):
+            with pytest.raises(StageConflictException, match=rf"both touch \S+\.parquet, in partition \[p={named}\]"):
+                filled.publish(handle, *stages)
 
 
 def test_another_partition_is_no_conflict(filled):
@@ -287,7 +298,7 @@ def test_appends_in_a_ring_are_refused_and_in_a_row_are_not(filled):
     one = reading(rows(filled, handle, "a", task_id="one"), "p = 'b'")
     two = reading(rows(filled, handle, "b", task_id="two"), "p = 'c'")
     three = rows(filled, handle, "c", task_id="three")
-    refused(filled, handle, one, two, reading(three, "p = 'a'"), match="three depends on rows that one changes")
+    refused(filled, handle, one, two, reading(three, "p = 'a'"), match="all touch .*three depends on rows that one changes")
     filled.publish(handle, one, two, three)
     assert len(filled.rows()) == 10
 
@@ -306,9 +317,31 @@ def test_what_was_planned_on_top_of_another_closes_a_ring(filled):
     one = rows(filled, handle, "a", task_id="one")
     two = reading(rows(filled, handle, "b", task_id="two", after=[one.to_dict()]), "p = 'c'")
     three = rows(filled, handle, "c", task_id="three")
-    refused(filled, handle, one, two, reading(three, "p = 'a'"), match="two was planned on top of one")
-    filled.publish(handle, one, two, reading(three, "p = 'd'"))
-    assert len(filled.rows()) == 10
+    four = rows(filled, handle, "d", task_id="four", after=[one.to_dict(), two.to_dict()])
+    says = r"all touch staged/\S+, in partition \[p=[ac]\], .*two was planned on top of one"
+    refused(filled, handle, one, two, reading(three, "p = 'a'"), four, match=says)
+    filled.publish(handle, one, two, reading(three, "p = 'd'"), four)
+    assert len(filled.rows()) == 12
+
+
+def test_a_ring_is_found_behind_stages_that_are_in_none(filled):
+    """Four stages lead nowhere, and nothing leads to ``zero``; the error names the stages of the ring."""
+    handle = filled.begin()
+    ends = [rows(filled, handle, part, task_id=part) for part in "vwxy"]
+    zero = reading(rows(filled, handle, "z", task_id="zero"), "p = 'a'")
+    one = reading(rows(filled, handle, "a", task_id="one"), "p IN ('v', 'w', 'b')")
+    two = reading(rows(filled, handle, "b", task_id="two"), "p IN ('x', 'y', 'a')")
+    says = r"The stages (one|two) \(WRITE\) and (one|two) \(WRITE\) of .* both"
+    refused(filled, handle, *ends, zero, one, two, match=says)
+
+
+def test_only_stages_with_files_in_what_was_read_are_compared(filled, monkeypatch):
+    handle = filled.begin()
+    stages = [reading(rows(filled, handle, part, task_id=part), f"p = '{part}'") for part in "abcd"]
+    compared = counted(monkeypatch, ConflictChecker, "check_files")
+    filled.publish(handle, *stages, reading(delete(filled, handle, "z", task_id="nothing"), "p = 'a'"))
+    # The last one has removed nothing; it is itself held against what was added to the partition that it has read.
+    assert len(compared) == 1
 
 
 def test_rows_that_are_told_apart_by_bounds_or_values_are_no_conflict(tmp_path):
@@ -317,7 +350,8 @@ def test_rows_that_are_told_apart_by_bounds_or_values_are_no_conflict(tmp_path):
     table.publish(handle, values(table, handle, [1], task_id="first"))
     handle = table.begin()
     low = values(table, handle, [5], task_id="low", read="id > 100")
-    refused(table, handle, low, values(table, handle, [200], task_id="high", read="id < 100"))
+    high = values(table, handle, [200], task_id="high", read="id < 100")
+    refused(table, handle, low, high, match=r"both touch staged/\S+\.parquet, and no order")
     table.publish(handle, low, values(table, handle, [20], task_id="other", read="id < 5"))
     handle = table.begin()
     odd = values(table, handle, [1, 3, 9], task_id="odd", read="id = 4")
@@ -325,6 +359,28 @@ def test_rows_that_are_told_apart_by_bounds_or_values_are_no_conflict(tmp_path):
     handle = table.begin()
     odd = values(table, handle, [1, 5, 9], task_id="odd", read="id = 4")
     refused(table, handle, odd, values(table, handle, [2, 4, 8], task_id="even", read="id = 5"))
+
+
+@pytest.mark.parametrize("feature", ["delta.enableInCommitTimestamps", "delta.enableRowTracking", "delta.enableChangeDataFeed"])
+def test_features_that_are_about_commits_ask_nothing_of_stages(tmp_path, feature):
+    table = Table(tmp_path / "table")
+    table.publish(table.begin(schema=schema(column("id", "long")), configuration={feature: "true"}))
+    handle = table.begin()
+    low = values(table, handle, [5], task_id="low", read="id > 100")
+    refused(table, handle, low, values(table, handle, [200], task_id="high", read="id < 100"))
+    table.publish(handle, low, values(table, handle, [20], task_id="other", read="id < 5"))
+    assert table.rows() == [(20,), (5,)]
+
+
+def test_a_stage_is_held_against_each_other_one_by_itself(tmp_path):
+    """``one`` has read what ``two`` adds, and ``three`` what ``one`` adds: three, one, two."""
+    table = Table(tmp_path / "table")
+    table.publish(table.begin(schema=schema(column("id", "long"))))
+    handle = table.begin()
+    one = values(table, handle, [1, 9], task_id="one", read="id = 4")
+    two = values(table, handle, [2, 4, 8], task_id="two")
+    table.publish(handle, one, two, values(table, handle, [3, 7], task_id="three", read="id = 1"))
+    assert table.rows() == [(1,), (2,), (3,), (4,), (7,), (8,), (9,)]
 
 
 def test_instances_of_one_mapped_task_do_not_know_each_other(tmp_path):
@@ -344,10 +400,14 @@ def test_an_overwrite_and_an_append_that_has_read_what_it_replaces(filled):
     handle = filled.begin()
     over = rows(filled, handle, "a", task_id="over", ids=(3,), mode="overwrite", replace_where="p = 'a'")
     again = reading(rows(filled, handle, "a", task_id="again"), "p = 'a'")
-    refused(filled, handle, over, again, match="over depends on rows that again changes|again depends on rows that over changes")
-    other = rows(filled, handle, "b", task_id="other")
-    refused(filled, handle, replace(over, reads=DeclaredReads(predicates=("p = 'b'",))), reading(other, "p = 'a'"))
-    filled.publish(handle, over, reading(other, "p = 'a'"))
+    says = r"both touch \S+\.parquet, in partition \[p=a\].*(over depends on rows that again|again depends on rows that over)"
+    refused(filled, handle, over, again, match=says)
+    other = reading(rows(filled, handle, "b", task_id="other"), "p = 'a'")
+    over_and_read = replace(over, reads=DeclaredReads(predicates=("p = 'b'",)))
+    for stages, part in (((over_and_read, other), "b"), ((other, over_and_read), "a")):
+        with pytest.raises(StageConflictException, match=rf"both touch \S+\.parquet, in partition \[p={part}\]"):
+            filled.publish(handle, *stages)
+    filled.publish(handle, over, other)
 
 
 def test_an_overwrite_with_the_same_rows_changes_nothing_that_was_read(filled):
@@ -365,6 +425,16 @@ def test_nothing_comes_between_the_parts_of_one_overwrite(filled):
     refused(filled, handle, one, reading(other, "p = 'c'"), added)
     filled.publish(handle, one, other, added)
     assert filled.rows() == [(1, "a"), (1, "b"), (1, "c"), (1, "n"), (2, "b"), (2, "c")]
+
+
+def test_nothing_is_planned_between_the_parts_of_one_overwrite(filled):
+    handle = filled.begin()
+    options = {"mode": "overwrite", "task_id": "parts"}
+    one = filled.stage_rows(handle, [1], "one", part="p=a", map_index=0, **options)
+    added = rows(filled, handle, "c", after=[one.to_dict()])
+    other = filled.stage_rows(handle, [2], "two", part="p=b", map_index=1, after=[one.to_dict(), added.to_dict()], **options)
+    says = r"all touch .*rows was planned on top of parts\.0; parts\.1 was planned on top of rows"
+    refused(filled, handle, one, other, added, match=says)
 
 
 def counted(monkeypatch: pytest.MonkeyPatch, kind: type, name: str) -> list[None]:
@@ -399,7 +469,7 @@ def test_parts_of_one_overwrite_are_not_compared_with_each_other(filled, monkeyp
         filled.stage_rows(handle, [index], f"parts-{index}", part="p=a", task_id="parts", map_index=index, mode="overwrite")
         for index in range(8)
     ]
-    compared = counted(monkeypatch, ConflictChecker, "check")
+    compared = counted(monkeypatch, ConflictChecker, "check_files")
     filled.publish(handle, *overwrite)
     assert not compared
     assert filled.rows() == [(index, "a") for index in range(8)]

@@ -130,7 +130,7 @@ class _Stage:
         found = []
         for other, commit in winners:  # each after those that it was planned on top of
             try:
-                checker.check(commit)
+                checker.check_files(commit)
             except DeltaConcurrentModificationException:
                 found.append(other)
         return found
@@ -210,9 +210,7 @@ class _Stage:
 
     def removes_files_of(self, other: _Stage) -> bool:
         """Tell whether both remove a file, and do not both replace all of its rows."""
-        if not (self.may_remove and other.may_remove) or (self.replaces and other.replaces):
-            return False
-        return not self.removed_paths.isdisjoint(other.removed_paths)
+        return not ((self.replaces and other.replaces) or self.removed_paths.isdisjoint(other.removed_paths))
 
     # -- as the one that won --------------------------------------------------------------------------------------------------
 
@@ -326,8 +324,7 @@ class _Order:
 
 def _overwrite_conflict(stage: _Stage, other: _Stage) -> StageConflictException:
     handle, predicate = stage.view.handle, stage.write.replace_where
-    file = _touched(stage.replaced_rows, other.actions.adds)
-    values = "" if file is None else _partition(file)
+    values = _partition(_touched(stage.replaced_rows, other.actions.adds))
     what = f"replace_where {predicate!r}" if predicate is not None else stage.write.mode
     return handle.error(
         StageConflictException,
@@ -363,8 +360,7 @@ def _place(step: _Before) -> str:
     """Return which of the rows that one stage depends on another one changes."""
     stage, other = step.first, step.then
     files: list[AddFile | RemoveFile] = [*other.removed, *other.actions.adds]
-    own = stage.removed_paths if stage.removes_files_of(other) else ()
-    file = next((file for file in files if file.path in own), None) or _touched(stage.reads, files)
+    file = _touched(stage.reads, files)
     if file is None and stage.replaces:
         file = _touched(stage.replaced_rows, files)
     if file is None:
@@ -382,6 +378,6 @@ def _touched(reads: ReadSet, files: Sequence[AddFile | RemoveFile]) -> AddFile |
     return None
 
 
-def _partition(file: AddFile | RemoveFile) -> str:
-    values = ", ".join(f"{name}={value}" for name, value in (file.partition_values or {}).items())
+def _partition(file: AddFile | RemoveFile | None) -> str:
+    values = ", ".join(f"{name}={value}" for name, value in ((file and file.partition_values) or {}).items())
     return f"[{values}]" if values else ""

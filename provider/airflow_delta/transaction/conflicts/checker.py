@@ -269,11 +269,7 @@ class ConflictChecker:
             self._check_app_ids(winner)
         if row_tracking.is_supported(self.current.protocol):
             self._fold_row_tracking(winner)
-        if self._checks_adds and winner.may_hold(ADD_KEY):
-            self._files.check_added(winner)
-        if self._checks_removes and winner.may_hold(REMOVE_KEY):
-            self._files.check_removed(winner)
-        self._files.note_added(winner)
+        self.check_files(winner)
         if in_commit_timestamps.uses_in_commit_timestamps(self.current.metadata):
             self._fold_timestamp(winner)
         if changes_table and (winner.protocol is not None or winner.metadata):
@@ -283,6 +279,17 @@ class ConflictChecker:
             )
         if self.current.own_actions is not self._seen:
             self._look_at_actions()
+
+    def check_files(self, winner: WinningCommit) -> None:
+        """Check only the files of a winner of the batch: stages of the same transaction have nothing else.
+
+        :raises DeltaConcurrentModificationException: if this transaction cannot be serialised after it.
+        """
+        if self._checks_adds and winner.may_hold(ADD_KEY):
+            self._files.check_added(winner)
+        if self._checks_removes and winner.may_hold(REMOVE_KEY):
+            self._files.check_removed(winner)
+        self._files.note_added(winner)
 
     def rebase(self, version: int) -> bool:
         """Update the transaction after a batch of winners; tell whether its log entry has changed.
