@@ -16,7 +16,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from airflow_delta import exceptions
 from airflow_delta.cli.definition import get_delta_cli_commands
-from airflow_delta.sensors.publication import STATE_KEY, DeltaPublicationSensor
+from airflow_delta.sensors.publication import DeltaPublicationSensor
 from airflow_delta.triggers.delta import DeltaTableVersionTrigger
 from airflow_delta.triggers.publication import DeltaPublicationTrigger, next_publication
 from support.publications import AFTER, BEFORE, NAMES, Killed, World, kill_at_an_entry, world_of_three_tables  # noqa: F401
@@ -61,7 +61,7 @@ class TestSensor:
         world.publish()
         sensor = self.sensor(world)
         assert not sensor.poke(context(sensor))
-        assert kept()[STATE_KEY]["version"] > 0
+        assert kept()[DeltaPublicationSensor.state_key]["version"] > 0
         assert self.sensor(world, after_version=-1).poke(context(sensor))
 
     def test_a_retry_keeps_what_it_has_seen(self, world):

@@ -13,7 +13,7 @@ from airflow_delta.contract.kinds import table_text
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.retry_policies import REFUSALS
-from airflow_delta.sensors.watching import LogSensor, store_watermark, stored_watermark
+from airflow_delta.sensors.watching import NextSensor
 from airflow_delta.tasks.identity import whole_number
 from airflow_delta.triggers.delta import DeltaTableVersionTrigger, commit_conditions, commit_report, operation_names
 from airflow_delta.triggers.watching import refuse_previews
@@ -24,14 +24,11 @@ if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.table.observe.watch import CommitConditions, Match, Watermark
 
-STATE_KEY = "delta_table_version"
-"""Key of the watermark in the task state store."""
-
 XCOM_KEY = "delta_table_version"
 """Key of the XCom with only the version number."""
 
 
-class DeltaTableVersionSensor(LogSensor):
+class DeltaTableVersionSensor(NextSensor):
     """Wait for a commit to a Delta table by any writer. Reads only the log, neither data nor the list of files.
 
     With ``version`` it waits until the table has that version. Otherwise it waits for the first commit after ``after_version``
@@ -62,6 +59,7 @@ class DeltaTableVersionSensor(LogSensor):
 
     template_fields: Sequence[str] = ("table", "delta_conn_id", "version", "after_version", "operation", "partitions")
     ui_color = "#e6f1f2"
+    state_key = "delta_table_version"
 
     def __init__(
         self,
@@ -112,7 +110,7 @@ class DeltaTableVersionSensor(LogSensor):
 
     def _defer(self, context: Context) -> NoReturn:
         # After a failed first look nothing is known; the trigger then finds the current version itself.
-        seen = self._seen if self._seen is not None or self.version is not None else self._known(context)
+        seen = self._seen if self._seen is not None or self.version is not None else self.known(context)
         self.defer(
             trigger=DeltaTableVersionTrigger(
                 self.table,
@@ -153,10 +151,10 @@ class DeltaTableVersionSensor(LogSensor):
             match = engine.version_reached(log, version)
             awaited = f"version {version}"
         else:
-            before = self._seen = self._seen if self._seen is not None else self._baseline(context, log)
+            before = self._seen = self._seen if self._seen is not None else self.begin(context, log)
             match, self._seen = engine.first_match(log, before, self._conditions())
             if self._seen != before and match is None:
-                self._remember(context, self._seen)
+                self.remember(context, self._seen)
             awaited = f"a commit after version {self._seen.version}"
         if match is None:
             found = log.snapshot.version
@@ -164,27 +162,7 @@ class DeltaTableVersionSensor(LogSensor):
             self.log.info("Table %s %s; waiting for %s.", log.uri, state, awaited)
         return match
 
-    # -- from where on --------------------------------------------------------------------------------------------------------
-
-    def _baseline(self, context: Context, log: DeltaLog) -> Watermark:
-        """Return the version after which commits count: the last one looked at, the given one, or the current one."""
-        if (known := self._known(context)) is not None:
-            return known
-        seen = engine.watermark_now(log)
-        self._remember(context, seen)
-        return seen
-
-    def _known(self, context: Context) -> Watermark | None:
-        if (stored := stored_watermark(context, STATE_KEY, self._waits_for())) is not None:
-            return stored
-        given = whole_number("after_version", self.after_version)
-        return None if given is None else engine.Watermark(given)
-
-    def _remember(self, context: Context, seen: Watermark) -> None:
-        """Store how far the table was searched without a match."""
-        store_watermark(context, STATE_KEY, seen, self._waits_for())
-
-    def _waits_for(self) -> dict[str, Any]:
+    def waits_for(self) -> dict[str, Any]:
         """Return what a stored version belongs to: it does not apply to another table or other conditions."""
         return {
             "table": self.table,

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.sdk import PokeReturnValue, RetryPolicy, conf
 
-from airflow_delta import engine
 from airflow_delta.contract.kinds import tables_text
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.retry_policies import REFUSALS
-from airflow_delta.sensors.watching import LogSensor, store_watermark, stored_watermark
+from airflow_delta.sensors.watching import NextSensor
 from airflow_delta.tasks.identity import whole_number
 from airflow_delta.triggers.publication import DeltaPublicationTrigger, next_publication, watched_tables
 from airflow_delta.triggers.watching import refuse_previews
@@ -22,11 +21,9 @@ if TYPE_CHECKING:
 
     from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.table.observe.watch import Watermark
-STATE_KEY = "delta_publication"
-"""Key of the watermark in the task state store."""
 
 
-class DeltaPublicationSensor(LogSensor):
+class DeltaPublicationSensor(NextSensor):
     """Wait for a publication that all of some tables took part in, and that all of them show.
 
     Returns ``publication`` (its id), ``versions`` (by table, as given: versions that belong together and show the publication,
@@ -44,6 +41,7 @@ class DeltaPublicationSensor(LogSensor):
 
     template_fields: Sequence[str] = ("tables", "delta_conn_id", "after_version")
     ui_color = "#e6f1f2"
+    state_key = "delta_publication"
 
     def __init__(
         self,
@@ -82,7 +80,7 @@ class DeltaPublicationSensor(LogSensor):
 
     def _defer(self, context: Context) -> NoReturn:
         # After a failed first look nothing is known; the trigger then finds the current version itself.
-        seen = self._seen if self._seen is not None else self._known(context)
+        seen = self._seen if self._seen is not None else self.known(context)
         self.defer(
             trigger=DeltaPublicationTrigger(
                 watched_tables(self.tables),
@@ -106,31 +104,15 @@ class DeltaPublicationSensor(LogSensor):
         if not self._logs:
             hook = DeltaHook(self.delta_conn_id)
             self._logs = {name: hook.get_log(name) for name in watched_tables(self.tables)}
-        before = self._seen if self._seen is not None else self._begin(context)
+        before = self._seen if self._seen is not None else self.begin(context, next(iter(self._logs.values())))
         found, self._seen = next_publication(self._logs, before)
         if found is None:
             if self._seen != before:
-                self._remember(context, self._seen)
+                self.remember(context, self._seen)
             self.log.info("Waiting for a publication of %s.", ", ".join(self._logs))
         return PokeReturnValue(is_done=found is not None, xcom_value=found)
 
-    def _begin(self, context: Context) -> Watermark:
-        if (known := self._known(context)) is not None:
-            return known
-        seen = engine.watermark_now(next(iter(self._logs.values())))
-        self._remember(context, seen)
-        return seen
-
-    def _known(self, context: Context) -> Watermark | None:
-        if (stored := stored_watermark(context, STATE_KEY, self._waits_for())) is not None:
-            return stored
-        given = whole_number("after_version", self.after_version)
-        return None if given is None else engine.Watermark(given)
-
-    def _remember(self, context: Context, seen: Watermark) -> None:
-        store_watermark(context, STATE_KEY, seen, self._waits_for())
-
-    def _waits_for(self) -> dict[str, Any]:
+    def waits_for(self) -> dict[str, Any]:
         """Return what a stored version belongs to."""
         return {
             "tables": watched_tables(self.tables),

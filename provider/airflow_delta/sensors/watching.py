@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_delta import engine, exceptions
 from airflow_delta.exceptions import DeltaError
+from airflow_delta.tasks.identity import whole_number
 from airflow_delta.tasks.parameters import text_of
 from airflow_delta.tasks.templates import is_of_text, render_fields
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.table.observe.watch import Watermark
 
 
@@ -58,17 +60,38 @@ class LogSensor(BaseSensorOperator):
             raise kind(str(event.get("message")), table=event.get("table"), version=event.get("version"))
 
 
-def stored_watermark(context: Context, key: str, waits_for: dict[str, Any]) -> Watermark | None:
-    """Return how far the task has looked before: from its state store, if that belongs to the same tables and conditions."""
-    store = context.get("task_state_store")
-    stored = None if store is None else store.get(key)
-    if not isinstance(stored, dict) or stored.get("waits_for") != waits_for:
-        return None
-    return engine.Watermark.from_dict(stored)
+class NextSensor(LogSensor):
+    """A sensor that waits for what comes after a version: the given one, or the current one when it first looks.
 
+    How far it has looked is kept in the task state store, across reschedules, retries and clears.
+    """
 
-def store_watermark(context: Context, key: str, seen: Watermark, waits_for: dict[str, Any]) -> None:
-    """Keep how far the task has looked without a match."""
-    store = context.get("task_state_store")
-    if store is not None:
-        store.set(key, {**seen.to_dict(), "waits_for": waits_for})
+    state_key: ClassVar[str]
+    after_version: int | str | None
+
+    def waits_for(self) -> dict[str, Any]:
+        """Return what a stored version belongs to: it does not apply to other tables or other conditions."""
+        raise NotImplementedError
+
+    def begin(self, context: Context, log: DeltaLog) -> Watermark:
+        """Return the version after which commits count: the last one looked at, the given one, or the current one."""
+        if (known := self.known(context)) is not None:
+            return known
+        seen = engine.watermark_now(log)
+        self.remember(context, seen)
+        return seen
+
+    def known(self, context: Context) -> Watermark | None:
+        """Return that version if the task state store or ``after_version`` tells it."""
+        store = context.get("task_state_store")
+        stored = None if store is None else store.get(self.state_key)
+        if isinstance(stored, dict) and stored.get("waits_for") == self.waits_for():
+            return engine.Watermark.from_dict(stored)
+        given = whole_number("after_version", self.after_version)
+        return None if given is None else engine.Watermark(given)
+
+    def remember(self, context: Context, seen: Watermark) -> None:
+        """Keep how far the tables were searched without a match."""
+        store = context.get("task_state_store")
+        if store is not None:
+            store.set(self.state_key, {**seen.to_dict(), "waits_for": self.waits_for()})
