@@ -262,15 +262,13 @@ class KnownTable:
         return {number: rest for number, *rest in found}  # type: ignore[misc]
 
     def check_row_ids(self, before: Mapping[int, tuple[int, int, int]]) -> None:
-        """Check that rows that the last version left as they were have their ids and versions, and that others are new."""
+        """Check that every row that was there has the id that it had, and that a changed or new one is of the last version."""
         after = self.row_ids()
-        kept = {number for number in before.keys() & after.keys() if before[number][0] == after[number][0]}
-        assert {number: after[number] for number in kept} == {number: before[number] for number in kept}
         known = {row_id for _v, row_id, _version in before.values()}
-        for number in after.keys() - kept:  # we give changed rows new ids
-            _v, row_id, version = after[number]
-            assert row_id not in known
-            assert version == self.version
+        for number, (v, row_id, version) in after.items():
+            was = before.get(number)
+            assert row_id not in known if was is None else row_id == was[1]
+            assert version == (was[2] if was is not None and v == was[0] else self.version)
 
 
 def changes_between(before: Rows, after: Rows) -> Iterator[tuple[Any, ...]]:

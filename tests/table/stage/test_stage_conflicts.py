@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 
 from airflow_delta.contract.payloads import DeclaredReads, StagedWrite, TransactionHandle
@@ -381,6 +382,17 @@ def test_a_stage_is_held_against_each_other_one_by_itself(tmp_path):
     two = values(table, handle, [2, 4, 8], task_id="two")
     table.publish(handle, one, two, values(table, handle, [3, 7], task_id="three", read="id = 1"))
     assert table.rows() == [(1,), (2,), (3,), (4,), (7,), (8,), (9,)]
+
+
+def test_a_stage_may_have_read_a_column_that_it_adds(tmp_path):
+    table = Table(tmp_path / "table")
+    table.publish(table.begin(schema=schema(column("id", "long"))))
+    handle = table.begin()
+    wider = table.stage(handle, pa.table({"id": [1], "v": [1]}), task_id="wider", merge_schema=True)
+    other = values(table, handle, [2], task_id="other")
+    refused(table, handle, reading(wider, "v > 0 OR id = 2"), reading(other, "id = 1"))
+    table.publish(handle, reading(wider, "v > 0 OR id = 2"), other)
+    assert table.rows() == [(1, 1), (2, None)]
 
 
 def test_instances_of_one_mapped_task_do_not_know_each_other(tmp_path):
