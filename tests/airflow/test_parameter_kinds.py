@@ -17,6 +17,7 @@ from airflow_delta.decorators.delta_merge import delta_merge_task
 from airflow_delta.decorators.delta_stage import delta_stage_task
 from airflow_delta.decorators.delta_stream import delta_stream_task
 from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.operators.clone import DeltaCloneOperator
 from airflow_delta.operators.copy_into import DeltaCopyIntoOperator
 from airflow_delta.operators.delete_update import DeltaDeleteOperator
 from airflow_delta.operators.maintenance import DeltaMaintenanceOperator
@@ -202,7 +203,17 @@ def maintenance(**arguments):
     return DeltaMaintenanceOperator(**{"task_id": "t", "tables": "/t", **arguments})
 
 
+def clone(**arguments):
+    return DeltaCloneOperator(**{"task_id": "t", "table": "/t", "source": "/s", **arguments})
+
+
+def copy_into(copy_source="/s"):
+    return DeltaCopyIntoOperator(task_id="t", transaction={}, source=copy_source, format="csv")
+
+
 FITS = [
+    (clone, "source", Path("/s"), "/s"),
+    (copy_into, "copy_source", Path("/s"), "/s"),
     (delete, "commit_timeout", timedelta(minutes=5), 300.0),
     (delete, "commit_timeout", "300", 300.0),
     (delete, "max_commit_attempts", "10", 10),

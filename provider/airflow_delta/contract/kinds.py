@@ -218,12 +218,13 @@ OPTIONS = Kind("a mapping, or JSON of one", _options)
 SCHEMA = Kind("columns as in SQL, or Spark's JSON form of a schema, as text or as a mapping", _schema)
 
 
-def table_text(table: Any) -> Any:
-    """Return a table that a path names as text; templates and XComs are left as they are.
+def table_text(table: Any, *, name: str = "table") -> Any:
+    """Return a table, or another location, that a path names as text; templates and XComs are left as they are.
 
-    :raises DeltaIllegalArgumentException: if it is nothing that names a table.
+    :param name: of the parameter.
+    :raises DeltaIllegalArgumentException: if it is nothing that names a location.
     """
-    return taken("table", table, LOCATION) if is_path(table) or is_settled(table) else table
+    return taken(name, table, LOCATION) if is_path(table) or is_settled(table) else table
 
 
 def tables_text(tables: Any) -> Any:
