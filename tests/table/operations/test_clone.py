@@ -18,7 +18,7 @@ from airflow_delta.exceptions import (
     VersionNotFoundException,
 )
 from airflow_delta.log import DeltaLog
-from airflow_delta.table.files.partitions import url_encoded
+from airflow_delta.table.files.partitions import spelled_by_java, url_encoded
 from airflow_delta.table.operations.clone import clone_table
 from airflow_delta.table.operations.convert import convert_to_delta
 from airflow_delta.table.operations.statistics import compute_statistics
@@ -70,7 +70,7 @@ def test_files_stay_where_they_are(source: Table, tmp_path: Path) -> None:
     result = clone(target, source, properties={"user.x": "2"})
     assert (result.version, result.num_files, result.operation) == (0, 2, "CLONE")
     assert ids(target) == [1, 2, 3]
-    prefix = url_encoded(f"file:{source.path}")
+    prefix = spelled_by_java(url_encoded(f"file:{source.path}"))
     assert {add["path"] for add in target.actions(0)["add"]} == {
         f"{prefix}/p=a%20b%252Fc/x%20y.parquet",
         f"{prefix}/p=__HIVE_DEFAULT_PARTITION__/x%20y.parquet",
@@ -148,6 +148,20 @@ def test_paths_without_a_scheme_are_of_the_source() -> None:
     assert cloned("/a%20b/x", "s3://bucket/t") == "s3://bucket/a%20b/x"
     assert cloned("/a%20b/x", "file:/t") == "file:/a%20b/x"
     assert cloned("s3a://other/x", "s3://bucket/t") == "s3a://other/x"
+
+
+@pytest.mark.parametrize(
+    ("path", "spelled"),
+    [
+        ("file:/a%20b/c%25+%C3%BC%2A/d", "file:/a%20b/c%25+ü*/d"),
+        ("file:///ü/%E6%97%A5/%F0%9F%98%80", "file:///ü/日/😀"),
+        ("s3://bucket/p=%C2%A0%E2%80%A8%C2%85/x", "s3://bucket/p=%C2%A0%E2%80%A8%C2%85/x"),
+        ("s3://bucket/p=%FF%C3/~a!b;c?", "s3://bucket/p=%FF%C3/~a!b;c%3F"),
+    ],
+)
+def test_a_clone_spells_paths_as_delta_spark_compares_them(path: str, spelled: str) -> None:
+    """What Java's ``URI`` makes of a decoded path: tests/delta_spark/test_clone_command.py."""
+    assert spelled_by_java(path) == spelled_by_java(spelled) == spelled
 
 
 def test_a_uri_for_the_readers(source: Table, tmp_path: Path) -> None:

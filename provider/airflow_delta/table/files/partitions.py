@@ -6,10 +6,11 @@ Paths are absolute in a log that lies elsewhere: that of a shallow clone, or of 
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from datetime import UTC, tzinfo
 from typing import TYPE_CHECKING
-from urllib.parse import quote
+from urllib.parse import quote, unquote_to_bytes
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
@@ -125,6 +126,31 @@ def url_encoded(uri: str) -> str:
         return f"file:{url_encode(uri.removeprefix('file:'))}"
     authority, _, path = rest.partition("/")
     return f"{scheme}://{authority}/{url_encode(path)}".rstrip("/")
+
+
+def spelled_by_java(uri: str) -> str:
+    """Return a URL-encoded URI as Java's class ``URI`` makes it of a decoded path, which leaves most letters beyond ASCII.
+
+    Delta Spark compares absolute paths of the log, as they are, with those that Spark tells of its files: a DELETE with deletion
+    vectors fails at any other spelling. Paths relative to the table it decodes first.
+    """
+    scheme, separator, path = uri.partition(":")
+    prefix = ""
+    if path.startswith("//"):
+        authority, slash, path = path[2:].partition("/")
+        prefix, path = f"//{authority}", slash + path
+    text = unquote_to_bytes(path.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogateescape")
+    return scheme + separator + prefix + "".join(char if _is_left_by_java(char) else _escaped(char) for char in text)
+
+
+def _is_left_by_java(char: str) -> bool:
+    if char.isascii():
+        return char.isalnum() or char in MARKS or char == "*"
+    return not "\udc80" <= char <= "\udcff" and unicodedata.category(char) not in ("Cc", "Zl", "Zp", "Zs")
+
+
+def _escaped(char: str) -> str:
+    return quote(char.encode("utf-8", "surrogateescape"), safe="")
 
 
 def absolute_file_path(path: str, root: str) -> str:

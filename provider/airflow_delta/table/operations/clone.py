@@ -22,12 +22,13 @@ from airflow_delta.exceptions import (
     DeltaUnsupportedOperationException,
 )
 from airflow_delta.log.actions.actions import Action, AddFile, DomainMetadata, Metadata
+from airflow_delta.log.actions.deletion_vectors import ABSOLUTE
 from airflow_delta.log.features import column_mapping, protocol
 from airflow_delta.log.features.clustering import DOMAIN
 from airflow_delta.log.features.properties import FEATURE_PREFIX, check_together, validate
 from airflow_delta.log.features.protocol import features
 from airflow_delta.log.features.registry import FEATURES
-from airflow_delta.table.files.partitions import absolute_file_path, absolute_vector, qualified, url_encoded
+from airflow_delta.table.files.partitions import absolute_file_path, absolute_vector, qualified, spelled_by_java, url_encoded
 from airflow_delta.table.operations.deep_clone import ORIGIN, ClonedFiles, EarlierClone, Origin, earlier_clone, is_unchanged
 from airflow_delta.table.operations.restore import continued
 from airflow_delta.table.run import run_large
@@ -233,11 +234,14 @@ def _domains(txn: OptimisticTransaction, source: Snapshot) -> list[DomainMetadat
 
 def _absolute(file: AddFile, root: str, store: LogStore) -> AddFile:
     """Return a file of the source as one of the clone: its path made absolute, no row ids."""
+    vector = absolute_vector(file.deletion_vector, root, store)
+    if vector is not None and vector.storage_type == ABSOLUTE:
+        vector = msgspec.structs.replace(vector, path_or_inline_dv=spelled_by_java(vector.path_or_inline_dv))
     return msgspec.structs.replace(
         file,
-        path=absolute_file_path(file.path, root),
+        path=spelled_by_java(absolute_file_path(file.path, root)),
         data_change=True,
-        deletion_vector=absolute_vector(file.deletion_vector, root, store),
+        deletion_vector=vector,
         base_row_id=None,
         default_row_commit_version=None,
     )
