@@ -112,6 +112,14 @@ class TableDefinition(Subject):
             configuration=dict(self.configuration),
         )
 
+    def named_partition(self, values: Mapping[str, str | None] | None) -> dict[str, str | None]:
+        """Return a partition by the names of its columns, for people.
+
+        :param values: by physical name, as in actions; names that are of no column stay.
+        """
+        names = {field.physical_name: field.name for field in self.schema}
+        return {names.get(name, name): value for name, value in (values or {}).items()}
+
     def with_schema(self, schema: StructType | None, partition_columns: Sequence[str]) -> TableDefinition:
         """Return the definition with other columns."""
         schema_string = None if schema is None else to_json(schema)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_delta.contract.payloads import DeclaredReads, StagedWrite, TransactionHandle
-from airflow_delta.exceptions import StageConflictException
+from airflow_delta.exceptions import ReplaceWhereMismatchException, StageConflictException
 from airflow_delta.log.data_files.reader import DataFile
 from airflow_delta.table.audit.audit import AuditedTable
 from airflow_delta.table.operations.rewrite.update import plan_delete, plan_truncate
@@ -116,6 +116,26 @@ def test_the_error_names_the_file_that_was_read(filled):
         for stages, named in (((added, gone), part), ((gone, added), given)):
             with pytest.raises(StageConflictException, match=rf"both touch \S+\.parquet, in partition \[p={named}\]"):
                 filled.publish(handle, *stages)
+
+
+def test_the_error_names_partitions_by_the_columns_of_the_table(table):
+    """With column mapping, actions have physical names."""
+    handle = table.begin(
+        schema=schema(column("id", "long"), column("p", "string")),
+        partition_by=["p"],
+        configuration={"delta.columnMapping.mode": "name"},
+    )
+    given = pa.table({"id": [1], "p": ["a"]})
+    table.publish(handle, table.stage(handle, given))
+    name, part = (field.physical_name for field in table.log().snapshot.schema)
+    handle = table.begin()
+    over = [table.stage(handle, given, task_id=task, mode="dynamic") for task in ("one", "two")]
+    refused(table, handle, *over, match=r"both overwrite partition \[p=a\]")
+    gone = delete(table, handle, "a")
+    with pytest.raises(StageConflictException, match=r"both touch \S+, in partition \[p=a\]"):
+        table.publish(handle, over[0], gone)
+    with pytest.raises(ReplaceWhereMismatchException, match=r"lies in the partition \[p=b\]"):
+        table.stage_rows(handle, pa.table({name: [1]}), part=f"{part}=b", mode="overwrite", replace_where="p = 'a'")
 
 
 def test_another_partition_is_no_conflict(filled):

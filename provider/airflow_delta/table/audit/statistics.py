@@ -331,9 +331,8 @@ def _partitions_check(text: str) -> Check:
         touched = {
             tuple(sorted(partition_texts_of(file.partition_values).items())): file.partition_values or {} for file in files
         }
-        logical = {field.physical_name: field.name for field in table.target.schema.fields}
         outside = [
-            {logical.get(name, name): value for name, value in values.items()}
+            table.target.named_partition(values)
             for values in touched.values()
             if not predicate.selects_partition(values)  # in every reader's time zone
         ]

@@ -324,7 +324,7 @@ class _Order:
 
 def _overwrite_conflict(stage: _Stage, other: _Stage) -> StageConflictException:
     handle, predicate = stage.view.handle, stage.write.replace_where
-    values = _partition(_touched(stage.replaced_rows, other.actions.adds))
+    values = _partition(stage, _touched(stage.replaced_rows, other.actions.adds))
     what = f"replace_where {predicate!r}" if predicate is not None else stage.write.mode
     return handle.error(
         StageConflictException,
@@ -365,7 +365,7 @@ def _place(step: _Before) -> str:
         file = _touched(stage.replaced_rows, files)
     if file is None:
         return "the same rows"
-    values = _partition(file)
+    values = _partition(stage, file)
     return f"{file.path}, in partition {values}" if values else file.path
 
 
@@ -378,6 +378,7 @@ def _touched(reads: ReadSet, files: Sequence[AddFile | RemoveFile]) -> AddFile |
     return None
 
 
-def _partition(file: AddFile | RemoveFile | None) -> str:
-    values = ", ".join(f"{name}={value}" for name, value in ((file and file.partition_values) or {}).items())
+def _partition(stage: _Stage, file: AddFile | RemoveFile | None) -> str:
+    named = {} if file is None else stage.view.target.named_partition(file.partition_values)
+    values = ", ".join(f"{name}={value}" for name, value in named.items())
     return f"[{values}]" if values else ""

@@ -304,7 +304,7 @@ def _check_inside_predicate(stage: StageView, predicate: Predicate | None, adds:
         return
     for add in adds:
         if not predicate.matches_partition(add.partition_values):
-            where = ", ".join(f"{k}={v}" for k, v in add.partition_values.items())
+            where = ", ".join(f"{k}={v}" for k, v in stage.target.named_partition(add.partition_values).items())
             raise stage.handle.error(
                 ReplaceWhereMismatchException,
                 f"{add.path} lies in the partition [{where}], outside replaceWhere ({predicate.text}) of table {stage.log.uri}. "
