@@ -18,12 +18,15 @@ import pytest
 from pyroaring import BitMap64
 
 from airflow_delta.contract.audit import AuditCheck, AuditReport, SqlAnswer
+from airflow_delta.contract.changes import SetProperties
 from airflow_delta.contract.files import new_attempt
 from airflow_delta.contract.payloads import DeclaredReads, ScanPlan, StagedWrite
 from airflow_delta.contract.request import StageReport, StageRequest
 from airflow_delta.exceptions import (
+    AppendOnlyException,
     DeltaAnalysisException,
     DeltaIllegalArgumentException,
+    DeltaIllegalStateException,
     ForeignTransactionException,
     MissingStageException,
     StageConflictException,
@@ -33,6 +36,7 @@ from airflow_delta.log.actions.deletion_vectors import inline_deletion_vector
 from airflow_delta.table.audit.audit import AuditedTable, audit_report, judge_answers, parse_sql_checks, plan_sql_checks
 from airflow_delta.table.audit.statistics import statistics_checks
 from airflow_delta.table.operations.rewrite.update import plan_delete, plan_truncate
+from airflow_delta.table.stage.plan_table import plan_alter
 from support.actions import add, column, metadata, protocol, schema
 from support.table import Table
 from support.tables import write_commit
@@ -145,6 +149,30 @@ def test_files_that_a_rerun_replaces_are_not_there_after_the_commit(table):
         assert (found.rows_before, found.rows_after) == (3 * number, 3 + number)
         table.publish(handle, staged)
     assert len(table.rows()) == 4
+
+
+@pytest.mark.parametrize(
+    ("change", "deletes_first", "error"),
+    [
+        ({"delta.enableChangeDataFeed": "true"}, True, StageConflictException),
+        ({"delta.appendOnly": "true"}, True, AppendOnlyException),
+        ({"delta.columnMapping.mode": "name"}, False, DeltaIllegalStateException),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
+)
+def test_what_the_commit_refuses_is_not_audited(filled, change, deletes_first, error):
+    """Each of the stages is right, and so is their order; what they do together is not."""
+    if not deletes_first:
+        filled.run(plan_alter, changes=[SetProperties({"delta.enableChangeDataFeed": "true"})])
+    handle = filled.begin()
+    plans = [(plan_delete, {"predicate": "p = 'a'"}), (plan_alter, {"changes": [SetProperties(change)]})]
+    staged: list[StagedWrite] = []
+    for number, (plan, arguments) in enumerate(plans if deletes_first else plans[::-1]):
+        after = [write.to_dict() for write in staged]
+        staged.append(filled.operate(handle, plan, task_id=f"stage_{number}", after=after, **arguments))
+    for consume in (audited, Table.publish):
+        with pytest.raises(error):
+            consume(filled, handle, *staged)
 
 
 def test_copies_of_rows_that_stay_are_not_staged(filled):

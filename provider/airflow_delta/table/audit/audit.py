@@ -37,14 +37,13 @@ from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.log.actions.actions import AddFile, RemoveFile
 from airflow_delta.log.actions.reconciliation import FileKey, file_key
 from airflow_delta.log.statistics.statistics import live_records, num_records
+from airflow_delta.table.commit.commit import StagedCommit, staged_commit
 from airflow_delta.table.stage.conflicts import check_stages
 from airflow_delta.table.stage.data_change import REARRANGING
 from airflow_delta.table.stage.load import check_reported, parse_staged
-from airflow_delta.table.stage.net_effect import NetEffect, find_replaced
 from airflow_delta.table.stage.scan import scan_of
 from airflow_delta.table.stage.stage_view import open_stage
 from airflow_delta.table.stage.view import view_of
-from airflow_delta.transaction import OptimisticTransaction
 
 if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog
@@ -66,7 +65,7 @@ class AuditedTable:
         """Load staged writes and find out what the commit would add.
 
         :raises MissingStageException: if no stage has reported.
-        :raises StageConflictException: if the commit would refuse the staged writes.
+        :raises StageConflictException: if the commit would refuse the staged writes; other errors are those of the commit.
         """
         self.log = log
         self.handle = handle
@@ -75,18 +74,18 @@ class AuditedTable:
         self.view = view_of(log, handle, self.writes)
         check_stages(self.view)
         self.target = self.view.target
-        if len(self.view.stages) > 1 or handle.rerun_policy == "replace":
-            self._replaced  # noqa: B018 - a single stage cannot contradict itself
+        if len(self.view.stages) > 1 or handle.rerun_policy == "replace":  # a single stage cannot contradict itself
+            self._commit.txn.prepare_commit(self._commit.actions, self._commit.operation)
 
     @cached_property
-    def _replaced(self) -> NetEffect:
-        """What the commit would add and remove, found as the commit finds it."""
-        return find_replaced(self.view, OptimisticTransaction(self.log, self.view.snapshot))
+    def _commit(self) -> StagedCommit:
+        """What would be committed, put together as the commit does it."""
+        return staged_commit(self.view)
 
     @cached_property
     def added(self) -> list[AddFile]:
         """Return the files that the commit adds."""
-        return self._replaced.adds
+        return self._commit.replaced.adds
 
     @cached_property
     def staged(self) -> list[AddFile]:
@@ -112,7 +111,7 @@ class AuditedTable:
     @cached_property
     def removed(self) -> dict[FileKey, RemoveFile]:
         """Return the files of the version that was read that the commit removes, by key."""
-        return {file_key(file): file for file in self._replaced.removes}
+        return {file_key(file): file for file in self._commit.replaced.removes}
 
     # -- rows -----------------------------------------------------------------------------------------------------------------
 
