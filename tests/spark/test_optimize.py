@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from dataclasses import replace
 from functools import partial
 from urllib.parse import unquote
@@ -337,6 +338,20 @@ def test_the_record_of_a_compaction_says_where_each_row_is(spark, tmp_path, kind
     assert seen == len(rows)
     [attempt] = {path.parent for path in table.path.rglob("moved-rows-*.json")}
     assert attempt.parent.parent.parent.name == "staged"
+
+
+def test_statistics_are_those_that_an_earlier_stage_asks_for(spark, tmp_path):
+    """The property names columns, so a rename changes it too."""
+    table = Table(tmp_path / "table", spark)
+    properties = {"delta.columnMapping.mode": "name", "delta.dataSkippingStatsColumns": "id, old"}
+    for _ in range(2):
+        table.write("SELECT 1 AS id, 2 AS old, 3 AS other", begin={"configuration": properties})
+    handle = table.begin()
+    renamed = table.operate(handle, plan_alter, changes=[RenameColumn("old", "new")])
+    table.publish(handle, renamed, table.operate(handle, plan_optimize, task_id="optimize", after=[renamed.to_dict()]))
+    [file] = table.actions(2)["add"]
+    names = {field.physical_name: field.name for field in table.log().snapshot.schema}
+    assert {names[name]: value for name, value in json.loads(file["stats"])["minValues"].items()} == {"id": 1, "new": 2}
 
 
 def test_nothing_is_recorded_where_it_is_of_no_use_or_not_known(spark, tmp_path):

@@ -104,6 +104,13 @@ class TransactionView:
         """Whether there is a table, committed or staged."""
         return self.handle.read_version >= 0 or bool(self.stages)
 
+    @property
+    def is_append_only(self) -> bool:
+        """Whether rows that are there must stay: as the commit sees it, which cannot lift ``delta.appendOnly`` for itself."""
+        if self.handle.read_version < 0 or any(stage.write.definition for stage in self.stages):
+            return False  # all rows are staged; CREATE OR REPLACE has looked at the table before
+        return any(table.properties.append_only for table in (self.definition, self.target))
+
     def predicate(self, text: str) -> Predicate:
         """Return a predicate on the columns of :attr:`target`.
 

@@ -242,8 +242,8 @@ def check_file_actions(
     columns = partition_value_names(metadata)
     # A table that replaces another is only held to what that one asked for, as in Delta.
     asked = (read_metadata,) if operation.name in REPLACES else (read_metadata, metadata)
-    append_only = not large and any(
-        known is not None and known.configuration.get("delta.appendOnly", "false").lower() == "true" for known in asked
+    append_only = (
+        [] if large else [known for known in asked if known is not None and TableDefinition.of(known).properties.append_only]
     )
     for action in actions:
         if isinstance(action, AddFile):
@@ -253,10 +253,10 @@ def check_file_actions(
                 _check_deletion_vector(table, action, metadata, protocol, operation)
         elif isinstance(action, RemoveFile):
             if append_only and action.data_change:
+                way = "To allow deletes, unset the property first" if read_metadata in append_only else "Set the property later"
                 raise AppendOnlyException(
                     f"{operation.name} would remove {action.path}, but table {table} only allows appends "
-                    "(delta.appendOnly=true, DELTA_CANNOT_MODIFY_APPEND_ONLY). To allow deletes, unset the property first, in a "
-                    "commit of its own.",
+                    f"(delta.appendOnly=true, DELTA_CANNOT_MODIFY_APPEND_ONLY). {way}, in a commit of its own.",
                     table=table,
                 )
         elif isinstance(action, AddCDCFile) and action.data_change:

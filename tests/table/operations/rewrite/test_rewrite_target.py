@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
+from airflow_delta.contract.changes import SetProperties
 from airflow_delta.exceptions import (
     AppendOnlyException,
     DeltaAnalysisException,
@@ -23,6 +25,7 @@ from airflow_delta.table.operations.rewrite.update import (
     plan_update,
     resolve_assignments,
 )
+from airflow_delta.table.stage.plan_table import plan_alter
 from support.actions import add, column, metadata, protocol, schema
 from support.table import Table
 from support.tables import write_commit
@@ -124,6 +127,46 @@ def test_refused_tables(table, tmp_path):
     absent = Table(tmp_path / "absent")
     with pytest.raises(DeltaTableNotFoundException):
         absent.operate(absent.begin(), plan_delete)
+
+
+@pytest.mark.parametrize("is_set", [True, False])
+def test_a_stage_that_changes_append_only_leaves_rows_where_they_are(tmp_path, is_set):
+    """The commit is held to what the table asked for before, and to what it asks for from then on."""
+    rows = pa.table({"id": [1]})
+    table = Table(tmp_path / "table")
+    table.write(rows, begin={"configuration": {"delta.appendOnly": str(not is_set).lower()}})
+    handle = table.begin()
+    change = table.operate(handle, plan_alter, changes=[SetProperties({"delta.appendOnly": str(is_set).lower()})])
+    after = [change.to_dict()]
+    for plan in (plan_delete, plan_truncate):
+        with pytest.raises(AppendOnlyException, match="unset the property first, in a commit of its own"):
+            table.operate(handle, plan, task_id="rewrite", after=after)
+    with pytest.raises(AppendOnlyException, match="unset the property first, in a commit of its own"):
+        table.stage(handle, rows, mode="overwrite", after=after)
+    table.publish(handle, change, table.stage(handle, rows, after=after))
+    assert table.rows() == [(1,), (1,)]
+
+
+def test_rows_of_the_transaction_may_go_before_an_append_only_table_exists(tmp_path):
+    table = Table(tmp_path / "table")
+    handle = table.begin(configuration={"delta.appendOnly": "true"})
+    first = table.stage(handle, pa.table({"id": [1]}), task_id="first")
+    gone = table.operate(handle, plan_truncate, after=[first.to_dict()])
+    last = table.stage(handle, pa.table({"id": [2]}), after=[first.to_dict(), gone.to_dict()])
+    table.publish(handle, first, gone, last)
+    assert table.rows() == [(2,)]
+
+
+def test_rows_are_deleted_before_the_table_only_takes_appends(tmp_path):
+    table = Table(tmp_path / "table")
+    table.write(pa.table({"id": [1]}))
+    handle = table.begin()
+    gone = table.operate(handle, plan_truncate)
+    change = table.operate(
+        handle, plan_alter, task_id="alter", changes=[SetProperties({"delta.appendOnly": "true"})], after=[gone.to_dict()]
+    )
+    with pytest.raises(AppendOnlyException, match=r"Set the property later, in a commit of its own"):
+        table.publish(handle, gone, change)
 
 
 @pytest.mark.parametrize(

@@ -187,7 +187,7 @@ def _new_files(
     data_change: bool,
 ) -> tuple[list[AddFile], int]:
     """Return the files of a bin, all in the partition of its input."""
-    log, table = stage.log, stage.definition
+    log, table = stage.log, stage.target
     statuses = find_data_files(log, f"{request.directory}/{name}")
     check_written(log, request, report, name, statuses)
     schema = stage.schema.without(stage.target.partition_columns)

@@ -150,11 +150,12 @@ def rewrite_target(stage: StageView, operation: str, *, removes_rows: bool = Tru
             f"Table {handle.table} did not exist when the transaction began, so {operation} finds no rows. Create it first, or "
             "plan the operation on top of the stage that does (after=).",
         )
-    if removes_rows and stage.definition.configuration.get("delta.appendOnly", "false").lower() == "true":
+    if removes_rows and stage.is_append_only:
         raise handle.error(
             AppendOnlyException,
             f"{operation} would change rows of table {handle.table} version {handle.read_version}, which only takes appends "
-            "(delta.appendOnly=true, DELTA_CANNOT_MODIFY_APPEND_ONLY). If rows may change, unset the property first.",
+            "(delta.appendOnly=true, DELTA_CANNOT_MODIFY_APPEND_ONLY). If rows may change, unset the property first, in a "
+            "commit of its own.",
         )
     return RewriteTarget(stage, operation, started, removes_rows)
 

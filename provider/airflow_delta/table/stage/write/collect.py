@@ -184,7 +184,7 @@ def collect_files(
         )
     stage.check_open()
     partition_columns = check_write_options(
-        table, mode=mode, replace_where=replace_where, overwrite_schema=overwrite_schema, partition_by=partition_by
+        stage, mode=mode, replace_where=replace_where, overwrite_schema=overwrite_schema, partition_by=partition_by
     )
     directory = _inside_staging(handle, path)
     statuses, footers = find_finished_files(log, handle, directory)

@@ -208,13 +208,14 @@ def optimized_file_size(table: TableDefinition, optimize_write: bool | None) -> 
 
 
 def check_write_options(
-    table: TableDefinition, *, mode: str, replace_where: str | None, overwrite_schema: bool, partition_by: Sequence[str]
+    stage: TransactionView, *, mode: str, replace_where: str | None, overwrite_schema: bool, partition_by: Sequence[str]
 ) -> tuple[str, ...]:
     """Check that the options of a write fit each other and the table; return its partition columns.
 
     :raises DeltaIllegalArgumentException: if they do not fit.
     :raises AppendOnlyException: if the table only takes appends.
     """
+    table = stage.target
 
     def refuse(message: str) -> DeltaIllegalArgumentException:
         return table.error(DeltaIllegalArgumentException, f"{message} (table {table.table})")
@@ -225,12 +226,11 @@ def check_write_options(
         raise refuse(problem)
     if overwrite_schema and (mode != "overwrite" or replace_where is not None):
         raise refuse("overwrite_schema needs mode='overwrite' without replace_where: rows that stay have the old schema")
-    append_only = table.version >= 0 and table.configuration.get("delta.appendOnly", "false").lower() == "true"
-    if append_only and mode != "append":
+    if stage.is_append_only and mode != "append":
         raise table.error(
             AppendOnlyException,
             f"Table {table.table} version {table.version} only takes appends (delta.appendOnly=true), the stage has "
-            f"mode={mode!r}.",
+            f"mode={mode!r}. If rows may be replaced, unset the property first, in a commit of its own.",
         )
     known = table.partition_columns
     free = overwrite_schema or (table.version < 0 and not known)

@@ -140,7 +140,7 @@ def plan_stage(
         mode, partition_columns = "overwrite" if stage.handle.read_version >= 0 else "append", stage.target.partition_columns
     else:
         partition_columns = check_write_options(
-            stage.target, mode=mode, replace_where=replace_where, overwrite_schema=overwrite_schema, partition_by=partition_by
+            stage, mode=mode, replace_where=replace_where, overwrite_schema=overwrite_schema, partition_by=partition_by
         )
     fits = mode == "overwrite" and replace_where is None and data_change and not overwrite_schema
     replaced = replacement(stage, replace_on, replace_using, fits=fits)
