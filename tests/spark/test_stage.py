@@ -74,7 +74,7 @@ def test_columns_get_the_tables_order_names_and_types(spark, tmp_path):
             "SELECT 1L AS id",
             "expected int, got bigint. Values could be lost: cast the column (CAST(id AS INT) in SQL), or overwrite with",
         ),
-        ("SELECT 1L AS id", "widens the column in a table with delta.enableTypeWidening"),
+        ("SELECT 1L AS id", "widens the column in an existing table with delta.enableTypeWidening"),
         ("SELECT 60.5D AS id", "column id: expected int, got double"),
         ("SELECT 1 AS id, 1 AS amount", "column amount: expected decimal(5,2), got int"),
         ("SELECT 1 AS id, 1.125 AS amount", "column amount: expected decimal(5,2), got decimal(4,3)"),

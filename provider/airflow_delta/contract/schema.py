@@ -350,7 +350,7 @@ def written_schema(
             lost = "Values could be lost: cast" if merging.lossy else "Cast"
             hint += f" {lost} the column (CAST({merging.casts[0]}) in SQL), or overwrite with overwrite_schema=True."
             if merging.widens:
-                hint += " merge_schema=True widens the column in a table with delta.enableTypeWidening=true."
+                hint += " merge_schema=True widens the column in an existing table with delta.enableTypeWidening=true."
         if merging.makes_variants:
             hint += f" {MAKE_VARIANTS}."
         raise SchemaMismatchException(

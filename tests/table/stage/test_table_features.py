@@ -16,6 +16,7 @@ from airflow_delta.exceptions import (
     SchemaMismatchException,
     StageConflictException,
 )
+from airflow_delta.table.stage.plan_table import plan_create
 from airflow_delta.transaction import Operation
 from support.actions import column, schema
 from support.table import Table
@@ -206,6 +207,33 @@ def test_two_stages_widen_one_column(table):
     wide = table.stage(handle, "SELECT 1L << 40 AS id", task_id="wide", merge_schema=True)
     table.publish(handle, narrow, wide)
     assert table.read(table.begin()) == [(1,), (1 << 40,), (2,)]
+    assert fields(table)["id"]["metadata"]["delta.typeChanges"] == [{"toType": "long", "fromType": "integer"}]
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("on_top", [False, True])
+def test_a_new_column_has_files_of_two_types(table, on_top, turned):
+    """Whoever drops the feature later finds by the recorded change that files must be written again."""
+    create(table, column("id", "integer"), **{"delta.enableTypeWidening": "true"})
+    handle = table.begin()
+    narrow = table.stage(handle, "SELECT 1 AS id, 2 AS n", task_id="narrow", merge_schema=True)
+    after = [narrow.to_dict()] if on_top else []
+    wide = table.stage(handle, "SELECT 3 AS id, 1L << 40 AS n", task_id="wide", merge_schema=True, after=after)
+    table.publish(handle, *((wide, narrow) if turned else (narrow, wide)))
+    assert table.read(table.begin()) == [(1, 2), (3, 1 << 40)]
+    assert fields(table)["n"]["metadata"]["delta.typeChanges"] == [{"toType": "long", "fromType": "integer"}]
+
+
+def test_the_stages_of_a_replaced_table_widen_its_columns(table):
+    create(table, column("id", "string"))
+    handle = table.begin()
+    widening = {"delta.enableTypeWidening": "true"}
+    stages = [table.operate(handle, plan_create, schema="id INT", properties=widening, mode="replace", task_id="create")]
+    for number, rows in enumerate(["SELECT 1 AS id", "SELECT 1L << 40 AS id"]):
+        after = [stage.to_dict() for stage in stages]
+        stages.append(table.stage(handle, rows, task_id=f"rows_{number}", merge_schema=True, after=after))
+    table.publish(handle, *stages)
+    assert table.read(table.begin()) == [(1,), (1 << 40,)]
     assert fields(table)["id"]["metadata"]["delta.typeChanges"] == [{"toType": "long", "fromType": "integer"}]
 
 

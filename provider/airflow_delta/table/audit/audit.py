@@ -73,9 +73,9 @@ class AuditedTable:
         check_reported(handle, self.writes, {})
         self.view = view_of(log, handle, self.writes)
         check_stages(self.view)
-        self.target = self.view.target
         if len(self.view.stages) > 1 or handle.rerun_policy == "replace":  # a single stage cannot contradict itself
             self._commit.txn.prepare_commit(self._commit.actions, self._commit.operation)
+        self.target = self.view.target
 
     @cached_property
     def _commit(self) -> StagedCommit:

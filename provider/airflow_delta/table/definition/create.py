@@ -24,7 +24,7 @@ from airflow_delta.log.actions.actions import DomainMetadata, Metadata
 from airflow_delta.log.features import clustering, protocol
 from airflow_delta.log.features.clustering import DOMAIN, indexed_leaves, parse_column_list
 from airflow_delta.log.features.properties import TableProperties, strip_protocol_properties
-from airflow_delta.log.features.schema_merge import merge_schema, stored_otherwise
+from airflow_delta.log.features.schema_merge import merge_schema, stored_otherwise, with_type_changes
 from airflow_delta.log.schema.types import known_names, leaves, to_json
 from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.transaction import Operation
@@ -159,29 +159,37 @@ def defined_metadata(handle: TransactionHandle, writes: Sequence[StagedWrite], d
     schema = table.schema
     for write in writes:
         if not write.definition:
-            staged = written(write).schema
-            check_stored_types(table, schema, write, staged)
-            schema = merge_schema(schema, staged, merge=write.merge_schema, table=handle.table, version=handle.read_version)
+            schema = schema_with(table, schema, write)
     return msgspec.structs.replace(metadata, schema_string=to_json(schema))
 
 
-def check_stored_types(
-    table: TableDefinition, known: StructType, write: StagedWrite, staged: StructType, *, widening: bool = False
-) -> None:
-    """Check that a stage wrote columns with types that readers take for those of the table and earlier stages.
+def schema_with(table: TableDefinition, known: StructType, write: StagedWrite) -> StructType:
+    """Return the schema that the table has after a stage, with the types that files have for a column recorded.
 
-    Its files cannot be cast any more.
-
-    :param widening: the types may be those of type widening.
-    :raises StageConflictException: if a column has another type.
+    :param known: after earlier stages.
+    :raises SchemaMismatchException: if what the stage wrote does not fit.
+    :raises StageConflictException: if readers do not take the type of a column for that of the table and earlier stages: files
+        cannot be cast any more.
     """
-    for column, given, wanted in stored_otherwise(known, staged, widening=widening):
+    staged = written(write).schema
+    widens = table.widens_types
+    for column, given, wanted in stored_otherwise(known, staged, widening=write.merge_schema and widens):
         raise table.error(
             StageConflictException,
             f"Stage {write.stage} has written column {column} of table {table.table} as {given}, which the table or another "
             f"stage has as {wanted}: not every reader could read it. Cast it to the same type and "
             "clear the start task with everything downstream.",
         )
+    merged = merge_schema(
+        known,
+        staged,
+        merge=write.merge_schema,
+        widen=write.merge_schema and widens,
+        table=table.table,
+        version=table.version,
+    )
+    # A column that the transaction adds may have files of each type.
+    return with_type_changes(with_type_changes(merged, known), staged) if widens else merged
 
 
 def clustering_domain(definition: Mapping[str, Any], metadata: Metadata) -> DomainMetadata:

@@ -14,10 +14,9 @@ from airflow_delta.exceptions import DeltaIllegalArgumentException, SchemaMismat
 from airflow_delta.log.actions.actions import Metadata
 from airflow_delta.log.features import column_mapping
 from airflow_delta.log.features.column_mapping import field_id
-from airflow_delta.log.features.schema_merge import merge_schema
 from airflow_delta.log.schema.types import dotted, to_json, walk_fields
 from airflow_delta.log.table_definition import TableDefinition
-from airflow_delta.table.definition.create import check_stored_types, defined_metadata, definition_of, written
+from airflow_delta.table.definition.create import defined_metadata, definition_of, schema_with, written
 
 if TYPE_CHECKING:
     from airflow_delta.log.schema.types import StructType
@@ -110,7 +109,6 @@ def _of_new_table(handle: TransactionHandle, table: TableDefinition, writes: Seq
 
 
 def _union(table: TableDefinition, base: StructType | None, writes: Sequence[StagedWrite]) -> StructType:
-    widens = table.widens_types
     schema = base
     for write in writes:
         staged = written(write).schema
@@ -118,15 +116,7 @@ def _union(table: TableDefinition, base: StructType | None, writes: Sequence[Sta
             schema = staged
         else:
             _check_spelling(table, schema, write, staged)
-            check_stored_types(table, schema, write, staged, widening=write.merge_schema and widens)
-            schema = merge_schema(
-                schema,
-                staged,
-                merge=write.merge_schema,
-                widen=write.merge_schema and widens,
-                table=table.table,
-                version=table.version,
-            )
+            schema = schema_with(table, schema, write)
     if schema is None:
         raise table.error(SchemaMismatchException, f"No stage has written a schema for table {table.table}")
     return schema
