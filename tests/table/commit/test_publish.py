@@ -49,6 +49,7 @@ from airflow_delta.log.checkpoint_write.writer import write_checkpoint
 from airflow_delta.table.commit import commit as commit_stages
 from airflow_delta.table.commit import publish as publishing
 from airflow_delta.table.operations.clone import clone_table
+from airflow_delta.table.operations.rewrite.update import plan_delete
 from airflow_delta.table.stage.write.plan import plan_stage, put_request
 from airflow_delta.transaction import CommitPolicy, events
 from support.actions import add, as_json, column, protocol, schema
@@ -851,6 +852,17 @@ def test_replace_swaps_the_files_that_the_key_added_and_no_other(committed):
         _, result = run(committed, f"k{version}", rerun_policy="replace")
         assert (result.version, result.num_removed_files, result.num_files) == (version, 1, 1)
         assert committed.rows() == [(1, "a"), (1, f"k{version}"), (2, "a"), (2, f"k{version}")]
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_replace_and_a_delete_of_the_same_files(committed, turned):
+    """As a run does that deletes its slice before it appends; both want the files gone."""
+    handle = committed.begin(transaction_key="k", rerun_policy="replace")
+    gone = committed.operate(handle, plan_delete, predicate="p = 'k'", task_id="delete")
+    stages = [gone, staged(committed, handle, part="k", after=[gone.to_dict()])]
+    result = committed.publish(handle, *(stages[::-1] if turned else stages))
+    assert (result.num_removed_files, result.num_files) == (1, 1)
+    assert committed.rows() == [(1, "a"), (1, "k"), (2, "a"), (2, "k")]
 
 
 def test_replace_is_refused_when_others_have_rewritten_the_files(committed):

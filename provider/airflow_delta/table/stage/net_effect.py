@@ -136,7 +136,8 @@ class NetEffect:
                 self.drop_staged([key])
             else:
                 self._removes[key] = remove
-            self._rewritten_by[remove.path] = stage.write
+            if stage.adds:  # otherwise it keeps no rows
+                self._rewritten_by[remove.path] = stage.write
         for add in stage.adds:
             self._adds[file_key(add)] = add
             self._added_by[file_key(add)] = stage_id(stage.write)
@@ -150,12 +151,14 @@ class NetEffect:
         for file in files:
             other = self._rewritten_by.get(file.path)
             if other is not None and (by is None or stage_id(other) not in by.after):
-                name = "rerun_policy='replace'" if by is None else f"stage {by.stage}"
+                name, way = "rerun_policy='replace'", "Leave that to the stages: rerun_policy='append'"
+                if by is not None:
+                    name = f"stage {by.stage}"
+                    way = "Make their predicates disjoint, or plan one on top of the other (after=)"
                 raise handle.error(
                     StageConflictException,
                     f"{file.path} of table {handle.table} is rewritten by stage {other.stage}, which keeps some of its rows, "
-                    f"and removed whole by {name} in the same transaction. Make their predicates disjoint, or plan one on top of "
-                    "the other (after=).",
+                    f"and removed whole by {name} in the same transaction. {way}.",
                 )
             if other is None:
                 remove = file.remove(0, data_change=by is None or by.data_change)
