@@ -11,7 +11,7 @@ from airflow_delta.exceptions import (
     PublicationSplitException,
     PublicationUndoneException,
 )
-from airflow_delta.publication import abort_tables, get_versions
+from airflow_delta.publication import Member, abort_tables, get_versions
 from publication.lake import LakeTable, again, publish_all
 from publication.points import at, visited
 
@@ -77,6 +77,20 @@ def test_abort_after_undone_says_so_and_deletes_no_file_of_a_version(orders: Lak
     assert result.tables[orders.uri].outcome == "undone"
     assert result.tables[lines.uri].outcome == "deleted"
     assert orders.ids(1) == [7]  # time travel to the version that was taken back
+
+
+def test_rows_that_a_stage_only_moved_are_no_change_when_they_are_taken_back(orders: LakeTable, lines: LakeTable) -> None:
+    handle = orders.begin(transaction_key="k")
+    moved = orders.stage_ids(handle, [1, 2, 3], replaces=PART, data_change=False, task_id="move")
+    new = orders.stage_ids(handle, [7], task_id="add", after=[moved.to_dict()])
+    members = [Member(log=orders.log(), handle=handle, staged=[moved, new]), lines.member("k", [40], replaces=PART)]
+    with pytest.raises(PublicationUndoneException):
+        publish_late(members, lambda: lines.append([99]), anchor=orders.uri)
+    assert orders.ids() == [1, 2, 3]
+    [there, back] = orders.versions()[-2:]
+    for version, added, removed in ((there, "add", "remove"), (back, "remove", "add")):
+        flags = {kind: sorted(file["dataChange"] for file in orders.actions(version)[kind]) for kind in ("add", "remove")}
+        assert flags == {added: [False, True], removed: [False]}
 
 
 def test_an_append_in_between_is_no_conflict_for_an_append(orders: LakeTable, lines: LakeTable) -> None:

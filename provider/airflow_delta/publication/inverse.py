@@ -1,4 +1,7 @@
-"""The inverse of a table's commit: remove what it added, add what it removed, as RESTORE does, if that takes back all of it."""
+"""The inverse of a table's commit: remove what it added, add what it removed, as RESTORE does, if that takes back all of it.
+
+Files that a stage of the transaction only rearranged go back as such: readers of changes have not seen them come.
+"""
 
 from __future__ import annotations
 
@@ -56,12 +59,10 @@ def find_inverse(log: DeltaLog, snapshot: Snapshot, publication: str, *, since: 
     if why is not None:
         return Inverse(refused=why, version=commit.version, dirty_reads=dirty)
     now = int(time.time() * 1000)
-    files: list[AddFile | RemoveFile] = [*commit.adds, *commit.removes]
-    data_change = any(file.data_change for file in files)
-    removes, why = _removes(snapshot, commit.adds, now, data_change=data_change)
+    removes, why = _removes(snapshot, commit.adds, now)
     adds: list[AddFile] = []
     if why is None:
-        adds, why = _adds(log, snapshot, before, commit, data_change=data_change)
+        adds, why = _adds(log, snapshot, before, commit)
     if why is not None:
         return Inverse(refused=why, version=commit.version, dirty_reads=dirty)
     return Inverse(version=commit.version, actions=[*adds, *removes], dirty_reads=dirty)
@@ -114,18 +115,16 @@ def _live(snapshot: Snapshot, files: Sequence[AddFile | RemoveFile]) -> dict[str
     return {canonical_path(file.path): file for file in snapshot.files_at(paths).values()} if paths else {}
 
 
-def _removes(snapshot: Snapshot, adds: Sequence[AddFile], now: int, *, data_change: bool) -> tuple[list[RemoveFile], str | None]:
+def _removes(snapshot: Snapshot, adds: Sequence[AddFile], now: int) -> tuple[list[RemoveFile], str | None]:
     live = _live(snapshot, adds)
     for add in adds:
         found = live.get(canonical_path(add.path))
         if found is None or _key(found) != _key(add):
             return [], f"another commit has removed or changed its file {add.path}"
-    return [live[canonical_path(add.path)].remove(now, data_change=data_change) for add in adds], None
+    return [live[canonical_path(add.path)].remove(now, data_change=add.data_change) for add in adds], None
 
 
-def _adds(
-    log: DeltaLog, snapshot: Snapshot, before: Snapshot, commit: DecodedCommit, *, data_change: bool
-) -> tuple[list[AddFile], str | None]:
+def _adds(log: DeltaLog, snapshot: Snapshot, before: Snapshot, commit: DecodedCommit) -> tuple[list[AddFile], str | None]:
     known = _live(before, commit.removes)
     own = {_key(add) for add in commit.adds}
     adds = []
@@ -133,7 +132,7 @@ def _adds(
         file = known.get(canonical_path(remove.path))
         if file is None:
             continue  # it was not live: the commit removed what was not there
-        adds.append(msgspec.structs.replace(file, data_change=data_change))
+        adds.append(msgspec.structs.replace(file, data_change=remove.data_change))
     for file in _live(snapshot, adds).values():
         if _key(file) not in own:
             return [], f"another commit has added the file {file.path} again"

@@ -235,6 +235,20 @@ def test_after_a_conflict_the_files_are_named(table: Table) -> None:
     assert not Path(path).exists()
 
 
+@pytest.mark.parametrize("mapping", ["none", "name"])
+def test_only_files_of_the_partition_of_the_conflict_are_noted(table: Table, mapping: str) -> None:
+    given = pa.table({"id": [1, 2], "p": ["a", "b"]})
+    table.write(given, begin={"partition_by": ["p"], "configuration": {"delta.columnMapping.mode": mapping}})
+    mine, other = table.begin(), table.begin()
+    staged = table.stage(mine, given.slice(0, 1), mode="overwrite", replace_where="p = 'a'")
+    table.publish(other, table.stage(other, given))
+    with pytest.raises(DeltaConcurrentModificationException) as conflict:
+        table.publish(mine, staged)
+    [name] = [field.physical_name for field in table.log().snapshot.schema if field.name == "p"]
+    [added] = [add["path"] for add in table.actions(1)["add"] if add["partitionValues"] == {name: "a"}]
+    assert note_conflict(table.log(), mine, [staged], conflict.value) == [{"path": added, "change": "added"}]
+
+
 def test_a_conflict_with_a_commit_that_has_left_the_log(table: Table) -> None:
     write(table, [1, 2])
     mine, other = table.begin(), table.begin()

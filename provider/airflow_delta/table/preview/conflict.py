@@ -16,6 +16,7 @@ from airflow_delta.table.stage.view import view_of
 if TYPE_CHECKING:
     from airflow_delta.log.actions.actions import AddFile
     from airflow_delta.log.delta_log import DeltaLog
+    from airflow_delta.log.table_definition import TableDefinition
 
 CONFLICT_NAME = "_conflict.json"
 _LISTED = 1000
@@ -68,7 +69,8 @@ def _files(
         own |= {canonical_path(file.path) for file in whole if file_key(file) in gone}
     found = [{"path": remove.path, "change": "removed"} for remove in winner.removes if canonical_path(remove.path) in own]
     if any(_has_read(write) for write in staged):
-        found += [{"path": add.path, "change": "added"} for add in winner.adds if add.data_change and _is_within(add, error)]
+        changed = [add for add in winner.adds if add.data_change and _is_within(add, error, view.definition)]
+        found += [{"path": add.path, "change": "added"} for add in changed]
     return found
 
 
@@ -76,7 +78,7 @@ def _has_read(write: StagedWrite) -> bool:
     return write.mode != "append" or write.reads.whole_table or bool(write.reads.predicates)
 
 
-def _is_within(add: AddFile, error: DeltaConcurrentModificationException) -> bool:
-    """Return whether a file may be in the partition of the conflict; physical names say nothing."""
-    values = error.partition_values or {}
-    return all(add.partition_values.get(name, value) == value for name, value in values.items())
+def _is_within(add: AddFile, error: DeltaConcurrentModificationException, table: TableDefinition) -> bool:
+    """Return whether a file may be in the partition of the conflict."""
+    values, named = error.partition_values or {}, table.named_partition(add.partition_values)
+    return all(named.get(name, value) == value for name, value in values.items())
