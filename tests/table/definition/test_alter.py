@@ -132,7 +132,7 @@ def test_a_stage_that_does_not_know_of_the_change_is_refused(table: Table, origi
     change = alter(table, handle, AddColumns([Column("c", "INT")]))
     with pytest.raises(StageConflictException, match="after="):
         table.publish(handle, change, table.stage(handle, ROWS))
-    replacing = table.stage(handle, ROWS, mode="overwrite", overwrite_schema=True, after=[change])
+    replacing = table.stage(handle, ROWS, mode="overwrite", overwrite_schema=True)
     with pytest.raises(StageConflictException, match="replaces it"):
         table.publish(handle, change, replacing)
     handle = table.begin()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_delta.contract.payloads import DeclaredReads, StagedWrite, TransactionHandle
 from airflow_delta.exceptions import StageConflictException
 from airflow_delta.log.actions.actions import AddCDCFile
-from airflow_delta.table.definition.altered_table import AlteredTable, is_alter, table_as_read
+from airflow_delta.table.definition.altered_table import AlteredTable, is_alter, needs_own_commit, table_as_read
 from airflow_delta.table.definition.apply_changes import after_writes
 from airflow_delta.table.stage.data_change import is_rearranging
 from airflow_delta.table.stage.load import StageActions, stage_id
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 
 OPERATIONS_TAG = "airflow.operations"
 """Tag of ``commitInfo`` that lists the operations of a commit that has no single name in Delta."""
-
-_ALONE = {"DropFeature": "dropping a feature", "SyncIdentity": "syncing an identity column"}
-"""Changes that share a commit with nothing else."""
 
 _JOINED = {"ADD COLUMNS": "columns", "DROP COLUMNS": "columns", "UNSET TBLPROPERTIES": "properties"}
 
@@ -138,8 +135,8 @@ def _check(handle: TransactionHandle, writes: Sequence[StagedWrite]) -> None:
                     other,
                     "one alters the table and the other replaces it. Put them into separate transactions",
                 )
-            if alone := [_ALONE[kind] for change in alter.changes if (kind := change.get("change")) in _ALONE]:
-                raise _conflict(handle, alter, other, f"{alone[0]} needs its own transaction")
+            if (alone := needs_own_commit(alter)) is not None:
+                raise _conflict(handle, alter, other, f"{alone} needs its own transaction")
             if stage_id(alter) not in other.after and stage_id(other) not in alter.after:
                 raise _conflict(
                     handle,
@@ -148,11 +145,10 @@ def _check(handle: TransactionHandle, writes: Sequence[StagedWrite]) -> None:
                     "neither was planned on top of the other, so it is unclear which table the write is for. Give "
                     "one of them after=<output of the other>",
                 )
-        kinds = [change.get("change") for change in alter.changes]
-        if len(kinds) > 1 and (alone := [_ALONE[kind] for kind in kinds if kind in _ALONE]):
+        if len(alter.changes) > 1 and (alone := needs_own_commit(alter)) is not None:
             raise handle.error(
                 StageConflictException,
-                f"Stage {alter.stage} makes several changes of table {handle.table}, but {alone[0]} needs its own transaction.",
+                f"Stage {alter.stage} makes several changes of table {handle.table}, but {alone} needs its own transaction.",
             )
 
 

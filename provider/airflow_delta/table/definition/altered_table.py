@@ -140,6 +140,14 @@ def is_alter(write: StagedWrite) -> bool:
     return write.mode == MODE
 
 
+_ALONE = {"DropFeature": "dropping a feature", "SyncIdentity": "syncing an identity column"}
+
+
+def needs_own_commit(write: StagedWrite) -> str | None:
+    """Return what a stage does that shares a commit with nothing else; ``None``: nothing of the kind."""
+    return next((_ALONE[kind] for change in write.changes if (kind := change.get("change")) in _ALONE), None)
+
+
 def protocol_with(features: Iterable[str]) -> Protocol:
     """Return the weakest protocol with exactly these features."""
     named = Protocol(min_reader_version=3, min_writer_version=7, reader_features=[], writer_features=sorted(features))

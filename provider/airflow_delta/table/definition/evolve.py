@@ -53,7 +53,14 @@ def evolved(handle: TransactionHandle, current: Metadata, writes: Sequence[Stage
                 f"Some stages of transaction {handle.transaction_id} replace the schema of table {handle.table}, others do not: "
                 f"{', '.join(w.stage for w in writes if not w.overwrite_schema)}. Set overwrite_schema on all or none.",
             )
-        schema, partition_columns = _union(table, None, writes), _partitioning(handle, writes)
+        try:
+            schema, partition_columns = _union(table, None, writes), _partitioning(handle, writes)
+        except SchemaMismatchException as error:
+            raise handle.error(
+                StageConflictException,
+                f"The stages {', '.join(w.stage for w in writes)} of transaction {handle.transaction_id} replace the schema of "
+                f"table {handle.table} by different ones. Give all of them the same columns. ({error.message})",
+            ) from error
     else:
         schema, partition_columns = _union(table, table.schema, writes), list(current.partition_columns)
     if schema == table.schema and partition_columns == current.partition_columns:

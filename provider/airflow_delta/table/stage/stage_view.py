@@ -20,8 +20,14 @@ from airflow_delta.contract.files import (
 )
 from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
 from airflow_delta.contract.request import Arguments, StageReport, StageRequest
-from airflow_delta.exceptions import DeltaIllegalStateException, MetadataChangedException, StagingException
+from airflow_delta.exceptions import (
+    DeltaIllegalStateException,
+    MetadataChangedException,
+    StageConflictException,
+    StagingException,
+)
 from airflow_delta.log.actions.actions import Action, AddCDCFile, RemoveFile, encode_action
+from airflow_delta.table.definition.altered_table import MODE, is_alter, needs_own_commit
 from airflow_delta.table.definition.evolve import new_metadata
 from airflow_delta.table.files.adds import DataFiles
 from airflow_delta.table.stage.load import parse_staged, stage_id
@@ -117,6 +123,7 @@ class StageView(TransactionView):
         :param fields: other fields of :class:`~airflow_delta.contract.request.StageRequest`; schema and partitioning are by
             default those of :attr:`target`.
         """
+        self._check_together(mode, fields)
         earlier = tuple(stage.write.to_dict() for stage in self.stages)
         planned = {"schema_string": self.target.schema_string, "partition_columns": self.target.partition_columns, **fields}
         return StageRequest(
@@ -134,6 +141,36 @@ class StageView(TransactionView):
             arguments=replace(arguments, after=self.after, earlier=earlier).to_dict(),
             **planned,
         )
+
+    def _check_together(self, mode: str, fields: Mapping[str, Any]) -> None:
+        """Refuse a stage on top of others that cannot be in one commit with it, as the commit does, but before its work.
+
+        :raises StageConflictException: if the stage or one before it replaces the schema, and the other does not, or one
+            before it needs a commit of its own.
+        """
+        replaces = bool(fields.get("overwrite_schema"))
+        for write in (stage.write for stage in self.stages if self.handle.read_version >= 0):
+            if (alone := needs_own_commit(write)) is not None:
+                raise self.handle.error(
+                    StageConflictException,
+                    f"Stage {self.key} of transaction {self.handle.transaction_id} on table {self.handle.table} cannot be "
+                    f"planned on top of stage {write.stage}: {alone} needs its own transaction.",
+                )
+            others = bool(write.definition) or write.overwrite_schema
+            if mode == MODE or is_alter(write):
+                together = not (others or replaces)
+            elif write.definition:
+                together = not replaces
+            else:
+                together = others == replaces
+            if not together:
+                raise self.handle.error(
+                    StageConflictException,
+                    f"Stage {self.key} of transaction {self.handle.transaction_id} cannot be planned on top of stage "
+                    f"{write.stage} ({write.operation}): {'it' if replaces else 'that one'} replaces the schema of table "
+                    f"{self.handle.table}, and the other does not. Put them into separate transactions. Rows can be written on "
+                    "top of a table that DeltaCreateTableOperator replaces.",
+                )
 
     def reported(self, request: StageRequest, report: StageReport) -> StageView:
         """Return the view of the attempt that a report is of: an earlier one if its job was taken over.
@@ -175,6 +212,7 @@ class StageView(TransactionView):
         :param fields: other fields of :class:`~airflow_delta.contract.payloads.StagedWrite`; they override what is counted here.
         :raises MetadataChangedException: if the stage adds columns, and the table has got others since.
         """
+        self._check_together(mode, fields)
         new, copied = new or DataFiles(), copied or DataFiles()
         adds = [*new.adds, *copied.adds]
         actions: list[Action] = [*removes, *adds, *change_files]
