@@ -581,3 +581,15 @@ def test_a_change_that_needs_its_own_commit_has_no_stage_on_top_of_it(table):
     with pytest.raises(StageConflictException, match="on top of stage change: syncing an identity column needs its own"):
         table.operate(handle, plan_truncate, after=[change.to_dict()])
     table.publish(handle, change)
+
+
+def test_an_overwrite_of_a_replaced_table_removes_none_of_its_old_rows(filled):
+    """They leave with the table, before any of the two: the overwrite changes nothing that the other has read."""
+    handle = filled.begin()
+    create = filled.operate(handle, plan_create, schema="id LONG, p STRING", partition_by=["p"], mode="replace", task_id="create")
+    after = [create.to_dict()]
+    nothing = pa.table({"id": pa.array([], pa.int64()), "p": pa.array([], pa.string())})
+    over = filled.stage(handle, nothing, mode="overwrite", replace_where="p = 'a'", task_id="over", after=after)
+    added = reading(rows(filled, handle, "a", after=after), "p = 'a'")
+    filled.publish(handle, create, over, added)
+    assert filled.rows() == [(1, "a"), (2, "a")]

@@ -223,7 +223,8 @@ class _Stage:
         before = [other for other in self.view.stages if stage_id(other.write) in self.write.after]
         staged = {file_key(add): add for stage in before for add in stage.adds}
         whole = [staged[key] for key in self.view.gone(staged.values(), self.actions)]
-        if self.view.handle.read_version >= 0:
+        defined = any(other.write.definition for other in before)  # nothing of the version that was read is left
+        if self.view.handle.read_version >= 0 and not defined:
             whole += whole_files(self.view, TableReads(self.view.snapshot), self.actions) or ()
         changes = self.write.data_change
         return [*self.actions.removes, *(add.remove(0, data_change=changes) for add in whole if file_key(add) not in listed)]
