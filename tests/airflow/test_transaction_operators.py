@@ -271,7 +271,7 @@ def test_expected_stages(reported, instances, message):
 
 
 def test_reports_of_every_shape():
-    class Lazy(Sequence):
+    class LazyXComSequence(Sequence):
         """Mapped results: only a full slice is one request."""
 
         def __len__(self):
@@ -281,7 +281,7 @@ def test_reports_of_every_shape():
             assert key == slice(None)
             return [{"a": 0}, {"a": 1}]
 
-    assert list(flatten_reports([Lazy(), {"b": 1}])) == [{"a": 0}, {"a": 1}, {"b": 1}]
+    assert list(flatten_reports([LazyXComSequence(), {"b": 1}])) == [{"a": 0}, {"a": 1}, {"b": 1}]
     assert list(flatten_reports({"a": 1})) == [{"a": 1}]
     assert list(flatten_reports([{"a": 1}, [{"b": 2}], None])) == [{"a": 1}, {"b": 2}, None]
     for bad in ("text", 5):

@@ -94,6 +94,17 @@ def add_keyed_events(accessor: Any, keys: Iterable[str], *, whole: bool) -> None
         accessor.partition_keys.add(None)  # Airflow takes the key of the run for it, if that has one
 
 
+def all_of(value: Iterable[Any]) -> list[Any]:
+    """Return the items of a value from XCom; those of a mapped task by one request, since iterating makes one for each.
+
+    What ``map``, ``zip`` and ``concat`` make of outputs has no slices.
+
+    Waits for: ``LazyXComSequence`` in ``airflow.sdk``.
+    """
+    whole: Any = value
+    return list(whole[:] if type(value).__name__ == "LazyXComSequence" else value)
+
+
 def send_metric(how: str, name: str, value: float, tags: dict[str, str]) -> None:
     """Send a metric by Airflow's own client, ``incr`` or ``timing``.
 

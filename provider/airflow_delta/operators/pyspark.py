@@ -268,8 +268,18 @@ def call_function(stage: Any, injected: Mapping[str, Any]) -> Any:
 
     An async function is awaited.
 
+    :raises DeltaIllegalArgumentException: if the run lacks a value that the function needs.
     :param stage: a :class:`~airflow_delta.tasks.stage_work.StageOperator` that is a ``PythonOperator``.
     """
     context = {**stage.opened.context, **stage.op_kwargs, "templates_dict": stage.templates_dict}
-    result = call_injected(stage.python_callable, stage.op_args, stage.determine_kwargs(context), injected)
+    given = stage.determine_kwargs(context)
+    try:
+        inspect.signature(stage.python_callable).bind(*stage.op_args, **given)
+    except TypeError as error:
+        raise DeltaIllegalArgumentException(
+            f"The function of the task {stage.task_id!r} cannot be called: {error}. A run without a logical date (a manual "
+            "one, or one that assets start) has no ds, ts, data_interval_start and the like: give such parameters a default "
+            "(ds=None), or use dag_run.run_after."
+        ) from None
+    result = call_injected(stage.python_callable, stage.op_args, given, injected)
     return asyncio.run(result) if inspect.iscoroutine(result) else result

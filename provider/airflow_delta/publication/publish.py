@@ -82,14 +82,14 @@ def publish_tables(
     if is_known and (before := _committed_by_others(members)) is not None:
         return before
     reports = [_reports(member) for member in members]
-    for member, writes in zip(members, reports, strict=True):
-        if member.expected is not None:
-            check_reported(member.handle, writes, member.expected)
     if (plan := _decided(members)) is not None:
         _check_tables(plan, members)
         return _ended(_settlement(plan, members, options, opens, attempt, policy), members, reports, before=True)
     if (before := _committed_by_others(members)) is not None:
         return before
+    for member, writes in zip(members, reports, strict=True):
+        if member.expected is not None:
+            check_reported(member.handle, writes, member.expected)
     if check is not None:
         check()
     reports = [parse_staged(member.handle, writes) for member, writes in zip(members, reports, strict=True)]

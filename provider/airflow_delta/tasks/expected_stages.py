@@ -22,7 +22,7 @@ from airflow_delta.airflow_internals.tasks import skip_key
 from airflow_delta.contract.payloads import StagedWrite, read_version_name
 from airflow_delta.exceptions import HandleMismatchException, StagingException, TransactionAbortedException
 from airflow_delta.tasks.handle_check import argument_of, check_mark
-from airflow_delta.tasks.identity import flatten_reports
+from airflow_delta.tasks.identity import flatten_reports, parse_report
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator, Context
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 
 logger = logging.getLogger(__name__)
+
+ABSENT = "not in this run: the Dag file has it since"
+"""State of a task that was added to the Dag file after the run began. Airflow may make its instance only after the commit."""
 
 _LONGEST = 4_000
 """Characters of task ids in one question: they travel in a URL, of which proxies take 8 KiB."""
@@ -41,11 +44,11 @@ def valid_reports(context: Context, handle: TransactionHandle, reports: Iterable
 
     :param handle: of the transaction.
     :param reports: staged writes from XCom; ``None`` for an instance without one.
-    :raises StagingException: if a report names a task that this Dag run does not have.
+    :raises StagingException: if something else than a report is among them, or one of a task that this Dag run does not have.
     :raises HandleMismatchException: if a stage worked on the table with another version or definition, or its report changes the
         table as its task in the Dag file does not ask for.
     """
-    writes = [StagedWrite.from_dict(report) for report in reports if report is not None]
+    writes = [parse_report(report, task_id=context["ti"].task_id) for report in reports if report is not None]
     states = _states(context, {write.task_id for write in writes})
     known = {task_id for task_id, _ in states}
     if unknown := sorted({write.task_id for write in writes} - known):
@@ -107,6 +110,8 @@ def expected_stages(
 ) -> dict[tuple[str, int], str | None] | None:
     """Return the stages that a commit waits for, by task id and map index, each with the state of its task instance.
 
+    A stage that was added to the Dag file after the run began is among them: without its rows, the version would be half.
+
     :param staged: from :func:`valid_reports`.
     :param allow_skipped: the commit's argument.
     :param outputs: the outputs of the stages in the Dag file; default: ``staged`` of the commit.
@@ -129,15 +134,23 @@ def stage_tasks(outputs: Any) -> Iterable[str]:
 
 
 def instances(context: Context, task_ids: Collection[str]) -> dict[tuple[str, int], str | None]:
-    """Return the state of every task instance that a task waits for; inside a mapped group, those of its map index."""
+    """Return the state of every task instance that a task waits for; inside a mapped group, those of its map index.
+
+    A task of the Dag file that the run does not have is there as :data:`ABSENT`.
+    """
     ti = context["ti"]
     group = context["task"].get_closest_mapped_task_group()
     inside = {task.task_id for task in group.iter_tasks()} if group is not None else set()
-    return {
+    states = _states(context, task_ids)
+    found = {
         (task_id, map_index): state
-        for (task_id, map_index), state in _states(context, task_ids).items()
+        for (task_id, map_index), state in states.items()
         if state != "removed" and (task_id not in inside or map_index == ti.map_index)
     }
+    known = {task_id for task_id, _ in states if task_id not in inside} | {task_id for task_id, _ in found}
+    for task_id in sorted(set(task_ids) - known):
+        found[task_id, -1] = states.get((task_id, -1), ABSENT)  # of a group: the task that was not expanded
+    return found
 
 
 def _states(context: Context, task_ids: Collection[str]) -> dict[tuple[str, int], str | None]:

@@ -12,8 +12,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta import engine
+from airflow_delta.airflow_internals.tasks import all_of
 from airflow_delta.contract.files import new_attempt
-from airflow_delta.contract.payloads import TransactionHandle
+from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
 from airflow_delta.exceptions import DeltaIllegalArgumentException, StagingException
 
 if TYPE_CHECKING:
@@ -111,7 +112,39 @@ def parse_handle(value: Any, *, task_id: str) -> TransactionHandle:
             f"The task {task_id!r} got no transaction. Pass transaction=<output of the start task>, or put the task into a "
             "delta_transaction group. If it has one, the start task has not run, or was cleared, in this run."
         )
+    if not isinstance(value, Mapping) or not value.keys() >= _HANDLE:
+        raise StagingException(
+            f"The task {task_id!r} got something else than a transaction: {_shown(value)}. Pass transaction=<output of the start "
+            "task> itself: a template makes text of it, and of a mapped start task it is a list (put start, stages and commit "
+            "into an expanded @task_group)."
+        )
     return TransactionHandle.from_dict(value)
+
+
+_HANDLE = {"contract", "transactionId", "table"}
+_REPORT = {"contract", "transactionId", "stage"}
+
+
+def parse_report(value: Mapping[str, Any], *, task_id: str) -> StagedWrite:
+    """Return the staged write that a task got as XCom.
+
+    :raises StagingException: if the value is none.
+    """
+    if not value.keys() >= _REPORT:
+        raise not_a_report(value, f"The task {task_id!r}")
+    return StagedWrite.from_dict(value)
+
+
+def not_a_report(value: Any, whose: str = "The task") -> StagingException:
+    """Return the error of a task that got something else than what a stage returns."""
+    return StagingException(
+        f"{whose} got something else than a staged write: {_shown(value)}. Pass the outputs of stage tasks themselves, such as "
+        "staged=[first.output, second.output]."
+    )
+
+
+def _shown(value: Any) -> str:
+    return f"{type(value).__name__} {str(value)[:80]!r}"
 
 
 def column_names(value: str | Sequence[str] | None) -> tuple[str, ...]:
@@ -129,11 +162,10 @@ def flatten_reports(value: Any) -> Iterator[Mapping[str, Any] | None]:
     if value is None or isinstance(value, Mapping):
         yield value
     elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
-        # One full slice: iterating over mapped results would be one request for each.
-        for item in value[:] if not isinstance(value, list | tuple) else value:
+        for item in all_of(value):
             yield from flatten_reports(item)
     else:
-        raise StagingException(f"Expected staged writes, got {type(value).__name__}: {str(value)[:80]}")
+        raise not_a_report(value)
 
 
 def true_or_false(name: str, value: bool | str) -> bool:

@@ -82,8 +82,6 @@ def publish(
     if handle.committed is not None:
         return committed_earlier(log, handle)
     reports = [write if isinstance(write, StagedWrite) else StagedWrite.from_dict(write) for write in staged]
-    if expected is not None:
-        check_reported(handle, reports, expected)
     if (before := committed_before(log, handle)) is not None:
         if before.transaction_id == handle.transaction_id:  # the attempt that committed may have died before this
             mark_committed(log, handle.transaction_id, before.version)
@@ -91,6 +89,8 @@ def publish(
             check_key_of_table(log.uri, handle.app_id, before, user, policy=handle.rerun_policy)
         clean_up(log, handle, [], log.snapshot)
         return before
+    if expected is not None:  # only now: a stage that the Dag file has since does not undo a commit
+        check_reported(handle, reports, expected)
     if handle.rerun_policy != "append" and log.snapshot.version >= 0:
         check_key_of_run(log, log.snapshot, handle.app_id, user, after=handle.read_version)
     if check is not None:
