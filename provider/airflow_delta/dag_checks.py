@@ -16,6 +16,7 @@ from airflow_delta import engine
 from airflow_delta.contract.choices import Given, choice_problem, choices_of, is_literal, literal_problems
 from airflow_delta.contract.kinds import kinds_of, value_problem
 from airflow_delta.contract.queries import with_escaped_quotes
+from airflow_delta.dag_wiring import wiring_problems
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaIllegalArgumentException
 from airflow_delta.key_precision import day_key_problem
 from airflow_delta.task_loops import loop_problem
@@ -134,6 +135,7 @@ def task_problems(task: Any) -> Iterator[str]:
     yield from _loop_problems(task)
     yield from dict.fromkeys(problem for given in _givens(task) for problem in literal_problems(_class_of(task), given))
     yield from _key_problems(task)
+    yield from wiring_problems(task)
     if getattr(_class_of(task), "transaction_role", None) == "stage" and _given(task, "transaction") is None:
         if not hasattr(_class_of(task), "staged_mode"):
             yield (

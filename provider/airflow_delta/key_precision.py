@@ -24,6 +24,13 @@ _DATES = {
 }
 """Template variables that are times, or have times of the run as attributes."""
 
+_OF_THE_RUN = {
+    *("conn", "conf", "dag", "dag_run", "data_interval_end", "data_interval_start", "ds", "ds_nodash", "logical_date", "macros"),
+    *("params", "prev_data_interval_end_success", "prev_data_interval_start_success", "prev_end_date_success"),
+    *("prev_start_date_success", "run_id", "test_mode", "triggering_asset_events", "ts", "ts_nodash", "ts_nodash_with_tz", "var"),
+}
+"""Template variables that are the same for all instances of a run."""
+
 _DAY = "%Y-%m-%d"
 _CHECKED_DAYS = 400
 _CHECKED_TIMES = 2_000
@@ -134,3 +141,16 @@ def _zone(given: Any) -> tzinfo | None:
     except (ZoneInfoNotFoundError, ValueError):
         offset = given.utcoffset(datetime(2000, 1, 1)) if isinstance(given, tzinfo) else None
         return None if offset is None else timezone(offset)
+
+
+def is_of_the_run(value: Any) -> bool:
+    """Return whether a parameter certainly has one value in a run, whichever task or instance it is of."""
+    if not isinstance(value, str):
+        return False
+    if "{" not in value:
+        return True
+    try:
+        template = Environment().parse(value)  # noqa: S701 - nothing is rendered
+    except TemplateSyntaxError:
+        return False
+    return all(name.name in _OF_THE_RUN for name in template.find_all(nodes.Name))

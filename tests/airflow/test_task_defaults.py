@@ -138,13 +138,12 @@ class TestParsedOnly:
     def test_mapped_tasks(self):
         with DAG("d", schedule=None, default_args=self.DEFAULTS):
             start = DeltaStartTransactionOperator.partial(task_id="start").expand(table=["/lake/a", "/lake/b"])
-            commit = DeltaCommitOperator.partial(task_id="commit", staged=None).expand(transaction=start.output)
-            named = DeltaCommitOperator.partial(task_id="named", staged=None, trigger_rule="none_failed")
+            named = DeltaStartTransactionOperator.partial(task_id="named", trigger_rule="none_failed")
             abort = DeltaAbortOperator.partial(task_id="abort").expand(transaction=start.output)
             delete = DeltaDeleteOperator.partial(task_id="delete").expand(table=["/lake/a", "/lake/b"])
-        assert {each.trigger_rule.value for each in (start, commit, abort, delete)} == {"all_success"}
-        assert [each.partial_kwargs["do_xcom_push"] for each in (start, commit, delete)] == [True] * 3
-        assert named.expand(transaction=[{}]).trigger_rule == "none_failed"
+        assert {each.trigger_rule.value for each in (start, abort, delete)} == {"all_success"}
+        assert [each.partial_kwargs["do_xcom_push"] for each in (start, delete)] == [True] * 2
+        assert named.expand(table=["/lake/a"]).trigger_rule == "none_failed"
 
     def test_operations_of_their_own(self):
         with DAG("d", schedule=None, default_args=self.DEFAULTS):

@@ -199,7 +199,16 @@ class DeltaOperator(BaseOperator):
 
     @classmethod
     def partial(cls, **kwargs: Any) -> Any:
-        """Return a task to be mapped; ``default_args`` change its own settings no more than those of any other."""
+        """Return a task to be mapped; ``default_args`` change its own settings no more than those of any other.
+
+        :raises DeltaIllegalArgumentException: of a commit.
+        """
+        if getattr(cls, "transaction_role", None) == "commit":
+            raise DeltaIllegalArgumentException(
+                f"The commit {kwargs.get('task_id')!r} cannot be mapped: which stages belong to which of its instances is not "
+                "known, so rows could be left out. Put a delta_transaction(...) into a task group, and expand that: @task_group "
+                "with .expand(...)."
+            )
         return with_own_settings(cls, super().partial(**kwargs), kwargs)
 
     def resolve_template_files(self) -> None:

@@ -21,21 +21,15 @@ from uuid import UUID
 
 import attrs
 from airflow.sdk import ObjectStoragePath, XComArg
-from jinja2 import Environment, TemplateSyntaxError, nodes
 
+from airflow_delta.airflow_internals.tasks import all_of
 from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.key_precision import is_of_the_run
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 _PLAIN = re.compile(r"[\w/][\w./:=-]{0,99}", re.ASCII)
-
-_OF_THE_RUN = {
-    *("conn", "conf", "dag", "dag_run", "data_interval_end", "data_interval_start", "ds", "ds_nodash", "logical_date", "macros"),
-    *("params", "prev_data_interval_end_success", "prev_data_interval_start_success", "prev_end_date_success"),
-    *("prev_start_date_success", "run_id", "test_mode", "triggering_asset_events", "ts", "ts_nodash", "ts_nodash_with_tz", "var"),
-}
-"""Template variables that are the same for all instances of a run."""
 
 
 def instance_name(context: Context) -> str:
@@ -92,7 +86,7 @@ def check_group(group_id: str, group: Any, start_kwargs: Mapping[str, Any]) -> N
     """
     given = [start_kwargs.get(name) for name in ("transaction_key", "app_id") if start_kwargs.get(name) is not None]
     if given:
-        if all(_same_for_all(value) for value in (*given, start_kwargs["table"])):
+        if all(is_of_the_run(value) for value in (*given, start_kwargs["table"])):
             raise _one_key(f"All instances of the mapped group around {group_id!r}", given[0])
         return
     for value in _literals(group._expand_input.value):
@@ -111,7 +105,7 @@ def check_instance(context: Context, key: str) -> None:
     definition: Any = getattr(context.get("dag"), "task_dict", {}).get(ti.task_id)  # its arguments are not rendered
     arguments = getattr(definition, "partial_kwargs", None) or vars(definition or object)
     given = [arguments[name] for name in ("transaction_key", "app_id") if arguments.get(name) is not None]
-    if given and all(_same_for_all(value) for value in (*given, arguments.get("table"))):
+    if given and all(is_of_the_run(value) for value in (*given, arguments.get("table"))):
         raise _one_key(f"All instances of the mapped {ti.task_id!r}", key)
 
 
@@ -120,18 +114,6 @@ def _one_key(what: str, key: Any) -> DeltaIllegalArgumentException:
         f"{what} would have the same transaction key {key!r}: once one has committed, the others would skip their work. Name in "
         "transaction_key what the instance works on, or leave it out: the default names the mapped value."
     )
-
-
-def _same_for_all(value: Any) -> bool:
-    if not isinstance(value, str):
-        return False
-    if "{" not in value:
-        return True
-    try:
-        template = Environment().parse(value)  # noqa: S701 - nothing is rendered
-    except TemplateSyntaxError:
-        return False
-    return all(name.name in _OF_THE_RUN for name in template.find_all(nodes.Name))
 
 
 def _mapped_definition(context: Context) -> Any:
@@ -162,11 +144,7 @@ def _items(value: Any, context: Context) -> list[Any]:
     value = _resolved(value, context)
     if isinstance(value, Mapping):
         return list(value.items())
-    if isinstance(value, list | tuple):
-        return list(value)
-    if type(value).__name__ == "LazyXComSequence":
-        return list(value[:])  # one request; iterating would be one for each
-    return list(value) if isinstance(value, Iterable) else [value]
+    return all_of(value) if isinstance(value, Iterable) else [value]
 
 
 def _resolved(value: Any, context: Context) -> Any:
