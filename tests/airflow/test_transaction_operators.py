@@ -10,9 +10,9 @@ import deltalake
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from airflow.sdk import BaseOperator, RetryAction
+from airflow.sdk import DAG, BaseOperator, RetryAction
 
-from airflow_delta import exceptions
+from airflow_delta import delta_transaction, exceptions
 from airflow_delta.contract.payloads import TransactionHandle
 from airflow_delta.operators.stage import DeltaStageFilesOperator, DeltaStageSparkSubmitOperator
 from airflow_delta.operators.transaction import (
@@ -231,7 +231,7 @@ EXPECTED = [
     ([("a", 0), ("a", 2)], {"a_0": "success", "a_1": "failed", "a_2": "success"}, r"1 of 3 .*a\[1\] \(failed\)"),
     ([("a", 0)], {"a_0": "success", "a_1": None}, r"a\[1\] \(not run\)"),
     ([("a", 0)], {"a_0": "success", "a_1": "removed"}, None),
-    ([("a", 0)], {"a_0": "success", "a_1": "skipped"}, r"a\[1\] \(skipped\)"),
+    ([("a", 0)], {"a_0": "success", "a_1": "skipped"}, r"a\[1\] \(skipped\)\. .*set allow_skipped=True on the commit"),
     # "a_1" is a task of its own beside the mapped task "a"
     ([("a", 0), ("a", 1), ("a_1", -1)], {"a_0": "success", "a_1": "success"}, None),
     ([], {}, "No stage has reported"),
@@ -268,6 +268,15 @@ def test_expected_stages(reported, instances, message):
     else:
         with pytest.raises(exceptions.MissingStageException, match=message):
             check()
+
+
+@pytest.mark.parametrize("allow_skipped", [True, False])
+def test_stages_that_are_mapped_over_nothing_by_now_count_as_skipped(outside_of_the_task_runner, allow_skipped):
+    with DAG("d", schedule=None), delta_transaction("t", table="/lake/t") as txn:
+        DeltaStageFilesOperator.partial(task_id="stage").expand(path=["a", "b"])
+    states = {"t.start": "success", "t.stage_0": "removed", "t.stage_1": "removed"}
+    found = expected_stages(txn.commit, context(txn.commit, states=states), [], allow_skipped=allow_skipped)
+    assert found == (None if allow_skipped else {})
 
 
 def test_reports_of_every_shape():

@@ -115,14 +115,14 @@ def expected_stages(
     :param staged: from :func:`valid_reports`.
     :param allow_skipped: the commit's argument.
     :param outputs: the outputs of the stages in the Dag file; default: ``staged`` of the commit.
-    :return: ``None`` if all of them were skipped, which the commit allows.
+    :return: ``None`` if all of them were skipped, or removed since they are mapped over nothing by now, and the commit allows it.
     """
     if outputs is None:  # its own arguments are rendered, the Dag's are not
         outputs = getattr(context["dag"].task_dict.get(commit.task_id), "staged", None)
     task_ids = {write.task_id for write in staged} | set(stage_tasks(outputs))
     states = instances(context, task_ids)
     expected = {key: state for key, state in states.items() if not (allow_skipped and state == "skipped")}
-    return None if states and not expected else expected
+    return None if allow_skipped and task_ids and not expected else expected
 
 
 def stage_tasks(outputs: Any) -> Iterable[str]:

@@ -109,10 +109,14 @@ def check_reported(handle: TransactionHandle, writes: Sequence[StagedWrite], exp
         return
     which = f"{len(missing)} of {len(expected)} stages have not" if missing else "No stage has"
     listed = f": {', '.join(missing[:_LISTED])}{', ...' if len(missing) > _LISTED else ''}" if missing else ""
+    skipped = any(expected[key] == "skipped" for key in expected if key not in reported)
+    way_out = (
+        "To publish without stages that were skipped, set allow_skipped=True on the commit. Otherwise see" if skipped else "See"
+    )
     raise handle.error(
         MissingStageException,
         f"{which} reported to transaction {handle.transaction_id} on table {handle.table}{listed}. Nothing is committed. "
-        "See why they did not, then clear the start task with everything downstream: once the abort task has run, this "
+        f"{way_out} why they did not, then clear the start task with everything downstream: once the abort task has run, this "
         "transaction cannot be continued.",
     )
 
