@@ -73,7 +73,7 @@ def _audit_problems(audit: Any, start: Any, commits: list[Any]) -> Iterator[str]
 
 def _shared_key_problems(task: Any) -> Iterator[str]:
     mine = _identity(task)
-    if mine is None:
+    if mine is None or not all(value is None or is_of_the_run(value) for value in mine.values()):
         return
     dag = task.get_dag()
     for other in () if dag is None else dag.tasks:
@@ -89,7 +89,7 @@ def _shared_key_problems(task: Any) -> Iterator[str]:
 
 
 def _identity(task: Any) -> dict[str, Any] | None:
-    """Return table and key of a task with a transaction of its own; ``None`` unless all tasks with the same share a key."""
+    """Return table and key of a task with a transaction of its own, as given; ``None`` if the key may be there twice."""
     if task.is_mapped or getattr(task, "transaction", None) is not None or not hasattr(task, "rerun_policy"):
         return None
     found = {name: getattr(task, name, None) for name in _IDENTITY}
@@ -97,8 +97,7 @@ def _identity(task: Any) -> dict[str, Any] | None:
         return None
     if task.rerun_policy not in _ONCE or getattr(task, "key_check", None) not in ("warn", "fail"):
         return None
-    found["txn_version"] = None if found["txn_version"] is None else str(found["txn_version"])
-    return found if all(value is None or is_of_the_run(value) for value in found.values()) else None
+    return {**found, "txn_version": None if found["txn_version"] is None else str(found["txn_version"])}
 
 
 def _are_alternatives(one: Any, other: Any) -> bool:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import XComArg
 
 from airflow_delta import publication as publications
+from airflow_delta.dag_wiring import role_of
 from airflow_delta.exceptions import ManifestException, PublicationPendingException
 from airflow_delta.tasks.handle_check import argument_of, logs_of
 from airflow_delta.transaction.intents import IntentRule, OpenIntents
@@ -138,8 +139,3 @@ def publication_of(start: Any, context: Context) -> Any:
 
 def _referred(transactions: Any) -> list[Any]:
     return [task for task, _ in XComArg.iter_xcom_references(transactions)]
-
-
-def role_of(task: Any) -> str | None:
-    """Return the role of a task, mapped or not, in a transaction or publication."""
-    return getattr(getattr(task, "operator_class", None) or type(task), "transaction_role", None)
