@@ -207,13 +207,8 @@ def clone(**arguments):
     return DeltaCloneOperator(**{"task_id": "t", "table": "/t", "source": "/s", **arguments})
 
 
-def copy_into(copy_source="/s"):
-    return DeltaCopyIntoOperator(task_id="t", transaction={}, source=copy_source, format="csv")
-
-
 FITS = [
     (clone, "source", Path("/s"), "/s"),
-    (copy_into, "copy_source", Path("/s"), "/s"),
     (delete, "commit_timeout", timedelta(minutes=5), 300.0),
     (delete, "commit_timeout", "300", 300.0),
     (delete, "max_commit_attempts", "10", 10),
@@ -243,6 +238,12 @@ def test_values_that_can_only_mean_one_thing(make, name, value, used):
     for operator in (parsed(lambda: make(**{name: value})), rendered):
         operator.pre_execute(context(operator))
         assert (getattr(operator, name), type(getattr(operator, name))) == (used, type(used))
+
+
+def test_a_source_of_copy_into_may_be_a_path():
+    assert DeltaCopyIntoOperator(task_id="t", transaction={}, source=Path("/s"), format="csv").copy_source == "/s"
+    with pytest.raises(DeltaIllegalArgumentException, match="source must be a URI, a path or a name"):
+        DeltaCopyIntoOperator(task_id="t", transaction={}, source=7, format="csv")
 
 
 WRONG = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import uuid
@@ -17,6 +18,7 @@ from airflow_delta.contract.files import (
     is_owned_by,
     kept_until,
     manifest_ref,
+    marked,
     new_attempt,
     owned_transaction_id,
     owner_prefix,
@@ -116,15 +118,17 @@ def test_what_is_no_payload_is_refused(value):
     ("task_id", "map_index", "key"),
     [
         ("load", -1, "load"),
-        ("group.load-1_x", 3, "group.load-1_x.3"),
-        ("läd", -1, "l-d-"),
-        ("a b/c", 0, "a-b-c-"),
-        ("..", -1, "stage-"),
+        ("Xload", 0, r"Xload\.0"),
+        ("group.load-1_x", 3, r"group\.load-1_x\.3"),
+        ("läd", -1, "l-d-[0-9a-f]{8}"),
+        ("a b/c", 0, r"a-b-c-[0-9a-f]{8}\.0"),
+        (".X_load.", -1, r"X_load\.-[0-9a-f]{8}"),
+        ("..", -1, "stage-[0-9a-f]{8}"),
     ],
 )
 def test_stage_keys_are_safe_and_distinct(task_id, map_index, key):
     found = stage_key(task_id, map_index)
-    assert found.startswith(key)
+    assert re.fullmatch(key, found)
     assert attempt_directory("t", found, new_attempt(2)).startswith("staged/t/")
     assert stage_key("läd") != stage_key("lod-")
 
@@ -174,8 +178,10 @@ def test_a_partition_value_is_null_if_it_is_missing_or_empty():
 def test_attempts_of_one_try_differ():
     one, other, later = new_attempt(9), new_attempt(9), new_attempt(10)
     assert one != other
+    assert re.fullmatch("1-[0-9a-f]{8}", new_attempt())
     assert [is_later(later, one), is_later(one, other), is_later(one, later), is_later("of-old", one)] == [True] + [False] * 3
     assert is_later("1-a", "of-old")
+    assert is_later(marked(later, "0123abcd"), one)
 
 
 def test_where_a_preview_is():

@@ -263,14 +263,10 @@ def test_deep_clones(delta: SparkSession, tables: tuple[Table, Table, Table]) ->
     rows = delta_rows(delta, source.path)
     for version in ours.versions()[1:]:
         assert len(delta_rows(delta, ours.path, version)) > 0
-    delta.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
-    try:
-        delta.sql(f"DELETE FROM {name}")
-        delta.sql(f"VACUUM {name} RETAIN 0 HOURS")
-        assert delta_rows(delta, ours.path) == rows
-        delta.sql(f"VACUUM {sql_name(ours.path)} RETAIN 0 HOURS")
-    finally:
-        delta.conf.unset("spark.databricks.delta.retentionDurationCheck.enabled")
+    delta.sql(f"DELETE FROM {name}")
+    delta.sql(f"VACUUM {name} RETAIN 0 HOURS")
+    assert delta_rows(delta, ours.path) == rows
+    delta.sql(f"VACUUM {sql_name(ours.path)} RETAIN 0 HOURS")
     assert delta_rows(delta, ours.path) == rows
     # Delta Spark goes on: values of the identity column do not come twice.
     delta.sql(f"INSERT INTO {sql_name(ours.path)} (id, p) VALUES (99, 'own')")

@@ -109,7 +109,7 @@ def test_a_late_partition(live: Live) -> None:
     late.append("2013-01")
     run = live.trigger("late_partition", awaited=str(late))
     live.until(called.exists, "the callback was called", explain=run.explain)
-    assert run.state == "running"
+    assert run.state in ("queued", "running")  # on a busy machine no worker may have come to it
     late.append("2013-02")
     run.wait()
     live.until(lambda: not live.airflow.query("SELECT 1 FROM deadline WHERE missed = false"), "no deadline is ahead")
@@ -122,7 +122,7 @@ def test_a_late_commit(live: Live) -> None:
     live.trigger("late_commit_writer").wait()
     run = live.trigger("late_commit")
     live.until(called.exists, "the callback was called", explain=run.explain)
-    assert run.state == "running"
+    assert run.state in ("queued", "running")  # on a busy machine no worker may have come to it
     committed, due = live.airflow.query(
         "SELECT max(e.timestamp), max(d.deadline_time) FROM asset_event e, deadline d JOIN dag_run r ON r.id = d.dagrun_id "
         "WHERE e.source_dag_id = 'late_commit_writer' AND r.dag_id = 'late_commit'"

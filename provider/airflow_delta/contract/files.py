@@ -149,7 +149,7 @@ def preview_directory(transaction_id: str, kind: str, task: str, attempt: str) -
 
 def is_preview(location: str) -> bool:
     """Return whether a table's location, or a path, is that of a preview, or below one."""
-    parts = location.rstrip("/").split("/")
+    parts = location.split("/")
     places = (index for index, part in enumerate(parts) if part == STAGING_DIRECTORY)
     return any(part in (PREVIEW_DIRECTORY, CHANGES_DIRECTORY) for index in places for part in parts[index + 2 : index + 3])
 

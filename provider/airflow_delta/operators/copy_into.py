@@ -12,7 +12,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_delta import engine
 from airflow_delta.contract.choices import ENFORCE, SCHEMA_POLICIES, STRICT, Choices, check_choices
-from airflow_delta.contract.kinds import LOCATION, NAMES, OPTIONS, SCHEMA, TRUTH, Kinds, table_text
+from airflow_delta.contract.kinds import NAMES, OPTIONS, SCHEMA, TRUTH, Kinds, table_text
 from airflow_delta.contract.options import check_source, check_writer_options
 from airflow_delta.contract.payloads import StagedWrite
 from airflow_delta.exceptions import (
@@ -79,7 +79,6 @@ class DeltaCopyIntoOperator(DeltaTableOperator):
     parts: ClassVar[Parts] = (*OPERATION, TaskSession)
     choices: ClassVar[Choices] = {"format": FORMATS, "engine": ENGINES, "schema_policy": SCHEMA_POLICIES}
     kinds: ClassVar[Kinds] = {
-        "copy_source": LOCATION,
         "recursive": TRUTH,
         "format_options": OPTIONS,
         "columns": NAMES,

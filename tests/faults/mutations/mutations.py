@@ -57,7 +57,10 @@ ROOMS = {
     ),
     "stages": Room(
         ("table/stage/load.py", "table/stage/conflicts.py", "contract/files.py"),
-        ("tests/contract/test_staging.py", "tests/table/commit", "tests/table/stage", "tests/table/operations/rewrite"),
+        (
+            *("tests/contract/test_staging.py", "tests/table/commit", "tests/table/stage", "tests/table/definition"),
+            *("tests/table/operations/rewrite", "tests/table/operations/optimize"),
+        ),
     ),
 }
 WITHOUT = "not spark and not s3 and not slow"

@@ -311,6 +311,15 @@ def test_rows_are_moved_beside_an_append_that_has_read_them(flow: Flow, turned: 
     assert flow.rows() == [1, 2, 3, 4, 10]
 
 
+def test_rows_that_are_moved_put_no_stage_before_another(flow: Flow) -> None:
+    """The append comes before the delete, whose rows it has read, and the delete before the moves, which were planned on it."""
+    gone = flow.delete("p = 'b'")
+    moved = flow.rearrange(where="p = 'a'")
+    added = replace(flow.append(10, after=()), reads=DeclaredReads(predicates=("p = 'b'",), scanned=("p = 'b'",)))
+    flow.table.publish(flow.handle, gone, moved, added)
+    assert flow.rows() == [1, 2, 10]
+
+
 def test_stages_of_another_release_are_refused_by_the_commit(flow: Flow) -> None:
     """They say of all files of an OPTIMIZE that they change nothing."""
     flow.append(10)

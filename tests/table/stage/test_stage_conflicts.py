@@ -334,6 +334,17 @@ def test_an_append_that_was_planned_on_top_of_another_has_read_its_rows(filled):
     assert len(filled.rows()) == 8
 
 
+def test_what_was_planned_on_top_of_a_stage_that_is_not_given_is_refused(filled):
+    handle = filled.begin()
+    one = rows(filled, handle, "a", task_id="one")
+    two = rows(filled, handle, "b", task_id="two", after=[one.to_dict()])
+    again = rows(filled, handle, "a", task_id="one", path="again")
+    for others in ((), (again,)):
+        refused(filled, handle, two, *others, match=r"two .* was planned on top of one/\S+, which is not among the staged writes")
+    forged = replace(one, after=(f"{two.stage}/{two.attempt}",))
+    refused(filled, handle, forged, two, match="The stages (one, two|two, one) were planned on top of each other")
+
+
 def test_what_was_planned_on_top_of_another_closes_a_ring(filled):
     """``two`` was planned on ``one``; ``three`` has read what ``one`` adds, and ``two`` what ``three`` adds."""
     handle = filled.begin()

@@ -27,7 +27,6 @@ from airflow_delta.log.actions.actions import AddFile, CommitInfo, Protocol, Rem
 from airflow_delta.log.actions.decode import CommitFile
 from airflow_delta.log.actions.reconciliation import file_key
 from airflow_delta.table.definition.create import written
-from airflow_delta.table.stage.data_change import is_rearranging
 from airflow_delta.table.stage.load import StageActions, stage_id
 from airflow_delta.table.stage.net_effect import key_set, whole_files
 from airflow_delta.table.stage.view import TransactionView
@@ -101,12 +100,10 @@ class _Stage:
         found = [other for other in others if self.removes_files_of(other)]
         if reads:
             left = [(other, other.commit) for other in others if other not in found]
-            moves = self.write.mode == "rewrite" and is_rearranging(self.write)
-            level = IsolationLevel.SNAPSHOT_ISOLATION if moves else IsolationLevel.SERIALIZABLE
-            found += self._lost_to(left, self.reads, level)
+            found += self._lost_to(left, self.reads)
         if self.replaces:
             left = [(other, other.commit_of_adds) for other in others if other not in found and not other.replaces]
-            found += self._lost_to(left, self.replaced_rows, IsolationLevel.SERIALIZABLE)
+            found += self._lost_to(left, self.replaced_rows)
         return found
 
     def conflicts_with_overwrites(self, stages: Sequence[_Stage]) -> list[_Stage]:
@@ -114,15 +111,15 @@ class _Stage:
         if not self.replaces:
             return []
         new = [(other, other.commit_of_adds) for other in stages if other.replaces and self.is_apart(other)]
-        return self._lost_to(new, self.replaced_rows, IsolationLevel.SERIALIZABLE)
+        return self._lost_to(new, self.replaced_rows)
 
-    def _lost_to(self, winners: Sequence[tuple[_Stage, WinningCommit]], reads: ReadSet, level: IsolationLevel) -> list[_Stage]:
+    def _lost_to(self, winners: Sequence[tuple[_Stage, WinningCommit]], reads: ReadSet) -> list[_Stage]:
         """Return those of other stages that this one cannot be serialised after."""
         may_matter = self._filter(reads)
         winners = [(other, commit) for other, commit in winners if (other.actions.adds or other.may_remove) and may_matter(other)]
         if not winners:
             return []
-        current = self._as_transaction(reads, level)
+        current = self._as_transaction(reads)
         self._rows.begin()
         resolution = Resolution(current, "rows", self._rows)
         checker = ConflictChecker(current, lambda _version: 0, resolution)
@@ -148,7 +145,7 @@ class _Stage:
 
         return may_matter
 
-    def _as_transaction(self, reads: ReadSet, level: IsolationLevel) -> CurrentTransaction:
+    def _as_transaction(self, reads: ReadSet) -> CurrentTransaction:
         view, seen = self.view, self.view.seen_by(self.actions)
         if not seen.is_known:
             seen = written(self.write)
@@ -161,7 +158,7 @@ class _Stage:
             partition_columns=view.target.partition_columns,
             actions=[*self.actions.removes, *self.actions.adds],
             is_blind_append=False,
-            isolation_level=level,
+            isolation_level=IsolationLevel.SERIALIZABLE,
             commit_info=CommitInfo(),
             operation=self.write.operation,
             read_metadata=seen.metadata,
