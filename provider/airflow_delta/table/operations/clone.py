@@ -29,6 +29,7 @@ from airflow_delta.log.features.properties import FEATURE_PREFIX, check_together
 from airflow_delta.log.features.protocol import features
 from airflow_delta.log.features.registry import FEATURES
 from airflow_delta.table.files.partitions import absolute_file_path, absolute_vector, qualified, spelled_by_java, url_encoded
+from airflow_delta.table.operations.cloned_positions import cloned_positions
 from airflow_delta.table.operations.deep_clone import ORIGIN, ClonedFiles, EarlierClone, Origin, earlier_clone, is_unchanged
 from airflow_delta.table.operations.restore import continued
 from airflow_delta.table.run import run_large
@@ -98,7 +99,7 @@ def clone_table(
         if earlier is None:
             check_empty(txn, replace=replace)
         metadata = _metadata(txn, snapshot, dict(properties or {}), earlier)
-        domains = _domains(txn, snapshot)
+        more: list[Action] = [*_domains(txn, snapshot), *cloned_positions(log, txn.snapshot, source, snapshot)]
         if not deep:
             txn.update_metadata_for_clone(metadata, snapshot.protocol)
             root = url_encoded(uri)
@@ -111,17 +112,17 @@ def clone_table(
                 "removedFilesSize": 0,
                 "copiedFilesSize": 0,
             }
-            return [*adds, *domains], Operation.clone(f"delta.`{uri}`", snapshot.version, metrics=metrics)
+            return [*adds, *more], Operation.clone(f"delta.`{uri}`", snapshot.version, metrics=metrics)
         origin = Origin(snapshot.metadata.id or "", snapshot.version, metadata.id or "", txn.read_version + 1)
         metadata = msgspec.structs.replace(metadata, configuration={**metadata.configuration, **origin.properties})
         txn.update_metadata_for_clone(metadata, snapshot.protocol)
         files = ClonedFiles(txn, snapshot, handle.transaction_id, earlier)
         if earlier is not None and not files.actions and is_unchanged(txn.snapshot.metadata, txn.metadata):
             known = txn.snapshot.domain_metadata
-            if all(known.get(domain.domain) == domain for domain in domains):
+            if all(isinstance(action, DomainMetadata) and known.get(action.domain) == action for action in more):
                 return None
         operation = Operation.clone(f"delta.`{uri}`", snapshot.version, shallow=False, metrics=files.metrics)
-        return [*files.actions, *domains], operation
+        return [*files.actions, *more], operation
 
     snapshot = source_snapshot(source, version, timestamp)
     uri = qualified(source.store) if source_uri is None else source_uri.rstrip("/")

@@ -15,6 +15,7 @@ The first attempt of a stage pins what its transaction loads: the record, in a f
 from __future__ import annotations
 
 import hashlib
+import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -35,6 +36,7 @@ from airflow_delta.exceptions import (
 from airflow_delta.log.storage.base import AmbiguousPutError
 from airflow_delta.log.storage.file_names import LOG_DIRECTORY
 from airflow_delta.log.storage.puts import creates, read_until_found
+from airflow_delta.table.stage.source_positions import check_not_cloned
 from airflow_delta.table.state.find_commit import last_txn_version
 
 if TYPE_CHECKING:
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
     from airflow_delta.log import Snapshot
     from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.table.stage.view import TransactionView
+
+logger = logging.getLogger(__name__)
 
 RECORD_DIRECTORY = f"{LOG_DIRECTORY}/_copy_into"
 """Where records are, relative to the table root."""
@@ -134,7 +138,7 @@ def loaded_before(view: TransactionView, consumer: str, *, assume_new: bool) -> 
     :param assume_new: the author says that a consumer of which the table knows nothing has loaded nothing.
     :raises TransactionExpiredException: if the table may have forgotten the number of the last load.
     :raises DeltaFileNotFoundException: if a record is gone.
-    :raises DeltaIllegalStateException: if one is damaged.
+    :raises DeltaIllegalStateException: if one is damaged, or the table is a clone that does not say what was loaded.
     """
     if view.handle.read_version < 0:
         return Loaded()
@@ -158,6 +162,8 @@ def loaded_before(view: TransactionView, consumer: str, *, assume_new: bool) -> 
             "Nothing was staged. Look at the table, then run once with assume_new=True, and with modified_after=<time> if it has "
             "the files up to then. Unset delta.setTransactionRetentionDuration, or load more often.",
         ) from error
+    if number is None and not assume_new:
+        check_not_cloned(view, f"{consumer!r} has loaded files", "modified_after=<time>")
     if number is None or number == 0:
         return Loaded()
     return _read_records(view.log, consumer, number, digits)
@@ -472,6 +478,32 @@ def keep_records(view: TransactionView) -> None:
     for stage in view.stages:
         for load in stage.write.loads:
             _put(view.log, _path(load.consumer, load.number, load.record), _pinned_as(view, load)[0])
+
+
+def copy_records(log: DeltaLog, source: DeltaLog, changed: Mapping[str, int], versions: Mapping[str, int]) -> None:
+    """Put the records of another table's loads into a log that is to have them, too.
+
+    One that is gone or damaged there stays so: whoever looks for it is told.
+
+    :param changed: versions by application id; the loads among them are copied.
+    :param versions: all of the other table, which say what the records are.
+    """
+    for app_id, digits in changed.items():
+        consumer = app_id.removeprefix(COPY_APP).removesuffix(RECORD_SUFFIX)
+        number = versions.get(f"{COPY_APP}{consumer}")
+        if not app_id.startswith(COPY_APP) or not app_id.endswith(RECORD_SUFFIX) or number is None:
+            continue
+        try:
+            head, sha256 = _read_head(source, consumer, number, digits)
+        except (DeltaFileNotFoundException, DeltaIllegalStateException) as error:
+            logger.warning("Not copied to table %s: %s", log.uri, error.message)
+            continue
+        for name in (*head.earlier, RecordName(number=number, first=head.first, sha256=sha256)):
+            path = _path(consumer, name.number, name.sha256)
+            try:
+                _put(log, path, source.store.read(path))
+            except FileNotFoundError:
+                logger.warning("Not copied to table %s: %s of table %s is gone", log.uri, path, source.uri)
 
 
 def _put(log: DeltaLog, path: str, data: bytes) -> None:

@@ -25,7 +25,7 @@ from airflow_delta.exceptions import (
 )
 from airflow_delta.log.storage.puts import creates, read_until_found
 from airflow_delta.table.start.rerun import is_known_before
-from airflow_delta.table.state.find_commit import last_txn_version
+from airflow_delta.table.state.find_commit import is_clone_of_others, last_txn_version
 
 if TYPE_CHECKING:
     from airflow_delta.contract.payloads import TransactionHandle
@@ -81,7 +81,25 @@ def position_before(view: TransactionView, source: SourcePosition, source_create
         return found
     if not assume_new:
         _check_no_other(view, snapshot, source)
+        what = f"{source.consumer!r} has read new rows of {source.table}"
+        check_not_cloned(view, what, "starting_version=<the first version that it lacks>")
     return -1
+
+
+def check_not_cloned(view: TransactionView, what: str, beginning: str) -> None:
+    """Refuse to begin in a clone that another engine made: the rows may have come with it.
+
+    :param what: what cannot be known.
+    :param beginning: the argument that says where to begin.
+    :raises DeltaIllegalStateException: if the table is one.
+    """
+    if is_clone_of_others(view.log):
+        raise view.handle.error(
+            DeltaIllegalStateException,
+            f"Table {view.log.uri} began as a clone that another engine made, which does not say whether {what} into its source. "
+            "Nothing was staged. Look at the table, then run once with assume_new=True, and with "
+            f"{beginning} if it has some of the rows. Clones by DeltaCloneOperator say it.",
+        )
 
 
 def _check_no_other(view: TransactionView, snapshot: Snapshot, source: SourcePosition) -> None:

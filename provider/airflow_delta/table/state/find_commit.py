@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.contract.files import STAGING_DIRECTORY
-from airflow_delta.contract.payloads import CommitResult, TransactionHandle
+from airflow_delta.contract.payloads import OWN_APPS, CommitResult, TransactionHandle
 from airflow_delta.exceptions import HandleMismatchException, TransactionExpiredException, VersionsNotContiguousException
 from airflow_delta.log.actions.decode import CommitFile, DecodedCommit, decode_commit, read_commit_info
 from airflow_delta.table.state.commit_result import integer, result_of_commit, result_without_commit
@@ -259,6 +259,9 @@ def standing_version(snapshot: Snapshot, app_id: str, last: int | None) -> int |
     return before.version if before is not None and before.version >= 0 else None
 
 
+_OWN_TAG = "airflow.appId"
+"""Tag of the commits of this provider."""
+
 PossibleSince = Callable[[], int | None]
 """Returns when an identity may have been committed for the first time, in milliseconds; ``None``: recently."""
 
@@ -287,8 +290,9 @@ def last_txn_version(log: DeltaLog, snapshot: Snapshot, app_id: str, possible_si
         commit = holds_app_id(log, oldest, app_id)
         if commit is not None:
             return next(txn.version for txn in commit.txns if txn.app_id == app_id)
+    begins = oldest is not None and oldest.version == 0 and not (app_id.startswith(OWN_APPS) and _is_clone(_info(log, oldest)))
     reaches = None if oldest is None else _timestamp(decode_commit(oldest.version, oldest.data, table=log.uri))
-    if oldest is not None and (oldest.version == 0 or (reaches is not None and reaches <= since - CLOCKS_DIFFER_BY)):
+    if oldest is not None and (begins or (reaches is not None and reaches <= since - CLOCKS_DIFFER_BY)):
         return None
     raise snapshot.error(
         TransactionExpiredException,
@@ -298,6 +302,23 @@ def last_txn_version(log: DeltaLog, snapshot: Snapshot, app_id: str, possible_si
         f"{'' if reaches is None else f' of {_text(reaches)}'} only. Nothing is committed. Look at the table: if it has the "
         "rows, mark the task as success; if not, run it once with rerun_policy='append'.",
     )
+
+
+def is_clone_of_others(log: DeltaLog) -> bool:
+    """Return whether a table began as a clone that another engine made: it has rows, but not the positions of its source."""
+    try:
+        first = CommitFile(0, log.read_commit(0))
+    except FileNotFoundError:
+        return False
+    return _is_clone(info := _info(log, first)) and _OWN_TAG not in (info.get("tags") or {})
+
+
+def _is_clone(info: Mapping[str, Any]) -> bool:
+    return info.get("operation") == "CLONE"
+
+
+def _info(log: DeltaLog, commit: CommitFile) -> Mapping[str, Any]:
+    return read_commit_info(commit.version, commit.data, table=log.uri) or {}
 
 
 def _timestamp(commit: DecodedCommit) -> int | None:
