@@ -281,7 +281,7 @@ class TestTheSameFiles:
         staged = world.stage(handle)
         (load,) = staged.loads
         (pin,) = world.target.path.rglob("copy-into-*.json")
-        data = pin.read_bytes().partition(b"\n")[2]
+        data = pin.read_bytes().split(b"\n", 2)[2]
         consumer = hashlib.sha256(load.consumer.encode()).hexdigest()[:16]
         record = world.target.path / RECORD_DIRECTORY / consumer / f"{1:020d}.{load.record[:15]}.json"
         record.parent.mkdir(parents=True)
@@ -553,9 +553,20 @@ class TestXComIsNotBelieved:
     def test_two_stages_of_one_consumer(self, world):
         world.put("a.csv")
         handle = world.begin()
-        one, other = world.stage(handle, task_id="a"), world.stage(handle, task_id="b")
+        one = world.stage(handle, task_id="a")
+        other = dataclasses.replace(world.target.stage(handle, pa.table({"id": [9]}), task_id="b"), loads=one.loads)
         with pytest.raises(StageConflictException, match="would be in the table twice"):
             world.target.publish(handle, one, other)
+
+    def test_the_second_task_of_one_consumer_loads_nothing(self, world):
+        world.put("a.csv")
+        (world.source / "b.json").write_text('{"id": 1}')
+        handle = world.begin()
+        world.stage(handle, "*.csv", task_id="a")
+        with pytest.raises(StageConflictException, match=r"The task 'a' loads files as .*, so 'b' cannot"):
+            world.find(handle, "*.json", task_id="b")
+        world.put("c.csv")
+        assert [file.path for file in world.find(handle, "*.csv", task_id="a").files] == ["a.csv"]
 
     def test_two_stages_with_the_same_file(self, world):
         world.put("x/a.csv")

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from airflow_delta.contract.payloads import TransactionHandle
     from airflow_delta.log import Snapshot
     from airflow_delta.log.delta_log import DeltaLog
+    from airflow_delta.table.stage.stage_view import StageView
     from airflow_delta.table.stage.view import TransactionView
 
 logger = logging.getLogger(__name__)
@@ -312,12 +313,13 @@ def new_record(before: Loaded, consumer: str, files: Sequence[LoadedFile], *, un
     )
 
 
-def pinned_load(view: TransactionView, record: LoadRecord, source: str) -> tuple[FileLoad, LoadRecord] | None:
+def pinned_load(view: StageView, record: LoadRecord, source: str) -> tuple[FileLoad, LoadRecord] | None:
     """Pin what the transaction loads, unless it is pinned already; return what is.
 
     A record without files is not pinned: what comes later may be loaded.
 
     :return: ``None`` if nothing is pinned.
+    :raises StageConflictException: if another task of the transaction loads as the same consumer.
     :raises StagingException: if there is a pin that cannot be read.
     """
     path = load_pin_path(view.handle, record.consumer)
@@ -325,15 +327,22 @@ def pinned_load(view: TransactionView, record: LoadRecord, source: str) -> tuple
     sha256 = hashlib.sha256(data).hexdigest()
     if not record.num_new and view.log.store.head(path) is None:
         return None
-    if not record.num_new or not creates(view.log.store, path, _sealed(data)):
+    if not record.num_new or not creates(view.log.store, path, _sealed(view.task_id, data)):
         found = read_until_found(lambda: _read_pin(view.log, path))
-        if found is None or (found[1].consumer, found[1].number) != (record.consumer, record.number):
+        if found is None or (found.record.consumer, found.record.number) != (record.consumer, record.number):
             raise view.handle.error(
                 StagingException,
                 f"The files that transaction {view.handle.transaction_id} loads cannot be read back ({path} of table "
                 f"{view.log.uri}). Nothing was staged. Clear the start task with everything downstream.",
             )
-        data, record = found
+        if found.task_id != view.task_id:  # of one that is mapped, the values may have moved
+            raise view.handle.error(
+                StageConflictException,
+                f"The task {found.task_id!r} loads files as {record.consumer!r} in transaction {view.handle.transaction_id} on "
+                f"table {view.log.uri}, so {view.task_id!r} cannot: their rows would be in the table twice. Nothing was staged. "
+                "Give each a consumer of its own, and files of its own.",
+            )
+        data, record = found.data, found.record
         sha256 = hashlib.sha256(data).hexdigest()
     load = FileLoad(source=source, consumer=record.consumer, number=record.number, record=sha256, num_files=record.num_new)
     return load, record
@@ -345,22 +354,37 @@ def load_pin_path(handle: TransactionHandle, consumer: str) -> str:
     return f"{transaction_directory(handle.transaction_id)}/{SCAN_DIRECTORY}/copy-into-{name}.json"
 
 
-def _sealed(data: bytes) -> bytes:
-    return hashlib.sha256(data).hexdigest().encode() + b"\n" + data
+@dataclass(frozen=True, slots=True)
+class _Pin:
+    """What a transaction loads as one consumer.
+
+    :ivar task_id: of the task that loads it.
+    :ivar data: the record as it was written.
+    """
+
+    task_id: str
+    data: bytes
+    record: LoadRecord
 
 
-def _read_pin(log: DeltaLog, path: str) -> tuple[bytes, LoadRecord] | None:
-    """Return the pinned record; ``None`` if there is none, or it is damaged."""
+def _sealed(task_id: str, data: bytes) -> bytes:
+    content = task_id.encode() + b"\n" + data
+    return hashlib.sha256(content).hexdigest().encode() + b"\n" + content
+
+
+def _read_pin(log: DeltaLog, path: str) -> _Pin | None:
+    """Return what is pinned; ``None`` if there is nothing, or it is damaged."""
     try:
         content = log.store.read(path)
     except FileNotFoundError:
         return None
-    _, _, data = content.partition(b"\n")
-    if _sealed(data) != content:
-        return None
+    _, _, sealed = content.partition(b"\n")
+    task_id, _, data = sealed.partition(b"\n")
     try:
-        return data, msgspec.json.decode(data, type=LoadRecord)
-    except msgspec.MsgspecError:
+        if _sealed(task_id.decode(), data) != content:
+            return None
+        return _Pin(task_id.decode(), data, msgspec.json.decode(data, type=LoadRecord))
+    except (UnicodeDecodeError, msgspec.MsgspecError):
         return None
 
 
@@ -420,7 +444,7 @@ def loads_to_commit(view: TransactionView, *, created: bool) -> LoadsToCommit:
                 )
             versions |= {load.app_id: load.number, load.record_app_id: load.record_version}
             _check_number(view, load)
-            record = _pinned_as(view, load)[1]
+            record = _pinned_as(view, load).record
             paths = {file.path for file in record.new}
             if twice := sorted(paths & files):
                 raise view.handle.error(
@@ -456,15 +480,15 @@ def _check_number(view: TransactionView, load: FileLoad) -> None:
         )
 
 
-def _pinned_as(view: TransactionView, load: FileLoad) -> tuple[bytes, LoadRecord]:
-    """Return the record of a load as it was pinned."""
+def _pinned_as(view: TransactionView, load: FileLoad) -> _Pin:
+    """Return a load as it was pinned."""
     path = load_pin_path(view.handle, load.consumer)
     found = _read_pin(view.log, path)
     if found is not None:
-        data, record = found
+        record = found.record
         told = (load.consumer, load.number, load.num_files, load.record)
-        if told == (record.consumer, record.number, record.num_new, hashlib.sha256(data).hexdigest()):
-            return data, record
+        if told == (record.consumer, record.number, record.num_new, hashlib.sha256(found.data).hexdigest()):
+            return found
     raise view.handle.error(
         StagingException,
         f"A stage of transaction {view.handle.transaction_id} on table {view.log.uri} says that it has loaded {load.num_files} "
@@ -477,7 +501,7 @@ def keep_records(view: TransactionView) -> None:
     """Put the records of the loads into the log's directory, for good: the commit that follows names them."""
     for stage in view.stages:
         for load in stage.write.loads:
-            _put(view.log, _path(load.consumer, load.number, load.record), _pinned_as(view, load)[0])
+            _put(view.log, _path(load.consumer, load.number, load.record), _pinned_as(view, load).data)
 
 
 def copy_records(log: DeltaLog, source: DeltaLog, changed: Mapping[str, int], versions: Mapping[str, int]) -> None:

@@ -27,6 +27,7 @@ from airflow_delta.table.stage.source_positions import check_no_replacement
 if TYPE_CHECKING:
     from airflow_delta.contract.payloads import FileLoad
     from airflow_delta.log.storage.base import FileStatus, LogStore
+    from airflow_delta.table.stage.stage_view import StageView
     from airflow_delta.table.stage.view import TransactionView
 
 _THREADS = 8
@@ -281,7 +282,7 @@ def _avro_schema(data: bytes) -> Any:
     raise ValueError("no schema")
 
 
-def find_source_files(view: TransactionView, store: LogStore, pattern: SourcePattern, options: CopyIntoOptions) -> SourceFiles:
+def find_source_files(view: StageView, store: LogStore, pattern: SourcePattern, options: CopyIntoOptions) -> SourceFiles:
     """Return the files that the table does not have yet, as the first attempt of the transaction found them.
 
     :param store: of ``pattern.base``.
@@ -289,6 +290,7 @@ def find_source_files(view: TransactionView, store: LogStore, pattern: SourcePat
     :raises DeltaIllegalStateException: if a file was changed after it was loaded; if another consumer has loaded one; if a record
         of loads is damaged; or if the transaction would replace rows of an earlier run.
     :raises DeltaFileNotFoundException: if a record of loads is gone.
+    :raises StageConflictException: if another task of the transaction loads as the same consumer.
     :raises TransactionExpiredException: if it cannot be known whether there were loads.
     """
     check_no_replacement(view, f"files below {store.root}")
