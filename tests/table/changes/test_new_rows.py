@@ -27,6 +27,7 @@ from airflow_delta.exceptions import (
     PredicateException,
     StageConflictException,
     StagingException,
+    TransactionAlreadyCommittedException,
     TransactionExpiredException,
     VersionNotFoundException,
 )
@@ -268,10 +269,19 @@ class TestRetriesAndClears:
         replaces = {"transaction_key": "monday", "rerun_policy": "replace"}
         world.run(begin=replaces)
         world.add(1)
-        with pytest.raises(DeltaIllegalStateException, match="rerun_policy='replace' would take back"):
-            world.run(begin=replaces)
+        with pytest.raises(TransactionAlreadyCommittedException, match="count as read and would not come again"):
+            world.target.begin(**replaces)  # whatever its stages would read
         world.run()
         assert world.ids() == [0, 1]
+
+    def test_a_cleared_run_that_reads_new_rows_for_the_first_time(self, world):
+        world.add(1)
+        replaces = {"transaction_key": "monday", "rerun_policy": "replace"}
+        handle = world.target.begin(**replaces)
+        world.target.publish(handle, world.target.stage(handle, pa.table({"id": pa.array([7], pa.int64())})))
+        with pytest.raises(DeltaIllegalStateException, match="rerun_policy='replace' would take back"):
+            world.run(begin=replaces)
+        assert world.ids() == [7]
 
     def test_the_pin_goes_with_the_commit(self, world):
         world.add(1)

@@ -28,6 +28,7 @@ from airflow_delta.exceptions import (
     SchemaMismatchException,
     StageConflictException,
     StagingException,
+    TransactionAlreadyCommittedException,
     TransactionExpiredException,
 )
 from airflow_delta.log import DeltaLog
@@ -535,8 +536,8 @@ class TestWhatIsLost:
     def test_rows_that_a_replacement_would_take_back(self, world):
         world.put("a.csv")
         world.run(begin={"transaction_key": "run"})
-        with pytest.raises(DeltaIllegalStateException, match="rerun_policy='replace' would take back"):
-            world.run(begin={"transaction_key": "run", "rerun_policy": "replace"})
+        with pytest.raises(TransactionAlreadyCommittedException, match="count as read and would not come again"):
+            world.begin(transaction_key="run", rerun_policy="replace")  # whatever its stages would load
 
 
 class TestXComIsNotBelieved:

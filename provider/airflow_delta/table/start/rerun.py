@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_delta.contract.payloads import TransactionHandle
+from airflow_delta.contract.payloads import OWN_APPS, TransactionHandle
 from airflow_delta.exceptions import TransactionAlreadyCommittedException
 from airflow_delta.log.actions.actions import AddFile
 from airflow_delta.table.state.find_commit import commits_of, standing_version
@@ -24,8 +24,8 @@ def files_to_replace(log: DeltaLog, snapshot: Snapshot, handle: TransactionHandl
     """Return the live files that the key of this transaction added before.
 
     :param snapshot: the version that the transaction reads.
-    :raises TransactionAlreadyCommittedException: if another writer has since rewritten or removed some of them, or the log no
-        longer says which they are.
+    :raises TransactionAlreadyCommittedException: if another writer has since rewritten or removed some of them, if their rows
+        would not come again, or if the log no longer says which they are.
     """
     if snapshot.version < 0 or handle.rerun_policy != "replace" or not is_known_before(snapshot, handle):
         return []
@@ -46,6 +46,7 @@ def files_to_replace(log: DeltaLog, snapshot: Snapshot, handle: TransactionHandl
                 break
             continue
         _refuse_kept_rows(handle, snapshot, commit)
+        _refuse_read_rows(handle, snapshot, commit)
         for add in commit.adds:
             if add.path not in removed:
                 added.setdefault(add.path, (commit.version, add))
@@ -94,6 +95,13 @@ def _refuse_kept_rows(handle: TransactionHandle, snapshot: Snapshot, commit: Dec
         keeps = info.get("operation") in _REWRITES or str(copied) != "0"
     if keeps and commit.adds:
         raise _refused(handle, snapshot, f"the files that version {commit.version} added also hold rows that were there before")
+
+
+def _refuse_read_rows(handle: TransactionHandle, snapshot: Snapshot, commit: DecodedCommit) -> None:
+    """Refuse rows of sources that count as read, whether or not this transaction reads them: they would be lost."""
+    if commit.adds and any(txn.app_id.startswith(OWN_APPS) for txn in commit.txns):
+        why = f"rows that version {commit.version} added came from files or another table, count as read and would not come again"
+        raise _refused(handle, snapshot, why)
 
 
 def _live(snapshot: Snapshot, paths: list[str]) -> list[AddFile]:
