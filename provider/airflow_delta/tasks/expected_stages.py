@@ -35,6 +35,9 @@ logger = logging.getLogger(__name__)
 ABSENT = "not in this run: the Dag file has it since"
 """State of a task that was added to the Dag file after the run began. Airflow may make its instance only after the commit."""
 
+_SHOWN = 3
+"""Task instances that an error names."""
+
 _LONGEST = 4_000
 """Characters of task ids in one question: they travel in a URL, of which proxies take 8 KiB."""
 
@@ -123,6 +126,26 @@ def expected_stages(
     states = instances(context, task_ids)
     expected = {key: state for key, state in states.items() if not (allow_skipped and state == "skipped")}
     return None if allow_skipped and task_ids and not expected else expected
+
+
+def check_not_lost(context: Context, handle: TransactionHandle, writes: Sequence[StagedWrite], outputs: Any) -> None:
+    """Refuse to build on stages that have succeeded and whose XComs are gone: they did not leave nothing, as skipped ones do.
+
+    :param writes: from :func:`valid_reports`.
+    :param outputs: the outputs of the stages in the Dag file.
+    :raises StagingException: if there are such stages.
+    """
+    known = {(write.task_id, write.map_index) for write in writes}
+    states = instances(context, set(stage_tasks(outputs)))
+    lost = sorted(key for key, state in states.items() if state == "success" and key not in known)
+    if lost:
+        names = ", ".join(name_of(*key) for key in lost[:_SHOWN])
+        raise handle.error(
+            StagingException,
+            f"The task {context['ti'].task_id!r} builds on {names}, which succeeded in "
+            f"transaction {handle.transaction_id} on table {handle.table}, but what it staged is no longer in XCom. Nothing was "
+            "staged. Clear it with everything downstream.",
+        )
 
 
 def stage_tasks(outputs: Any) -> Iterable[str]:

@@ -39,8 +39,8 @@ from airflow_delta.retry_policies import FINAL_ERRORS
 from airflow_delta.task_loops import check_no_loop
 from airflow_delta.tasks.base import DeltaOperator, Part
 from airflow_delta.tasks.ended import find_end
-from airflow_delta.tasks.expected_stages import valid_reports
-from airflow_delta.tasks.handle_check import definition_mark, open_transaction
+from airflow_delta.tasks.expected_stages import check_not_lost, valid_reports
+from airflow_delta.tasks.handle_check import Each, argument_of, definition_mark, open_transaction
 from airflow_delta.tasks.identity import column_names, flatten_reports, stage_identity
 from airflow_delta.tasks.observability import Stopwatch, TaskMetrics
 
@@ -256,10 +256,18 @@ class StageWork(Part):
         return engine.open_stage(self.log, self.handle, **self._identity, after=self._earlier(), spark_table_uri=spark_table_uri)
 
     def _earlier(self) -> tuple[StagedWrite, ...]:
-        """The staged writes that this stage builds on; a skipped stage left none."""
+        """The staged writes that this stage builds on; a skipped stage left none.
+
+        :raises StagingException: if one of another stage is no longer in XCom.
+        """
         reports = flatten_reports(self.after) if self.after else ()
         if self.transaction is not None:
-            return tuple(valid_reports(self.context, self.handle, reports))
+            writes = valid_reports(self.context, self.handle, reports)
+            definition = self.context["dag"].task_dict.get(self.task.task_id)
+            outputs = argument_of(definition, "after", None) if definition is not None else None
+            if outputs and not isinstance(outputs, Each):
+                check_not_lost(self.context, self.handle, writes, outputs)
+            return tuple(writes)
         return tuple(StagedWrite.from_dict(report) for report in reports if report is not None)  # the plan refuses them
 
     def report_if_committed(self, mode: str) -> dict[str, Any] | None:
