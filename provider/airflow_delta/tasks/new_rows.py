@@ -10,7 +10,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_delta import engine
 from airflow_delta.contract.request import SourceScan
-from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.exceptions import DeltaIllegalArgumentException, DeltaUnsupportedOperationException
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.tasks.base import TABLE_VIEW
 from airflow_delta.tasks.handle_check import Each, argument_of, start_tasks
@@ -67,7 +67,9 @@ class SourceTables:
         """Return the new rows of a table, and record that they are read.
 
         :raises AirflowSkipException: if there are none, and the task is then to be skipped.
+        :raises DeltaUnsupportedOperationException: if the transaction is part of a publication, which might be taken back.
         """
+        self._check_publishes_alone(name)
         given = _checked(options, f"new_rows({name!r}) of the task {self._task.task_id!r}")
         skips = given.pop("skip_if_none", False)
         given["consumer"] = given.get("consumer") or self._default_consumer()
@@ -135,6 +137,18 @@ class SourceTables:
     def _log(self, name: str) -> DeltaLog:
         work = self._work
         return DeltaHook(work.delta_conn_id or work.handle.delta_conn_id or DeltaHook.default_conn_name).get_log(name)
+
+    def _check_publishes_alone(self, name: str) -> None:
+        group: Any = self._task.task_group
+        while group is not None and not getattr(group, "holds_publication", False):
+            group = group.parent_group
+        if group is not None:
+            raise self._work.handle.error(
+                DeltaUnsupportedOperationException,
+                f"The task {self._task.task_id!r} reads new rows of {name!r}, and its transaction is part of the publication "
+                f"{group.group_id!r}, which could not take it back. Nothing was staged. Read them in a transaction of table "
+                f"{self._work.handle.table} alone.",
+            )
 
     def _default_consumer(self) -> str:
         """Return the consumer of a Dag that names none.

@@ -23,10 +23,10 @@ def sql_file():
 
 @dag(schedule=None, start_date=datetime(2026, 1, 1), catchup=False)
 def sql_mapped():
-    """A query for each part; the file is among them."""
+    """A query for each part; the file is among them, and alone in reading the table, or neither could come first."""
     with delta_transaction("txn", table=f"{ROOT}/sql_mapped", create=False):
         DeltaStageSqlOperator.partial(task_id="parts", parameters={"rows": 1}).expand(
-            sql=["sql/daily.sql", "SELECT id + 100 AS id, day, note FROM {{ table }} LIMIT :rows"]
+            sql=["sql/daily.sql", "SELECT 100L + :rows AS id, DATE'2026-01-01' AS day, 'new' AS note"]
         )
 
 

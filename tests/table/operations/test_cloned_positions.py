@@ -171,6 +171,19 @@ def test_what_a_replaced_clone_took_by_itself_is_new_to_it_again(source, tmp_pat
     assert ids(other) == [0, 7]
 
 
+def test_a_source_that_has_moved_since_a_replaced_clone_read_it(tmp_path):
+    source, plain, other = Rows(tmp_path), Table(tmp_path / "plain"), Table(tmp_path / "clone")
+    handle = plain.begin(schema=SCHEMA)
+    plain.publish(handle, plain.stage(handle, pa.table({"id": pa.array([7], pa.int64())})))
+    clone(other, plain, deep=True)
+    source.put(0)
+    run(source, other)
+    clone(other, plain, "again", deep=True, replace=True)
+    source.path = source.path.rename(tmp_path / "moved")
+    run(source, other)
+    assert ids(other) == [0, 7]
+
+
 def test_records_that_the_source_has_lost_are_missed_in_the_clone_too(tmp_path, deep):
     source, table, other = Files(tmp_path), Table(tmp_path / "facts"), Table(tmp_path / "clone")
     source.put(0)

@@ -604,3 +604,16 @@ def test_an_overwrite_of_a_replaced_table_removes_none_of_its_old_rows(filled):
     added = reading(rows(filled, handle, "a", after=after), "p = 'a'")
     filled.publish(handle, create, over, added)
     assert filled.rows() == [(1, "a"), (2, "a")]
+
+
+def test_the_table_after_stages_has_their_columns_and_its_partitioning(tmp_path):
+    table = Table(tmp_path / "table")
+    widening = {"delta.enableTypeWidening": "true"}
+    given = schema(column("id", "integer"), column("p", "string"))
+    table.publish(table.begin(schema=given, partition_by=["p"], configuration=widening))
+    handle = table.begin()
+    rows_of = pa.table({"id": pa.array([1], pa.int64()), "p": ["a"], "v": [1.5]})
+    wider = table.stage(handle, rows_of, task_id="wider", merge_schema=True)
+    found = table.view(handle, task_id="after", after=[wider.to_dict()]).target
+    assert [(field.name, field.data_type.name) for field in found.schema] == [("id", "long"), ("p", "string"), ("v", "double")]
+    assert list(found.partition_columns) == ["p"]
