@@ -16,7 +16,7 @@ from airflow_delta import engine
 from airflow_delta.contract.choices import Given, choice_problem, choices_of, is_literal, literal_problems
 from airflow_delta.contract.kinds import kinds_of, value_problem
 from airflow_delta.contract.queries import with_escaped_quotes
-from airflow_delta.dag_wiring import wiring_problems
+from airflow_delta.dag_wiring import class_of, role_of, wiring_problems
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaIllegalArgumentException
 from airflow_delta.key_precision import day_key_problem
 from airflow_delta.task_loops import loop_problem
@@ -120,7 +120,7 @@ def task_problems(task: Any) -> Iterator[str]:
     """Yield what is wrong with a task, without parsing SQL."""
     if not _is_ours(task):
         return
-    for name, allowed in choices_of(_class_of(task)).items():
+    for name, allowed in choices_of(class_of(task)).items():
         for value in _values(task, name):
             if (problem := choice_problem(name, value, allowed)) is not None:
                 yield problem
@@ -133,11 +133,11 @@ def task_problems(task: Any) -> Iterator[str]:
     yield from _setting_problems(task)
     yield from _event_problems(task)
     yield from _loop_problems(task)
-    yield from dict.fromkeys(problem for given in _givens(task) for problem in literal_problems(_class_of(task), given))
+    yield from dict.fromkeys(problem for given in _givens(task) for problem in literal_problems(class_of(task), given))
     yield from _key_problems(task)
     yield from wiring_problems(task)
-    if getattr(_class_of(task), "transaction_role", None) == "stage" and _given(task, "transaction") is None:
-        if not hasattr(_class_of(task), "staged_mode"):
+    if role_of(task) == "stage" and _given(task, "transaction") is None:
+        if not hasattr(class_of(task), "staged_mode"):
             yield (
                 "it stages rows, but belongs to no transaction, so nobody would publish them. Create it inside a with "
                 "delta_transaction(...) block, or pass transaction=<output of a start task>."
@@ -151,8 +151,8 @@ def task_problems(task: Any) -> Iterator[str]:
 
 def _kind_problems(task: Any) -> Iterator[str]:
     """Yield parameters that are not of their kind, and tasks where their output is meant."""
-    fields = tuple(_class_of(task).template_fields)
-    for name, kind in kinds_of(_class_of(task)).items():
+    fields = tuple(class_of(task).template_fields)
+    for name, kind in kinds_of(class_of(task)).items():
         for value in _values(task, name):
             if value is None and task.is_mapped:
                 continue  # not given
@@ -180,8 +180,8 @@ def _key_problems(task: Any) -> Iterator[str]:
 
 def _setting_problems(task: Any) -> Iterator[str]:
     """Yield Airflow's settings of a task with which its transaction does not work."""
-    operator_class, rule = _class_of(task), _given(task, "trigger_rule")
-    role = getattr(operator_class, "transaction_role", None)
+    operator_class, rule = class_of(task), _given(task, "trigger_rule")
+    role = role_of(task)
     in_transaction = role in ("start", "commit") or _given(task, "transaction") is not None
     if role in HANDS_ON and in_transaction and _given(task, "do_xcom_push") is False:
         yield (
@@ -222,7 +222,7 @@ def events_problem(events: Any, outlets: Any) -> str | None:
 
 def _event_problems(task: Any) -> Iterator[str]:
     """Yield events by partition that the task's own arguments ask for, and that Airflow could not have."""
-    events, role = _given(task, "partition_events"), getattr(_class_of(task), "transaction_role", None)
+    events, role = _given(task, "partition_events"), role_of(task)
     if events is _UNKNOWN or (role != "commit" and _given(task, "transaction") is not None):
         return  # a stage: its commit tells
     default = parent_defaults(task).get("partition_events")  # meant for tasks in general
@@ -231,9 +231,9 @@ def _event_problems(task: Any) -> Iterator[str]:
 
 
 def _loop_problems(task: Any) -> Iterator[str]:
-    operator_class = _class_of(task)
+    operator_class = class_of(task)
     # What takes part in a transaction, or begins one of its own, is known by its run and task.
-    if getattr(operator_class, "transaction_role", None) == "audit" or not (
+    if role_of(task) == "audit" or not (
         hasattr(operator_class, "transaction_role") or "rerun_policy" in choices_of(operator_class)
     ):
         return
@@ -311,10 +311,6 @@ def syntax_of(text: str, *, condition: bool = False) -> str | None:
 # -- tasks, mapped or not -------------------------------------------------------------------------------------------------------
 
 
-def _class_of(task: Any) -> Any:
-    return getattr(task, "operator_class", None) or type(task)
-
-
 def parent_defaults(task: Any) -> dict[str, Any]:
     """Return the ``default_args`` of the Dag and of the group of a task."""
     dag, group = task.get_dag(), task.task_group
@@ -322,7 +318,7 @@ def parent_defaults(task: Any) -> dict[str, Any]:
 
 
 def _is_ours(task: Any) -> bool:
-    cls = _class_of(task)
+    cls = class_of(task)
     return isinstance(cls, type) and any(base.__module__.startswith("airflow_delta.") for base in cls.__mro__)
 
 

@@ -36,7 +36,7 @@ def wiring_problems(task: Any) -> Iterator[str]:
 
 def role_of(task: Any) -> str | None:
     """Return what a task, mapped or not, does in a transaction; ``None`` if it is in none."""
-    return getattr(_class_of(task), "transaction_role", None)
+    return getattr(class_of(task), "transaction_role", None)
 
 
 def _commit_problems(commit: Any) -> Iterator[str]:
@@ -106,7 +106,7 @@ def _are_alternatives(one: Any, other: Any) -> bool:
         return False
     before_other = other.get_flat_relative_ids(upstream=True)
     return any(
-        task.task_id in before_other and hasattr(_class_of(task), "skip_all_except")
+        task.task_id in before_other and hasattr(class_of(task), "skip_all_except")
         for task in one.get_flat_relatives(upstream=True)
     )
 
@@ -144,5 +144,6 @@ def _values(task: Any, name: str) -> list[Any]:
     return [value for value in (task.partial_kwargs.get(name), mapped) if value is not None]
 
 
-def _class_of(task: Any) -> Any:
+def class_of(task: Any) -> Any:
+    """Return the class of a task, mapped or not."""
     return getattr(task, "operator_class", None) or type(task)

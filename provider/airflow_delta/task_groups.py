@@ -15,6 +15,7 @@ from airflow.sdk import TaskGroup, TriggerRule, XComArg
 
 from airflow_delta.contract.kinds import table_text
 from airflow_delta.dag_checks import check_dag_overwrites
+from airflow_delta.dag_wiring import role_of
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.links.delta import PAGE_KEY
@@ -174,7 +175,7 @@ class DeltaTransactionGroup(TaskGroup):
 
     def _takes_part(self, task: Any, role: str) -> bool:
         """Return whether a task has a role in this transaction; a task without a handle gets it."""
-        if getattr(getattr(task, "operator_class", None) or type(task), "transaction_role", None) != role:
+        if role_of(task) != role:
             return False
         given = _argument(task, "transaction")
         if given is None and not _maps_over(task, "transaction"):

@@ -117,8 +117,11 @@ class TableDefinition(Subject):
 
         :param values: by physical name, as in actions; names that are of no column stay.
         """
-        names = {field.physical_name: field.name for field in self.schema}
-        return {names.get(name, name): value for name, value in (values or {}).items()}
+        return {self._logical_names.get(name, name): value for name, value in (values or {}).items()}
+
+    @cached_property
+    def _logical_names(self) -> dict[str, str]:
+        return {field.physical_name: field.name for field in self.schema}
 
     def with_schema(self, schema: StructType | None, partition_columns: Sequence[str]) -> TableDefinition:
         """Return the definition with other columns."""

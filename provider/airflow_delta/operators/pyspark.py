@@ -268,8 +268,8 @@ def call_function(stage: Any, injected: Mapping[str, Any]) -> Any:
 
     An async function is awaited.
 
-    :raises DeltaIllegalArgumentException: if the run lacks a value that the function needs.
     :param stage: a :class:`~airflow_delta.tasks.stage_work.StageOperator` that is a ``PythonOperator``.
+    :raises DeltaIllegalArgumentException: if the run lacks a value that the function needs.
     """
     context = {**stage.opened.context, **stage.op_kwargs, "templates_dict": stage.templates_dict}
     given = stage.determine_kwargs(context)

@@ -6,6 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta import engine
+from airflow_delta.dag_wiring import role_of
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.tasks.handle_check import argument_of, scope_of, start_tasks
 from airflow_delta.tasks.identity import whole_number
@@ -100,7 +101,6 @@ def _commit_of(task: Any, context: Context) -> Any:
     commits = [
         other
         for other in start.get_flat_relatives(upstream=False)
-        if getattr(getattr(other, "operator_class", None) or type(other), "transaction_role", None) == "commit"
-        and start in (start_tasks(other, context) or ())
+        if role_of(other) == "commit" and start in (start_tasks(other, context) or ())
     ]
     return commits[0] if len(commits) == 1 else None

@@ -20,6 +20,7 @@ from airflow.sdk import XComArg
 
 from airflow_delta.airflow_internals.tasks import skip_key
 from airflow_delta.contract.payloads import StagedWrite, read_version_name
+from airflow_delta.dag_wiring import role_of
 from airflow_delta.exceptions import HandleMismatchException, StagingException, TransactionAbortedException
 from airflow_delta.tasks.handle_check import argument_of, check_mark
 from airflow_delta.tasks.identity import flatten_reports, parse_report
@@ -151,8 +152,7 @@ def check_not_lost(context: Context, handle: TransactionHandle, writes: Sequence
 def stage_tasks(outputs: Any) -> Iterable[str]:
     """Yield the ids of the stage tasks that outputs in the Dag file refer to."""
     for task, _ in XComArg.iter_xcom_references(outputs):
-        operator_class: Any = getattr(task, "operator_class", None) or type(task)
-        if getattr(operator_class, "transaction_role", None) == "stage":
+        if role_of(task) == "stage":
             yield task.task_id
 
 

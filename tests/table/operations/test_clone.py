@@ -155,6 +155,7 @@ def test_paths_without_a_scheme_are_of_the_source() -> None:
     [
         ("file:/a%20b/c%25+%C3%BC%2A/d", "file:/a%20b/c%25+ü*/d"),
         ("file:///ü/%E6%97%A5/%F0%9F%98%80", "file:///ü/日/😀"),
+        ("s3a://bucket/a%20b/p=c%252Fd/x.parquet", "s3a://bucket/a%20b/p=c%252Fd/x.parquet"),
         ("s3://bucket/p=%C2%A0%E2%80%A8%C2%85/x", "s3://bucket/p=%C2%A0%E2%80%A8%C2%85/x"),
         ("s3://bucket/p=%FF%C3/~a!b;c?", "s3://bucket/p=%FF%C3/~a!b;c%3F"),
     ],

@@ -128,12 +128,17 @@ def url_encoded(uri: str) -> str:
     return f"{scheme}://{authority}/{url_encode(path)}".rstrip("/")
 
 
+_SPELLED_ALIKE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?:[A-Za-z0-9_\-!.~'(),;:$&+=@/]|%2[05])*")
+
+
 def spelled_by_java(uri: str) -> str:
     """Return a URL-encoded URI as Java's class ``URI`` makes it of a decoded path, which leaves most letters beyond ASCII.
 
     Delta Spark compares absolute paths of the log, as they are, with those that Spark tells of its files: a DELETE with deletion
     vectors fails at any other spelling. Paths relative to the table it decodes first.
     """
+    if _SPELLED_ALIKE.fullmatch(uri) is not None:  # most are, and clones have as many as their source
+        return uri
     scheme, separator, path = uri.partition(":")
     prefix = ""
     if path.startswith("//"):

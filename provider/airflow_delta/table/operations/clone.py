@@ -236,7 +236,7 @@ def _domains(txn: OptimisticTransaction, source: Snapshot) -> list[DomainMetadat
 def _positions(log: DeltaLog, own: Snapshot, source: DeltaLog, snapshot: Snapshot) -> list[SetTransaction]:
     """Return what makes the positions of a clone those of a version of its source, with their records copied.
 
-    A consumer of the clone that the source does not know begins anew: the clone has none of its rows any more.
+    A consumer of the clone that the source does not know starts from nothing: the clone no longer has its rows.
 
     :param log: the clone.
     :param own: the clone as it was; its version is -1 if there was none.

@@ -109,7 +109,7 @@ def _check_no_other(view: TransactionView, snapshot: Snapshot, source: SourcePos
         "Nothing was staged. If none of its rows are in the table, run once with assume_new=True, or read it as another consumer."
     )
     for app_id, version in snapshot.transactions.items():
-        if version < 0 or not app_id.startswith(prefix):  # a clone that was replaced has begun anew
+        if version < 0 or not app_id.startswith(prefix):  # reset when the clone was replaced
             continue
         location, _, table_id = app_id[len(prefix) :].partition("/")
         if location == source.location(source.table) and table_id != source.table_id:
