@@ -29,9 +29,8 @@ from airflow_delta.exceptions import (
 )
 from airflow_delta.log.actions.actions import AddCDCFile, AddFile, RemoveFile
 from airflow_delta.log.actions.deletion_vectors import vector_path
-from airflow_delta.log.features.schema_merge import merge_schema
 from airflow_delta.table.definition.apply_changes import altered_definition
-from airflow_delta.table.definition.create import as_defined, written
+from airflow_delta.table.definition.create import as_defined, schema_with, written
 from airflow_delta.table.files.partitions import common_directory
 
 if TYPE_CHECKING:
@@ -324,21 +323,13 @@ def definition_after(table: TableDefinition, after: Sequence[StageActions], *, s
         if write.changes:
             table = altered_definition(table, write, changes_before, seed=seed)
             changes_before += len(write.changes)
-            continue
-        staged = written(write)
-        columns = table  # those of a table that a stage defines came with its schema
-        if write.definition:
-            table = as_defined(table, write.definition)
-        if not columns.is_known or write.overwrite_schema:
-            table = table.with_schema(staged.schema, write.partition_columns)
-        elif write.merge_schema:
-            merged = merge_schema(
-                columns.schema, staged.schema, merge=True, widen=table.widens_types, table=table.table, version=table.version
-            )
-            table = table.with_schema(merged, columns.partition_columns)
         elif write.definition:
-            table = table.with_schema(columns.schema, columns.partition_columns)
-    return table.with_schema(table.schema, table.partition_columns) if after and table.is_known else table
+            table = as_defined(table, write.definition)
+        elif write.overwrite_schema or not table.is_known:
+            table = table.with_schema(written(write).schema, write.partition_columns)
+        elif write.merge_schema:
+            table = table.with_schema(schema_with(table, table.schema, write), table.partition_columns)
+    return table
 
 
 def predicate_of(table: TableDefinition, write: StagedWrite, text: str) -> Predicate:
