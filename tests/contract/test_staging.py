@@ -161,6 +161,7 @@ def test_an_id_tells_whose_it_is():
         ("staged/t/_preview/task/1-a/_kept-17", 17),
         ("s3://lake/t/staged/t/_preview_changes/task/1-a/_kept-17", 17),
         ("staged/t/_preview/task/1-a/17", None),
+        ("lake/staged/t/task/_preview/_kept-17", None),  # of a stage
         ("staged/t/_preview/task/1-a/_kept-x", None),
         ("staged/t/stage/1-a/_kept-17", None),
         ("_kept-17", None),
