@@ -29,7 +29,8 @@ _NAMESPACE = uuid.UUID("5b1f6a34-6c80-4d5b-9c37-0d2a9cf1b3e1")
 def mapped_schema(schema: Json, rules: TableRules, seed: str) -> Json:
     """Return the schema with an id and a physical name for every field that has none.
 
-    :param seed: id of the transaction: a column gets the same physical name in each of its stages.
+    :param seed: id of the transaction: a column gets the same physical name in each of its stages. The id is part of it, so that
+        a column does not show the values of one that was dropped or renamed in between.
     """
     if rules.column_mapping == "none":
         return schema
@@ -41,7 +42,7 @@ def mapped_schema(schema: Json, rules: TableRules, seed: str) -> Json:
         if ID not in metadata:
             highest += 1
             metadata[ID] = highest
-        metadata.setdefault(PHYSICAL_NAME, f"col-{uuid.uuid5(_NAMESPACE, f'{seed}/{path}')}")
+        metadata.setdefault(PHYSICAL_NAME, f"col-{uuid.uuid5(_NAMESPACE, f'{seed}/{metadata[ID]}/{path}')}")
         return {**field, "metadata": metadata}
 
     return dict(_each_field(schema, "", complete))

@@ -8,16 +8,20 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_delta.contract.changes import AddColumns, Change, Column, RenameColumn, SetProperties
+from airflow_delta.contract.changes import AddColumns, Change, ChangeColumn, Column, DropColumns, RenameColumn, SetProperties
 from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
 from airflow_delta.log.schema.types import parse_schema
+from airflow_delta.table.read.read_table import read_table
 from airflow_delta.table.stage.plan_table import plan_alter, plan_create
 from support.actions import column, schema
+from support.readers import READERS
 from support.table import Table
 
 MAPPED = {"delta.columnMapping.mode": "name"}
-ROWS = pa.table({"id": pa.array([1], pa.int32()), "p": ["x"]})
+ROWS = pa.table({"id": pa.array([1], pa.int32()), "p": ["x"], "n": pa.array([1], pa.int8())})
 WIDE = pa.table({"id": pa.array([1 << 40]), "p": ["y"], "new": [1.5]})
+WIDENING = {"delta.enableTypeWidening": "true"}
+NEW = WIDE.drop(["id"])
 OTHER = pa.table({"id": [2], "q": ["z"]})
 
 Stage = Callable[[Table, TransactionHandle, list[StagedWrite]], StagedWrite]
@@ -37,6 +41,14 @@ def written(rows: pa.Table, **more: Any) -> Stage:
     return lambda table, handle, after: table.stage(handle, rows, task_id=f"write_{len(after)}", after=after, **more)
 
 
+def numbers(kind: pa.DataType) -> pa.Table:
+    return pa.table({"n": pa.array([1], kind)})
+
+
+def replaced(rows: pa.Table, **more: Any) -> Stage:
+    return written(rows, mode="overwrite", overwrite_schema=True, **more)
+
+
 def added(*names: str) -> AddColumns:
     return AddColumns([Column(name, "STRING") for name in names])
 
@@ -47,14 +59,38 @@ STAGES: dict[str, tuple[dict[str, Any] | None, list[Stage]]] = {
         [altered(added("a", "b")), altered(RenameColumn("a", "c")), altered(added("a")), written(ROWS)],
     ),
     "mapping begins": ({}, [altered(SetProperties(MAPPED)), altered(added("a")), altered(added("b"))]),
-    "columns merged": ({}, [written(WIDE.drop(["id"]), merge_schema=True), altered(added("a"))]),
+    "a column added, dropped and added again": (
+        {"configuration": MAPPED},
+        [written(NEW, merge_schema=True), altered(DropColumns(("new",))), written(NEW, merge_schema=True)],
+    ),
+    "a column added and renamed, and another of its name": (
+        {"configuration": MAPPED},
+        [written(NEW, merge_schema=True), altered(RenameColumn("new", "old")), written(NEW, merge_schema=True)],
+    ),
+    "columns merged": ({}, [written(NEW, merge_schema=True), altered(added("a"))]),
     "types widened": (
-        {"configuration": {"delta.enableTypeWidening": "true"}, "partition_by": ["p"]},
+        {"configuration": WIDENING, "partition_by": ["p"]},
         [written(WIDE, merge_schema=True), written(ROWS)],
+    ),
+    "types widened twice": (
+        {"configuration": WIDENING},
+        [written(numbers(pa.int32()), merge_schema=True), written(numbers(pa.int64()), merge_schema=True)],
+    ),
+    "types widened by ALTER and by rows": (
+        {"configuration": WIDENING},
+        [altered(ChangeColumn("n", "INT")), written(numbers(pa.int64()), merge_schema=True)],
     ),
     "columns replaced": (
         {"configuration": MAPPED, "partition_by": ["p"]},
-        [written(WIDE, mode="overwrite", overwrite_schema=True, partition_by=["new"])] * 2,
+        [replaced(WIDE, partition_by=["new"])] * 2,
+    ),
+    "columns replaced, and fewer once more": (
+        {"configuration": MAPPED},
+        [
+            replaced(WIDE, partition_by=["p"]),
+            replaced(WIDE.drop(["p"]), partition_by=["id"]),
+            replaced(WIDE.drop(["new"]), partition_by=["p"]),
+        ],
     ),
     "a table replaced": (
         {"configuration": MAPPED},
@@ -65,11 +101,13 @@ STAGES: dict[str, tuple[dict[str, Any] | None, list[Stage]]] = {
         [created("id BIGINT, q STRING", partition_by=["q"], properties=MAPPED), written(WIDE, merge_schema=True)],
     ),
     "not the columns that the start task gave a new table": (None, [created("id BIGINT, q STRING"), written(OTHER)]),
+    "rows replace the columns that the start task gave a new table": (None, [replaced(OTHER)]),
+    "rows replace the columns of a new table": (None, [written(ROWS, partition_by=["p"]), replaced(OTHER, partition_by=["q"])]),
     "a new table with rows": (
         None,
-        [written(ROWS, create="create", partition_by=["p"], properties=MAPPED), written(WIDE.drop(["id"]), merge_schema=True)],
+        [written(ROWS, create="create", partition_by=["p"], properties=MAPPED), written(NEW, merge_schema=True)],
     ),
-    "rows make a table": (None, [written(ROWS, partition_by=["p"]), written(WIDE.drop(["id"]), merge_schema=True)]),
+    "rows make a table": (None, [written(ROWS, partition_by=["p"]), written(NEW, merge_schema=True)]),
 }
 
 
@@ -87,6 +125,26 @@ def test_stages_leave_what_their_commit_makes(table: Table, name: str) -> None:
     made = table.log().update().definition
     assert parse_schema(left.schema_string or "") == made.schema
     assert left.partition_columns == made.partition_columns
-    highest = "delta.columnMapping.maxColumnId"  # of columns that rows add, the commit counts it
-    assert {**left.configuration, highest: None} == {**made.configuration, highest: None}
+    assert left.configuration == made.configuration
     assert left.features == made.features
+
+
+@pytest.mark.parametrize("mode", ["name", "id"])
+@pytest.mark.parametrize("name", ["new", "other"])
+def test_a_column_shows_nothing_of_one_that_the_same_transaction_has_dropped(table: Table, mode: str, name: str) -> None:
+    table.write(ROWS, begin={"configuration": {"delta.columnMapping.mode": mode}})
+    handle = table.begin()
+    first = written(NEW, merge_schema=True)(table, handle, [])
+    dropped = altered(DropColumns(("new",)))(table, handle, [first])
+    last = written(NEW.rename_columns(["p", name]), merge_schema=True)(table, handle, [first, dropped])
+    table.publish(handle, first, dropped, last)
+    seen = sorted(read_table(table.log(), columns=[name]).to_table().column(0).to_pylist(), key=repr)
+    assert seen == [1.5, None, None]
+    assert sorted(READERS["Polars"](table.uri, None).column(name).to_pylist(), key=repr) == seen
+
+
+def test_an_empty_table_can_be_set_not_null(table: Table) -> None:
+    table.publish(table.begin(schema=schema(column("id"))))
+    handle = table.begin()
+    table.publish(handle, altered(ChangeColumn("id", nullable=False))(table, handle, []))
+    assert not table.log().update().schema.fields[0].nullable

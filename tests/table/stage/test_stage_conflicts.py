@@ -580,9 +580,12 @@ def test_what_cannot_be_committed_with_another_schema_is_refused_before_it_works
 def test_stages_that_replace_the_schema_agree_on_it(filled):
     handle = filled.begin()
     options = {"mode": "overwrite", "overwrite_schema": True}
-    one = filled.stage(handle, pa.table({"x": [1], "p": ["a"]}), task_id="one", **options)
-    two = filled.stage(handle, pa.table({"y": [1], "p": ["a"]}), task_id="two", after=[one.to_dict()], **options)
-    refused(filled, handle, one, two, match="one, two of transaction .* replace the schema of table .* by different ones")
+    one = filled.stage(handle, pa.table({"x": [1], "p": ["a"]}), task_id="one", map_index=0, **options)
+    two = filled.stage(handle, pa.table({"y": [1], "p": ["a"]}), task_id="one", map_index=1, **options)
+    refused(filled, handle, one, two, match="one.* of transaction .* replace the schema of table .* by different ones")
+    last = filled.stage(handle, pa.table({"y": [2], "p": ["a"]}), task_id="last", after=[one.to_dict()], **options)
+    filled.publish(handle, one, last)
+    assert filled.rows() == [(2, "a")]
 
 
 def test_a_change_that_needs_its_own_commit_has_no_stage_on_top_of_it(table):

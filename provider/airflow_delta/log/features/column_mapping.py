@@ -75,6 +75,14 @@ def physical_partition_columns(metadata: Metadata) -> list[str]:
     return [f.physical_name for f in parse_schema(metadata.schema_string).select(metadata.partition_columns)]
 
 
+def with_highest_id(configuration: Mapping[str, str], schema: StructType) -> Mapping[str, str]:
+    """Return properties that count the ids of a schema as used, whatever becomes of its columns."""
+    if mode(configuration) == "none":
+        return configuration
+    ids = [field_id(field) or 0 for _, field in walk_fields(schema)]
+    return {**configuration, MAX_COLUMN_ID: str(max([TableProperties(configuration).get(MAX_COLUMN_ID), *ids]))}
+
+
 def assign(
     new: Metadata,
     old: Metadata | None,

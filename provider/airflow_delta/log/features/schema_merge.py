@@ -9,7 +9,7 @@ Every change is recorded in the metadata of the nearest field, so that readers k
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -41,7 +41,7 @@ def may_change_type(before: DataType, after: DataType) -> bool:
 
 
 def with_type_changes(new: StructType, old: StructType) -> StructType:
-    """Return the new schema with the old types of widened columns recorded in its metadata.
+    """Return the new schema with the old types of widened columns recorded in its metadata, beside what either has recorded.
 
     Columns are matched by name, ignoring case.
     """
@@ -51,16 +51,23 @@ def with_type_changes(new: StructType, old: StructType) -> StructType:
         before = known.get(folded(path))
         if before is None:
             return field
-        noted = list(before.metadata.get(TYPE_CHANGES) or field.metadata.get(TYPE_CHANGES) or [])
+        noted = list(before.metadata.get(TYPE_CHANGES) or [])
+        noted += [change for change in field.metadata.get(TYPE_CHANGES) or [] if change not in noted]
         changed = list(_changed(before.data_type, field.data_type, ()))
         fresh = [_change(a, b, at) for a, b, at in changed if may_change_type(a, b)]
         if changed and not fresh:  # RESTORE brings back a narrower type, together with its recorded changes
             return field
         if not noted and not fresh:
             return field
-        return replace(field, metadata={**field.metadata, TYPE_CHANGES: [*noted, *(c for c in fresh if c not in noted)]})
+        return replace(field, metadata={**field.metadata, TYPE_CHANGES: [*noted, *(c for c in fresh if not _is_noted(c, noted))]})
 
     return transform_fields(new, note)
+
+
+def _is_noted(change: dict[str, Any], noted: Sequence[dict[str, Any]]) -> bool:
+    """Return whether changes lead from the one type to the other, at once or through others."""
+    here = [known for known in noted if known.get("fieldPath") == change.get("fieldPath")]
+    return all(any(known[end] == change[end] for known in here) for end in ("fromType", "toType"))
 
 
 def _change(before: DataType, after: DataType, at: Path) -> dict[str, Any]:

@@ -163,7 +163,7 @@ def from_json(stats: pa.Array, columns: Mapping[ColumnReference, bool]) -> dict[
     """
     decoder, leaves, members = _decoding(tuple(columns.items()))
     chunks: dict[str, list[pa.Array]] = {leaf: [] for leaf in leaves}
-    for start in range(0, len(stats), _CHUNK):
+    for start in range(0, len(stats) or 1, _CHUNK):  # of no documents, no values
         rows = _decode(stats.slice(start, _CHUNK), decoder)
         for leaf, (kind, value_of) in leaves.items():
             chunks[leaf].append(_array(list(map(value_of, rows)), kind))

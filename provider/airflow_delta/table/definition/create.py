@@ -130,6 +130,19 @@ def as_defined(table: TableDefinition, definition: Mapping[str, Any]) -> TableDe
     )
 
 
+def builds_on(write: StagedWrite, others: Sequence[StagedWrite]) -> bool:
+    """Return whether a stage was planned on top of all others."""
+    return all(f"{other.stage}/{other.attempt}" in write.after for other in others)
+
+
+def replaces_columns(write: StagedWrite, before: Sequence[StagedWrite]) -> bool:
+    """Return whether the rows of a stage decide the columns, whatever the table and earlier stages have.
+
+    :param before: those that come before it, beside it or under it.
+    """
+    return write.overwrite_schema and not write.definition and builds_on(write, before)
+
+
 def definition_of(handle: TransactionHandle, writes: Sequence[StagedWrite]) -> Json | None:
     """Return the definition that a stage gives the table, if one does.
 
@@ -138,8 +151,7 @@ def definition_of(handle: TransactionHandle, writes: Sequence[StagedWrite]) -> J
     defining = [write for write in writes if write.definition]
     if not defining:
         return None
-    first = f"{defining[0].stage}/{defining[0].attempt}"
-    others = [write.stage for write in writes if write is not defining[0] and first not in write.after]
+    others = [write.stage for write in writes if write is not defining[0] and not builds_on(write, defining[:1])]
     if others or len(defining) > 1:
         what = "define" if len(defining) > 1 else "work on"
         named = ", ".join(write.stage for write in defining) if len(defining) > 1 else ", ".join(others)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -29,13 +29,15 @@ from airflow_delta.exceptions import (
 )
 from airflow_delta.log.actions.actions import AddCDCFile, AddFile, RemoveFile
 from airflow_delta.log.actions.deletion_vectors import vector_path
+from airflow_delta.log.features import column_mapping
 from airflow_delta.table.definition.apply_changes import altered_definition
-from airflow_delta.table.definition.create import as_defined, schema_with, written
+from airflow_delta.table.definition.create import as_defined, replaces_columns, schema_with, written
 from airflow_delta.table.files.partitions import common_directory
 
 if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.log.expressions.predicate import Predicate
+    from airflow_delta.log.schema.types import StructType
     from airflow_delta.log.storage.base import LogStore
     from airflow_delta.log.table_definition import TableDefinition
 
@@ -318,18 +320,23 @@ def definition_after(table: TableDefinition, after: Sequence[StageActions], *, s
     :param seed: id of the transaction, which names new columns.
     """
     changes_before = 0
-    for stage in after:
-        write = stage.write
+    writes = [stage.write for stage in after]
+    for at, write in enumerate(writes):
         if write.changes:
             table = altered_definition(table, write, changes_before, seed=seed)
             changes_before += len(write.changes)
         elif write.definition:
             table = as_defined(table, write.definition)
-        elif write.overwrite_schema or not table.is_known:
-            table = table.with_schema(written(write).schema, write.partition_columns)
-        elif write.merge_schema:
-            table = table.with_schema(schema_with(table, table.schema, write), table.partition_columns)
+        elif not table.is_known or replaces_columns(write, writes[:at]):
+            table = _with_columns(table, written(write).schema, write.partition_columns)
+        elif write.merge_schema or write.overwrite_schema:
+            table = _with_columns(table, schema_with(table, table.schema, write), table.partition_columns)
     return table
+
+
+def _with_columns(table: TableDefinition, schema: StructType, partition_columns: Sequence[str]) -> TableDefinition:
+    configuration = column_mapping.with_highest_id(table.configuration, schema)
+    return replace(table.with_schema(schema, partition_columns), configuration=configuration)
 
 
 def predicate_of(table: TableDefinition, write: StagedWrite, text: str) -> Predicate:
