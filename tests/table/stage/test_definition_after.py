@@ -10,6 +10,7 @@ import pytest
 
 from airflow_delta.contract.changes import AddColumns, Change, ChangeColumn, Column, DropColumns, RenameColumn, SetProperties
 from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
+from airflow_delta.exceptions import StageConflictException
 from airflow_delta.log.schema.types import parse_schema
 from airflow_delta.table.read.read_table import read_table
 from airflow_delta.table.stage.plan_table import plan_alter, plan_create
@@ -23,6 +24,9 @@ WIDE = pa.table({"id": pa.array([1 << 40]), "p": ["y"], "new": [1.5]})
 WIDENING = {"delta.enableTypeWidening": "true"}
 NEW = WIDE.drop(["id"])
 OTHER = pa.table({"id": [2], "q": ["z"]})
+
+IDENTITY = {"delta__identity__start": 10, "delta__identity__step": -5, "delta__identity__allowExplicitInsert": False}
+COUNTED = schema(column("k", "long", **IDENTITY), column("id"), column("p", "string"), column("n", "byte"))
 
 Stage = Callable[[Table, TransactionHandle, list[StagedWrite]], StagedWrite]
 
@@ -79,6 +83,11 @@ STAGES: dict[str, tuple[dict[str, Any] | None, list[Stage]]] = {
     "types widened by ALTER and by rows": (
         {"configuration": WIDENING},
         [altered(ChangeColumn("n", "INT")), written(numbers(pa.int64()), merge_schema=True)],
+    ),
+    "identity values": ({"schema": COUNTED}, [written(ROWS), written(ROWS), written(WIDE.drop(["id"]), merge_schema=True)]),
+    "identity values of a column that is renamed": (
+        {"schema": COUNTED, "configuration": MAPPED},
+        [written(ROWS), altered(RenameColumn("k", "number")), written(ROWS), altered(DropColumns(("number",)))],
     ),
     "columns replaced": (
         {"configuration": MAPPED, "partition_by": ["p"]},
@@ -148,3 +157,16 @@ def test_an_empty_table_can_be_set_not_null(table: Table) -> None:
     handle = table.begin()
     table.publish(handle, altered(ChangeColumn("id", nullable=False))(table, handle, []))
     assert not table.log().update().schema.fields[0].nullable
+
+
+def test_stages_on_top_of_each_other_give_an_identity_column_one_value_once(table: Table) -> None:
+    table.write(ROWS, begin={"schema": COUNTED, "configuration": MAPPED})
+    handle = table.begin()
+    first, other = (table.stage(handle, ROWS, task_id=task_id) for task_id in ("first", "other"))
+    renamed = altered(RenameColumn("k", "number"))(table, handle, [first])
+    last = table.stage(handle, ROWS, task_id="last", after=[first, renamed])
+    with pytest.raises(StageConflictException):
+        table.publish(handle, first, other)
+    table.publish(handle, last, renamed, first)
+    table.write(ROWS)
+    assert sorted(read_table(table.log()).to_table().column("number").to_pylist()) == [-5, 0, 5, 10]

@@ -8,7 +8,7 @@ Generated columns: columns computed from other columns (Delta protocol, "Generat
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -124,6 +124,21 @@ def with_high_water_marks(metadata: Metadata, marks: Mapping[str, int]) -> Metad
         return replace(field, metadata={**field.metadata, HIGH_WATER_MARK: wanted[field.name]})
 
     return msgspec.structs.replace(metadata, schema_string=to_json(StructType(tuple(moved(f) for f in schema.fields))))
+
+
+def with_values(metadata: Metadata, values: Mapping[str, Sequence[int]]) -> Metadata:
+    """Return the metadata once rows have these values in identity columns: only values beyond a mark move it.
+
+    :param values: by column name, case-insensitive.
+    :raises DeltaAnalysisException: as :func:`with_high_water_marks` does.
+    """
+    given = {name.lower(): found for name, found in values.items()}
+    moved: dict[str, int] = {}
+    for column in identity_columns(parse_schema(metadata.schema_string)):
+        beyond = [value for value in given.pop(column.name.lower(), ()) if column.is_beyond(value)]
+        if beyond:
+            moved[column.name] = max(beyond) if column.step > 0 else min(beyond)
+    return with_high_water_marks(metadata, moved | {name: found[-1] for name, found in given.items()})  # those are an error
 
 
 def check_identity_columns(metadata: Metadata) -> None:

@@ -15,6 +15,7 @@ from airflow_delta.exceptions import StageConflictException
 from airflow_delta.log.actions.actions import AddCDCFile
 from airflow_delta.table.definition.altered_table import AlteredTable, is_alter, needs_own_commit, table_as_read
 from airflow_delta.table.definition.apply_changes import after_writes
+from airflow_delta.table.definition.create import builds_on
 from airflow_delta.table.stage.data_change import is_rearranging
 from airflow_delta.table.stage.load import StageActions, stage_id
 from airflow_delta.table.stage.net_effect import NetEffect
@@ -242,17 +243,18 @@ def _writes_again(stage: StageActions) -> bool:
     return stage.write.mode == "rewrite" and bool(stage.removes) and any(add.path not in stay for add in stage.adds)
 
 
-def identity_marks(handle: TransactionHandle, stages: Sequence[StageActions]) -> dict[str, int]:
-    """Return the last values that stages gave to identity columns.
+def identity_marks(handle: TransactionHandle, stages: Sequence[StageActions]) -> list[dict[str, int]]:
+    """Return the last values that stages gave to identity columns, each as the stage names them.
 
-    :raises StageConflictException: if two stages did, both starting at the same value.
+    :raises StageConflictException: if two stages did that were not planned on top of each other: both started at the same value.
     """
     filled = [stage.write for stage in stages if stage.write.identity_high_water_marks]
-    if len(filled) > 1:
-        raise handle.error(
-            StageConflictException,
-            f"Stages {', '.join(write.stage for write in filled)} of transaction {handle.transaction_id} all gave values to the "
-            f"identity columns of table {handle.table}, so values would repeat. Write the rows in one stage, or in consecutive "
-            "transactions.",
-        )
-    return dict(filled[0].identity_high_water_marks) if filled else {}
+    for at, write in enumerate(filled):
+        if not builds_on(write, filled[:at]):
+            raise handle.error(
+                StageConflictException,
+                f"Stages {', '.join(write.stage for write in filled)} of transaction {handle.transaction_id} all gave values to "
+                f"the identity columns of table {handle.table}, so values would repeat. Plan each on top of the others (after=), "
+                "or write the rows in one stage.",
+            )
+    return [write.identity_high_water_marks for write in filled]

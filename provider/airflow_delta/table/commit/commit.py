@@ -324,7 +324,9 @@ def _prepared(
     else:
         _set_metadata(txn, view, metadata)
     data = [stage for stage in stages if not is_alter(stage.write)]
-    txn.update_identity_high_water_marks(identity_marks(handle, data))
+    marks = identity_marks(handle, data)
+    for given in marks if altered is None else ():  # otherwise they are in its metadata
+        txn.update_identity_high_water_marks(given)
     if created:
         check_nothing_replaced(txn, handle, data)
     replaced = find_replaced(view, txn)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_delta.contract.changes import Change, SyncIdentity, change_from_dict
 from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
 from airflow_delta.exceptions import DeltaError
+from airflow_delta.log.features.identity_columns import with_values
 from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.table.definition.alter_columns import COLUMN_CHANGES
 from airflow_delta.table.definition.alter_properties import PROPERTY_CHANGES
@@ -16,6 +17,9 @@ from airflow_delta.table.definition.altered_table import AlteredTable, is_alter,
 from airflow_delta.table.definition.evolve import evolved
 from airflow_delta.table.definition.sync_identity import sync_identity
 from airflow_delta.transaction import Operation
+
+if TYPE_CHECKING:
+    from airflow_delta.log.actions.actions import Metadata
 
 _CHANGES: Mapping[type, Callable[[AlteredTable, Any], AlteredTable]] = {
     **COLUMN_CHANGES,
@@ -49,7 +53,7 @@ def apply_change(table: AlteredTable, change: Change) -> AlteredTable:
 
 
 def after_writes(handle: TransactionHandle, table: AlteredTable, writes: Iterable[StagedWrite]) -> AlteredTable:
-    """Return the table after stages: their changes and the columns that they add (``merge_schema``).
+    """Return the table after stages: their changes, the columns that they add (``merge_schema``) and the identity values used.
 
     :param writes: each after those that it was planned on top of.
     """
@@ -61,7 +65,14 @@ def after_writes(handle: TransactionHandle, table: AlteredTable, writes: Iterabl
         if metadata is not table.metadata:
             known = table.operations
             table = replace(table.with_metadata(metadata, Operation("WRITE")), operations=known)
+        if write.identity_high_water_marks:  # under the names of now: a later change may rename the columns, or drop them
+            table = replace(table, metadata=with_written_identities(table.metadata, write))
     return table
+
+
+def with_written_identities(metadata: Metadata, write: StagedWrite) -> Metadata:
+    """Return the metadata with the identity values of a stage used."""
+    return with_values(metadata, {name: [last] for name, last in write.identity_high_water_marks.items()})
 
 
 def altered_definition(table: TableDefinition, write: StagedWrite, changes_before: int = 0, *, seed: str) -> TableDefinition:

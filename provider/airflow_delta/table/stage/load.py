@@ -30,7 +30,7 @@ from airflow_delta.exceptions import (
 from airflow_delta.log.actions.actions import AddCDCFile, AddFile, RemoveFile
 from airflow_delta.log.actions.deletion_vectors import vector_path
 from airflow_delta.log.features import column_mapping
-from airflow_delta.table.definition.apply_changes import altered_definition
+from airflow_delta.table.definition.apply_changes import altered_definition, with_written_identities
 from airflow_delta.table.definition.create import as_defined, replaces_columns, schema_with, written
 from airflow_delta.table.files.partitions import common_directory
 
@@ -331,6 +331,8 @@ def definition_after(table: TableDefinition, after: Sequence[StageActions], *, s
             table = _with_columns(table, written(write).schema, write.partition_columns)
         elif write.merge_schema or write.overwrite_schema:
             table = _with_columns(table, schema_with(table, table.schema, write), table.partition_columns)
+        if write.identity_high_water_marks:
+            table = replace(table, schema_string=with_written_identities(table.metadata, write).schema_string)
     return table
 
 

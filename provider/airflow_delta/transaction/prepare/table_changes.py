@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 from airflow_delta.exceptions import DeltaAssertionError
 from airflow_delta.log.actions.actions import Action, DomainMetadata, Metadata, Protocol, SetTransaction
-from airflow_delta.log.features.identity_columns import identity_columns, with_high_water_marks
+from airflow_delta.log.features.identity_columns import with_values
 from airflow_delta.log.features.protocol import upgraded
-from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.transaction.prepare.checks import deduplicate_set_transactions
 from airflow_delta.transaction.prepare.prepare import TableState
 
@@ -198,14 +197,7 @@ class TableChanges:
             return actions
         given = next((action for action in actions if isinstance(action, Metadata)), None)
         current = given if given is not None else self.metadata
-        marks = dict(self._identity_marks)
-        moved: dict[str, int] = {}
-        for column in identity_columns(TableDefinition.of(current).schema):
-            beyond = [value for value in marks.pop(column.name.lower(), ()) if column.is_beyond(value)]
-            if beyond:
-                moved[column.name] = max(beyond) if column.step > 0 else min(beyond)
-        moved |= {name: values[-1] for name, values in marks.items()}  # not identity columns, which is an error
-        changed = with_high_water_marks(current, moved)
+        changed = with_values(current, self._identity_marks)
         if given is not None:
             return [changed if action is given else action for action in actions]
         if changed is not current:
