@@ -10,7 +10,7 @@ import pytest
 
 from airflow_delta.contract.changes import AddColumns, Change, ChangeColumn, Column, DropColumns, RenameColumn, SetProperties
 from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
-from airflow_delta.exceptions import StageConflictException
+from airflow_delta.exceptions import DeltaIllegalStateException, DeltaUnsupportedTableFeatureException, StageConflictException
 from airflow_delta.log.schema.types import parse_schema
 from airflow_delta.table.read.read_table import read_table
 from airflow_delta.table.stage.plan_table import plan_alter, plan_create
@@ -120,12 +120,16 @@ STAGES: dict[str, tuple[dict[str, Any] | None, list[Stage]]] = {
 }
 
 
+GIVEN = {name: schema(column("other")) for name in STAGES if "start task" in name}
+"""Columns that the start task gives a new table."""
+
+
 @pytest.mark.parametrize("name", STAGES)
 def test_stages_leave_what_their_commit_makes(table: Table, name: str) -> None:
     existing, stages = STAGES[name]
     if existing is not None:
         table.write(ROWS, begin=existing)
-    handle = table.begin(schema=schema(column("other")) if "start task" in name else None)
+    handle = table.begin(schema=GIVEN.get(name))
     after: list[StagedWrite] = []
     for stage in stages:
         after.append(stage(table, handle, after))
@@ -170,3 +174,48 @@ def test_stages_on_top_of_each_other_give_an_identity_column_one_value_once(tabl
     table.publish(handle, last, renamed, first)
     table.write(ROWS)
     assert sorted(read_table(table.log()).to_table().column("number").to_pylist()) == [-5, 0, 5, 10]
+
+
+FEED = {**MAPPED, "delta.enableChangeDataFeed": "true"}
+REFUSED: dict[str, tuple[type[Exception], dict[str, Any] | None, dict[str, Any], list[Stage]]] = {
+    "a type that the table must be given by name": (
+        DeltaUnsupportedTableFeatureException,
+        {},
+        {},
+        [written(pa.table({"id": pa.array([1], pa.int32()), "at": pa.array([0], pa.timestamp("us"))}), merge_schema=True)],
+    ),
+    "the feed of a new table with mapped columns": (DeltaIllegalStateException, None, {"configuration": FEED}, [written(ROWS)]),
+    "the feed of columns that are renamed under new rows": (
+        DeltaIllegalStateException,
+        {"configuration": FEED, "schema": schema(column("id"), column("p", "string"), column("n", "byte"))},
+        {},
+        [altered(RenameColumn("n", "m")), written(ROWS.drop(["n"]))],
+    ),
+    "the feed of new rows whose columns are renamed": (
+        DeltaIllegalStateException,
+        {"configuration": FEED, "schema": schema(column("id"), column("p", "string"), column("n", "byte"))},
+        {},
+        [written(ROWS), altered(RenameColumn("n", "m"))],
+    ),
+    "other columns than CREATE TABLE names": (StageConflictException, None, {}, [created("id INT, p STRING"), replaced(OTHER)]),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_stage_is_refused_whose_metadata_its_commit_would_refuse(table: Table, name: str) -> None:
+    error, existing, begin, stages = REFUSED[name]
+    if existing is not None:
+        table.publish(table.begin(**{"schema": schema(column("id")), **existing}))
+    handle = table.begin(**begin)
+    after: list[StagedWrite] = []
+    for stage in stages[:-1]:
+        after.append(stage(table, handle, after))
+    with pytest.raises(error):
+        stages[-1](table, handle, after)
+
+
+def test_identity_values_go_with_columns_that_rows_replace(table: Table) -> None:
+    handle = table.begin(schema=COUNTED)
+    first = written(ROWS)(table, handle, [])
+    table.publish(handle, first, replaced(OTHER)(table, handle, [first]))
+    assert table.rows() == [(2, "z")]

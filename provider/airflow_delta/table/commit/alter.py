@@ -16,6 +16,7 @@ from airflow_delta.log.actions.actions import AddCDCFile
 from airflow_delta.table.definition.altered_table import AlteredTable, is_alter, needs_own_commit, table_as_read
 from airflow_delta.table.definition.apply_changes import after_writes
 from airflow_delta.table.definition.create import builds_on
+from airflow_delta.table.definition.evolve import deciding
 from airflow_delta.table.stage.data_change import is_rearranging
 from airflow_delta.table.stage.load import StageActions, stage_id
 from airflow_delta.table.stage.net_effect import NetEffect
@@ -248,7 +249,7 @@ def identity_marks(handle: TransactionHandle, stages: Sequence[StageActions]) ->
 
     :raises StageConflictException: if two stages did that were not planned on top of each other: both started at the same value.
     """
-    filled = [stage.write for stage in stages if stage.write.identity_high_water_marks]
+    filled = [write for write in deciding([stage.write for stage in stages]) if write.identity_high_water_marks]
     for at, write in enumerate(filled):
         if not builds_on(write, filled[:at]):
             raise handle.error(

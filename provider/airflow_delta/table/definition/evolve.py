@@ -54,7 +54,7 @@ def evolved(handle: TransactionHandle, current: Metadata, writes: Sequence[Stage
                 f"{', '.join(w.stage for w in writes if not w.overwrite_schema)}. Set overwrite_schema on all or none.",
             )
         try:
-            schema, partition_columns = _union(table, None, writes), _partitioning(handle, _deciding(writes))
+            schema, partition_columns = _union(table, None, writes), _partitioning(handle, deciding(writes))
         except SchemaMismatchException as error:
             raise handle.error(
                 StageConflictException,
@@ -109,21 +109,21 @@ def _of_new_table(handle: TransactionHandle, table: TableDefinition, writes: Seq
         name=table.name,
         description=table.description,
         schema_string=to_json(_union(table, base, writes)),
-        partition_columns=_partitioning(handle, _deciding(writes)) if writes else list(table.partition_columns),
+        partition_columns=_partitioning(handle, deciding(writes)) if writes else list(table.partition_columns),
         configuration=dict(table.configuration),
         created_time=int(time.time() * 1000),
     )
 
 
-def _deciding(writes: Sequence[StagedWrite]) -> Sequence[StagedWrite]:
+def deciding(writes: Sequence[StagedWrite]) -> Sequence[StagedWrite]:
     """Return the stages from the last one on that replaces the columns of all before it."""
     return writes[max((at for at, write in enumerate(writes) if replaces_columns(write, writes[:at])), default=0) :]
 
 
 def _union(table: TableDefinition, base: StructType | None, writes: Sequence[StagedWrite]) -> StructType:
-    deciding = _deciding(writes)
-    schema = None if deciding and replaces_columns(deciding[0], writes[: -len(deciding)]) else base
-    for write in deciding:
+    rest = deciding(writes)
+    schema = None if rest and replaces_columns(rest[0], writes[: -len(rest)]) else base
+    for write in rest:
         staged = written(write).schema
         if schema is None:
             schema = staged

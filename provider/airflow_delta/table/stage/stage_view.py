@@ -27,7 +27,9 @@ from airflow_delta.exceptions import (
     StagingException,
 )
 from airflow_delta.log.actions.actions import Action, AddCDCFile, RemoveFile, encode_action
-from airflow_delta.table.definition.altered_table import MODE, is_alter, needs_own_commit
+from airflow_delta.log.features.schema_checks import check_column_mapping
+from airflow_delta.table.definition.altered_table import MODE, is_alter, needs_own_commit, table_as_read
+from airflow_delta.table.definition.apply_changes import after_writes
 from airflow_delta.table.definition.evolve import new_metadata
 from airflow_delta.table.files.adds import DataFiles
 from airflow_delta.table.stage.load import parse_staged, stage_id
@@ -38,29 +40,56 @@ from airflow_delta.transaction import OptimisticTransaction
 from airflow_delta.transaction.conflicts.metadata import adds_columns_of, only_adds_columns
 
 if TYPE_CHECKING:
+    from airflow_delta.log.actions.actions import Metadata
     from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.table.stage.view import TransactionView
 
 
-def check_new_columns(view: TransactionView, write: StagedWrite) -> None:
-    """Check that the schema still lets a stage that adds columns be committed.
+def check_metadata(view: TransactionView, write: StagedWrite) -> None:
+    """Check that the table can get the metadata that the commit of a stage, and of those before it, would give it.
 
-    :raises MetadataChangedException: if the schema has changed since, other than by these very columns.
+    :raises DeltaUnsupportedTableFeatureException: if a type of a new column needs a feature that the table must get by name.
+    :raises DeltaIllegalStateException: if the change data feed cannot show what they change.
+    :raises MetadataChangedException: if the schema has changed since, other than by the columns that the stage adds.
     """
-    log, handle = view.log, view.handle
-    if not write.merge_schema or write.overwrite_schema or write.after or write.definition or handle.read_version < 0:
+    handle, read = view.handle, view.snapshot if view.handle.read_version >= 0 else None
+    evolves = (write.merge_schema or write.overwrite_schema) and not write.definition
+    if write.already_committed or not (evolves or is_alter(write) or write.num_files or write.num_removed_files):
         return
-    read = view.snapshot
-    metadata = new_metadata(handle, view.definition, read.metadata, [write])
+    writes = [*(stage.write for stage in view.stages), write]
+    metadata: Metadata | None
+    if any(map(is_alter, writes)):
+        metadata = after_writes(handle, table_as_read(handle, view.snapshot), writes).metadata
+    elif evolves or read is None or write.definition or any(other.definition or other.overwrite_schema for other in writes):
+        metadata = new_metadata(handle, view.definition, None if read is None else read.metadata, writes)
+    else:
+        return
+    if metadata is None:
+        return
+    if read is not None and evolves and not any(other.definition or is_alter(other) for other in writes):
+        txn = OptimisticTransaction(view.log, read, txn_id=handle.transaction_id)
+        if write.overwrite_schema:
+            txn.update_metadata_for_table_overwrite(metadata)
+        else:
+            txn.update_metadata(metadata)
+            _check_latest_columns(view, write, txn.metadata)
+    check_column_mapping(
+        metadata,
+        None if read is None else read.metadata,
+        has_file_actions=any(other.num_files or other.num_removed_files for other in writes),
+        operation=write.operation,
+    )
+
+
+def _check_latest_columns(view: TransactionView, write: StagedWrite, metadata: Metadata) -> None:
+    log, read = view.log, view.snapshot
     latest = log.update()
-    if metadata is None or latest.version == read.version or latest.metadata.schema_string == read.metadata.schema_string:
+    if write.after or latest.version == read.version or latest.metadata.schema_string == read.metadata.schema_string:
         return
-    txn = OptimisticTransaction(log, read, txn_id=handle.transaction_id)
-    txn.update_metadata(metadata)
-    if only_adds_columns(read.metadata, txn.metadata) and adds_columns_of(txn.metadata, latest.metadata):
+    if only_adds_columns(read.metadata, metadata) and adds_columns_of(metadata, latest.metadata):
         return
     raise MetadataChangedException(
-        f"Stage {write.stage} adds columns to table {log.uri}, whose schema has changed since version {handle.read_version}, "
+        f"Stage {write.stage} adds columns to table {log.uri}, whose schema has changed since version {read.version}, "
         f"which the transaction reads (the table is at version {latest.version} now): the commit would conflict. "
         "Clear the start task.",
         table=log.uri,
@@ -149,7 +178,7 @@ class StageView(TransactionView):
             before it needs a commit of its own.
         """
         replaces = bool(fields.get("overwrite_schema"))
-        for write in (stage.write for stage in self.stages if self.handle.read_version >= 0):
+        for write in (stage.write for stage in self.stages):
             if (alone := needs_own_commit(write)) is not None:
                 raise self.handle.error(
                     StageConflictException,
@@ -157,7 +186,9 @@ class StageView(TransactionView):
                     f"planned on top of stage {write.stage}: {alone} needs its own transaction.",
                 )
             others = bool(write.definition) or write.overwrite_schema
-            if mode == MODE or is_alter(write):
+            if self.handle.read_version < 0:
+                together = not (write.definition and replaces)
+            elif mode == MODE or is_alter(write):
                 together = not (others or replaces)
             elif write.definition:
                 together = not replaces
@@ -210,7 +241,8 @@ class StageView(TransactionView):
         :param new: files with new rows.
         :param copied: files with rows of replaced files.
         :param fields: other fields of :class:`~airflow_delta.contract.payloads.StagedWrite`; they override what is counted here.
-        :raises MetadataChangedException: if the stage adds columns, and the table has got others since.
+
+        Also raises as :func:`check_metadata` does.
         """
         self._check_together(mode, fields)
         new, copied = new or DataFiles(), copied or DataFiles()
@@ -247,7 +279,7 @@ class StageView(TransactionView):
                 **fields,
             },
         )
-        check_new_columns(self, write)
+        check_metadata(self, write)
         return write
 
 
