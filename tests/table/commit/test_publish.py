@@ -46,6 +46,7 @@ from airflow_delta.exceptions import (
 from airflow_delta.log.actions.actions import AddFile
 from airflow_delta.log.actions.deletion_vectors import inline_deletion_vector, write_deletion_vectors
 from airflow_delta.log.checkpoint_write.writer import write_checkpoint
+from airflow_delta.table.arrow.stage_rows import table_rows
 from airflow_delta.table.commit import commit as commit_stages
 from airflow_delta.table.commit import publish as publishing
 from airflow_delta.table.operations.clone import clone_table
@@ -863,6 +864,17 @@ def test_replace_and_a_delete_of_the_same_files(committed, turned):
     result = committed.publish(handle, *(stages[::-1] if turned else stages))
     assert (result.num_removed_files, result.num_files) == (1, 1)
     assert committed.rows() == [(1, "a"), (1, "k"), (2, "a"), (2, "k")]
+
+
+def test_stages_do_not_see_the_rows_that_replace_takes_back(committed):
+    """A stage that adds only what is missing would add nothing to them, and they go."""
+    handle = committed.begin(transaction_key="k", rerun_policy="replace")
+    assert table_rows(committed.view(handle), "p = 'k'").to_table().num_rows == 0
+    again = staged(committed, handle, part="k")
+    assert table_rows(committed.view(handle, after=[again.to_dict()])).to_table().num_rows == 4
+    kept = committed.operate(handle, plan_delete, predicate="p = 'a'", task_id="delete", after=[again.to_dict()])
+    committed.publish(handle, again, kept)
+    assert committed.rows() == [(1, "k"), (2, "k")]
 
 
 def test_replace_is_refused_when_others_have_rewritten_the_files(committed):

@@ -276,12 +276,16 @@ def test_rows_that_a_write_left_are_not_its_to_replace(flow: Flow, second: int |
     with pytest.raises(TransactionAlreadyCommittedException, match="rows that were there before"):
         flow.table.begin(transaction_key="k", rerun_policy="replace")
     flow.handle, flow.staged = flow.table.begin(transaction_key="k", rerun_policy="replace", takes_back=False), []
-    if second is None:
-        flow.rearrange()
-    else:
-        flow.append(second)
-    with pytest.raises(TransactionAlreadyCommittedException, match="rows that were there before"):
+
+    def again() -> None:
+        if second is None:
+            flow.rearrange()
+        else:
+            flow.append(second)
         flow.commit()
+
+    with pytest.raises(TransactionAlreadyCommittedException, match="rows that were there before"):
+        again()
     assert flow.rows() == [1, 2, 3, 4, 10]
 
 

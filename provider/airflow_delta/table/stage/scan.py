@@ -86,11 +86,15 @@ def plan_scan(view: TransactionView, predicate: str | None = None) -> ScanPlan:
 
 
 def candidate_files(view: TransactionView, predicate: Predicate | None) -> list[AddFile]:
-    """Return the files that may hold rows that a predicate selects, after earlier stages."""
+    """Return the files that may hold rows that a predicate selects, after earlier stages.
+
+    What an earlier execution of the transaction has added, and ``rerun_policy="replace"`` takes back, is not there: a stage that
+    only adds what is missing would add nothing, and the rows would be lost.
+    """
     # A table that an earlier stage defines need not have had the predicate's columns before.
     replaced = any(stage.write.definition for stage in view.stages)
     files = view.snapshot.add_files(predicate) if view.handle.read_version >= 0 and not replaced else []
-    if not view.stages:
+    if not view.stages and not view.taken_back:
         return files
     live = view.live_files(files)
     return [file for file in live if predicate is None or predicate.matches_partition(file.partition_values)]

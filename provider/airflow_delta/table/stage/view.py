@@ -104,6 +104,15 @@ class TransactionView:
         """Whether there is a table, committed or staged."""
         return self.handle.read_version >= 0 or bool(self.stages)
 
+    @cached_property
+    def taken_back(self) -> frozenset[FileKey]:
+        """Which files an earlier execution of the transaction has added that its commit removes: no stage sees their rows."""
+        from airflow_delta.table.start.rerun import files_to_replace
+
+        if self.handle.rerun_policy != "replace" or self.handle.read_version < 0:
+            return frozenset()
+        return frozenset(map(file_key, files_to_replace(self.log, self.snapshot, self.handle)))
+
     @property
     def is_append_only(self) -> bool:
         """Whether rows that are there must stay: as the commit sees it, which cannot lift ``delta.appendOnly`` for itself."""
@@ -160,7 +169,7 @@ class TransactionView:
 
         :param files: of the version that the transaction reads; may be a selection of them.
         """
-        live = {file_key(file): file for file in files}
+        live = {key: file for file in files if (key := file_key(file)) not in self.taken_back}
         staged_by: dict[FileKey, str] = {}
         for stage in self.stages:
             seen = [file for key, file in live.items() if key not in staged_by or staged_by[key] in stage.write.after]

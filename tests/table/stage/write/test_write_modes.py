@@ -20,7 +20,6 @@ from airflow_delta.exceptions import (
     PredicateException,
     ReplaceWhereMismatchException,
     SchemaMismatchException,
-    StageConflictException,
 )
 from airflow_delta.table.operations.merge.plan import plan_merge
 from airflow_delta.table.operations.rewrite.update import plan_delete, plan_update
@@ -321,13 +320,3 @@ def test_partition_columns_whose_names_look_hidden(table, vectors):
     assert sorted(table.read(table.begin())) == sorted(expected.values())
     if vectors == "false":
         assert sorted(table.rows()) == sorted(expected.values())
-
-
-def test_a_rerun_does_not_replace_files_that_its_stages_rewrite(table):
-    """The stage has kept a row of the earlier execution, which the policy would have removed."""
-    begin = {"transaction_key": "k"}
-    table.write("SELECT id FROM range(0, 2, 1, 1)", begin=begin)
-    with pytest.raises(StageConflictException, match=r"keeps some of its rows.* Leave that to the stages: rerun_policy='append'"):
-        table.run(plan_delete, predicate="id = 0", begin={**begin, "rerun_policy": "replace"})
-    table.run(plan_delete, predicate="id = 0", begin={**begin, "rerun_policy": "append"})
-    assert table.rows() == [(1,)]
