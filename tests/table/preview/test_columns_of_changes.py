@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_delta.contract.changes import AddColumns, Change, Column, DropColumns, RenameColumn, SetProperties
-from airflow_delta.exceptions import DeltaUnsupportedOperationException
+from airflow_delta.exceptions import DeltaAnalysisException, DeltaUnsupportedOperationException
 from airflow_delta.table.operations.rewrite.update import plan_truncate
 from airflow_delta.table.preview.changed_rows import preview_changes
 from airflow_delta.table.preview.table_preview import preview_table
@@ -128,3 +128,12 @@ def test_a_column_with_that_name_may_go(table: Table) -> None:
     handle = table.begin()
     staged = table.stage(handle, pa.table({"a": [2]}), mode="overwrite", overwrite_schema=True)
     assert rows(preview_changes(table.log(), handle, [staged]).path) == [(1, "delete"), (2, "insert")]
+
+
+@pytest.mark.parametrize("column", [pa.array([[1.5]]), pa.array(["x"])], ids=["list", "text"])
+def test_rows_that_go_do_not_fit_columns_of_another_kind(table: Table, column: pa.Array) -> None:
+    table.write(ROWS)
+    handle = table.begin()
+    staged = table.stage(handle, pa.table({"m": column}), mode="overwrite", overwrite_schema=True)
+    with pytest.raises(DeltaAnalysisException, match=r"have the column m as map.* Preview the whole table"):
+        preview_changes(table.log(), handle, [staged])

@@ -223,7 +223,7 @@ class _ChangedRows:
     def _cast(self, column: pa.Array, field: pa.Field) -> pa.Array:
         try:
             return column if column.type == field.type else column.cast(field.type)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        except pa.ArrowException as error:
             raise self._handle.error(
                 DeltaAnalysisException,
                 f"Rows that transaction {self._handle.transaction_id} removes from table {self._handle.table} have the column "
