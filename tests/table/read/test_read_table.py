@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import json
 import os
 import random
@@ -34,6 +35,7 @@ from airflow_delta.log.data_files import reader
 from airflow_delta.table.read.read_table import read_table
 from support import readers
 from support.actions import add, metadata, protocol, remove
+from support.table import Table
 from support.tables import commit_path, write_commit
 
 MAPPING = ("delta.columnMapping.id", "delta.columnMapping.physicalName")
@@ -574,3 +576,32 @@ def test_physical_names_that_an_earlier_mapping_left_mean_nothing(tmp_path):
     create(table, field("id", "long", 1, "col-1"), field("p", "string", 2, "col-2"), partition_columns=["p"])
     put(table, 1, "1.parquet", pa.table({"id": pa.array([1])}), values={"p": "x"})
     assert read(table) == [{"id": 1, "p": "x"}]
+
+
+VALUES: dict[str, tuple[pa.Array, str]] = {
+    "integer": (pa.array([1], pa.int32()), "1"),
+    "string": (pa.array(["x"]), "'x'"),
+    "date": (pa.array([dt.date(2024, 1, 1)]), "DATE '2024-01-01'"),
+    "timestamp": (pa.array([dt.datetime(2024, 1, 1, tzinfo=dt.UTC)]), "TIMESTAMP '2024-01-01 00:00:00 UTC'"),
+    "timestamp_ntz": (pa.array([dt.datetime(2024, 1, 1)]), "TIMESTAMP_NTZ '2024-01-01 00:00:00'"),
+    "boolean": (pa.array([True]), "true"),
+    "decimal": (pa.array([Decimal("1.50")]), "1.50"),
+    "binary": (pa.array([b"x"]), "X'78'"),
+    "double": (pa.array([2.5]), "2.5"),
+}
+
+
+@pytest.mark.parametrize("partition_by", [[], ["p"]], ids=["statistics", "partitions"])
+@pytest.mark.parametrize(("before", "after"), [*itertools.pairwise([*VALUES, *list(VALUES)[::2], *list(VALUES)[::3]])])
+def test_a_checkpoint_from_before_a_column_had_its_type(tmp_path: Path, before: str, after: str, partition_by: list[str]) -> None:
+    table = Table(tmp_path / "table")
+    (old, _), (new, text) = VALUES[before], VALUES[after]
+    given = {"partition_by": partition_by, "configuration": {"delta.feature.timestampNtz": "supported"}}
+    table.write(pa.table({"p": old, "n": [1]}), begin=given)
+    table.log().checkpoint()
+    table.write(pa.table({"p": new, "n": [2]}), mode="overwrite", overwrite_schema=True)
+    rows = {"=": 1, "<=>": 1, "<": 0, ">=": 1, "<>": 0}
+    for operator, expected in rows.items():
+        assert read_table(table.log(), where=f"p {operator} {text}").to_table().num_rows == expected
+    assert read_table(table.log(), where=f"p IS NULL OR p IN ({text}) AND n > 1").to_table().num_rows == 1
+    assert table.log().update().files(f"p = {text}", columns=["size"]).num_rows == 1

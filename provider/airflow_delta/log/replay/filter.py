@@ -13,12 +13,14 @@ import datetime as dt
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Sequence
+from decimal import Decimal
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_delta.exceptions import DeltaAnalysisException
 from airflow_delta.log.actions.actions import AddFile
 from airflow_delta.log.actions.reconciliation import MARKS, FileKey, canonical_path
 from airflow_delta.log.arrow.arrays import array, repeated, scalar
@@ -29,10 +31,11 @@ from airflow_delta.log.expressions import ast
 from airflow_delta.log.expressions.predicate import Predicate, partition_texts
 from airflow_delta.log.replay.row_groups import Range, may_hold
 from airflow_delta.log.schema.partition_values import MAX_OFFSET
-from airflow_delta.log.schema.types import FLOATING, DecimalType
+from airflow_delta.log.schema.types import FLOATING, INTEGRAL, DataType, DecimalType
 from airflow_delta.log.statistics.data_skipping import SECONDS, needed_stats, partition_columns, skipping_mask, statistics_columns
 
-Step = tuple[Sequence[str], Callable[[pa.RecordBatch], pa.BooleanArray]]
+Evaluate = Callable[[pa.RecordBatch], pa.BooleanArray]
+Step = tuple[Sequence[str], Evaluate]
 
 # Upper bounds of timestamps are truncated to milliseconds (protocol, "Per-file Statistics").
 _TRUNCATED = dt.timedelta(milliseconds=1)
@@ -44,6 +47,8 @@ class FileFilter:
     :param predicate: the predicate, bound to the table's schema.
     """
 
+    _undecided = False
+
     def __init__(self, predicate: Predicate) -> None:
         self._predicate = predicate
         self._steps: list[Step] = []
@@ -52,11 +57,35 @@ class FileFilter:
 
     def prepare(self, reader: CheckpointReader) -> None:
         """Choose the columns of a checkpoint to read."""
-        self._steps = []
+        self._steps, self._undecided = [], False
         if self._predicate.partition_part is not None:
             self._steps.append((["partitionValues"], lambda rows: self._partition_mask(rows.column("partitionValues"))))
         if statistics_columns(self._predicate.data_part):
             self._steps.append(self._statistics_step(reader))
+        self._steps = [(columns, self._of_any_type(evaluate)) for columns, evaluate in self._steps]
+
+    def _of_any_type(self, evaluate: Evaluate) -> Evaluate:
+        """Return the function for rows of files that may have left the table: columns have had other types then."""
+
+        def possible(rows: pa.RecordBatch) -> pa.BooleanArray:
+            try:
+                return evaluate(rows)
+            except DeltaAnalysisException:
+                self._undecided = True
+                return repeated(True, rows.num_rows)
+
+        return possible
+
+    @property
+    def undecided(self) -> list[str]:
+        """Fields of ``add`` that :meth:`decided` needs, once the steps have seen values of other types."""
+        return ["partitionValues"] if self._undecided else []
+
+    def decided(self, live: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the live files that the predicate selects by their partitions, of those that the steps have let pass."""
+        if not self._undecided or self._predicate.partition_part is None:
+            return live
+        return live.filter(self._partition_mask(live.column("partitionValues")))
 
     def _statistics_step(self, reader: CheckpointReader) -> Step:
         paths = [("stats_parsed", *path) for path in needed_stats(self._predicate.data_part)]
@@ -138,13 +167,7 @@ def _range(group: RowGroup, column: ast.ColumnReference) -> Range | None:
     if column.data_type.name in FLOATING:
         return None  # NaN is not in the footer's bounds
     if column.is_partition:
-        bounds = group.bounds(("add", "partitionValues_parsed", *column.physical_path))
-        if bounds is None:
-            return None
-        low, high = (_widened(bound, column) for bound in bounds)
-        if column.data_type.name == "timestamp":  # strings without a zone were read in the zone of the writer of the checkpoint
-            return _whichever_zones(low, high)
-        return Range(low, high)
+        return _partition_range(group, column)
     if isinstance(column.data_type, DecimalType):
         return None  # some writers round them
     if not group.part.has_consistent_statistics:
@@ -155,16 +178,22 @@ def _range(group: RowGroup, column: ast.ColumnReference) -> Range | None:
     if missing is None or any(group.null_count(end) != missing for end in ends):
         return None
     low, high = map(group.bounds, ends)
-    if low is None or high is None:
-        return None
-    least, greatest = _widened(low[0], column), _widened(high[1], column)
-    if not isinstance(greatest, dt.datetime):
-        return Range(least, greatest)
+    within = None if low is None or high is None else _in_type(low[0], high[1], column)
+    if within is None or not isinstance(within.high, dt.datetime):
+        return within
     lost = SECONDS if column.data_type.name == "timestamp" else dt.timedelta(0)
     try:
-        return Range(least - lost, greatest + lost + _TRUNCATED)
+        return Range(within.low - lost, within.high + lost + _TRUNCATED)
     except OverflowError:
         return None
+
+
+def _partition_range(group: RowGroup, column: ast.ColumnReference) -> Range | None:
+    bounds = group.bounds(("add", "partitionValues_parsed", *column.physical_path))
+    within = None if bounds is None else _in_type(*bounds, column)
+    if within is not None and column.data_type.name == "timestamp":
+        return _whichever_zones(*within)  # strings without a zone were read in the zone of the writer of the checkpoint
+    return within
 
 
 def _whichever_zones(low: Any, high: Any) -> Range | None:
@@ -174,11 +203,37 @@ def _whichever_zones(low: Any, high: Any) -> Range | None:
         return None
 
 
+_PYTHON: dict[str, type] = {
+    **dict.fromkeys(INTEGRAL, int),
+    **dict.fromkeys(("timestamp", "timestamp_ntz"), dt.datetime),
+    "binary": bytes,
+    "boolean": bool,
+    "date": dt.date,
+    "string": str,
+}
+
+
+def _in_type(low: Any, high: Any, column: ast.ColumnReference) -> Range | None:
+    """Return bounds as values of the column, which may have been widened after the checkpoint: a date becomes a timestamp.
+
+    ``None`` if they are none: before the table was overwritten, the column was of another type.
+    """
+    within = Range(_widened(low, column), _widened(high, column))
+    return within if all(_is_of(bound, column.data_type) for bound in within) else None
+
+
 def _widened(bound: Any, column: ast.ColumnReference) -> Any:
-    """Return a bound in the column's type, which may have been widened after the checkpoint: a date becomes a timestamp."""
     if column.data_type.name == "timestamp_ntz" and isinstance(bound, dt.date) and not isinstance(bound, dt.datetime):
         return dt.datetime(bound.year, bound.month, bound.day)
     return bound
+
+
+def _is_of(bound: Any, data_type: DataType) -> bool:
+    if isinstance(data_type, DecimalType):
+        return type(bound) in (int, Decimal)
+    if isinstance(bound, dt.datetime) and (bound.tzinfo is None) == (data_type.name == "timestamp"):
+        return False
+    return type(bound) is _PYTHON.get(data_type.name)
 
 
 VECTOR_ID = ("deletionVector.storageType", "deletionVector.pathOrInlineDv", "deletionVector.offset")

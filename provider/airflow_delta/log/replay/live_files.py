@@ -9,7 +9,7 @@ Counting the files of a version for its checksum, over the columns of the checkp
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -33,10 +33,8 @@ from airflow_delta.log.checkpoint.part import CheckpointPart, RowGroup
 from airflow_delta.log.checkpoint.prefetch import prefetched
 from airflow_delta.log.checkpoint.reader import CheckpointReader
 from airflow_delta.log.checksum.totals import DELETED_RECORD_BINS, FILE_SIZE_BINS, MAX_FILES, Deletions, SizeCounts, Totals
-from airflow_delta.log.replay.filter import VECTOR_ID, FileFilter, OtherSpellings, canonical_paths, keys_of
+from airflow_delta.log.replay.filter import VECTOR_ID, Evaluate, FileFilter, OtherSpellings, canonical_paths, keys_of
 from airflow_delta.log.storage.progress import tracked
-
-Evaluate = Callable[[pa.RecordBatch], pa.BooleanArray]
 
 _REQUIRED = ("path", "partitionValues", "size")
 """Fields that every ``add`` must have (protocol, "Add File")."""
@@ -111,6 +109,8 @@ def live_rows(
         if kept is not None:
             rows, canonical = rows.filter(kept), canonical.filter(kept)
         live = others.drop_from(rows, canonical)
+        if file_filter is not None:
+            live = file_filter.decided(live)
         if live.num_rows:
             yield live
 
@@ -123,7 +123,8 @@ def _selected_rows(reader: CheckpointReader, columns: list[str], file_filter: Fi
             for step_columns, evaluate in file_filter.steps:
                 if selection.groups:
                     selection = selection.narrowed(step_columns, evaluate)
-        yield from selection.rows(columns)
+        undecided = [] if file_filter is None else file_filter.undecided
+        yield from selection.rows([*columns, *(name for name in undecided if name not in columns)])
 
 
 @dataclass(frozen=True, slots=True)
