@@ -155,7 +155,7 @@ class _Stage:
             reads=reads,
             metadata=view.target.metadata,
             protocol=Protocol(min_reader_version=1, min_writer_version=2),
-            partition_columns=view.target.partition_columns,
+            partition_columns=seen.partition_columns,
             actions=[*self.actions.removes, *self.actions.adds],
             is_blind_append=False,
             isolation_level=IsolationLevel.SERIALIZABLE,
