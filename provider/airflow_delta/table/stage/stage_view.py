@@ -54,9 +54,10 @@ def check_metadata(view: TransactionView, write: StagedWrite) -> None:
     """
     handle, read = view.handle, view.snapshot if view.handle.read_version >= 0 else None
     evolves = (write.merge_schema or write.overwrite_schema) and not write.definition
-    if write.already_committed or not (evolves or is_alter(write) or write.num_files or write.num_removed_files):
-        return
     writes = [*(stage.write for stage in view.stages), write]
+    has_file_actions = any(other.num_files or other.num_removed_files for other in writes)
+    if write.already_committed or not (evolves or has_file_actions):
+        return
     metadata: Metadata | None
     if any(map(is_alter, writes)):
         metadata = after_writes(handle, table_as_read(handle, view.snapshot), writes).metadata
@@ -76,7 +77,7 @@ def check_metadata(view: TransactionView, write: StagedWrite) -> None:
     check_column_mapping(
         metadata,
         None if read is None else read.metadata,
-        has_file_actions=any(other.num_files or other.num_removed_files for other in writes),
+        has_file_actions=has_file_actions,
         operation=write.operation,
     )
 
