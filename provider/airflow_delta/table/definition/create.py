@@ -124,7 +124,7 @@ def as_defined(table: TableDefinition, definition: Mapping[str, Any]) -> TableDe
         table,
         schema_string=metadata["schemaString"],
         partition_columns=tuple(metadata.get("partitionColumns", ())),
-        configuration=dict(metadata.get("configuration", {})),
+        configuration=strip_protocol_properties(metadata.get("configuration", {})),
         features=frozenset(definition["features"]),
         description=metadata.get("description"),
     )
