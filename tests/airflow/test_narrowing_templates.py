@@ -120,6 +120,52 @@ def test_a_part_without_a_value_is_refused(kind: type[BaseOperator], arguments: 
         rendered(kind, **arguments)
 
 
+IN_SQL = [
+    "day < '{{ params.none }}'",  # true of every date
+    "day != '{{ dag_run.logical_date }}'",  # of a run that an asset has triggered
+    "day < '{{ missing }}'",
+    "day < '{{ params.none | string }}'",
+    "{{ \"day < '%s'\" % params.none }}",
+    "day < '{% if not params.none %}{{ params.none }}{% endif %}'",
+]
+
+
+@pytest.mark.parametrize("native", [False, True], ids=["text", "native"])
+@pytest.mark.parametrize("template", IN_SQL)
+@pytest.mark.parametrize(
+    ("kind", "arguments"),
+    [
+        (DeltaDeleteOperator, lambda sql: {"table": "/t", "predicate": sql}),
+        (DeltaUpdateOperator, lambda sql: {"table": "/t", "set": {"a": sql}}),
+        (DeltaMergeOperator, lambda sql: {**MERGE, "clauses": [when_not_matched_by_source_delete(sql)]}),
+        (DeltaStageSqlOperator, lambda sql: {"transaction": {}, "sql": f"SELECT * FROM a WHERE {sql}"}),
+        (DeltaCopyIntoOperator, lambda sql: {"table": "/t", "source": "/s", "format": "csv", "pattern": sql}),
+        (DeltaTableVersionSensor, lambda sql: {"table": "/t", "partitions": sql}),
+    ],
+)
+def test_sql_prints_no_none(kind: Any, arguments: Any, template: str, native: bool) -> None:
+    with pytest.raises(DeltaIllegalArgumentException, match=r"of the task 'one' is (None|undefined) in this run"):
+        rendered(kind, native=native, **arguments(template))
+
+
+@pytest.mark.parametrize("native", [False, True], ids=["text", "native"])
+@pytest.mark.parametrize(
+    ("template", "printed"),
+    [
+        ("a = 1{{ params.empty }}", "a = 1"),
+        ("a = 1{{ \" AND b = 'None'\" if params.none else '' }}", "a = 1"),
+        ("a <=> {{ params.none | tojson }}", "a <=> null"),
+        ("a <=> {{ params.none or 'NULL' }}", "a <=> NULL"),
+        ("a = {{ params.none | int }}", "a = 0"),
+        ("a = '{{ 'None' }}'", "a = 'None'"),
+        ("a IN ({{ [1, 2] | join(', ') }})", "a IN (1, 2)"),
+    ],
+)
+def test_sql_that_has_its_values_is_as_ever(template: str, printed: str, native: bool) -> None:
+    assert rendered(DeltaDeleteOperator, native=native, table="/t", predicate=template).predicate == printed
+    assert rendered(DeltaUpdateOperator, native=native, table="/t", set={"a": template}).set == {"a": printed}
+
+
 def test_what_is_left_out_or_written_as_none_is_as_the_operator_says() -> None:
     assert rendered(DeltaDeleteOperator, table="/t").predicate is None
     assert rendered(DeltaDeleteOperator, table="/t", predicate=None).predicate is None

@@ -58,6 +58,9 @@ _MAKE_TEXT = {
 }
 """Filters of Jinja that make a text of ``None`` and of what is undefined."""
 
+_MAKE_SQL = _MAKE_TEXT - {"tojson"}
+"""The same for SQL, in which the ``null`` of JSON is a value."""
+
 _MAKE_NUMBER = {"int", "float"}
 """Filters of Jinja that make 0 of it, unless they are given something else."""
 
@@ -107,7 +110,7 @@ def _rendered(task: Any, name: str, template: str, context: Context, jinja_env: 
     where = f"{name}={template!r} of the task {task.task_id!r}"
     way_out = _WAY_OUT if name in KEY_FIELDS else _WAY_OUT_OF_PLACES
     try:
-        checked = _Guard(where, way_out).template(template, jinja_env)
+        checked = _Guard(where, way_out, is_nothing, frozenset(_MAKE_TEXT | _MAKE_NUMBER)).template(template, jinja_env)
     except TemplateSyntaxError as error:
         raise DeltaIllegalArgumentException(f"{where} is not a valid template: {error}.") from error
     try:
@@ -123,17 +126,40 @@ _WAY_OUT = (
 _WAY_OUT_OF_PLACES = "Without it, it would be another place. Give it a value in every run; put what is optional into {% if %}."
 
 
+def printing_values(jinja_env: jinja2.Environment, where: str) -> jinja2.Environment:
+    """Return an environment whose templates, of SQL above all, do not print ``None``: ``day < 'None'`` is true of every date.
+
+    An empty text is a value here: a part of a condition that is left out.
+
+    :param where: the parameter and its task, for errors.
+    """
+    environment = jinja_env.overlay()
+    guard = _Guard(where, _WAY_OUT_OF_SQL, is_refused=_prints_nothing, makers=frozenset(_MAKE_SQL))
+    environment.from_string = lambda source, *_, **__: guard.template(source, jinja_env)  # type: ignore[method-assign]
+    return environment
+
+
+_WAY_OUT_OF_SQL = (
+    "It would be printed as a text, and the task would mean other rows than its author. Give it a value in every run; put what "
+    "is optional into {% if %}."
+)
+
+
 @dataclass(slots=True)
 class _Guard:
     """Puts a check around each expression of a template that is made into a text.
 
     :param where: the parameter, the template and the task, for errors.
     :param way_out: what the author can do.
+    :param is_refused: returns whether a value may not be made into a text.
+    :param makers: filters that make a text of anything.
     :param texts: the expressions that are checked, as errors show them.
     """
 
     where: str
     way_out: str
+    is_refused: Callable[[Any], bool]
+    makers: frozenset[str]
     texts: list[str] = field(default_factory=list)
 
     def template(self, source: str, jinja_env: jinja2.Environment) -> jinja2.Template:
@@ -165,7 +191,7 @@ class _Guard:
     def _around_input(self, node: nodes.Filter, given: nodes.Expr) -> None:
         if node.name == "join":
             node.node = self._around(given, each=True)
-        elif node.name in _MAKE_TEXT or (node.name in _MAKE_NUMBER and not node.args and not node.kwargs):
+        elif node.name in self.makers and not (node.name in _MAKE_NUMBER and (node.args or node.kwargs)):
             node.node = self._around(given)
         if node.name == "format":
             node.args = [self._around(part) for part in node.args]
@@ -180,14 +206,14 @@ class _Guard:
         return nodes.Filter(node, _EACH if each else _ONE, [number], [], None, None, lineno=node.lineno)
 
     def _one(self, value: Any, number: int) -> Any:
-        if is_nothing(value):
+        if self.is_refused(value):
             raise DeltaIllegalArgumentException(
                 f"{self.texts[number]} in {self.where} {_shown(value)} in this run. {self.way_out}"
             )
         return value
 
     def _each(self, values: Any, number: int) -> Any:
-        if isinstance(values, str) or not isinstance(values, Iterable) or is_nothing(values):
+        if isinstance(values, str) or not isinstance(values, Iterable) or self.is_refused(values):
             return self._one(values, number)
         kind = tuple if isinstance(values, tuple) else list
         return kind(self._one(value, number) for value in values)
@@ -195,11 +221,13 @@ class _Guard:
 
 def is_nothing(value: Any) -> bool:
     """Return whether a value says nothing: ``None``, also behind a proxy, undefined, or without content."""
-    if value is None or isinstance(value, Undefined):
-        return True
     if isinstance(value, str):
         return not value.strip()
-    return str(value) in _PRINTED_NOTHING or (isinstance(value, Sized) and not len(value))
+    return _prints_nothing(value) or (isinstance(value, Sized) and not len(value))
+
+
+def _prints_nothing(value: Any) -> bool:
+    return isinstance(value, Undefined) or (not isinstance(value, str) and str(value) in _PRINTED_NOTHING)
 
 
 def _shown(value: Any) -> str:

@@ -1,7 +1,8 @@
 """How templates of a task are rendered: what is SQL stays text, and what says which rows are meant must have a value.
 
-A predicate that a run renders to nothing would otherwise mean every row: a DELETE would empty the table, an audit would check
-less than its author wrote. What is left out in the Dag file, or written there as ``None``, means what the operator says.
+A predicate that a run renders to nothing, or to ``day < 'None'``, would otherwise mean every row: a DELETE would empty the table,
+an audit would check less than its author wrote. What is left out in the Dag file, or written there as ``None``, means what the
+operator says.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from jinja2.compiler import CodeGenerator
 from jinja2.nativetypes import NativeEnvironment
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
-from airflow_delta.tasks.keys import KEY_FIELDS, PLACE_FIELDS, is_given, is_nothing, render_named_fields
+from airflow_delta.tasks.keys import KEY_FIELDS, PLACE_FIELDS, is_given, is_nothing, printing_values, render_named_fields
 
 if TYPE_CHECKING:
     import jinja2
@@ -57,7 +58,7 @@ def render_fields(
     :param narrowing: parameters that need a value in each run if the Dag file gives them.
     :param in_sql: what templates in the task's ``sql_fields`` may name besides.
     :raises DeltaIllegalArgumentException: if a parameter of ``narrowing``, a part of one, a key or a place has no value in this
-        run although the Dag file gives it.
+        run although the Dag file gives it, or an expression in SQL has none.
     """
     if parent is not task:
         as_airflow(parent, template_fields, context, jinja_env, seen_oids)
@@ -73,9 +74,12 @@ def render_fields(
     before = {name: getattr(task, name, None) for name in names if name in narrowing or name in _VERSIONS}
     text = _as_text(jinja_env)
     named = [name for name in names if name in KEY_FIELDS or name in PLACE_FIELDS]
-    render([name for name in names if name not in named and name not in SQL_TEXTS], jinja_env)
+    with_values = [name for name in names if name in narrowing or name in SQL_TEXTS]
+    render([name for name in names if name not in named and name not in with_values], jinja_env)
     render_named_fields(task, named, context, text, lambda some: render(some, text))
-    render([name for name in names if name in SQL_TEXTS], text)
+    for name in with_values:
+        environment = text if name in SQL_TEXTS else jinja_env
+        render([name], printing_values(environment, f"{name} of the task {task.task_id!r}"))
     lost = {
         name: next(_lost(name, value, getattr(task, name), of_map=is_given(task, name, context)), None)
         for name, value in before.items()
