@@ -78,9 +78,24 @@ def mapped():
     echo.expand(value=[1, 2])
 
 
+@dag(schedule=None, **ONCE)
+def handed_on():
+    @task(multiple_outputs=False)
+    def give():
+        return {"pair": (1, 2), "text": '{"a": 1}'}
+
+    @task
+    def text():
+        return '{"a": 1}'
+
+    give()
+    text()
+
+
 appended()
 not_retried()
 doubled()
 monthly()
 approved()
 mapped()
+handed_on()

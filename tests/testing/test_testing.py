@@ -17,6 +17,7 @@ from support import readers
 pytestmark = pytest.mark.airflow
 
 DAGS = Path(__file__).parent / "dags.py"
+OBJECTS = "airflow.providers.common.io.xcom.backend.XComObjectStorageBackend"
 NUMBERS = [{"id": 1}, {"id": 2}, {"id": 3}]
 
 
@@ -37,6 +38,17 @@ def test_a_run_its_states_and_its_results(lake, run_dag):
     assert other.run_id != run.run_id
     numbers.assert_rows([*NUMBERS, {"id": 9}])
     numbers.assert_rows(NUMBERS, version=0)
+
+
+@pytest.mark.parametrize("backend", ["airflow.sdk.bases.xcom.BaseXCom", OBJECTS])
+def test_what_tasks_returned_comes_from_the_xcom_backend(run_dag, tmp_path, monkeypatch, backend):
+    monkeypatch.setenv("AIRFLOW__CORE__XCOM_BACKEND", backend)
+    monkeypatch.setenv("AIRFLOW__COMMON_IO__XCOM_OBJECTSTORAGE_PATH", f"file://{tmp_path}/xcoms")
+    monkeypatch.setenv("AIRFLOW__COMMON_IO__XCOM_OBJECTSTORAGE_THRESHOLD", "0")
+    run = run_dag(DAGS, "handed_on")
+    assert run.xcom("give") == {"pair": [1, 2], "text": '{"a": 1}'}  # as JSON
+    assert run.xcom("text") == '{"a": 1}'
+    assert (tmp_path / "xcoms").exists() is (backend == OBJECTS)
 
 
 @pytest.mark.slow

@@ -117,10 +117,19 @@ def answer_task(instance: Any, choice: str, session: Any) -> list[str] | None:
 
 
 def returned(dag_run: Any, session: Any) -> dict[tuple[str, int], Any]:
-    """Return what the tasks of a run returned, by task id and map index."""
+    """Return what the tasks of a run returned, by task id and map index, as other tasks get it from the XCom backend."""
     found = session.scalars(
         of_latest_tries(select(XComModel)).where(
             XComModel.dag_id == dag_run.dag_id, XComModel.run_id == dag_run.run_id, XComModel.key == "return_value"
         )
     )
-    return {(row.task_id, row.map_index): XComModel.deserialize_value(row) for row in found}
+    return {(row.task_id, row.map_index): None if row.value is None else _handed_on(row) for row in found}
+
+
+def _handed_on(row: Any) -> Any:
+    from airflow.sdk.execution_time.xcom import XCom
+
+    try:
+        return XCom.deserialize_value(row)
+    except Exception:  # noqa: BLE001 - of a class that this Airflow does not read again, or a value that its backend has lost
+        return row.value
