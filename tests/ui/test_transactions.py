@@ -26,9 +26,10 @@ class Pages:
     def __init__(self, client: Any, airflow: Any, lake: str) -> None:
         self._client, self._airflow, self._lake = client, airflow, lake
 
-    def get(self, path: str, name: str, user: str = "viewer") -> Any:
+    def get(self, path: str, name: str, user: str = "viewer", **more: str) -> Any:
         self._airflow.ask_again()
-        return self._client(user).get(f"/delta-tables/{path}?table={quote(f'{self._lake}/{name}', safe='')}")
+        asked = "".join(f"&{key}={quote(value)}" for key, value in more.items())
+        return self._client(user).get(f"/delta-tables/{path}?table={quote(f'{self._lake}/{name}', safe='')}{asked}")
 
     def table(self, name: str, user: str = "viewer") -> dict[str, Any]:
         answer = self.get("api/table", name, user)
@@ -279,6 +280,30 @@ def test_staged_files_have_their_run(runs, pages, lake):
     found = [staged for staged in answer["transactions"] if staged["state"] == "open"]
     assert [staged["run"]["run_id"] for staged in found] == [run_id]
     assert f"/runs/{run_id}" in pages.text("approvals", "transactions")
+
+
+def test_what_an_xcom_backend_keeps_is_not_said_to_be_gone(runs, pages, lake, tmp_path, monkeypatch):
+    from airflow.models.xcom import XComModel
+    from airflow.providers.common.io.xcom.backend import XComObjectStorageBackend
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    monkeypatch.setenv("AIRFLOW__COMMON_IO__XCOM_OBJECTSTORAGE_PATH", f"file://{tmp_path}")
+    monkeypatch.setenv("AIRFLOW__COMMON_IO__XCOM_OBJECTSTORAGE_THRESHOLD", "0")
+    monkeypatch.setenv("AIRFLOW__CORE__XCOM_BACKEND", "airflow.providers.common.io.xcom.backend.XComObjectStorageBackend")
+    run_id = runs.run("approved_night", 18, **FINE)
+    (waits,) = (one for one in pages.transactions("approvals") if one["run_id"] == run_id)
+    assert pages.table("approvals")["notices"] == []
+    with create_session() as session:  # as the backend has them in the database
+        for row in session.scalars(select(XComModel).where(XComModel.run_id == run_id)):
+            row.value = XComObjectStorageBackend.serialize_value(row.value, run_id=run_id, task_id=row.task_id)
+    kept = "kept by the XCom backend airflow.providers.common.io.xcom.backend.XComObjectStorageBackend"
+    (told,) = (one for one in pages.transactions("approvals") if one["run_id"] == run_id)
+    assert (told["state"], told["transaction_id"]) == ("waiting", None)
+    assert kept in pages.text("approvals")
+    assert kept in pages.text("approvals", "transactions")
+    answer = pages.get("api/transaction", "approvals", id=waits["transaction_id"])
+    assert (answer.status_code, kept in answer.text) == (501, True)
 
 
 @pytest.mark.parametrize("name", ["TaskInstance", "TaskStateStoreModel"])

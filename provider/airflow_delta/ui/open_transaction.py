@@ -10,7 +10,7 @@ from airflow_delta.airflow_internals import database
 from airflow_delta.links.delta import masked_by_airflow
 from airflow_delta.masking import visible
 from airflow_delta.ui.commit_rows import shortened
-from airflow_delta.ui.problems import PageProblem, not_open, reports_refused
+from airflow_delta.ui.problems import PageProblem, kept_elsewhere, not_open, reports_refused
 from airflow_delta.ui.transaction_rows import transaction_row, transactions_of
 from airflow_delta.ui.tries import MAX_TRIES, TaskKey, results, task_run, tries_of
 from airflow_delta.ui.views import NO_HISTORY, TRIES, FromAirflow, table_head
@@ -67,6 +67,8 @@ def transaction_reports(viewer: Viewer, table: KnownTable, transaction_id: str, 
         airflow = FromAirflow(session)
         known = airflow.read(TRIES, [], transactions_of, viewer, table, _UNKNOWN_COMMITS)
         one = next((each for each in known if each.transaction_id == transaction_id and each.handle), None)
+        if one is None and any(each.is_kept_elsewhere for each in known):
+            raise PageProblem(501, "This transaction cannot be shown", kept_elsewhere())
         if one is None:
             raise not_open()
         if not viewer.may_read_xcom(one.run.dag_id):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from airflow.sdk import __version__
+from airflow.sdk import __version__, conf
 
 from airflow_delta.links.delta import masked_by_airflow
 
@@ -132,6 +132,15 @@ def not_open() -> PageProblem:
         "This transaction is not open",
         "It is committed, was begun again, or belongs to a run that Airflow no longer has or that you may not see. The table's "
         "page shows what became of it.",
+    )
+
+
+def kept_elsewhere() -> str:
+    """Return a sentence about what pages lack because an XCom backend keeps what tasks return, and only tasks may ask it."""
+    backend = conf.get("core", "xcom_backend", fallback="")
+    return (
+        "Ids, keys and staged rows of transactions cannot be shown: what their tasks returned is kept by the XCom backend "
+        f"{backend}, which only tasks read."
     )
 
 

@@ -78,6 +78,7 @@ class Transaction:
     :param others: prefixes of the groups of other transactions in the Dag.
     :param is_own: one task begins and commits it.
     :param handle: what the start task returned; empty if Airflow no longer has that.
+    :param is_kept_elsewhere: it is empty since an XCom backend keeps it, which only tasks read.
     :param commit: the commit that made it public, or made up for it.
     :param is_repair: that commit is another transaction's.
     """
@@ -89,6 +90,7 @@ class Transaction:
     others: tuple[str, ...] = ()
     is_own: bool = False
     handle: Mapping[str, Any] = field(default_factory=dict)
+    is_kept_elsewhere: bool = False
     ending: Ending = field(default_factory=lambda: Ending("committed"))
     commit: CommitRow | None = None
     is_repair: bool = False

@@ -259,11 +259,15 @@ def airflow_transactions(
         return {}
     tries = tries_of(session, runs.values(), {task_id for each in asked for _, task_id in each.tasks})
     starts = {key for key, found in tries.items() if found[-1].operator == START}
-    handles = _handles(session, asked, runs, tries, starts)
+    returned = _returned(session, asked, runs, tries, starts)
+    handles = {key: (handle, _table(handle)) for key, handle in returned.items() if handle is not None}
+    elsewhere = returned.keys() - handles.keys()
     by_dag: dict[str, dict[TaskKey, list[Try]]] = {}
     for key, several in tries.items():
         by_dag.setdefault(key[0], {})[key] = several
     told = {each.table.key: list(_of_table(each, runs, by_dag, starts, handles)) for each in asked}
+    for one in (one for found in told.values() for one in found):
+        one.is_kept_elsewhere = one.until is None and one.key in elsewhere
     troubled = {key[:2] for key, several in tries.items() if any(found.state != "success" for found in several)}
     concerned = {one.run.id: one.run for found in told.values() for one in found if one.key[:2] in troubled}.values()
     evidence = RunEvidence.of(tries.values(), answers(session, concerned), notes(session, concerned))
@@ -279,20 +283,23 @@ def airflow_transactions(
     return shown
 
 
-def _handles(
+def _returned(
     session: Session,
     asked: Sequence[Asked],
     runs: Mapping[tuple[str, str], Run],
     tries: Mapping[TaskKey, Sequence[Try]],
     starts: Collection[TaskKey],
-) -> dict[TaskKey, tuple[Mapping[str, Any], str | None]]:
-    """Return the handles of start tasks with their tables: where the table is not known, or not all of a run has succeeded."""
+) -> dict[TaskKey, Mapping[str, Any] | None]:
+    """Return the handles of start tasks where the table is not known, or not all of a run has succeeded.
+
+    :return: ``None`` for what is no handle, but, for example, where an XCom backend keeps it.
+    """
     outlets = {task for each in asked for task in each.outlets}
     fine = {run for run, found in runs.items() if found.state == "success"}
     fine -= {key[:2] for key, several in tries.items() if several[-1].state != "success"}
     wanted = {(key[0], key[1]) for key in starts if (key[0], f"{_group(key[2])}commit") not in outlets or key[:2] not in fine}
     found = results(session, [runs[run] for run in wanted], {key[2] for key in starts}, "return_value")
-    return {key: (handle, _table(handle)) for key, handle in found.items() if key in starts and isinstance(handle, Mapping)}
+    return {key: value if _is_handle(value) else None for key, value in found.items() if key in starts}
 
 
 def _of_table(
@@ -358,6 +365,10 @@ def _lives(tries: Sequence[Try], is_over: Any) -> Iterator[list[Try]]:
 
 def _group(start: str) -> str:
     return start.removesuffix("start") if start.endswith(_START) else ""
+
+
+def _is_handle(value: Any) -> bool:
+    return isinstance(value, Mapping) and "transactionId" in value
 
 
 def _table(handle: Mapping[str, Any]) -> str | None:

@@ -20,7 +20,7 @@ from airflow_delta.ui.charts import operation_group
 from airflow_delta.ui.freshness import freshness
 from airflow_delta.ui.key_warnings import MetKeys, earlier_of_key, met_keys, warned
 from airflow_delta.ui.known import KnownTable, commit_url, diff_command, known_tables, rows_url, table_url
-from airflow_delta.ui.problems import cannot_be_shown
+from airflow_delta.ui.problems import cannot_be_shown, kept_elsewhere
 from airflow_delta.ui.publications import PUBLICATION_KEYS, publication_rows
 from airflow_delta.ui.transaction_rows import FAILED, OPEN, TRANSACTIONS, transaction_row, transactions_of, transactions_of_tables
 from airflow_delta.ui.transaction_values import Transaction
@@ -191,11 +191,17 @@ class FromAirflow:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._missing: dict[str, None] = {}
+        self._more: list[str] = []
 
     @property
     def notices(self) -> list[str]:
         """Return what the page lacks, in sentences."""
-        return [cannot_be_shown(what) for what in self._missing]
+        return [*map(cannot_be_shown, self._missing), *self._more]
+
+    def look_at(self, found: Sequence[Transaction]) -> None:
+        """Notice transactions of which an XCom backend keeps the handle."""
+        if any(one.is_kept_elsewhere for one in found):
+            self._more = [kept_elsewhere()]
 
     def read(self, what: str, default: Any, function: Callable[..., Found], *arguments: Any) -> Found:
         """Return what a function reads with a session, or the default.
@@ -267,6 +273,7 @@ def history_page(
         expected = airflow.read(DEADLINES, [], freshness, viewer, table, root, prefix) if history["newer"] is None else []
         runs = {run for commit in history["commits"] if (run := _run(commit)) is not None}
         known = airflow.read(INTERVALS, {}, intervals, runs)
+        airflow.look_at(found)
         # Runs that skip their commit may be routine: they push out nothing else.
         chosen = sorted(found, key=lambda one: (one.ending.state == "skipped", -one.at))[:TRANSACTIONS]
         keys = airflow.read(KEYS, MetKeys(), met_keys, viewer, table)
@@ -356,6 +363,7 @@ def transactions_page(
     with database.create_session(scoped=False) as session:
         airflow = FromAirflow(session)
         found = airflow.read(TRIES, [], transactions_of, viewer, table, NO_HISTORY) if transactions else []
+        airflow.look_at(found)
     by_id = {one.transaction_id: task_run(root, *one.key) for one in found}
     shown = [
         {
