@@ -16,6 +16,7 @@ from airflow.models.dagrun import get_or_create_dagrun
 from airflow.models.taskinstance import clear_task_instances
 from airflow.models.trigger import handle_event_submit
 from airflow.sdk.definitions.dag import _run_task
+from airflow.sdk.execution_time.xcom import XCom
 from airflow.sdk.timezone import coerce_datetime, utcnow
 from airflow.serialization.encoders import coerce_to_core_timetable
 from airflow.serialization.serialized_objects import DagSerialization
@@ -127,8 +128,6 @@ def returned(dag_run: Any, session: Any) -> dict[tuple[str, int], Any]:
 
 
 def _handed_on(row: Any) -> Any:
-    from airflow.sdk.execution_time.xcom import XCom
-
     try:
         return XCom.deserialize_value(row)
     except Exception:  # noqa: BLE001 - of a class that this Airflow does not read again, or a value that its backend has lost

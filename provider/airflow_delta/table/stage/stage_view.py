@@ -54,6 +54,8 @@ def check_metadata(view: TransactionView, write: StagedWrite) -> None:
     """
     handle, read = view.handle, view.snapshot if view.handle.read_version >= 0 else None
     evolves = (write.merge_schema or write.overwrite_schema) and not write.definition
+    if not (evolves or view.stages or read is None or write.definition or write.changes):
+        return  # the table stays as it is
     writes = [*(stage.write for stage in view.stages), write]
     has_file_actions = any(other.num_files or other.num_removed_files for other in writes)
     if write.already_committed or not (evolves or has_file_actions):
