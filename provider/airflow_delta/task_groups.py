@@ -21,7 +21,7 @@ from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.links.delta import PAGE_KEY
 from airflow_delta.operators.preview import DeltaPreviewOperator
 from airflow_delta.operators.transaction import DeltaAbortOperator, DeltaCommitOperator, DeltaStartTransactionOperator
-from airflow_delta.tasks.base import WATCHER_SETTINGS, withdraw_defaults_outlets
+from airflow_delta.tasks.base import SENSOR_MODES, WATCHER_SETTINGS, take_own_mode, withdraw_defaults_outlets
 from airflow_delta.tasks.lineage import listed, table_outlets, withdraw_default_outlets
 from airflow_delta.tasks.mapped_identity import check_group
 from airflow_delta.tasks.partition_events import check_outlets
@@ -108,7 +108,10 @@ class DeltaTransactionGroup(TaskGroup):
         self._common_args = self.default_args
         # Those of the Dag may name another table than this transaction's.
         own: dict[str, Any] = {name: self.start_kwargs[name] for name in ("table", "delta_conn_id") if name in defaults_in(self)}
-        self.default_args = {**self._common_args, **own, **self.stage_kwargs}
+        # The mode would be that of sensors, too; one that is a default of all tasks is meant for them.
+        is_common = defaults_in(self).get("mode") not in (None, *SENSOR_MODES)
+        stages = {name: value for name, value in self.stage_kwargs.items() if name != "mode" or is_common}
+        self.default_args = {**self._common_args, **own, **stages}
         return self
 
     def __exit__(self, exc_type: Any, exc: Any, traceback: Any) -> None:
@@ -182,6 +185,8 @@ class DeltaTransactionGroup(TaskGroup):
             self._give(task, "transaction", self.transaction)
             withdraw_default_outlets(task)  # of a stage: the commit emits
             withdraw_defaults_outlets(task)
+            if task.is_mapped:  # a decorated one has not asked its operator
+                take_own_mode(task.operator_class, task.partial_kwargs, dag=task.get_dag(), task_group=task.task_group)
             return True
         return any(source is self.start for source, _ in XComArg.iter_xcom_references(given))
 

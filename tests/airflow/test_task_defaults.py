@@ -18,6 +18,7 @@ from airflow_delta.operators.scd2 import DeltaScd2MergeOperator
 from airflow_delta.operators.stage import DeltaStageFilesOperator
 from airflow_delta.operators.stream import DeltaStreamOperator
 from airflow_delta.operators.transaction import DeltaAbortOperator, DeltaCommitOperator, DeltaStartTransactionOperator
+from airflow_delta.sensors.delta import DeltaTableVersionSensor
 from airflow_delta.tasks.base import own_settings
 from support.readers import rows
 from support.slow import slow_except
@@ -281,6 +282,51 @@ def test_a_misspelt_default_of_the_stages_is_refused(given, said):
         delta_transaction("one", table="/orders", stage_kwargs=given),
     ):
         DeltaStageFilesOperator(task_id="stage", path="p")
+
+
+class TestMode:
+    """Sensors have a parameter of that name, too."""
+
+    @pytest.mark.parametrize("where", ["Dag", "group"])
+    def test_that_of_sensors_is_none_of_stages(self, where):
+        given = {"Dag": {}, "group": {}, where: {"mode": "reschedule", "poke_interval": 5}}
+        with (
+            DAG("defaults", schedule=None, default_args=given["Dag"]) as dag,
+            delta_transaction("one", table="/orders", default_args=given["group"]),
+        ):
+            DeltaStageFilesOperator(task_id="stage", path="p")
+            DeltaStageFilesOperator(task_id="named", path="p", mode="dynamic")
+            DeltaStageFilesOperator.partial(task_id="many").expand(path=["p"])
+            delta_stage_task(nothing, engine="arrow", task_id="arrow")("p")
+            delta_stage_task(nothing, engine="arrow", task_id="arrows").expand(value=["p"])
+            DeltaTableVersionSensor(task_id="wait", table="/orders")
+        for name in ("stage", "named", "arrow", "wait"):
+            dag.get_task(f"one.{name}").resolve_template_files()
+        modes = {name: dag.get_task(f"one.{name}").mode for name in ("stage", "named", "arrow", "wait")}
+        assert modes == {"stage": "append", "named": "dynamic", "arrow": "append", "wait": "reschedule"}
+        assert [dag.get_task(f"one.{name}").partial_kwargs.get("mode") for name in ("many", "arrows")] == [None] * 2
+
+    @pytest.mark.parametrize("defaults", [{}, {"mode": "reschedule"}, {"mode": "append"}], ids=str)
+    def test_that_of_stages_is_none_of_sensors(self, defaults):
+        with (
+            DAG("defaults", schedule=None, default_args=defaults) as dag,
+            delta_transaction("one", table="/orders", stage_kwargs={"mode": "overwrite"}, commit_kwargs={"allow_skipped": True}),
+        ):
+            DeltaStageFilesOperator(task_id="stage", path="p", replace_where="a = 1")
+            DeltaStageFilesOperator(task_id="named", path="p", mode="dynamic")
+            DeltaStageFilesOperator.partial(task_id="many").expand(path=["p"])
+            delta_stage_task(nothing, engine="arrow", task_id="arrow")("p")
+            delta_stage_task(nothing, engine="arrow", task_id="arrows").expand(value=["p"])
+            with TaskGroup("inner"):
+                DeltaStageFilesOperator(task_id="stage", path="p")
+            DeltaStageFilesOperator(task_id="appends", path="p", mode="append")
+            DeltaStageFilesOperator.partial(task_id="all_append", mode="append").expand(path=["p"])
+            if defaults.get("mode") != "append":
+                DeltaTableVersionSensor(task_id="wait", table="/orders")
+        modes = {name: dag.get_task(f"one.{name}").mode for name in ("stage", "named", "arrow", "inner.stage")}
+        assert modes == {"stage": "overwrite", "named": "dynamic", "arrow": "overwrite", "inner.stage": "overwrite"}
+        assert [dag.get_task(f"one.{name}").partial_kwargs["mode"] for name in ("many", "arrows")] == ["overwrite"] * 2
+        assert dag.get_task("one.appends").mode == dag.get_task("one.all_append").partial_kwargs["mode"] == "append"
 
 
 def test_defaults_of_the_stages_may_be_for_other_tasks_of_the_block():

@@ -76,7 +76,42 @@ def with_own_settings(operator_class: Any, made: Any, named: Mapping[str, Any]) 
     """
     given = {**made.kwargs, "transaction": named.get("transaction")}
     made.kwargs.update({name: value for name, value in own_settings(operator_class, given).items() if name not in named})
+    take_own_mode(operator_class, made.kwargs)
     return made
+
+
+def take_own_mode(operator_class: Any, partial: dict[str, Any], **place: Any) -> None:
+    """Give the arguments of a task to be mapped the ``mode`` of :func:`with_own_mode`.
+
+    :param place: its ``dag`` and ``task_group``, if its arguments do not say.
+    """
+    found = with_own_mode(operator_class, {**partial, **place})
+    partial.pop("mode", None)
+    if "mode" in found:
+        partial["mode"] = found["mode"]
+
+
+SENSOR_MODES = ("poke", "reschedule")
+
+
+def with_own_mode(operator_class: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a task with the ``mode`` that is meant for stages: sensors have a parameter of that name, too.
+
+    So ``stage_kwargs`` do not give it to every task of the block, and that of sensors in ``default_args`` is none of a stage.
+
+    :param given: its arguments, with those from ``default_args``; ``dag`` and ``task_group`` are where it is.
+    """
+    if not any("mode" in part.parameters() for part in getattr(operator_class, "parts", ())):
+        return dict(given)
+    mode, around = given.get("mode"), (given.get("task_group"), given.get("dag"))
+    if mode in SENSOR_MODES and any(mode == (getattr(each, "default_args", None) or {}).get("mode") for each in around):
+        mode = None
+    if mode is not None:
+        return dict(given)
+    groups = _transaction_groups(given.get("task_group"))
+    mode = next((each.stage_kwargs["mode"] for each in groups if "mode" in each.stage_kwargs), None)
+    found = {name: value for name, value in given.items() if name != "mode"}
+    return found if mode is None else {**found, "mode": mode}
 
 
 WATCHER_SETTINGS: Mapping[str, Any] = {
@@ -184,6 +219,7 @@ class DeltaOperator(BaseOperator):
             cls.__init__ = _with_shared_parameters(cls)  # type: ignore[method-assign]
 
     def __init__(self, **kwargs: Any) -> None:
+        kwargs = with_own_mode(type(self), kwargs)
         kwargs = with_literals(type(self), {**own_settings(type(self), kwargs), **kwargs})
         parts = [part(**{name: kwargs.pop(name) for name in part.parameters() if name in kwargs}) for part in self.parts]
         if self.default_retry_policy is not None:
