@@ -153,6 +153,28 @@ CASES = [
         values="(1, struct(1, array(struct(1))), map('a', struct(1)), date'2024-01-01')",
     ),
     Case(
+        "lengths of texts",
+        "v VARCHAR(3) COMMENT 'k', c CHAR(3), s STRING, l ARRAY<VARCHAR(3)>",
+        [
+            s("ALTER COLUMN v TYPE VARCHAR(4)", ChangeColumn("v", "VARCHAR(4)")),
+            s("ALTER COLUMN v TYPE VARCHAR(3)", ChangeColumn("v", "VARCHAR(3)"), error="NOT_SUPPORTED_CHANGE_COLUMN"),
+            s("ALTER COLUMN v TYPE STRING", ChangeColumn("v", "STRING")),
+            s("ALTER COLUMN v TYPE VARCHAR(9)", ChangeColumn("v", "VARCHAR(9)"), error="NOT_SUPPORTED_CHANGE_COLUMN"),
+            s("ALTER COLUMN c TYPE CHAR(5)", ChangeColumn("c", "CHAR(5)"), error="NOT_SUPPORTED_CHANGE_COLUMN"),
+            s("ALTER COLUMN c TYPE VARCHAR(2)", ChangeColumn("c", "VARCHAR(2)"), error="NOT_SUPPORTED_CHANGE_COLUMN"),
+            s("ALTER COLUMN c TYPE VARCHAR(3)", ChangeColumn("c", "VARCHAR(3)")),
+            s("ALTER COLUMN s TYPE CHAR(5)", ChangeColumn("s", "CHAR(5)"), error="NOT_SUPPORTED_CHANGE_COLUMN"),
+            s(
+                "ALTER COLUMN l.element TYPE VARCHAR(5)",
+                ChangeColumn("l.element", "VARCHAR(5)"),
+                error="NOT_SUPPORTED_CHANGE_COLUMN",
+                ours="DELTA_UNSUPPORTED_ALTER_TABLE_CHANGE_COL_OP",
+            ),
+            s("ALTER COLUMN v COMMENT 'new'", ChangeColumn("v", comment="new")),
+        ],
+        values="('abc', 'ab', 'abcdef', array('a'))",
+    ),
+    Case(
         "mapped columns",
         "a INT NOT NULL, b INT, g INT, p INT",
         [

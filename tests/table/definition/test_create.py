@@ -10,7 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from airflow_delta.contract.changes import ChangeColumn
 from airflow_delta.contract.payloads import CommitResult, StagedWrite, TransactionHandle
+from airflow_delta.contract.sql_types import DECLARED
 from airflow_delta.exceptions import (
     AppendOnlyException,
     ConcurrentAppendException,
@@ -25,7 +27,7 @@ from airflow_delta.exceptions import (
 )
 from airflow_delta.table.definition.columns_sql import schema_of_columns
 from airflow_delta.table.operations.rewrite.update import plan_delete
-from airflow_delta.table.stage.plan_table import plan_create
+from airflow_delta.table.stage.plan_table import plan_alter, plan_create
 from support.actions import add, as_json, column, info, schema
 from support.table import Table
 
@@ -270,3 +272,19 @@ def staged_file(table: Table, handle: TransactionHandle, partition: str, *, task
     """Stage a file of one partition, as any job may write it."""
     rows = pa.table({"w": pa.array([1], pa.int32())})
     return table.stage_rows(handle, rows, part=partition, task_id=task_id, **options)
+
+
+def test_a_text_gets_another_length_by_alter(table: Table) -> None:
+    create(table, "v VARCHAR(3), c CHAR(3), s STRING")
+    texts = pa.table({"v": ["abcde"], "c": ["abc"], "s": ["s"]})
+    with pytest.raises(DeltaError, match="DELTA_EXCEED_CHAR_VARCHAR_LIMIT"):
+        table.write(texts)
+    handle = table.begin()
+    longer = table.operate(handle, plan_alter, task_id="longer", changes=[ChangeColumn("v", "varchar(5)")])
+    table.publish(handle, longer, table.stage(handle, texts, after=[longer]))
+    assert table.rows() == [("abcde", "abc", "s")]
+    table.run(plan_alter, changes=[ChangeColumn("V", "STRING"), ChangeColumn("c", "VARCHAR(3)")])
+    assert [field.metadata for field in table.log().update().schema.fields] == [{}, {DECLARED: "varchar(3)"}, {}]
+    for name, wanted in {"v": "VARCHAR(9)", "c": "VARCHAR(2)", "s": "CHAR(3)"}.items():
+        with pytest.raises(DeltaAnalysisException, match="NOT_SUPPORTED_CHANGE_COLUMN"):
+            table.run(plan_alter, changes=[ChangeColumn(name, wanted)])

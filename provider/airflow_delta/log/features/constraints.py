@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import msgspec
 
+from airflow_delta.contract.sql_types import DECLARED
 from airflow_delta.exceptions import DeltaAnalysisException
 from airflow_delta.log.actions.actions import Metadata
 from airflow_delta.log.features.properties import CONSTRAINT_PREFIX
@@ -20,8 +21,7 @@ from airflow_delta.log.schema.types import STRING, ArrayType, DataType, MapType,
 INVARIANTS = "delta.invariants"
 CURRENT_DEFAULT = "CURRENT_DEFAULT"
 EXISTS_DEFAULT = "EXISTS_DEFAULT"
-CHAR_VARCHAR_TYPE = "__CHAR_VARCHAR_TYPE_STRING"
-_CHAR_VARCHAR = re.compile(r"(?:char|varchar)\(\s*\d+\s*\)")
+_CHAR_VARCHAR = re.compile(r"(char|varchar)\(\s*(\d+)\s*\)")
 
 
 def check_constraints(metadata: Metadata) -> dict[str, str]:
@@ -71,10 +71,21 @@ def has_char_varchar(data_type: DataType) -> bool:
             return _CHAR_VARCHAR.fullmatch(data_type.name) is not None
 
 
+def may_change_length(before: str, after: str) -> bool:
+    """Return whether every text of a column still fits if its declared type becomes another (Spark's ``ALTER COLUMN ... TYPE``).
+
+    :param before: ``string``, ``char(n)`` or ``varchar(n)``.
+    """
+    old, new = _CHAR_VARCHAR.fullmatch(before), _CHAR_VARCHAR.fullmatch(after)
+    if after in (before, STRING.name):
+        return True
+    return old is not None and new is not None and new[1] == "varchar" and int(old[2]) <= int(new[2])
+
+
 def _without_lengths(field: StructField) -> StructField:
     if not has_char_varchar(field.data_type):
         return field
-    metadata = {**field.metadata, CHAR_VARCHAR_TYPE: str(field.data_type)}
+    metadata = {**field.metadata, DECLARED: str(field.data_type)}
     return replace(field, data_type=_text_for_lengths(field.data_type), metadata=metadata)
 
 

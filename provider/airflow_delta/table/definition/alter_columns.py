@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from airflow_delta.contract.changes import AddColumns, ChangeColumn, Column, DropColumns, RenameColumn, ReplaceColumns
-from airflow_delta.contract.sql_types import parse_column_path, parse_sql_type
+from airflow_delta.contract.sql_types import DECLARED, parse_column_path, parse_sql_type
 from airflow_delta.log.features.column_mapping import mode
-from airflow_delta.log.features.constraints import CURRENT_DEFAULT
+from airflow_delta.log.features.constraints import CURRENT_DEFAULT, has_char_varchar, may_change_length
 from airflow_delta.log.features.properties import TableProperties
 from airflow_delta.log.features.schema_changes import dependents, rename_column, without_columns
 from airflow_delta.log.features.schema_merge import may_change_type
 from airflow_delta.log.schema.types import (
     PHYSICAL_NAME,
+    STRING,
     ArrayType,
     DataType,
     MapType,
@@ -312,10 +313,30 @@ def _changed(table: AlteredTable, old: StructField, change: ChangeColumn, path: 
     if change.data_type is not None:
         given = change.data_type
         wanted = parse_type(parse_sql_type(given) if isinstance(given, str) else given)
+        if old.data_type == STRING and len(path) == 1:
+            wanted = _with_length(table, metadata, wanted, path)
         data_type = replaced_type(table, old.data_type, wanted, path)
         if data_type != old.data_type:
             check_no_dependents(table, path)
     return StructField(old.name, data_type, old.nullable if change.nullable is None else change.nullable, metadata)
+
+
+def _with_length(table: AlteredTable, metadata: dict[str, Any], wanted: DataType, path: Path) -> DataType:
+    """Return the type that is stored for a text of another length, which its metadata get; any other type as it is.
+
+    :raises DeltaAnalysisException: if texts of the column may be too long for it.
+    """
+    if wanted != STRING and not has_char_varchar(wanted):
+        return wanted
+    declared, length = str(metadata.pop(DECLARED, STRING)).strip().lower(), str(wanted)
+    if not may_change_length(declared, length):
+        raise table.refuse(
+            f"{dotted(path)} cannot change from {declared} to {length} (NOT_SUPPORTED_CHANGE_COLUMN): its texts may be longer, "
+            "or filled up with other spaces. Overwrite the table with overwrite_schema"
+        )
+    if wanted != STRING:
+        metadata[DECLARED] = length
+    return STRING
 
 
 def _with_schema(table: AlteredTable, schema: StructType, *, new_names: bool = False) -> Metadata:
