@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from typing import Any
+from typing import Any, NoReturn
 
 from airflow_delta import engine
 from airflow_delta.assets.delta import delta_asset_uri
@@ -13,13 +13,23 @@ from airflow_delta.contract.partition_events import PartitionEvents
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 
 
+class _ChangedPartitions(PartitionEvents):
+    """Partitions to make runs for: each must have a key of its own."""
+
+    def refuse_many(self, why: str) -> NoReturn:
+        raise DeltaIllegalArgumentException(
+            f"One of the commits {why.removesuffix(' (max_keys)')}. Raise --max-keys, give a coarser --key, or begin at a later "
+            "version (--since)."
+        )
+
+
 @command(audited=True)
 def delta_backfill(args: Namespace) -> None:
     """Show the runs of a Dag for the partitions that have changed since a version; with ``--go``, make them."""
     from airflow_delta.airflow_internals.partitioned_runs import make_run, mapped_keys
 
     log = existing_table(args)
-    events = PartitionEvents(args.key, exact=args.exact, max_keys=args.max_keys, beyond="fail")
+    events = _ChangedPartitions(args.key, exact=args.exact, max_keys=args.max_keys)
     changed: dict[str, list[int]] = {}
     for match, _ in engine.matches_after(log, engine.Watermark(args.since), engine.CommitConditions()):
         if match is not None:
