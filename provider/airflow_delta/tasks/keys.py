@@ -140,8 +140,8 @@ def printing_values(jinja_env: jinja2.Environment, where: str) -> jinja2.Environ
 
 
 _WAY_OUT_OF_SQL = (
-    "It would be printed as a text, and the task would mean other rows than its author. Give it a value in every run; put what "
-    "is optional into {% if %}."
+    "The SQL would contain the word None, and select other rows than you mean. Give it a value in every run; put what is "
+    "optional into {% if %}."
 )
 
 
@@ -151,8 +151,8 @@ class _Guard:
 
     :param where: the parameter, the template and the task, for errors.
     :param way_out: what the author can do.
-    :param is_refused: returns whether a value may not be made into a text.
-    :param makers: filters that make a text of anything.
+    :param is_refused: decides whether a value must not be printed.
+    :param makers: filters that turn any value, ``None`` too, into text or a number: their input is checked as well.
     :param texts: the expressions that are checked, as errors show them.
     """
 

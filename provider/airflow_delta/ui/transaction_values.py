@@ -78,7 +78,7 @@ class Transaction:
     :param others: prefixes of the groups of other transactions in the Dag.
     :param is_own: one task begins and commits it.
     :param handle: what the start task returned; empty if Airflow no longer has that.
-    :param is_kept_elsewhere: it is empty since an XCom backend keeps it, which only tasks read.
+    :param is_kept_elsewhere: the handle is empty because an XCom backend keeps it, and only tasks can read that.
     :param commit: the commit that made it public, or made up for it.
     :param is_repair: that commit is another transaction's.
     """

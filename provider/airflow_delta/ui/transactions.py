@@ -292,7 +292,7 @@ def _returned(
 ) -> dict[TaskKey, Mapping[str, Any] | None]:
     """Return the handles of start tasks where the table is not known, or not all of a run has succeeded.
 
-    :return: ``None`` for what is no handle, but, for example, where an XCom backend keeps it.
+    :return: handles by task; ``None`` where the XCom is something else, such as the reference of an XCom backend.
     """
     outlets = {task for each in asked for task in each.outlets}
     fine = {run for run, found in runs.items() if found.state == "success"}

@@ -322,7 +322,7 @@ def _changed(table: AlteredTable, old: StructField, change: ChangeColumn, path: 
 
 
 def _with_length(table: AlteredTable, metadata: dict[str, Any], wanted: DataType, path: Path) -> DataType:
-    """Return the type that is stored for a text of another length, which its metadata get; any other type as it is.
+    """Return the type to store: string for a ``char(n)`` or ``varchar(n)``, whose length goes into the metadata of the column.
 
     :raises DeltaAnalysisException: if texts of the column may be too long for it.
     """
@@ -331,8 +331,8 @@ def _with_length(table: AlteredTable, metadata: dict[str, Any], wanted: DataType
     declared, length = str(metadata.pop(DECLARED, STRING)).strip().lower(), str(wanted)
     if not may_change_length(declared, length):
         raise table.refuse(
-            f"{dotted(path)} cannot change from {declared} to {length} (NOT_SUPPORTED_CHANGE_COLUMN): its texts may be longer, "
-            "or filled up with other spaces. Overwrite the table with overwrite_schema"
+            f"{dotted(path)} cannot change from {declared} to {length} (NOT_SUPPORTED_CHANGE_COLUMN): values that it holds "
+            "may not fit. Overwrite the table with overwrite_schema"
         )
     if wanted != STRING:
         metadata[DECLARED] = length
