@@ -36,10 +36,10 @@ _SLASHED_USER = re.compile(
     r"(?<![A-Za-z0-9+.-])(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://"
     r"(?P<user>[^/?#@:\s\"'<>\[]{1,300}:(?!\d+[/?#])[^/?#@\s\"'<>]{0,300}[/?#][^\s\"'<>]{0,300})@"
 )
-_COLON = re.compile(r"(?:s3[an]?|gcs|gs|abfss?|wasbs?|az|azure)://[^/@]*:", re.IGNORECASE)
+# A key and a secret without an @, before a slash: s3://key:secret/t.
+_COLON = re.compile(r"(?P<scheme>s3[an]?|gcs|gs|abfss?|wasbs?|adl|az|azure)://[^/?#@\s\"'<>]*:[^/?#@\s\"'<>]+", re.IGNORECASE)
 # Parameters of URLs, such as signed ones and those of JDBC: ?password=..., &sig=..., ;password=...
 _URL = re.compile(r"(?:(?:https?|sc)://|jdbc:)[^\s\"'<>]*", re.IGNORECASE)
-_ANY_URL = re.compile(r"(?<![A-Za-z0-9+.-])[A-Za-z][A-Za-z0-9+.-]*://[^\s\"'<>]*")
 _LOCATION_PARAMETER = re.compile(
     r"(?P<start>[?&#;](?P<name>[A-Za-z0-9_.\-]+)=)(?P<value>[^&;#\s\"'<>()/]+(?:/[^&;#\s\"'<>()]*)?)"
 )
@@ -128,14 +128,14 @@ def masked(text: str, secrets: Iterable[str] = ()) -> str:
     """
     for secret in sorted({value for value in secrets if len(value) > 3}, key=len, reverse=True):
         text = text.replace(secret, MASK)
-    if "//" not in text and "jdbc:" not in text:
-        return text
-    text = _ORACLE.sub(rf"\g<driver>{MASK}@", text)
-    for slashed in (_BUCKET_USER, _SLASHED_USER):
-        text = slashed.sub(rf"\g<scheme>://{MASK}@", text)
-    text = _USER_INFO.sub(lambda match: f"{match['scheme']}://{_masked_user(match['scheme'], match['user'])}@", text)
-    text = _URL.sub(lambda url: _PARAMETER.sub(_masked_parameter, url[0]), text)
-    return _ANY_URL.sub(lambda url: _LOCATION_PARAMETER.sub(_masked_secret, url[0]), text)
+    if "//" in text or "jdbc:" in text:
+        text = _ORACLE.sub(rf"\g<driver>{MASK}@", text)
+        for slashed in (_BUCKET_USER, _SLASHED_USER):
+            text = slashed.sub(rf"\g<scheme>://{MASK}@", text)
+        text = _USER_INFO.sub(lambda match: f"{match['scheme']}://{_masked_user(match['scheme'], match['user'])}@", text)
+        text = _COLON.sub(rf"\g<scheme>://{MASK}", text)
+        text = _URL.sub(lambda url: _PARAMETER.sub(_masked_parameter, url[0]), text)
+    return _LOCATION_PARAMETER.sub(_masked_secret, text)  # a path may have such parameters, too: /data/t?sig=...
 
 
 def masked_values(value: Any, secrets: Iterable[str] = ()) -> Any:

@@ -159,8 +159,11 @@ def test_options_of_a_load_that_are_refused_once_they_are_rendered(tmp_path, val
 def test_options_of_a_load_that_are_refused_when_the_dag_is_parsed(tmp_path):
     with pytest.raises(DeltaIllegalArgumentException, match="format_options must be a mapping"):
         parsed(lambda: load(tmp_path, format_options=["header"]))
+    for options in ({"password": "{{ var.value.password }}"}, '{"password": "{{ var.value.password }}"}'):
+        with pytest.raises(DeltaIllegalArgumentException, match="may be secret"):
+            load(tmp_path, format_options=options)
     with pytest.raises(DeltaIllegalArgumentException, match="may be secret"):
-        load(tmp_path, format_options={"password": "{{ var.value.password }}"})
+        load(tmp_path, write_options='{"parquet.encryption.key.list": "k1:x"}')
 
 
 # -- kinds --------------------------------------------------------------------------------------------------------------------

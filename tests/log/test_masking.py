@@ -145,6 +145,11 @@ SECRET_LOCATIONS = [
     ("s3://b/t?X-Amz-Signature=hush", "s3://b/t?X-Amz-Signature=***"),
     ("s3://b/t?AWSAccessKeyId=hush&x=1", "s3://b/t?AWSAccessKeyId=***&x=1"),
     ("hdfs://etl:a/b@node:8020/t", "hdfs://***@node:8020/t"),
+    ("s3://key:hush/t", "s3://***/t"),
+    ("az://container:hush/t", "az://***/t"),
+    ("/data/t?sig=hush", "/data/t?sig=***"),
+    ("data/t?v=1&sig=hush", "data/t?v=1&sig=***"),
+    ("file:/data/t?X-Goog-Signature=hush", "file:/data/t?X-Goog-Signature=***"),
 ]
 
 
@@ -235,6 +240,7 @@ def request(**changes) -> StageRequest:
     [
         {"table": "s3a://key:hush-hush@bucket/t"},
         {"options": {"parquet.encryption.key.list": "k1:hush-hush"}},
+        {"arguments": {"source": {"format": "jdbc", "options": '{"dbtable": "x", "password": "hush-hush"}'}}},
         {"arguments": {"source": {"format": "jdbc", "options": {"dbtable": "x", "password": "hush-hush"}}}},
         {"arguments": {"source": {"format": "jdbc", "options": {"url": "jdbc:mysql://u:hush-hush@h/db"}}}},
         {"arguments": {"source": {"path": "s3a://u:hush-hush@bucket/x"}}},

@@ -5,6 +5,8 @@ What a stage without Spark (``engine="arrow"``) takes of the options of a write;
 
 from __future__ import annotations
 
+import contextlib
+import json
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -35,7 +37,7 @@ def check_writer_options(options: Any, *, whose: str) -> None:
     :param whose: the operation or task, for the message.
     :raises DeltaIllegalArgumentException: if there is one.
     """
-    if isinstance(options, Mapping) and (refused := refused_options(options)):
+    if refused := refused_options(_given(options)):
         raise DeltaIllegalArgumentException(
             f"{whose} gives Spark's writer the options {_named(refused)}, which may be secret: a request is "
             "stored beside the table, and Airflow shows it. Set them where the session is made: in the extra of the Spark "
@@ -68,9 +70,7 @@ def check_source(source: Any, *, whose: str) -> None:
             f"The source of {whose} has {_named(unknown)}; it takes {', '.join(_SOURCE_KEYS)}. Options of Spark's reader go into "
             "options."
         )
-    options = source.get("options")
-    refused = refused_options(options) if isinstance(options, Mapping) else []
-    if refused:
+    if refused := refused_options(_given(source.get("options"))):
         raise DeltaIllegalArgumentException(
             f"The source of {whose} has the options {_named(refused)}, which may be secret: a request is stored "
             f"beside the table, and Airflow shows it. {way_out}."
@@ -91,6 +91,14 @@ def check_is_query(source: Any, *, whose: str) -> None:
             f"The source of {whose} is {sql!r}, which is not a query. Write the SELECT, or name files: "
             'source={"format": "parquet", "path": "..."}.'
         )
+
+
+def _given(options: Any) -> Mapping[str, Any]:
+    """Return options, also those written as JSON; none of a template that is not JSON yet."""
+    if isinstance(options, str):
+        with contextlib.suppress(ValueError):
+            options = json.loads(options)
+    return options if isinstance(options, Mapping) else {}
 
 
 def _named(names: list[Any]) -> str:
