@@ -22,11 +22,12 @@ from packaging.version import Version
 
 import airflow_delta
 from support.building import build
+from support.places import tracked
 
 HERE = Path(__file__).parent
 ROOT = Path(__file__).parents[2]
 PROVIDER = ROOT / "provider"
-DATA = ("plugins/templates", "plugins/static")  # folders of the package whose files are shipped as they are
+PACKAGE = PROVIDER / "airflow_delta"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
@@ -46,8 +47,9 @@ def dist_info(wheel: zipfile.ZipFile, name: str) -> str:
     return wheel.read(f"airflow_provider_delta-{PROJECT['version']}.dist-info/{name}").decode()
 
 
-def package_data() -> list[Path]:
-    return [path for folder in DATA for path in (PROVIDER / "airflow_delta" / folder).rglob("*") if path.is_file()]
+def package_files() -> set[str]:
+    """Return the files of the package in this tree, as a distribution names them."""
+    return {path.relative_to(PROVIDER).as_posix() for path in tracked(PACKAGE)}
 
 
 def test_the_wheel_is_pure_and_named_after_the_project(built):
@@ -55,12 +57,13 @@ def test_the_wheel_is_pure_and_named_after_the_project(built):
     assert path.name == f"airflow_provider_delta-{PROJECT['version']}-py3-none-any.whl"
 
 
-def test_the_wheel_holds_every_module_of_the_package_and_nothing_else(wheel):
-    found = (path for kind in ("*.py", "*.pyi") for path in (PROVIDER / "airflow_delta").rglob(kind))
-    sources = {str(path.relative_to(PROVIDER)) for path in found}
-    data = {str(path.relative_to(PROVIDER)) for path in package_data()}
+def test_the_wheel_holds_every_file_of_the_package_and_nothing_else(wheel):
+    """Modules, types, and what the pages are made of: what is not in the wheel, no user has."""
+    wanted = package_files()
+    assert {Path(name).suffix for name in wanted} >= {".py", ".pyi", ".html", ".css", ".js", ".svg"}
     files = {name for name in wheel.namelist() if ".dist-info/" not in name}
-    assert files == sources | data | {"airflow_delta/py.typed"}
+    assert sorted(wanted - files) == [], "only in the tree: setup.cfg must name them"
+    assert sorted(files - wanted) == [], "only in the wheel"
 
 
 def test_the_wheel_carries_the_licence_and_the_entry_point(wheel):
@@ -107,7 +110,7 @@ def test_the_sdist_holds_what_building_needs_and_no_tests(built):
     with tarfile.open(path) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {"pyproject.toml", "setup.cfg", "README.md", "LICENSE", "CHANGELOG.md", "provider/airflow_delta/__init__.py"} <= names
-    assert {str(path.relative_to(ROOT)) for path in package_data()} | {"provider/airflow_delta/py.typed"} <= names
+    assert sorted({f"provider/{name}" for name in package_files()} - names) == [], "only in the tree"
     strangers = {name.split("/")[0] for name in names} & {"tests", "dags_examples", "benchmarks", "docs", ".ci", "Makefile"}
     assert not strangers
 
