@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
 import subprocess
 import sys
-from urllib.parse import parse_qs, urlsplit
+from pathlib import Path
+from urllib.parse import parse_qs, quote, urlsplit
 
 import pytest
+
+import airflow_delta
+from airflow_delta.ui import own_files
+from support.tables import table_with_commits
 
 pytestmark = pytest.mark.airflow
 
@@ -51,6 +59,71 @@ def test_without_what_the_pages_are_built_on_they_say_so(monkeypatch):
     answer = TestClient(LazyApp()).get("/tables")
     assert (answer.status_code, "Delta tables cannot be shown on this Airflow" in answer.text) == (503, True)
     assert "airflow.api_fastapi.gone" in answer.text
+
+
+ASK = """
+import json, sys
+from starlette.testclient import TestClient
+from airflow.api_fastapi.app import init_auth_manager
+from fastapi import FastAPI
+import airflow_delta
+from airflow_delta.plugins.delta_tables import LazyApp
+root = FastAPI()
+root.mount("/delta-tables", LazyApp())
+init_auth_manager(root)
+browser = TestClient(root, raise_server_exceptions=False)
+answers = [browser.get(f"/delta-tables/{path}", headers={"sec-fetch-dest": "iframe"}) for path in json.loads(sys.argv[1])]
+print("ANSWERS " + json.dumps([airflow_delta.__file__, *([answer.status_code, answer.text] for answer in answers)]))
+"""
+
+
+@pytest.mark.parametrize("folder", ["templates", "static"])
+def test_an_installation_without_the_files_of_the_pages_says_so(tmp_path, folder):
+    """Not a bare 500 of the whole app: which file is missing, what to do, and what needs no file works."""
+    package = tmp_path / "site" / "airflow_delta"
+    shutil.copytree(Path(airflow_delta.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__", folder))
+    environment = {**os.environ, "PYTHONPATH": str(package.parent)}
+    command = [sys.executable, "-W", "ignore", "-c", ASK, json.dumps(["gone", "api/tables", "static/delta.css"])]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("ANSWERS ")]
+    file, page, endpoint, style = json.loads(line.removeprefix("ANSWERS "))
+    assert Path(file).is_relative_to(package)
+    assert (page[0], endpoint[0]) == (404, 401)
+    assert "There is no such page" in page[1]
+    assert json.loads(endpoint[1])["title"] == "Your session has ended"
+    missing = package / "ui" / folder
+    status, said = (page[0], page[1]) if folder == "templates" else style
+    assert status == (404 if folder == "templates" else 500)
+    assert f"Missing: {missing}" in said
+    assert f'pip install --force-reinstall --no-deps "airflow-provider-delta=={airflow_delta.__version__}"' in said
+
+
+@pytest.mark.parametrize(
+    ("name", "page", "status"),
+    [
+        ("base.html", "", 500),
+        ("macros.html", "table?table={}", 500),
+        ("commit.html", "commit?table={}&version=1", 500),
+        ("problem.html", "table?table=/none", 404),
+        ("problem_part.html", "rows?table=/none&version=1&part=1", 404),
+    ],
+)
+def test_the_template_that_is_missing_is_named(client, airflow, tmp_path, monkeypatch, name, page, status):
+    table = tmp_path / "orders"
+    table_with_commits(table, 1)
+    airflow.event(airflow.asset(str(table)), str(table), 1)
+    left = tmp_path / "left" / "templates"
+    shutil.copytree(Path(own_files.HERE) / "templates", left)
+    (left / name).unlink()
+    monkeypatch.setattr(own_files, "HERE", str(left.parent))
+    own_files.templates.cache_clear()
+    try:
+        answer = client("admin").get(f"/delta-tables/{page.format(quote(str(table)))}")
+    finally:
+        own_files.templates.cache_clear()
+    assert (answer.status_code, f"Missing: {left / name}" in answer.text) == (status, True), answer.text
+    assert ("This table is not known" in answer.text) == (status == 404)
 
 
 @pytest.fixture

@@ -8,10 +8,9 @@ Pages, errors and headers: rendered on the server, escaped, and without content 
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from typing import Annotated, Any
 from urllib.parse import quote, urlencode
 
@@ -19,15 +18,14 @@ import jinja2
 from fastapi import Depends, FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
-from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 
 from airflow_delta.links.delta import URL_PREFIX, URL_ROUTE, masked_by_airflow
-from airflow_delta.ui import charts, data, reading, views
-from airflow_delta.ui import charts as formats
+from airflow_delta.ui import data, reading, views
 from airflow_delta.ui.access import Viewer, ViewerDep, may_see_assets
 from airflow_delta.ui.known import KnownTable, Place, commit_url, diff_command, find_table, table_of_connection, table_url
 from airflow_delta.ui.open_transaction import transaction_reports
+from airflow_delta.ui.own_files import static_files, templates, without_file
 from airflow_delta.ui.problems import PageProblem, rows_refused, with_command
 from airflow_delta.ui.publications import with_states_elsewhere
 from airflow_delta.ui.reading import admitted, in_plugin_thread
@@ -89,14 +87,13 @@ def root_of(request: Request) -> str:
     return prefix_of(request).removesuffix(URL_PREFIX)
 
 
-def render(request: Request, template: str, status: int = 200, **context: Any) -> HTMLResponse:
+def render(request: Request, template: str, status: int = 200, **context: Any) -> Response:
     """Return a page."""
-    text = (
-        _environment()
-        .get_template(template)
-        .render(prefix=prefix_of(request), root=root_of(request), inside=f"{root_of(request)}/plugin/{URL_ROUTE}", **context)
-    )
-    return HTMLResponse(text, status_code=status)
+    where = {"prefix": prefix_of(request), "root": root_of(request), "inside": f"{root_of(request)}/plugin/{URL_ROUTE}"}
+    try:
+        return HTMLResponse(templates().get_template(template).render(**where, **context), status_code=status)
+    except jinja2.TemplateNotFound as error:
+        return without_file(str(error.name), context.get("problem"))
 
 
 def add_error_pages(app: FastAPI) -> None:
@@ -188,29 +185,6 @@ def _is_part(request: Request) -> bool:
     return _path(request) in ("/transactions", "/rows") and request.query_params.get("part") == "1"
 
 
-@cache
-def _environment() -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("airflow_delta.ui", "templates"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(
-        count=formats.count_of,
-        number=formats.format_number,
-        size=formats.format_bytes,
-        time=formats.format_time,
-        interval=formats.format_interval,
-        ago=formats.ago,
-        kind=formats.operation_group,
-        unless_default=formats.keys_of_their_own,
-    )
-    environment.globals.update(sparkline=charts.sparkline, commit_chart=charts.commit_chart)
-    return environment
-
-
 Location = Annotated[str, Query(alias="table", max_length=MAX_LOCATION)]
 Version = Annotated[int, Query(ge=0)]
 Before = Annotated[int | None, Query(ge=0)]
@@ -229,7 +203,7 @@ def create_app() -> FastAPI:
     app.add_middleware(SecureHeaders)
     add_error_pages(app)
     # Static files need no session: the style sheet must also load on the page that asks the user to sign in.
-    app.mount("/static", StaticFiles(directory=os.path.join(os.path.dirname(__file__), "static")), name="static")
+    app.mount("/static", static_files(), name="static")
     for path, page in (
         ("/", tables),
         ("/open", open_table),
