@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.publication.records import PUBLISHED, STANDS, PublicationId, VersionVector, table_mark
 from airflow_delta.publication.states import has_end_note, state_entry, states_of
-from airflow_delta.table.state.find_commit import CLOCKS_DIFFER_BY as _CLOCKS
+from airflow_delta.table.state.commit_times import CLOCKS_DIFFER_BY as _CLOCKS
 from airflow_delta.transaction.intents import INTENT_APP, STATE_APP
 
 if TYPE_CHECKING:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -213,13 +214,14 @@ def test_a_retry_asks_the_log_no_further_back_than_its_run(table):
     """A key that was committed long ago, by a commit that has left the log, is no hint at another try."""
     result = run_alone(table, 1)
     tags = {**INSTANCE, "airflow.tryNumber": "1", "airflow.maxTries": "3"}
-    for since, committed in ((result.timestamp, True), (result.timestamp + 1, False)):  # a run that was deleted and made anew
+    for since, committed in ((result.timestamp, True), (result.timestamp + 60_000, False)):  # a run that was deleted since
         handle = table.begin(transaction_key="key", rerun_policy="append", tries=TryChain(tags, since=since))
         assert (handle.committed is not None) is committed
 
     table.log().checkpoint()
     (table.path / "_delta_log" / f"{0:020}.json").unlink()
-    (table.path / "_delta_log" / f"{1:020}.json").write_bytes(encode_actions([info(timestamp=int(time.time() * 1000) - 2 * DAY)]))
+    long_ago = int(time.time() * 1000) - 2 * DAY
+    write_commit(table.path, 1, info(timestamp=long_ago), at=long_ago)
     tries = TryChain({**INSTANCE, "airflow.tryNumber": "3", "airflow.maxTries": "5"}, 2, int(time.time() * 1000))
     assert table.begin(transaction_key="key", rerun_policy="append", tries=tries).committed is None
     with pytest.raises(TransactionExpiredException):
@@ -255,7 +257,7 @@ class TestHorizon:
         return info(timestamp=self.ago(days))
 
     def put(self, version: int, *actions, days: float) -> None:
-        write_commit(self.table.path, version, self.info(days=days), *actions)
+        write_commit(self.table.path, version, self.info(days=days), *actions, at=self.ago(days))
 
     def committed(self, version: int = 1, *, days: float = 100, last: int = 0) -> None:
         self.put(version, txn("key", last, int(self.now - days * DAY)), days=days)
@@ -333,19 +335,18 @@ class TestHorizon:
         assert self.begin(app_id="key", txn_version=8).committed is None
 
     def test_a_log_that_goes_back_far_enough(self):
-        self.put(1, days=101)
+        self.put(1, days=101.01)
         self.put(2, days=99)
         self.clean_up(1)
         assert self.begin().committed is None
         with pytest.raises(TransactionExpiredException):
             self.begin(days=102)
 
-    @pytest.mark.parametrize(("recorded", "known"), [(101, True), (99, False), (None, True)])
-    def test_how_far_the_log_goes_back_is_told_by_the_log(self, recorded, known):
-        """The in-commit timestamp, where there is one; the clock of the writer otherwise."""
-        at = None if recorded is None else self.ago(recorded)
-        clock = self.ago(99 if recorded == 101 else 101)
-        write_commit(self.table.path, 1, info(timestamp=clock, in_commit_timestamp=at))
+    @pytest.mark.parametrize("claimed", [{"timestamp": 0}, {"timestamp": 1}, {"in_commit_timestamp": 0}, {}])
+    @pytest.mark.parametrize(("stored", "known"), [(101.01, True), (99, False)])
+    def test_how_far_the_log_goes_back_is_told_by_the_store(self, claimed, stored, known):
+        """Not by what the oldest commit that is left says of itself."""
+        write_commit(self.table.path, 1, info(**claimed), at=self.ago(stored))
         self.put(2, days=50)
         self.clean_up(1)
         if known:
@@ -364,11 +365,14 @@ class TestHorizon:
             self.begin()
 
     def test_a_log_whose_oldest_commit_tells_no_time(self):
-        commit_path(self.table.path, 1).write_text(json.dumps(foreign_info(timestamp="yesterday")))
+        oldest = commit_path(self.table.path, 1)
+        oldest.write_text(json.dumps(foreign_info(timestamp="yesterday")))
         self.put(2, days=50)
         self.clean_up(1)
-        with pytest.raises(TransactionExpiredException, match="the log goes back to version 1 only"):
+        with pytest.raises(TransactionExpiredException, match="the log goes back to version 1 of 20"):
             self.begin()
+        os.utime(oldest, (self.ago(102) / 1000, self.ago(102) / 1000))
+        assert self.begin().committed is None, "its file does"
 
     def test_the_whole_log(self):
         self.put(1, days=99)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,9 @@ import pytest
 from airflow_delta.exceptions import DeltaUnsupportedTableFeatureException, TransactionExpiredException
 from airflow_delta.log import DeltaLog
 from airflow_delta.log.actions.actions import DeletionVectorDescriptor
+from airflow_delta.log.actions.decode import CommitFile
 from airflow_delta.table.state import find_commit as module
+from airflow_delta.table.state.commit_times import OWN_TAG
 from airflow_delta.table.state.evidence import is_referenced
 from airflow_delta.table.state.find_commit import (
     FoundCommit,
@@ -18,6 +21,7 @@ from airflow_delta.table.state.find_commit import (
     commit_of_chain,
     commit_of_transaction,
     find_commit,
+    last_txn_version,
     newest_first,
     own_after_conflict,
 )
@@ -137,7 +141,7 @@ def tries(number: int, max_tries: int | None = None, first_try: int = 1, since: 
 
 def commit_by(path: Path, version: int, chain: TryChain | None, *, at: int = 100, app_id: str = APP, **changes: object) -> None:
     tags = None if chain is None else dict(chain.tags)
-    write_commit(path, version, info(tags=tags, timestamp=at, **changes), txn(app_id, version))
+    write_commit(path, version, info(tags=tags, timestamp=at, **changes), txn(app_id, version), at=at)
 
 
 def chain_commit(path: Path, chain: TryChain | None) -> int | None:
@@ -225,12 +229,56 @@ def test_what_was_committed_before_the_chain_began_is_of_another_run(path: Path)
     assert chain_commit(path, tries(2, 2, since=201)) is None
 
 
-def test_another_writer_whose_clock_is_behind_hides_no_commit(path: Path) -> None:
+@pytest.mark.parametrize("claim", [8 * DAY, 10 * DAY // 1000, 0, -1])
+@pytest.mark.parametrize("name", ["timestamp", "in_commit_timestamp"])
+def test_a_time_that_another_writer_claims_hides_no_commit(path: Path, name: str, claim: int) -> None:
+    """A commit two days behind, in seconds, or of no time: a retry must still find what its first try has committed."""
     commit_by(path, 1, tries(1, 2), at=10 * DAY)
-    write_commit(path, 2, info(timestamp=9 * DAY))
+    write_commit(path, 2, info(**{name: claim}), at=10 * DAY)
     assert chain_commit(path, tries(2, 2, since=10 * DAY)) == 1
-    write_commit(path, 3, info(timestamp=9 * DAY - 1))
-    assert chain_commit(path, tries(2, 2, since=10 * DAY)) is None, "a day, and the search ends"
+    assert own_after_conflict(log_of(path), APP, tries(2, 2, since=10 * DAY)).version == 1
+
+
+def test_own_clock_and_store_must_agree_that_it_was_another_run(path: Path) -> None:
+    tags = {**tries(1, 2).tags, OWN_TAG: APP}
+    for claimed, stored, version in ((8, 10, 1), (10, 8, 1), (8, 8, None)):
+        write_commit(path, 1, info(tags=tags, timestamp=claimed * DAY), txn(APP, 1), at=stored * DAY)
+        assert chain_commit(path, tries(2, 2, since=10 * DAY)) == version
+
+
+def test_a_search_ends_at_the_first_commit_that_the_store_wrote_before(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for version in range(1, 9):
+        write_commit(path, version, info(timestamp=(version - 1) * DAY), at=version * DAY)
+    looked_at: list[int] = []
+    original = module.holds_app_id
+
+    def looking(log: DeltaLog, file: CommitFile, app_id: str) -> object:
+        looked_at.append(file.version)
+        return original(log, file, app_id)
+
+    monkeypatch.setattr(module, "holds_app_id", looking)
+    assert commit_of_chain(log_of(path), APP, tries(1, 2, since=7 * DAY)) is None
+    assert looked_at == [8, 7, 6], "a day, and the search ends"
+    write_commit(path, 7, info(timestamp=30_000 * DAY), at=7 * DAY)
+    assert commit_of_chain(log_of(path), APP, tries(1, 2, since=9 * DAY)) is None
+    assert looked_at == [8, 7, 6, 8], "a claim from the future is asked about, too"
+
+
+@pytest.mark.parametrize("claim", [0, 10 * DAY // 1000, 40 * DAY])
+def test_a_claim_does_not_prove_that_a_key_has_not_expired(tmp_path: Path, claim: int) -> None:
+    """The oldest commit that is left says that the log goes back to 1970."""
+    path = tmp_path
+    create_table(path, configuration={"delta.setTransactionRetentionDuration": "interval 7 days"})
+    commit_by(path, 1, None, at=45 * DAY)
+    write_commit(path, 2, info(timestamp=claim), at=50 * DAY)
+    log_of(path).checkpoint()
+    for version in (0, 1):
+        commit_path(path, version).unlink()
+    (path / "_delta_log" / f"{2:020d}.crc").unlink(missing_ok=True)
+    log = log_of(path)
+    with pytest.raises(TransactionExpiredException, match="goes back to version 2 of 1970-02-20"):
+        last_txn_version(log, log.snapshot, APP, lambda: 44 * DAY)
+    assert last_txn_version(log, log.snapshot, APP, lambda: 51 * DAY + 1) is None
 
 
 def test_a_retry_whose_commit_may_have_expired_is_refused(path: Path) -> None:
@@ -239,6 +287,9 @@ def test_a_retry_whose_commit_may_have_expired_is_refused(path: Path) -> None:
     expire(path, before=2)
     with pytest.raises(TransactionExpiredException):
         chain_commit(path, tries(2, 2))
+    with pytest.raises(TransactionExpiredException):
+        chain_commit(path, tries(2, 2, since=1_700_000_000_001 + DAY))
+    os.utime(commit_path(path, 2), (1_700_000_000, 1_700_000_000))
     assert chain_commit(path, tries(1, 2)) is None, "a first try has no earlier one"
     assert chain_commit(path, tries(3, 5, first_try=3)) is None
     assert chain_commit(path, tries(2, 2, since=1_700_000_000_001 + DAY)) is None, "the chain began after the last commit"

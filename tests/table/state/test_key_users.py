@@ -46,7 +46,7 @@ def user(told: list[str] | None = None, **options: Any) -> KeyUser:
 def commit(path: Path, version: int, key: str, *, operation: str = "WRITE", at: int = NOW, number: int = 0, **tags: str) -> None:
     named = {**MINE, "airflow.taskId": "t.commit", **{f"airflow.{name}": value for name, value in tags.items()}}
     written = info(operation=operation, timestamp=at, txn_id=f"txn-{version}", tags={**named, "airflow.appId": key})
-    write_commit(path, version, written, add(f"f{version}"), txn(key, number))
+    write_commit(path, version, written, add(f"f{version}"), txn(key, number), at=at)
 
 
 def start(path: Path, key: str, by: KeyUser | None, **options: Any):
@@ -259,10 +259,20 @@ def test_commits_before_the_run_began_are_not_read(path, monkeypatch):
     DeltaLog.for_table(str(path)).checkpoint()
     log = DeltaLog.for_table(str(path))
     monkeypatch.setattr(DeltaLog, "read_commit_range", reading)
-    begin(log, transaction_key=DEFAULT, user=user(since=lambda: int(time.time() * 1000) + HOUR))
-    assert read == []  # the newest one is older: its file says so
-    begin(log, transaction_key=DEFAULT, user=user())
-    assert read == [29]
+    for since in (int(time.time() * 1000) + HOUR, NOW - HOUR):
+        begin(log, transaction_key=DEFAULT, user=user(since=lambda since=since: since))
+        assert read == [29]  # older by its writer's clock and the store's
+        read.clear()
+
+
+@pytest.mark.parametrize("claim", [NOW - HOUR, NOW // 1000, 0])
+@pytest.mark.parametrize("name", ["timestamp", "in_commit_timestamp"])
+def test_a_writer_whose_clock_is_wrong_does_not_hide_what_the_run_has_published(path, name, claim):
+    """Else the renamed group publishes a second time."""
+    commit(path, 1, "d/old/r/-1", taskId="old.commit")
+    write_commit(path, 2, info(**{name: claim}), add("f"))
+    with pytest.raises(TransactionAlreadyCommittedException, match=r"'old.commit'"):
+        start(path, DEFAULT, user(since=lambda: NOW - 60_000))
 
 
 def test_keys_outlive_their_commits(path):

@@ -139,9 +139,15 @@ def committed_before(log: DeltaLog, handle: TransactionHandle) -> CommitResult |
 
 
 def _may_have_expired(snapshot: Snapshot, handle: TransactionHandle) -> bool:
-    """Return whether a commit of this transaction may be older than the keys that the table keeps."""
+    """Return whether a commit of this transaction may be older than the keys that the table keeps.
+
+    The time of the version that was read tells, if it is the store's: an in-commit timestamp is what a writer claims.
+    """
     retention = snapshot.properties.set_transaction_retention if snapshot.version > handle.read_version else None
-    return retention is not None and (handle.timestamp or 0) < int(time.time() * 1000) - retention
+    if retention is None:
+        return False
+    claimed = snapshot.properties.enable_in_commit_timestamps
+    return claimed or (handle.timestamp or 0) < int(time.time() * 1000) - retention
 
 
 def clean_up(log: DeltaLog, handle: TransactionHandle, writes: Sequence[StagedWrite], version: Snapshot | ReadVersion) -> None:

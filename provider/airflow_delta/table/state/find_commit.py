@@ -21,6 +21,7 @@ from airflow_delta.contract.payloads import OWN_APPS, CommitResult, TransactionH
 from airflow_delta.exceptions import HandleMismatchException, TransactionExpiredException, VersionsNotContiguousException
 from airflow_delta.log.actions.decode import CommitFile, DecodedCommit, decode_commit, read_commit_info
 from airflow_delta.table.state.commit_result import integer, result_of_commit, result_without_commit
+from airflow_delta.table.state.commit_times import CLOCKS_DIFFER_BY, OWN_TAG, CommitTimes
 
 if TYPE_CHECKING:
     from airflow_delta.log import Snapshot
@@ -29,9 +30,6 @@ if TYPE_CHECKING:
 
 
 _CHUNK = 64
-
-CLOCKS_DIFFER_BY = 24 * 3_600_000
-"""Milliseconds by which the times of commits of different writers may be out of order."""
 
 INSTANCE_TAGS = ("airflow.dagId", "airflow.runId", "airflow.taskId", "airflow.mapIndex")
 TRY_NUMBER, MAX_TRIES = "airflow.tryNumber", "airflow.maxTries"
@@ -85,17 +83,17 @@ def commit_of_chain(log: DeltaLog, app_id: str, tries: TryChain | None) -> Commi
     """
     if tries is None:
         return None
-    oldest = None
+    oldest, times = None, CommitTimes(log)
     for file in newest_first(log):
         oldest = file.version
-        if tries.since is not None and _committed_before(log, file, tries.since - CLOCKS_DIFFER_BY):
+        if tries.since is not None and times.all_before(file, tries.since - CLOCKS_DIFFER_BY):
             return None
         commit = holds_app_id(log, file, app_id)
         if commit is None:
             continue
         tags = (commit.commit_info or {}).get("tags") or {}
         if tries.is_instance(tags):  # the newest commit of the instance: older ones belong to no later chain
-            of_another_run = tries.since is not None and _committed_before(log, file, tries.since)
+            of_another_run = tries.since is not None and times.all_before(file, tries.since)
             return result_of_commit(log, commit, app_id=app_id) if tries.holds(tags) and not of_another_run else None
     if tries.is_retry and oldest != 0:
         raise log.error(
@@ -114,12 +112,6 @@ def own_after_conflict(log: DeltaLog, app_id: str, tries: TryChain | None) -> Co
     if snapshot.version < 0 or snapshot.transaction_version(app_id) is None:
         return None
     return commit_of_chain(log, app_id, tries)
-
-
-def _committed_before(log: DeltaLog, file: CommitFile, time: int) -> bool:
-    info = read_commit_info(file.version, file.data, table=log.uri) or {}
-    written = info.get("inCommitTimestamp", info.get("timestamp"))
-    return isinstance(written, int) and written < time
 
 
 def find_commit(
@@ -259,9 +251,6 @@ def standing_version(snapshot: Snapshot, app_id: str, last: int | None) -> int |
     return before.version if before is not None and before.version >= 0 else None
 
 
-_OWN_TAG = "airflow.appId"
-"""Tag of the commits of this provider."""
-
 PossibleSince = Callable[[], int | None]
 """Returns when an identity may have been committed for the first time, in milliseconds; ``None``: recently."""
 
@@ -291,9 +280,10 @@ def last_txn_version(log: DeltaLog, snapshot: Snapshot, app_id: str, possible_si
         if commit is not None:
             return next(txn.version for txn in commit.txns if txn.app_id == app_id)
     begins = oldest is not None and oldest.version == 0 and not (app_id.startswith(OWN_APPS) and _is_clone(_info(log, oldest)))
-    reaches = None if oldest is None else _timestamp(decode_commit(oldest.version, oldest.data, table=log.uri))
-    if oldest is not None and (begins or (reaches is not None and reaches <= since - CLOCKS_DIFFER_BY)):
+    times = CommitTimes(log)
+    if oldest is not None and (begins or times.all_before(oldest, since - CLOCKS_DIFFER_BY)):
         return None
+    reaches = None if oldest is None else times.stored(oldest)
     raise snapshot.error(
         TransactionExpiredException,
         f"It can no longer be known whether transaction {app_id!r} is in table {log.uri}: it may have been committed since "
@@ -310,7 +300,7 @@ def is_clone_of_others(log: DeltaLog) -> bool:
         first = CommitFile(0, log.read_commit(0))
     except FileNotFoundError:
         return False
-    return _is_clone(info := _info(log, first)) and _OWN_TAG not in (info.get("tags") or {})
+    return _is_clone(info := _info(log, first)) and OWN_TAG not in (info.get("tags") or {})
 
 
 def _is_clone(info: Mapping[str, Any]) -> bool:
@@ -319,12 +309,6 @@ def _is_clone(info: Mapping[str, Any]) -> bool:
 
 def _info(log: DeltaLog, commit: CommitFile) -> Mapping[str, Any]:
     return read_commit_info(commit.version, commit.data, table=log.uri) or {}
-
-
-def _timestamp(commit: DecodedCommit) -> int | None:
-    info = commit.commit_info or {}
-    value = info.get("inCommitTimestamp", info.get("timestamp"))
-    return value if isinstance(value, int) else None
 
 
 def _text(milliseconds: int) -> str:

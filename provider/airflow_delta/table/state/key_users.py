@@ -7,13 +7,14 @@ under another key, because a task was renamed or the key was changed in the Dag 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.contract.choices import KEY_CHECKS
 from airflow_delta.exceptions import TransactionAlreadyCommittedException
 from airflow_delta.log.actions.decode import read_commit_info
+from airflow_delta.table.state.commit_times import OWN_TAG, SYNCHRONISED_WITHIN, CommitTimes
 from airflow_delta.table.state.find_commit import newest_first
 
 if TYPE_CHECKING:
@@ -26,10 +27,6 @@ __all__ = ["KEY_CHECKS", "KeyUser", "check_key_of_run", "check_key_of_table"]
 
 logger = logging.getLogger(__name__)
 
-APP_ID = "airflow.appId"
-
-_CLOCKS_DIFFER_BY = 600_000
-"""Milliseconds. More would have every run read the commits of as much time before it began."""
 
 _KEEP_ROWS = ("OPTIMIZE", "REORG", "COMPUTE STATS", "STREAMING UPDATE")
 """Operations that do not make rows come twice: they move what is there, or their keys come from a checkpoint."""
@@ -153,27 +150,21 @@ def check_key_of_run(log: DeltaLog, snapshot: Snapshot, app_id: str, user: KeyUs
     since = user.since()
     if since is None:
         return
-    since -= _CLOCKS_DIFFER_BY
-    if snapshot.timestamp < since:
-        return
-    oldest: int | None = None
-    for version, info in _infos(log, snapshot.version, after + 1):
-        time = info.get("inCommitTimestamp", info.get("timestamp"))
-        if isinstance(time, int) and time < since:
+    since -= SYNCHRONISED_WITHIN
+    oldest, times = None, CommitTimes(log)
+    for commit in newest_first(log, after + 1, at_once=1):
+        if commit.version > snapshot.version:
+            continue
+        info = read_commit_info(commit.version, commit.data, table=log.uri) or {}
+        if times.all_before(commit, since, info):
             return
-        oldest = version
+        oldest = commit.version
         tags = info.get("tags") or {}
-        key = tags.get(APP_ID)
+        key = tags.get(OWN_TAG)
         if user.is_same_run(tags) and isinstance(key, str) and key != app_id and info.get("operation") not in _KEEP_ROWS:
-            _check_other_key(log.uri, version, key, tags, app_id, user)
+            _check_other_key(log.uri, commit.version, key, tags, app_id, user)
     if oldest != after + 1:
         _check_remembered(snapshot, app_id, user)
-
-
-def _infos(log: DeltaLog, latest: int, since: int) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    for commit in newest_first(log, since, at_once=1):
-        if commit.version <= latest:
-            yield commit.version, read_commit_info(commit.version, commit.data, table=log.uri) or {}
 
 
 def _check_other_key(table: str, version: int, key: str, tags: Mapping[str, Any], app_id: str, user: KeyUser) -> None:

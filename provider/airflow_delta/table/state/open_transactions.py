@@ -24,7 +24,8 @@ from airflow_delta.contract.files import (
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.log.actions.decode import read_commit_info
 from airflow_delta.log.storage.progress import tracked
-from airflow_delta.table.state.find_commit import CLOCKS_DIFFER_BY, newest_first
+from airflow_delta.table.state.commit_times import CLOCKS_DIFFER_BY, CommitTimes
+from airflow_delta.table.state.find_commit import newest_first
 from airflow_delta.table.state.markers import read_markers
 
 if TYPE_CHECKING:
@@ -306,7 +307,7 @@ def search_commits(log: DeltaLog, list_transactions: Mapping[str, int]) -> tuple
         return found, True
     log.update()
     oldest = min(remaining.values())
-    last = log.snapshot.version + 1
+    last, times = log.snapshot.version + 1, CommitTimes(log)
     for commit in newest_first(log):
         last = commit.version
         info: dict[str, Any] = read_commit_info(commit.version, commit.data, table=log.uri) or {}
@@ -319,8 +320,7 @@ def search_commits(log: DeltaLog, list_transactions: Mapping[str, int]) -> tuple
             if not remaining:
                 return found, True
             oldest = min(remaining.values())
-        written = info.get("timestamp")
-        if isinstance(written, int) and written < oldest - CLOCKS_DIFFER_BY:
+        if times.all_before(commit, oldest - CLOCKS_DIFFER_BY, info):
             return found, True
     return found, last <= 0
 

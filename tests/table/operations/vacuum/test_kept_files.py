@@ -198,12 +198,12 @@ def test_the_log_tells_which_transactions_are_over(path: Path, padding: int) -> 
 
 
 def test_only_commits_that_may_be_of_a_staged_transaction_are_read(path: Path) -> None:
-    """One that is over a day older than the files ends the search: behind it the log may be gone."""
+    """One whose entry is over a day older than their files ends the search; what its writer claims does not."""
     write_commit(path, 2, info(txn_id="done", timestamp=NOW - DAY))
-    write_commit(path, 3, info(txn_id="other", timestamp=NOW - DAY))
+    write_commit(path, 3, info(txn_id="other", timestamp=0))
     found = staged_transactions(log_of(path), Listing([file("staged/done/a")]), [], dead_before=0)
     assert found.committed == {"done"}
-    write_commit(path, 3, info(txn_id="other", timestamp=NOW - DAY - 1))
+    write_commit(path, 3, info(txn_id="other", timestamp=0), at=NOW - DAY - 1)
     found = staged_transactions(log_of(path), Listing([file("staged/done/a")]), [], dead_before=0)
     assert found.live == {"done"}
 

@@ -30,7 +30,8 @@ from airflow_delta.log.storage.progress import tracked
 from airflow_delta.log.storage.table_paths import keys_to_keep, relative_key
 from airflow_delta.log.time_travel import version_at_timestamp
 from airflow_delta.table.operations.vacuum.plans import unfinished_publications
-from airflow_delta.table.state.find_commit import CLOCKS_DIFFER_BY, newest_first
+from airflow_delta.table.state.commit_times import CLOCKS_DIFFER_BY, CommitTimes
+from airflow_delta.table.state.find_commit import newest_first
 from airflow_delta.table.state.markers import NO_MARKERS, read_markers
 from airflow_delta.table.state.open_transactions import search_commits
 
@@ -383,14 +384,14 @@ def _not_in_log(log: DeltaLog, staged: Mapping[str, _Staged]) -> dict[str, _Stag
     remaining = dict(staged)
     if not remaining:
         return remaining
+    times = CommitTimes(log)
     for commit in newest_first(log):
         info: Mapping[str, Any] = read_commit_info(commit.version, commit.data, table=log.uri) or {}
         remaining.pop(str(info.get("txnId")), None)
         if not remaining:
             break
         oldest = min(min(found.times(), default=0) for found in remaining.values())
-        time = info.get("timestamp")
-        if isinstance(time, int) and time < oldest - CLOCKS_DIFFER_BY:
+        if times.all_before(commit, oldest - CLOCKS_DIFFER_BY, info):
             break
     return remaining
 
