@@ -147,6 +147,34 @@ def test_a_half_publication_is_held_back_although_a_table_was_created_again(tabl
         check_versions({"orders": (tables[0].log(), 1), "third": (tables[2].log(), 0)})
 
 
+def test_a_half_publication_is_held_back_however_long(tables: list[LakeTable], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A day is no end: whoever settles it takes it back."""
+    members = members_of(tables)
+    killed(lambda: publish_all(members, anchor=tables[0].uri), "published lines", "before")
+    lose(tables[2], "created again")
+    later = time.time() + 2 * 24 * 3600
+    monkeypatch.setattr(time, "time", lambda: later)
+    assert vector(*tables)["orders"] == 0
+    with pytest.raises(DeltaIllegalArgumentException, match="do not belong together"):
+        check_versions({"orders": (tables[0].log(), 1), "third": (tables[2].log(), 0)})
+
+
+@pytest.mark.parametrize("how", ["dropped", "created again"])
+@pytest.mark.parametrize("kept", [[0, 1], [0, 2], [0, 1, 2]], ids=str)
+def test_an_anchor_that_is_lost_right_after_the_decision_holds_nothing_back(
+    tables: list[LakeTable], how: str, kept: list[int]
+) -> None:
+    """Created again before the other tables were published, and all of them have their end."""
+    members = members_of(tables)
+    with visited(at("published lines", "before", lambda: lose(tables[0], how))):
+        publish_all(members, anchor=tables[0].uri)
+    assert [tables[1].ids(), tables[2].ids()] == [[1, 7], [1, 7]]
+    some = [tables[number] for number in kept]
+    heads = {one.path.name: one.log().update().version for one in some}
+    assert vector(*some) == heads
+    check_versions({one.path.name: (one.log(), heads[one.path.name]) for one in some})
+
+
 def test_later_publications_of_a_table_that_was_created_again_are_shown(tables: list[LakeTable]) -> None:
     for number in range(3):
         publish_all(members_of(tables, f"k{number}"))

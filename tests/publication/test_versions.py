@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Callable, Mapping
 
@@ -12,7 +13,12 @@ import pytest
 from airflow_delta.contract.changes import SetProperties
 from airflow_delta.contract.files import new_attempt
 from airflow_delta.contract.payloads import StagedWrite
-from airflow_delta.exceptions import DeltaIllegalArgumentException, DeltaUnsupportedOperationException
+from airflow_delta.exceptions import (
+    DeltaIllegalArgumentException,
+    DeltaUnsupportedOperationException,
+    PublicationSplitException,
+)
+from airflow_delta.log import DeltaLog, Snapshot
 from airflow_delta.publication import Member, VersionVector, check_versions, get_versions
 from airflow_delta.table.stage.plan_table import plan_alter, plan_create
 from airflow_delta.table.stage.stage_view import open_stage
@@ -99,6 +105,62 @@ def test_what_was_taken_back_is_read_as_it_is(orders: LakeTable, lines: LakeTabl
     assert vector(orders, lines) == VersionVector(versions=heads(orders, lines))
 
 
+# -- two looks are two times ----------------------------------------------------------------------------------------------------
+
+
+def between_the_looks(monkeypatch: pytest.MonkeyPatch, log: DeltaLog, happens: Callable[[], object]) -> DeltaLog:
+    """Return the log, with something that happens right before the first look at it."""
+    real, done = log.update, list[bool]()
+
+    def update() -> Snapshot:
+        if not done:
+            done.append(True)
+            happens()
+        return real()
+
+    monkeypatch.setattr(log, "update", update)
+    return log
+
+
+@pytest.mark.parametrize("is_new", [True, False], ids=["created", "there before"])
+@pytest.mark.parametrize("anchor", ["orders", "other"])
+def test_a_publication_that_comes_between_the_looks_at_two_tables(
+    orders: LakeTable, table: Callable[[str], LakeTable], monkeypatch: pytest.MonkeyPatch, is_new: bool, anchor: str
+) -> None:
+    other = table("other")
+    if not is_new:
+        other.fill([1])
+    members = [orders.member("k", [7]), other.member("k", [40])]
+    uri = (orders if anchor == "orders" else other).uri
+    log = between_the_looks(monkeypatch, orders.log(), lambda: publish_all(members, anchor=uri))
+    assert get_versions({"other": other.log(), "orders": log}) == VersionVector(versions=heads(other, orders))
+
+
+def test_one_that_stands_for_good_between_the_looks_is_not_taken_for_half(
+    orders: LakeTable, lines: LakeTable, table: Callable[[str], LakeTable], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    third = table("third")
+    third.fill([1])
+    members = [orders.member("k", [7]), lines.member("k", [40]), third.member("k", [1])]
+
+    def publish() -> None:
+        with visited(at("published third", "before", third.add_property)), pytest.raises(PublicationSplitException):
+            publish_all(members, anchor=orders.uri, on_late_conflict="keep")
+
+    log = between_the_looks(monkeypatch, orders.log(), publish)
+    assert get_versions({"lines": lines.log(), "orders": log}) == VersionVector(versions=heads(lines, orders))
+
+
+def test_a_vector_from_before_a_table_is_half(orders: LakeTable, table: Callable[[str], LakeTable]) -> None:
+    new = table("new")
+    publish_all([orders.member("k", [7]), new.member("k", [40])], anchor=orders.uri)
+    check({orders: 0, new: -1})
+    with pytest.raises(DeltaIllegalArgumentException, match="do not belong together"):
+        check({orders: 1, new: -1})
+    shutil.rmtree(new.path)
+    check({orders: 1, new: -1})
+
+
 KEYS = "delta.setTransactionRetentionDuration"
 
 
@@ -143,6 +205,22 @@ def test_a_key_that_one_table_keeps_no_longer_holds_nothing_back(
     found = vector(orders, lines)
     assert found == VersionVector(versions=heads(orders, lines))
     check({orders: found.versions["orders"], lines: found.versions["lines"]})
+
+
+@pytest.mark.parametrize("intents", [True, False])
+def test_keys_that_are_kept_no_longer_are_no_end(
+    orders: LakeTable, lines: LakeTable, monkeypatch: pytest.MonkeyPatch, intents: bool
+) -> None:
+    """Nobody has come for eight days; without intents nothing on the other table tells."""
+    keep(lines, {KEYS: "interval 7 days"})
+    members = [orders.member("k", [7]), lines.member("k", [40])]
+    killed(lambda: publish_all(members, anchor=orders.uri, intents=intents), "published lines", "before")
+    later = time.time() + 8 * 24 * 3600
+    monkeypatch.setattr(time, "time", lambda: later)
+    found = vector(orders, lines)
+    assert (found.versions["orders"], list(found.held_back.values())) == (0, [("orders",)])
+    with pytest.raises(DeltaIllegalArgumentException, match="do not belong together"):
+        check({orders: heads(orders)["orders"], lines: heads(lines)["lines"]})
 
 
 def test_a_decided_publication_is_held_back_however_old_its_intent(
@@ -206,7 +284,10 @@ def test_a_version_from_before_a_publication_has_not_forgotten_it(
     before = lines.log().update().version
     publish_all([orders.member("k", [7]), lines.member("k", [40])], anchor=orders.uri)
     later = time.time() + 9 * 24 * 3600
+    just_before = lines.log().update().version - 1
     monkeypatch.setattr(time, "time", lambda: later)
     check_versions({"orders": (orders.log(), 1), "lines": (lines.log(), heads(lines)["lines"])})
     with pytest.raises(DeltaIllegalArgumentException, match="do not belong together"):
         check_versions({"orders": (orders.log(), 1), "lines": (lines.log(), before)})
+    with pytest.raises(DeltaIllegalArgumentException, match="do not belong together"):
+        check_versions({"orders": (orders.log(), 1), "lines": (lines.log(), just_before)})

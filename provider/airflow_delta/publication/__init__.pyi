@@ -16,8 +16,10 @@ from airflow_delta.publication.records import VersionVector as VersionVector
 from airflow_delta.publication.states import open_publications as open_publications
 from airflow_delta.publication.states import publication_states as publication_states
 from airflow_delta.publication.states import publication_tables as publication_tables
+from airflow_delta.publication.steps import own_tables as own_tables
 from airflow_delta.publication.versions import check_versions as check_versions
 from airflow_delta.publication.versions import get_versions as get_versions
+from airflow_delta.publication.versions import has_lost as has_lost
 
 __all__ = [
     "Member",
@@ -33,7 +35,9 @@ __all__ = [
     "check_publishable",
     "check_versions",
     "get_versions",
+    "has_lost",
     "open_publications",
+    "own_tables",
     "publication_states",
     "publication_tables",
     "publish_tables",

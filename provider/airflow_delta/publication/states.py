@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from airflow_delta.contract.files import PLAN_ENDED, transaction_directory
 from airflow_delta.exceptions import VersionsNotContiguousException
 from airflow_delta.log.actions.decode import CommitFile, DecodedCommit, decode_commit, read_commit_info
 from airflow_delta.publication.records import (
@@ -15,7 +16,7 @@ from airflow_delta.publication.records import (
     TABLES_TAG,
     OpenPublication,
     PublicationId,
-    end_path,
+    plan_path,
 )
 from airflow_delta.table.state.find_commit import newest_first
 from airflow_delta.transaction.intents import INTENT_APP, STATE_APP, open_intents
@@ -126,10 +127,38 @@ def state_entry(log: DeltaLog, publication: str, state: int, *, since: int = 0) 
     return None
 
 
-def has_end_note(log: DeltaLog, publication: str) -> bool:
-    """Tell whether a note below a table that was published says that its publication has its end on every table."""
-    entry = state_entry(log, publication, PUBLISHED)
-    transaction = None if entry is None else (entry.commit_info or {}).get("txnId")
+def is_over(log: DeltaLog, publication: str, published: DecodedCommit) -> bool:
+    """Tell whether a publication has its end on every table: a note below this one says so, or its plan is gone.
+
+    VACUUM deletes a plan only after the note; without a plan, nobody can go on.
+
+    :param published: the commit that brought it to this table.
+    """
+    transaction = (published.commit_info or {}).get("txnId")
     if not isinstance(transaction, str):
         return False
-    return log.store.head(end_path(transaction, PublicationId.parse(publication).digest)) is not None
+    plan = plan_path(transaction, PublicationId.parse(publication).digest)
+    name = plan.rpartition("/")[2].removesuffix(".json")
+    found = set()
+    for status in log.store.list_from(transaction_directory(transaction), name, stat=False):
+        if not status.name.startswith(name):
+            break
+        found.add(status.name)
+    return f"{name}{PLAN_ENDED}" in found or f"{name}.json" not in found
+
+
+def newest_state(snapshot: Snapshot, publication: str) -> int | None:
+    """Return the state of a publication on a version, also if its key has expired there; ``None`` if it has none."""
+    txn = snapshot.set_transaction(f"{STATE_APP}{publication}", expired=True)
+    return None if txn is None else txn.version
+
+
+def brought_after(log: DeltaLog, publication: str, version: int) -> bool | None:
+    """Tell whether a commit after a version brings a state of a publication; ``None`` if the log no longer holds all of them."""
+    oldest = log.snapshot.version + 1
+    needle, name = publication.encode(), f"{STATE_APP}{publication}"
+    for file in newest_first(log, version + 1):
+        oldest = file.version
+        if needle in file.data and any(t.app_id == name for t in decode_commit(file.version, file.data, table=log.uri).txns):
+            return True
+    return False if oldest == version + 1 else None

@@ -1,19 +1,25 @@
-"""Versions of several tables that belong together: none of them has half of a publication."""
+"""Versions of several tables that belong together: none of them has half of a publication.
+
+Tables are looked at one after the other, so what one lacks may have come since. It is looked at again after what says otherwise:
+a table that shows the publication, or the note that it has its end everywhere.
+"""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from itertools import count
 from typing import TYPE_CHECKING
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
-from airflow_delta.publication.records import PUBLISHED, STANDS, PublicationId, VersionVector, table_mark
-from airflow_delta.publication.states import has_end_note, state_entry, states_of
-from airflow_delta.table.state.commit_times import CLOCKS_DIFFER_BY as _CLOCKS
+from airflow_delta.publication.records import PUBLISHED, STANDS, UNDONE, PublicationId, VersionVector, table_mark
+from airflow_delta.publication.states import brought_after, is_over, newest_state, state_entry, states_of
 from airflow_delta.transaction.intents import INTENT_APP, STATE_APP
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from airflow_delta.log import Snapshot
     from airflow_delta.log.delta_log import DeltaLog
 
@@ -21,28 +27,32 @@ logger = logging.getLogger(__name__)
 
 _SHOWN = (PUBLISHED, STANDS)
 
+_ROUNDS = 8
+"""Looks at tables that change all the time; after that, what a table lacks is held back on the others."""
+
 
 class _Table:
     """A table of the vector.
 
     :ivar version: at which it is read.
-    :ivar snapshot: its newest version.
+    :ivar snapshot: its newest version, as of the last look.
+    :ivar seen: when that was, as a number that grows with every look at any table.
     """
 
-    def __init__(self, log: DeltaLog) -> None:
-        snapshot = log.update()
+    def __init__(self, log: DeltaLog, looks: Iterator[int]) -> None:
         self.log = log
         self.mark = table_mark(log)
-        self.version = self._head = snapshot.version
-        self.snapshot = snapshot
-        self.states = states_of(snapshot)
+        self.seen = next(looks)
+        self.snapshot = log.update()
+        self.version = self.head = self.snapshot.version
+        self.states = states_of(self.snapshot)
         self._published: dict[str, int] = {}
 
     def shows(self, publication: str) -> bool:
         """Tell whether the publication is in the version that is read."""
-        if self.states.get(publication) not in _SHOWN and self.version == self._head:
+        if self.states.get(publication) not in _SHOWN and self.version == self.head:
             return False
-        if self.version == self._head:
+        if self.version == self.head:
             return True
         # Before a cut: in it if its commit is, and was not taken back by then.
         return self._published_at(publication) <= self.version and not self._undone_by(publication)
@@ -59,48 +69,52 @@ class _Table:
 
     def _published_at(self, publication: str) -> int:
         if publication not in self.states or self.states[publication] == 2:
-            return self._head + 1
+            return self.head + 1
         if publication not in self._published:
             entry = state_entry(self.log, publication, PUBLISHED)
             self._published[publication] = -1 if entry is None else entry.version  # so old that it has left the log
         return self._published[publication]
 
     def _undone_by(self, publication: str) -> bool:
-        if self.states.get(publication) != 3:
+        if self.states.get(publication) != UNDONE:
             return False
-        entry = state_entry(self.log, publication, 3)
+        entry = state_entry(self.log, publication, UNDONE)
         return entry is None or entry.version <= self.version
 
 
-def check_versions(tables: Mapping[str, tuple[DeltaLog, int]]) -> None:
-    """Check that versions of tables belong together: each publication is in all of them or in none, or is split for good.
+def has_lost(lacking: DeltaLog, publication: str, showing: Sequence[DeltaLog]) -> bool:
+    """Tell whether a table no longer has a publication that it had: it was dropped and perhaps created again, or keeps no such
+    old keys.
 
-    :param tables: log and version by any name.
-    :raises DeltaIllegalArgumentException: if one has a publication that another one lacks.
+    Looks at the table again, after what says so.
+
+    :param lacking: did not show the publication, or does not exist.
+    :param showing: tables that show it.
     """
-    snapshots = {name: log.snapshot_at(version) for name, (log, version) in tables.items()}
-    marks = {name: table_mark(log) for name, (log, _) in tables.items()}
-    states = {name: states_of(snapshot) for name, snapshot in snapshots.items()}
-    for publication in sorted({publication for found in states.values() for publication in found}):
-        members = [name for name in tables if marks[name] in _tables_of(publication)]
-        shown = [name for name in members if states[name].get(publication) in _SHOWN]
-        lacking = [name for name in members if name not in shown]
-        heads = [snapshots[name] for name in shown]
-        if not shown or all(
-            (_forgets(snapshots[name], heads[0], publication) and not _is_before(snapshots[name], heads[0], publication))
-            or _is_another(snapshots[name], [tables[one][0] for one in shown], heads, publication)
-            for name in lacking
-        ):
-            continue
-        if any(states_of(tables[name][0].update()).get(publication) == STANDS for name in shown):
-            logger.warning("Publication %s is split: only %s show it.", publication, ", ".join(shown))
-            continue
-        raise snapshots[lacking[0]].error(
-            DeltaIllegalArgumentException,
-            f"Version {snapshots[shown[0]].version} of {shown[0]} has publication {publication}, version "
-            f"{snapshots[lacking[0]].version} of {lacking[0]} does not: these versions do not belong together. Take all versions "
-            "from one call of DeltaHook.get_versions.",
-        )
+    if not any(_had_it(lacking, publication, log) for log in showing):
+        return False
+    snapshot = lacking.update()
+    if newest_state(snapshot, publication) is not None:
+        return False  # it came since
+    return snapshot.version < 0 or snapshot.set_transaction(f"{INTENT_APP}{publication}", expired=True) is None
+
+
+def _had_it(lacking: DeltaLog, publication: str, showing: DeltaLog) -> bool:
+    """Tell whether a table has had a publication, as one knows that shows it."""
+    order, mark = _tables_of(publication), table_mark(showing)
+    if mark in order and table_mark(lacking) in order[: order.index(mark)]:
+        return True  # no table comes before its turn
+    published = state_entry(showing, publication, PUBLISHED)
+    if published is not None:
+        return is_over(showing, publication, published)
+    # So old that it has left the log, which keeps what an open publication needs; it cannot be read before it either.
+    txn = showing.snapshot.set_transaction(f"{STATE_APP}{publication}", expired=True)
+    snapshot = lacking.snapshot
+    if snapshot.version < 0 or txn is None or txn.last_updated is None:
+        return snapshot.version < 0
+    retention = snapshot.properties.set_transaction_retention
+    is_forgotten = retention is not None and txn.last_updated < int(time.time() * 1000) - retention
+    return is_forgotten or (snapshot.metadata.created_time or 0) > txn.last_updated
 
 
 def _tables_of(publication: str) -> tuple[str, ...]:
@@ -110,41 +124,40 @@ def _tables_of(publication: str) -> tuple[str, ...]:
         return ()
 
 
-def _forgets(lacking: Snapshot, showing: Snapshot, publication: str) -> bool:
-    """Tell whether a table had a publication whose key has expired there (``setTransactionRetentionDuration``).
+def check_versions(tables: Mapping[str, tuple[DeltaLog, int]]) -> None:
+    """Check that versions of tables belong together: each publication is in all of them or in none, or is split for good.
 
-    Where only the intent is still in the log, the publication never came: the state would be there as long.
+    :param tables: log and version by any name; -1: the table did not exist.
+    :raises DeltaIllegalArgumentException: if one has a publication that another one lacks.
     """
-    retention = lacking.properties.set_transaction_retention if lacking.version >= 0 else None
-    txn = showing.set_transaction(f"{STATE_APP}{publication}", expired=True)
-    if retention is None or txn is None or txn.last_updated is None:
-        return False
-    if (expired := lacking.set_transaction(f"{STATE_APP}{publication}", expired=True)) is not None:
-        return expired.version in _SHOWN
-    is_old = txn.last_updated < int(time.time() * 1000) - retention + _CLOCKS
-    return is_old and lacking.set_transaction(f"{INTENT_APP}{publication}", expired=True) is None
+    snapshots = {name: log.snapshot_at(version) if version >= 0 else None for name, (log, version) in tables.items()}
+    marks = {name: table_mark(log) for name, (log, _) in tables.items()}
+    states = {name: {} if snapshot is None else states_of(snapshot) for name, snapshot in snapshots.items()}
+    for publication in sorted({publication for found in states.values() for publication in found}):
+        members = [name for name in tables if marks[name] in _tables_of(publication)]
+        shown = [name for name in members if states[name].get(publication) in _SHOWN]
+        showing = [tables[name][0] for name in shown]
+        lacking = [
+            name for name in members if name not in shown and not _has_gone(*tables[name], snapshots[name], publication, showing)
+        ]
+        if not shown or not lacking:
+            continue
+        if any(states_of(tables[name][0].update()).get(publication) == STANDS for name in shown):
+            logger.warning("Publication %s is split: only %s show it.", publication, ", ".join(shown))
+            continue
+        raise tables[lacking[0]][0].error(
+            DeltaIllegalArgumentException,
+            f"Version {tables[shown[0]][1]} of {shown[0]} has publication {publication}, version {tables[lacking[0]][1]} of "
+            f"{lacking[0]} does not: these versions do not belong together. Take all versions from one call of "
+            "DeltaHook.get_versions.",
+        )
 
 
-def _is_another(lacking: Snapshot, logs: Sequence[DeltaLog], showing: Sequence[Snapshot], publication: str) -> bool:
-    """Tell whether a table was dropped, and perhaps created again, after a publication had its end on all of its tables.
-
-    One that was dropped before its turn is none of these: the publication is about to be taken back.
-    """
-    found = [snapshot.set_transaction(f"{STATE_APP}{publication}", expired=True) for snapshot in showing]
-    times = [txn.last_updated for txn in found if txn is not None and txn.last_updated is not None]
-    if not times or lacking.set_transaction(f"{INTENT_APP}{publication}", expired=True) is not None:
-        return False
-    published = min(times)
-    if lacking.version >= 0 and (lacking.metadata.created_time or 0) <= published:
-        return False
-    is_old = published < int(time.time() * 1000) - _CLOCKS  # its note may be gone by now, its worker is too
-    return is_old or any(has_end_note(log, publication) for log in logs)
-
-
-def _is_before(lacking: Snapshot, showing: Snapshot, publication: str) -> bool:
-    """Tell whether a version is so much older than a publication that it cannot have had it, and forgotten it."""
-    txn = showing.set_transaction(f"{STATE_APP}{publication}", expired=True)
-    return txn is not None and txn.last_updated is not None and lacking.timestamp < txn.last_updated - _CLOCKS
+def _has_gone(log: DeltaLog, version: int, snapshot: Snapshot | None, publication: str, showing: Sequence[DeltaLog]) -> bool:
+    """Tell whether a version lacks a publication because the table has lost it, not because it is older."""
+    if snapshot is not None and newest_state(snapshot, publication) in _SHOWN:
+        return True  # expired, and still in the log
+    return has_lost(log, publication, showing) and brought_after(log, publication, version) is False
 
 
 def get_versions(logs: Mapping[str, DeltaLog]) -> VersionVector:
@@ -154,28 +167,81 @@ def get_versions(logs: Mapping[str, DeltaLog]) -> VersionVector:
 
     :param logs: by any name.
     """
-    tables = {name: _Table(log) for name, log in logs.items()}
-    members: dict[str, list[str]] = {}
-    for publication in {publication for table in tables.values() for publication in table.states}:
+    looks = count()
+    tables = {name: _Table(log, looks) for name, log in logs.items()}
+    lost: dict[str, set[str]] = {}
+    for _ in range(_ROUNDS):
+        again = _lacking_too_early(tables)
+        if not again:
+            lost, again = _lost(tables)
+        if not again:
+            break
+        lost = {}
+        tables.update({name: _Table(logs[name], looks) for name in sorted(again)})
+    return _cut(tables, lost)
+
+
+def _members(tables: Mapping[str, _Table]) -> Iterator[tuple[str, list[str]]]:
+    """Yield the publications of more than one of the tables, with the names of these."""
+    for publication in sorted({publication for table in tables.values() for publication in table.states}):
         marks = _tables_of(publication)
         found = [name for name, table in tables.items() if table.mark in marks]
         if len(found) > 1:
-            members[publication] = found
+            yield publication, found
+
+
+def _halves(tables: Mapping[str, _Table]) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Yield the publications that some newest versions show and others do not, with these and those."""
+    for publication, names in _members(tables):
+        shown = [name for name in names if tables[name].states.get(publication) in _SHOWN]
+        if 0 < len(shown) < len(names):
+            yield publication, shown, [name for name in names if name not in shown]
+
+
+def _lacking_too_early(tables: Mapping[str, _Table]) -> set[str]:
+    """Return the tables that were looked at before another one that shows what they lack."""
+    return {
+        name
+        for _, shown, lacking in _halves(tables)
+        for name in lacking
+        if tables[name].seen < max(tables[one].seen for one in shown)
+    }
+
+
+def _lost(tables: Mapping[str, _Table]) -> tuple[dict[str, set[str]], set[str]]:
+    """Return the tables that no longer have what they had, by publication, and those that have changed since the last look."""
+    found: dict[str, set[str]] = {}
+    for publication, shown, lacking in _halves(tables):
+        if any(tables[name].stands(publication) for name in shown):
+            continue
+        for name in lacking:
+            table = tables[name]
+            expired = newest_state(table.snapshot, publication)
+            if expired in _SHOWN or (expired is None and has_lost(table.log, publication, [tables[one].log for one in shown])):
+                found.setdefault(publication, set()).add(name)
+    return found, {name for name, table in tables.items() if table.log.snapshot is not table.snapshot and _has_moved(table)}
+
+
+def _has_moved(table: _Table) -> bool:
+    now = table.log.snapshot
+    return now.version != table.head or (now.version >= 0 and now.metadata.id != table.snapshot.metadata.id)
+
+
+def _cut(tables: Mapping[str, _Table], lost: Mapping[str, set[str]]) -> VersionVector:
+    members = {
+        publication: [name for name in names if name not in lost.get(publication, ())] for publication, names in _members(tables)
+    }
     held_back: dict[str, tuple[str, ...]] = {}
     split: dict[str, tuple[str, ...]] = {}
     again = True
     while again:
         again = False
-        for publication, names in sorted(members.items()):
+        for publication, names in members.items():
             shown = [name for name in names if tables[name].shows(publication)]
             if not 0 < len(shown) < len(names):
                 continue
             if any(tables[name].stands(publication) for name in names):
                 split[publication] = tuple(shown)
-                continue
-            logs_of, heads = [tables[name].log for name in shown], [tables[name].snapshot for name in shown]
-            lacking = [tables[name].snapshot for name in names if name not in shown]
-            if all(_forgets(one, heads[0], publication) or _is_another(one, logs_of, heads, publication) for one in lacking):
                 continue
             cuts = [tables[name].cut(publication) for name in shown]
             if not all(cuts):

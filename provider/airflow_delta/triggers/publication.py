@@ -11,7 +11,7 @@ from airflow_delta import engine
 from airflow_delta import publication as publications
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
-from airflow_delta.transaction.intents import INTENT_APP, STATE_APP
+from airflow_delta.transaction.intents import STATE_APP
 from airflow_delta.triggers.watching import LogTrigger, refuse_previews
 
 if TYPE_CHECKING:
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 
 
 _PUBLISHED, _REFUSED = 1, 2
-
-_CLOCKS_DIFFER_BY = 600_000
-"""Milliseconds by which the clocks of a worker and of storage may differ."""
 
 
 def watched_tables(tables: Any) -> list[str]:
@@ -54,7 +51,7 @@ def next_publication(logs: Mapping[str, DeltaLog], seen: Watermark) -> tuple[dic
             on_it = tags.get("airflow.publicationTables", "[]")
             if uris <= set(json.loads(on_it)):
                 published_at = match.summary.timestamp if match is not None else 0
-                states = [_state(log, publication, published_at) for log in logs.values()]
+                states = [_state(log, publication, first, published_at) for log in logs.values()]
                 if all(state == _PUBLISHED for state in states):
                     return _found(logs, publication), now_seen
                 if all(state in (None, _PUBLISHED) for state in states):
@@ -63,24 +60,23 @@ def next_publication(logs: Mapping[str, DeltaLog], seen: Watermark) -> tuple[dic
     return None, seen
 
 
-def _state(log: DeltaLog, publication: str, published_at: int) -> int | None:
+def _state(log: DeltaLog, publication: str, first: DeltaLog, published_at: int) -> int | None:
     """Return the state of a publication on a table, ``None`` if it may still come.
 
     It does not where keys of that time have expired: then it has been there as far as anybody knows. Nor on another table that
     was created at the same place since.
 
+    :param first: the table that shows it.
     :param published_at: on the first table, in milliseconds.
     """
     snapshot = log.update()
     state = snapshot.set_transaction(f"{STATE_APP}{publication}", expired=True)
     if state is not None:
         return state.version
-    if snapshot.version < 0 or snapshot.set_transaction(f"{INTENT_APP}{publication}", expired=True) is not None:
+    if not publications.has_lost(log, publication, [first]):
         return None
-    retention, created = snapshot.properties.set_transaction_retention, snapshot.metadata.created_time
-    if retention is not None and published_at < time.time() * 1000 - retention:
-        return _PUBLISHED
-    return _REFUSED if created is not None and created > published_at + _CLOCKS_DIFFER_BY else None
+    retention = log.snapshot.properties.set_transaction_retention if log.snapshot.version >= 0 else None
+    return _PUBLISHED if retention is not None and published_at < time.time() * 1000 - retention else _REFUSED
 
 
 def _found(logs: Mapping[str, DeltaLog], publication: str) -> dict[str, Any]:
