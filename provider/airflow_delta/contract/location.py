@@ -1,7 +1,8 @@
 """The location of a table: one normal form that identity, access, locks, assets, lineage and Spark read.
 
-Every spelling of a place gives the same :attr:`Location.key`. A scheme is known here or nowhere. The module imports only the
-standard library, since it is sent to clusters.
+Every spelling of a location gives the same :attr:`Location.key`; links of a local path and endpoints are seen through by
+:meth:`Location.resolved`. A scheme is known here or nowhere. The module imports only the standard library, since it is sent to
+clusters.
 
 Names of tables by OpenLineage's rules, as its Spark integration names the location of a table.
 """
@@ -9,12 +10,13 @@ Names of tables by OpenLineage's rules, as its Spark integration names the locat
 from __future__ import annotations
 
 import os
+import posixpath
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.masking import masked, secret_of_location
@@ -114,6 +116,24 @@ class Location:
         _check(_ACCOUNT, account.lower(), "storage account", uri)
         return replace(found, host=f"{account.lower()}.dfs.{PUBLIC_AZURE}")
 
+    def resolved(self, options: Mapping[str, str] | None = None) -> Location:
+        """Return the place itself: equal, as are their keys, for two locations that lead to the same place.
+
+        Links of a local path are followed, as this machine has them now. A container of Azure is that of the endpoint, if the
+        options name one: the store opens it, whatever account the location names.
+
+        :param options: storage options under their canonical names.
+        """
+        if self.store == FILE:
+            return replace(self, path=_local(os.path.realpath(self.path or "/")))
+        if self.store == HDFS:
+            return replace(self, path=_plain(self.path))
+        endpoint = (options or {}).get("azure_storage_endpoint")
+        if self.store != AZURE or not endpoint:
+            return self
+        found = _AZURE_HOST.fullmatch((urlsplit(endpoint).hostname or "").lower())
+        return replace(self, host=f"{found[1]}.dfs.{found[2]}" if found else None)
+
     @property
     def uri(self) -> str:
         """The spelling that a handle, the log of a transaction and the pages have; a path if it is local."""
@@ -123,7 +143,7 @@ class Location:
 
     @property
     def key(self) -> str:
-        """What is equal for two locations if they are one place: for identity, access and locks."""
+        """What is equal for two spellings of one location: for access and locks. Of one place: ``resolved().key``."""
         if self.store == FILE:
             return f"file://{self.path or '/'}"
         if self.store == HDFS:  # names of hosts have no case, and 8020 is Hadoop's default
@@ -190,14 +210,17 @@ class Location:
         return self.is_of_store(other) and (other.path == self.path or other.path.startswith(f"{self.path}/"))
 
     def check_openable(self, uri: str) -> None:
-        """Refuse an object's prefix with an empty part, which neither object_store nor Hadoop opens, but takes for another one.
+        """Refuse a prefix on an object store with a part that is empty, ``.`` or ``..``, which its clients read differently.
 
         :raises DeltaIllegalArgumentException: if the path has one.
         """
-        if self.store in OBJECT_STORES and "//" in self.path:
+        if self.store not in OBJECT_STORES:
+            return
+        odd = next((part for part in self.path.split("/")[1:] if part in ("", ".", "..")), None)
+        if odd is not None:
             raise DeltaIllegalArgumentException(
-                f"The location {masked(uri)} has an empty part (//). On an object store that is another place than with one "
-                "slash, and cannot be opened. Write it with single slashes.",
+                f"The location {masked(uri)} has {f'the part {odd!r}' if odd else 'an empty part (//)'}. On an object store that "
+                "is another place than without it, and cannot be opened. Write it with single slashes and without dots.",
                 table=masked(uri),
             )
 
@@ -255,7 +278,7 @@ def _parsed(uri: str) -> Location:
         return _azure(container, host if at else None, path, uri)
     if store == HDFS:
         _check(_AUTHORITY, authority, "name node", uri)
-        return Location(HDFS, authority, path)
+        return Location(HDFS, authority, _plain(path))
     _check(_BUCKET, authority, "bucket", uri)
     return Location(store, authority, path)
 
@@ -299,8 +322,13 @@ def _is_azure_url(uri: str) -> bool:
 def _local(path: str) -> str:
     """Return a local path with single slashes; ``..`` stays, since it leads elsewhere behind a symbolic link."""
     absolute = path if path.startswith("/") else os.path.abspath(path)
-    parts = "/".join(part for part in absolute.split("/") if part)
+    parts = "/".join(part for part in absolute.split("/") if part not in ("", "."))
     return f"/{parts}" if parts else ""
+
+
+def _plain(path: str) -> str:
+    """Return a path of HDFS as Hadoop's class ``Path`` has it: without dots and empty parts."""
+    return f"/{posixpath.normpath(f'/{path}').lstrip('/')}".rstrip("/")
 
 
 def dataset_name(uri: str) -> tuple[str, str]:

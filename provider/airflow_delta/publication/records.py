@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_delta.contract.files import PLAN_ENDED, PLAN_PREFIX, transaction_directory
-from airflow_delta.contract.location import FILE, Location
+from airflow_delta.contract.location import Location
 from airflow_delta.contract.payloads import (
     CONTRACT,
     AbortResult,
@@ -22,6 +21,7 @@ from airflow_delta.contract.payloads import (
     TransactionHandle,
 )
 from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.log.storage.options import canonical_options
 from airflow_delta.transaction.intents import PATIENCE
 from airflow_delta.transaction.policy import check_user_metadata
 
@@ -229,12 +229,12 @@ def same_place_key(log: DeltaLog) -> str:
 
 
 def place_key(uri: str, store: LogStore) -> str:
-    """Return what is equal for two locations if they are one place; links of a local path are followed.
+    """Return what is equal for two locations if they are one place.
 
-    :param store: of a table: its options may name the host of a container.
+    :param store: of a table: its options may name the account or the endpoint of a container.
     """
-    location = Location.parse(uri, store.options)
-    return (replace(location, path=os.path.realpath(location.path or "/")) if location.store == FILE else location).key
+    options = canonical_options(store.options, uri)
+    return Location.parse(uri, options).resolved(options).key
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

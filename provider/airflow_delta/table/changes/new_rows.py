@@ -27,6 +27,7 @@ from airflow_delta.log import heavy
 from airflow_delta.log.actions.reconciliation import canonical_path
 from airflow_delta.log.features.protocol import check_can_read
 from airflow_delta.log.statistics.statistics import live_records
+from airflow_delta.log.storage.options import store_place
 from airflow_delta.table.changes.find import check_readable, commits_between
 from airflow_delta.table.files.partitions import common_directory, is_elsewhere
 from airflow_delta.table.read.read_table import Rows, check_limit, limited, parse_where, worker_rows
@@ -111,7 +112,7 @@ def find_new_rows(view: TransactionView, source: DeltaLog, options: NewRowsOptio
     :raises DeltaAnalysisException: if a change of the schema lies between files of the range and its end.
     :raises DeltaFileNotFoundException: if VACUUM has deleted a file of the range.
     """
-    if source.uri == view.handle.table:
+    if store_place(source.store).key == store_place(view.log.store).key:
         raise view.handle.error(
             DeltaIllegalArgumentException,
             f"Table {source.uri} is the table of the transaction: what it adds would be new to itself each time. Read it with "

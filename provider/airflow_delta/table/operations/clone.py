@@ -28,6 +28,7 @@ from airflow_delta.log.features.clustering import DOMAIN
 from airflow_delta.log.features.properties import FEATURE_PREFIX, check_together, validate
 from airflow_delta.log.features.protocol import features
 from airflow_delta.log.features.registry import FEATURES
+from airflow_delta.log.storage.options import store_place
 from airflow_delta.table.files.partitions import absolute_file_path, absolute_vector, qualified, spelled_by_java, url_encoded
 from airflow_delta.table.operations.deep_clone import ORIGIN, ClonedFiles, EarlierClone, Origin, earlier_clone, is_unchanged
 from airflow_delta.table.operations.restore import continued
@@ -126,8 +127,8 @@ def clone_table(
 
     snapshot = source_snapshot(source, version, timestamp)
     uri = qualified(source.store) if source_uri is None else source_uri.rstrip("/")
-    if qualified(source.store) == qualified(log.store):
-        raise log.error(DeltaIllegalArgumentException, f"Table {log.uri} cannot be a clone of itself.")
+    if store_place(source.store).key == store_place(log.store).key:
+        raise log.error(DeltaIllegalArgumentException, f"Table {log.uri} cannot be a clone of itself ({source.uri}).")
     if deep:  # it may add files again for new statistics, beside new ones
         policy = options.get("policy") or CommitPolicy()
         options["policy"] = dataclasses.replace(policy, consistent_data_change="off")

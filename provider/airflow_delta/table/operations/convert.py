@@ -31,6 +31,7 @@ from airflow_delta.log.storage.file_names import LOG_DIRECTORY
 from airflow_delta.log.storage.progress import tracked
 from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.table.files.footers import CONCURRENCY, FILES_AT_ONCE, check_each_column_once, readable_schema
+from airflow_delta.table.files.inside_table import table_above
 from airflow_delta.table.files.parquet_schema import MergedSchema, parse_partition_schema, with_partition_columns
 from airflow_delta.table.files.partitions import partition_values, time_zone_of, url_encode
 from airflow_delta.table.operations.statistics import collect_statistics
@@ -56,8 +57,15 @@ def find_files(log: DeltaLog) -> list[FileStatus]:
     """Return the files to convert, sorted by path, without those that Spark ignores (``_*`` and ``.*``).
 
     :raises DeltaFileNotFoundException: if there are none (Delta: DELTA_EMPTY_DIRECTORY).
-    :raises DeltaIllegalStateException: if files of an uncommitted transaction or of another table are among them.
+    :raises DeltaIllegalStateException: if files of an uncommitted transaction or of another table are among them, or the
+        directory is one of another table.
     """
+    if (outer := table_above(log.store, itself=False)) is not None:
+        raise log.error(
+            DeltaIllegalStateException,
+            f"{log.uri} lies inside the Delta table {outer}, whose log alone says which of its files count: deleted rows "
+            "and older versions of rows would appear. Read that table and append its rows, or copy its files elsewhere.",
+        )
     found = []
     for status in tracked(log.store.list_recursive(""), f"Listing {log.uri}"):
         other, inner, _ = status.path.partition(f"/{LOG_DIRECTORY}/")

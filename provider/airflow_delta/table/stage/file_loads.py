@@ -36,6 +36,7 @@ from airflow_delta.exceptions import (
 from airflow_delta.log.storage.base import AmbiguousPutError
 from airflow_delta.log.storage.file_names import LOG_DIRECTORY
 from airflow_delta.log.storage.puts import creates, read_until_found
+from airflow_delta.table.stage.loaded_places import Places
 from airflow_delta.table.stage.source_positions import check_not_cloned
 from airflow_delta.table.state.find_commit import last_txn_version
 
@@ -62,14 +63,16 @@ _PAUSES = (0.1, 0.4, 1.0, 3.0, 6.0)
 class LoadedFile(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """A file as it was when it was loaded.
 
-    :param path: URI of the file.
+    :param path: URI of the file, links of its directory followed. Records of earlier releases have it as the author spelled it.
     :param etag: what the store called its content, if it did.
+    :param spelled: the URI as the author spelled it, if it differs: a link may lead elsewhere later.
     """
 
     path: str
     size: int
     modification_time: int
     etag: str | None = None
+    spelled: str | None = None
 
     def is_same(self, other: LoadedFile) -> bool:
         """Return whether the file has not changed: by its etag if the store has given one both times, else by its time."""
@@ -396,7 +399,7 @@ class LoadsToCommit:
     """The loads that a commit records.
 
     :ivar versions: that it sets, by application id.
-    :ivar unshared: paths of the files that no other consumer may have loaded.
+    :ivar unshared: places of the files that no other consumer may have loaded.
     """
 
     log: DeltaLog
@@ -413,7 +416,7 @@ class LoadsToCommit:
             if consumer == app_id or app_id.endswith(RECORD_SUFFIX) or app_id in self.versions:
                 continue
             record, _ = _read_head(self.log, consumer, number, versions.get(f"{app_id}{RECORD_SUFFIX}"))
-            if twice := sorted(self.unshared.intersection(file.path for file in record.new)):
+            if twice := sorted(self.unshared.intersection(Places().of(file.path) for file in record.new)):
                 return f"Files that this transaction loads, such as {twice[0]}, have been loaded by {consumer!r}"
         return None
 
@@ -433,6 +436,7 @@ def loads_to_commit(view: TransactionView, *, created: bool) -> LoadsToCommit:
     versions: dict[str, int] = {}
     files: set[str] = set()
     unshared: set[str] = set()
+    places = Places()
     for stage in view.stages:
         for load in stage.write.loads:
             if load.app_id in versions:
@@ -445,7 +449,7 @@ def loads_to_commit(view: TransactionView, *, created: bool) -> LoadsToCommit:
             versions |= {load.app_id: load.number, load.record_app_id: load.record_version}
             _check_number(view, load)
             record = _pinned_as(view, load).record
-            paths = {file.path for file in record.new}
+            paths = {places.of(file.path) for file in record.new}
             if twice := sorted(paths & files):
                 raise view.handle.error(
                     StageConflictException,

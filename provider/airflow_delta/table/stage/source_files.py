@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from airflow_delta.contract.files import is_hidden
-from airflow_delta.contract.location import Location
 from airflow_delta.exceptions import (
     DeltaFileNotFoundException,
     DeltaIllegalArgumentException,
@@ -20,12 +21,15 @@ from airflow_delta.exceptions import (
     StagingException,
 )
 from airflow_delta.log.storage.file_names import LOG_DIRECTORY
-from airflow_delta.log.storage.options import canonical_options
+from airflow_delta.log.storage.options import canonical_options, spelled_place, store_place
+from airflow_delta.table.files.inside_table import table_above
 from airflow_delta.table.stage.file_loads import LoadedFile, loaded_before, new_record, other_loads, pinned_load
+from airflow_delta.table.stage.loaded_places import Places, default_consumer, loads_from
 from airflow_delta.table.stage.source_positions import check_no_replacement
 
 if TYPE_CHECKING:
     from airflow_delta.contract.payloads import FileLoad
+    from airflow_delta.exceptions import DeltaError
     from airflow_delta.log.storage.base import FileStatus, LogStore
     from airflow_delta.table.stage.stage_view import StageView
     from airflow_delta.table.stage.view import TransactionView
@@ -294,43 +298,42 @@ def find_source_files(view: StageView, store: LogStore, pattern: SourcePattern, 
     :raises TransactionExpiredException: if it cannot be known whether there were loads.
     """
     check_no_replacement(view, f"files below {store.root}")
-    root = Location.parse(store.root, canonical_options(store.options, store.root)).key.rstrip("/")
-    source = f"{root}/{pattern.names}" if pattern.names else root
     directory, statuses = matching(store, pattern)
-    found = [_of(status, f"{root}/{status.path}") for status in statuses]
+    where, spelled = (place(store, directory).key.rstrip("/") for place in (store_place, spelled_place))
+    source = f"{where}/{pattern.names}" if pattern.names and not directory else where
+    if (outer := table_above(store, directory)) is not None:
+        raise _of_a_table(store, source, outer)
+    names = [(status, status.path[len(directory) + 1 if directory else 0 :]) for status in statuses]
+    found = [_of(status, f"{where}/{name}", None if where == spelled else f"{spelled}/{name}") for status, name in names]
     _check_not_of_the_table(view, [file.path for file in found])
-    consumer = options.consumer or default_consumer(f"{root}/{directory}" if directory else root)
+    consumer = options.consumer or default_consumer(where)
     before = loaded_before(view, consumer, assume_new=options.assume_new)
     after = options.modified_after
     found = [file for file in found if after is None or file.modification_time > after]
     unshared = options.consumer is None and not options.force
+    places = Places(canonical_options(store.options, store.root))
     if not options.force:
-        _check_unchanged(view, consumer, source, [(before.files.get(file.path), file) for file in found])
-        found = [file for file in found if file.path not in before.files]
+        found = _new(view, consumer, source, found, places.known(before.files))
         if unshared:
-            _check_not_of_others(view, consumer, found)
+            found = _new_to_others(view, consumer, (source, where, spelled), found, places)
     record = new_record(before, consumer, sorted(found, key=lambda file: file.path), unshared=unshared)
     pinned = pinned_load(view, record, source)  # even if nothing is left to load: what the first attempt found may be gone
     if pinned is None:
         return SourceFiles(store, source, None, (), directory)
     load, record = pinned
-    outside = [file.path for file in record.new if not file.path.startswith(f"{root}/")]
-    if outside:
+    paths = [places.of(file.path) for file in record.new]
+    if outside := [path for path in paths if not path.startswith(f"{where}/")]:
         raise view.handle.error(
             StagingException,
-            f"The first attempt of transaction {view.handle.transaction_id} loads {outside[0]}, which is not below {root}: the "
+            f"The first attempt of transaction {view.handle.transaction_id} loads {outside[0]}, which is not below {where}: the "
             "source was changed since. Nothing was staged. Clear the start task with everything downstream.",
         )
+    inside = f"{directory}/" if directory else ""
     files = tuple(
-        LoadedFile(path=file.path[len(root) + 1 :], size=file.size, modification_time=file.modification_time, etag=file.etag)
-        for file in record.new
+        msgspec.structs.replace(file, path=f"{inside}{path[len(where) + 1 :]}", spelled=None)
+        for path, file in zip(paths, record.new, strict=True)
     )
     return SourceFiles(store, source, load, files, directory)
-
-
-def default_consumer(directory: str) -> str:
-    """Return the name of whoever loads files of a directory; what the rest of the pattern is does not matter."""
-    return hashlib.sha256(directory.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def matching(store: LogStore, pattern: SourcePattern) -> tuple[str, list[FileStatus]]:
@@ -344,6 +347,12 @@ def matching(store: LogStore, pattern: SourcePattern) -> tuple[str, list[FileSta
     if not names or _WILDCARD.search(names):
         return "", _selected(store, "", pattern)
     plain = re.sub(r"\\(.)", r"\1", names)
+    if store.local_root is not None and os.path.islink(f"{store.local_root}/{plain}"):
+        raise store.error(
+            DeltaIllegalArgumentException,
+            f"The source {plain} of {store.root} is a symbolic link. Nothing was staged. Name the file itself; a directory with "
+            "a slash at its end.",
+        )
     status = store.head(plain)
     if status is None or _is_directory(store, plain):
         return plain, _selected(store, plain, SourcePattern(pattern.base, "", pattern.recursive))
@@ -390,14 +399,30 @@ def _is_directory(store: LogStore, path: str) -> bool:
     return store.probes and name in store.list_directories(directory)
 
 
-def _of(status: FileStatus, path: str) -> LoadedFile:
-    return LoadedFile(path=path, size=status.size, modification_time=status.modification_time, etag=status.etag)
+def _of(status: FileStatus, path: str, spelled: str | None = None) -> LoadedFile:
+    return LoadedFile(path=path, size=status.size, modification_time=status.modification_time, etag=status.etag, spelled=spelled)
 
 
-def _check_unchanged(
-    view: TransactionView, consumer: str, source: str, files: Sequence[tuple[LoadedFile | None, LoadedFile]]
-) -> None:
-    changed = [new.path for old, new in files if old is not None and not old.is_same(new)]
+def _known(known: Mapping[str, LoadedFile], file: LoadedFile) -> LoadedFile | None:
+    return known.get(file.path) or known.get(file.spelled or "")
+
+
+def _of_a_table(store: LogStore, what: str, table: str) -> DeltaError:
+    return store.error(
+        DeltaIllegalArgumentException,
+        f"{what} is in the directory of a Delta table ({table} has a {LOG_DIRECTORY}): its log alone says which of its files "
+        "count. Nothing was staged. Read new rows of a table with table.new_rows(), or leave its directory out by the pattern.",
+    )
+
+
+def _new(
+    view: TransactionView, consumer: str, source: str, files: Sequence[LoadedFile], known: Mapping[str, LoadedFile]
+) -> list[LoadedFile]:
+    """Return the files that a consumer has not loaded.
+
+    :param known: those that it has (:meth:`Places.known`).
+    """
+    changed = [file.path for file in files if (old := _known(known, file)) is not None and not old.is_same(file)]
     if changed:
         raise view.handle.error(
             DeltaIllegalStateException,
@@ -405,28 +430,38 @@ def _check_unchanged(
             f"such as {changed[0]}: the table has their former rows. Nothing was staged. Delete these rows, and load all files "
             "again with force=True (and pattern= to select some); or put the file back, and new rows into files of other names.",
         )
+    return [file for file in files if _known(known, file) is None]
 
 
-def _check_not_of_others(view: TransactionView, consumer: str, files: Sequence[LoadedFile]) -> None:
-    """Refuse files that were loaded from another directory of this one's: that the source is named otherwise now is no reason."""
-    paths = {file.path for file in files}
-    if not paths:
-        return
+def _new_to_others(
+    view: TransactionView, consumer: str, source: tuple[str, str, str], files: list[LoadedFile], places: Places
+) -> list[LoadedFile]:
+    """Return the files without those that were loaded from this directory under another spelling of it.
+
+    :param source: what is loaded; the place of its directory; and how that is spelled.
+    :raises DeltaIllegalStateException: if one was loaded from another directory: that the source is named otherwise now is no
+        reason to load it again.
+    """
+    what, where, spelled = source
+    if not files:
+        return files
     for name, loaded in other_loads(view, consumer):
-        twice = sorted(paths & loaded.files.keys())
-        if twice:
+        known = places.known(loaded.files)
+        if loads_from(name, loaded.files, {where, spelled}, places):
+            files = _new(view, name, what, files, known)
+        elif twice := [file.path for file in files if _known(known, file) is not None]:
             raise view.handle.error(
                 DeltaIllegalStateException,
                 f"{len(twice)} of the files to load, such as {twice[0]}, are in table {view.log.uri} already: {name!r} has "
                 f"loaded them. Nothing was staged. Go on as that one (consumer={name!r}); to load them again, give a consumer of "
                 "another name.",
             )
+    return files
 
 
 def _check_not_of_the_table(view: TransactionView, paths: Sequence[str]) -> None:
     """Refuse files that are the table's own, or that VACUUM would delete."""
-    store = view.log.store
-    root = Location.parse(store.root, canonical_options(store.options, store.root)).key.rstrip("/")
+    root = store_place(view.log.store).key.rstrip("/")
     inside = next((path for path in paths if path.startswith(f"{root}/")), None)
     if inside is not None:
         raise view.handle.error(

@@ -285,7 +285,7 @@ def _inside_staging(handle: TransactionHandle, path: str | None) -> str:
         return directory
     relative = path.rstrip("/")
     if "://" in relative or relative.startswith(("/", "file:")):
-        staging, given = Location.parse(handle.staging_path), Location.parse(relative)
+        staging, given = Location.parse(handle.staging_path).resolved(), Location.parse(relative).resolved()
         if not staging.holds(given):
             raise handle.error(
                 StagingException,
