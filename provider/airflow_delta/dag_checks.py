@@ -18,7 +18,7 @@ from airflow_delta.contract.kinds import kinds_of, value_problem
 from airflow_delta.contract.queries import with_escaped_quotes
 from airflow_delta.dag_wiring import class_of, role_of, wiring_problems
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaIllegalArgumentException
-from airflow_delta.key_precision import day_key_problem
+from airflow_delta.key_precision import shared_key_problem
 from airflow_delta.task_loops import loop_problem
 
 _CONDITIONS = ("replace_where", "replace_on", "predicate", "where", "read", "condition", "partitions")
@@ -168,14 +168,10 @@ def _kind_problems(task: Any) -> Iterator[str]:
 
 def _key_problems(task: Any) -> Iterator[str]:
     """Yield keys that two runs of the Dag would share."""
-    dag = task.get_dag()
-    if dag is None or _given(task, "transaction") is not None:
+    if _given(task, "transaction") is not None or _given(task, "key_check") == "off" or _given(task, "rerun_policy") == "append":
         return
-    if _given(task, "key_check") == "off" or _given(task, "rerun_policy") == "append":
-        return
-    for key in dict.fromkeys(key for key in _values(task, "transaction_key") if isinstance(key, str)):
-        if (problem := day_key_problem(key, dag.timetable)) is not None:
-            yield problem
+    problems = (shared_key_problem(task, given) for given in _givens(task))
+    yield from dict.fromkeys(problem for problem in problems if problem is not None)
 
 
 def _setting_problems(task: Any) -> Iterator[str]:

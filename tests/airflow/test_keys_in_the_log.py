@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import uuid
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from support import readers
+from support.dag_runs import run_to_end, scheduler_dag
 from support.slow import slow_except
+
+from .conftest import Run
 
 pytestmark = pytest.mark.airflow
 
@@ -18,13 +22,13 @@ FILE = """
 from datetime import datetime
 
 import pyarrow as pa
-from airflow.sdk import dag, task
+from airflow.sdk import CronPartitionTimetable, dag, task
 
 from airflow_delta import delta_transaction
 """
 
 DAG = """
-@dag("{dag_id}", schedule=None, start_date=datetime(2026, 1, 1), params={{"batch": None}})
+@dag("{dag_id}", schedule={schedule}, start_date=datetime(2026, 1, 1), params={{"batch": None}})
 def the_dag():
     {groups}
 
@@ -49,7 +53,7 @@ class Place:
     def __init__(self, root: Path, dag_id: str) -> None:
         self.root, self.dag_id, self.table = root, dag_id, f"{root}/table"
 
-    def bag(self, *groups: str, **options):
+    def bag(self, *groups: str, schedule: str = "None", **options):
         from airflow.dag_processing.bundles.manager import DagBundlesManager
         from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
 
@@ -60,7 +64,7 @@ class Place:
             text += GROUP.format(group=group, table=self.table, options=given)
         folder = self.root / f"dags-{len(list(self.root.iterdir()))}"
         folder.mkdir()
-        (folder / "dags.py").write_text(FILE + DAG.format(dag_id=self.dag_id, groups=text.strip()))
+        (folder / "dags.py").write_text(FILE + DAG.format(dag_id=self.dag_id, schedule=schedule, groups=text.strip()))
         found = DagBag(dag_folder=str(folder))
         assert found.import_errors == {}
         DagBundlesManager().sync_bundles_to_db()
@@ -146,6 +150,51 @@ def test_a_key_that_an_earlier_run_used(run_dag, place, check):
     assert second.xcom("txn.start")["committed"]["committedBy"]["runId"] == first.run_id
     assert second.xcom("txn.commit")["committedBy"]["taskId"] == "txn.commit"
     assert warning_of(first, "txn.start") is None
+
+
+@pytest.mark.parametrize(
+    ("of_first", "of_second", "refused"),
+    slow_except(
+        [
+            ({"logical_date": DAY}, {"logical_date": NEXT_DAY}, True),
+            ({"logical_date": DAY, "end": NEXT_DAY}, {"logical_date": NEXT_DAY, "end": NEXT_DAY}, True),
+            ({"run_type": "asset_triggered"}, {"run_type": "asset_triggered"}, True),
+            ({"partition_key": "2026-01-01"}, {"partition_key": "2026-01-02"}, True),
+            ({"partition_key": "2026-01-01"}, {"partition_key": "2026-01-01", "run_type": "backfill"}, False),
+            ({"logical_date": DAY}, {"logical_date": NEXT_DAY, "run_type": "manual"}, False),
+        ],
+        ({"run_type": "asset_triggered"}, {"run_type": "asset_triggered"}, True),
+    ),
+)
+def test_a_key_that_a_run_scheduled_for_something_else_used(place, of_first, of_second, refused):
+    partitioned = "CronPartitionTimetable('0 0 * * *', timezone='UTC')" if "partition_key" in of_first else "None"
+    bag = place.bag("txn", transaction_key="orders", schedule=partitioned)
+    first, second = (scheduled(place.dag_id, bag, **of) for of in (of_first, of_second))
+    assert (first.state_of("txn.commit"), second.state_of("txn.start")) == ("success", "failed" if refused else "success")
+    assert second.state == ("failed" if refused else "success")
+    assert place.ids() == [1, 2]
+
+
+def scheduled(dag_id: str, bag, *, logical_date=None, end=None, run_type="scheduled", partition_key=None) -> Run:
+    """Run a Dag as the scheduler, or a backfill, makes its runs."""
+    from airflow.timetables.base import DataInterval
+    from airflow.utils.session import create_session
+    from airflow.utils.types import DagRunTriggeredByType, DagRunType
+
+    with create_session() as session:
+        dag_run = scheduler_dag(bag.dags[dag_id]).create_dagrun(
+            run_id=f"{run_type}__{uuid.uuid4()}",
+            run_after=logical_date or NEXT_DAY,
+            logical_date=logical_date,
+            data_interval=None if logical_date is None else DataInterval(logical_date, end or logical_date),
+            run_type=DagRunType(run_type),
+            triggered_by=DagRunTriggeredByType.TEST,
+            state="running",
+            partition_key=partition_key,
+            session=session,
+        )
+        run_to_end(dag_run, bag.dags[dag_id], session)
+        return Run(dag_run)
 
 
 def test_a_cleared_run_finds_its_own_key_without_a_word(run_dag, clear_and_run, place):

@@ -113,7 +113,7 @@ class CommitResult(Payload):
     :param version: the version that holds the transaction.
     :param committed_before: the log already held the transaction, and nothing was written.
     :param committed_by: with ``committed_before``: ``dagId``, ``runId``, ``taskId`` and ``mapIndex`` of the task that wrote the
-        commit, as its tags say; ``None`` if the log does not say.
+        commit, and what Airflow had scheduled its run for (``scheduledFor``), as its tags say; ``None`` if the log does not.
     :param attempts: attempts to write the log entry, 1 if the first one won.
     :param versions_checked: winning commits checked for conflicts.
     :param timestamp: milliseconds since the epoch of the commit.

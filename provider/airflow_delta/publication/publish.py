@@ -159,7 +159,7 @@ def _committed_by_others(members: Sequence[Member]) -> PublicationResult | None:
             continue
         before = committed_before(log, handle)
         if before is not None and before.transaction_id != handle.transaction_id:
-            check_key_of_table(log.uri, handle.app_id, before, member.user, policy=handle.rerun_policy)
+            check_key_of_table(log.uri, handle, before, member.user)
         elif handle.rerun_policy != "append" and log.snapshot.version >= 0:
             check_key_of_run(log, log.snapshot, handle.app_id, member.user, after=handle.read_version)
         found.append(before)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta import engine
@@ -65,6 +65,7 @@ def commit_tags(context: Context) -> dict[str, str]:
     """Return the tags that name the committing task instance in ``commitInfo``."""
     ti = context["ti"]
     max_tries = getattr(ti, "max_tries", None)
+    scheduled_for = _scheduled_for(context.get("dag_run"))
     return {
         "airflow.dagId": str(ti.dag_id),
         "airflow.runId": str(ti.run_id),
@@ -72,7 +73,25 @@ def commit_tags(context: Context) -> dict[str, str]:
         "airflow.mapIndex": str(_map_index(ti)),
         "airflow.tryNumber": str(ti.try_number),
         **({} if max_tries is None else {"airflow.maxTries": str(max_tries)}),
+        **({} if scheduled_for is None else {"airflow.scheduledFor": scheduled_for}),
     }
+
+
+def _scheduled_for(dag_run: Any) -> str | None:
+    """Return what Airflow has created a run for: its partition, its interval, its date, or else, for events, the run itself.
+
+    :return: ``None`` for a run that somebody has triggered: only they know what it works on.
+    """
+    run_type = getattr(dag_run, "run_type", None)
+    if str(getattr(run_type, "value", run_type)) not in ("scheduled", "backfill", "asset_triggered"):
+        return None
+    if (partition := getattr(dag_run, "partition_key", None)) is not None:
+        return f"partition {partition}"
+    start, end = getattr(dag_run, "data_interval_start", None), getattr(dag_run, "data_interval_end", None)
+    if start is not None and end is not None and start < end:
+        return f"{start.astimezone(UTC).isoformat()}/{end.astimezone(UTC).isoformat()}"
+    date = getattr(dag_run, "logical_date", None)
+    return f"run {dag_run.run_id}" if date is None else str(date.astimezone(UTC).isoformat())
 
 
 def stage_identity(context: Context) -> dict[str, Any]:

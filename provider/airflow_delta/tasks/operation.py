@@ -55,7 +55,8 @@ class OwnTransaction(Part):
     :param rerun_policy: ``skip`` (default), ``append`` (run again), ``fail``, or ``replace`` (first undo what the key added
         before). (templated)
     :param key_check: if another run, or another task, has committed the key: ``warn`` (default), in the task's log and as XCom,
-        or ``fail``. A run that has published to the table under another key is refused either way. ``off``: neither. (templated)
+        or ``fail``. A run that Airflow has scheduled for other data than the key's last one is refused either way, as is one that
+        has published to the table under another key. ``off``: neither. (templated)
     :param isolation_level: ``Serializable`` or ``WriteSerializable``; default: the table's property. (templated)
     """
 

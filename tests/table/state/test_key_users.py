@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -89,6 +90,49 @@ def test_another_run_or_task_is_named(path, tags, who, policy):
     start(path, "orders", user(told, check="off"), rerun_policy=policy)
     start(path, "orders", user(told, check="fail"), rerun_policy="append")
     assert told == []
+
+
+DAYS = [f"2026-01-0{day}T00:00:00+00:00/2026-01-0{day + 1}T00:00:00+00:00" for day in (1, 2)]
+
+
+@pytest.mark.parametrize("policy", ["skip", "replace"])
+@pytest.mark.parametrize(
+    ("mine", "other", "refused"),
+    [
+        (DAYS[0], {"scheduledFor": DAYS[1]}, True),
+        (DAYS[0], {"scheduledFor": DAYS[0]}, False),
+        (DAYS[0], {"scheduledFor": DAYS[1], "dagId": "d2"}, False),
+        (DAYS[0], {}, False),
+        (None, {"scheduledFor": DAYS[1]}, False),
+    ],
+)
+def test_a_run_that_was_scheduled_for_something_else(path, mine, other, refused, policy):
+    commit(path, 1, "orders", **{"runId": "r2", **other})
+    told: list[str] = []
+    tags = MINE if mine is None else {**MINE, "airflow.scheduledFor": mine}
+    if refused:
+        with pytest.raises(
+            TransactionAlreadyCommittedException, match=re.escape(f"scheduled for {DAYS[1]}, and this run for {DAYS[0]}")
+        ):
+            start(path, "orders", user(told, tags=tags), rerun_policy=policy)
+        start(path, "orders", user(told, tags=tags, check="off"), rerun_policy=policy)
+        assert told == []
+    else:
+        start(path, "orders", user(told, tags=tags), rerun_policy=policy)
+        assert len(told) == 1
+
+
+@pytest.mark.parametrize(("version", "refused"), [(20260101, True), (20251231, False)])
+def test_a_version_of_a_run_that_was_scheduled_for_something_else(path, version, refused):
+    """A lower version than the table's is skipped, as Delta's scheme says; the same one is two runs with one version."""
+    commit(path, 1, "orders", number=20260101, runId="r2", scheduledFor=DAYS[1])
+    by = user(tags={**MINE, "airflow.scheduledFor": DAYS[0]})
+    log = DeltaLog.for_table(str(path))
+    if refused:
+        with pytest.raises(TransactionAlreadyCommittedException, match="scheduled for"):
+            begin(log, app_id="orders", txn_version=version, user=by)
+    else:
+        assert begin(log, app_id="orders", txn_version=version, user=by).committed is not None
 
 
 @pytest.mark.parametrize("tags", [{}, {"mapIndex": "3"}, {"taskId": "t.start"}, {"taskId": "gone.commit"}])

@@ -86,7 +86,7 @@ def publish(
         if before.transaction_id == handle.transaction_id:  # the attempt that committed may have died before this
             mark_committed(log, handle.transaction_id, before.version)
         else:
-            check_key_of_table(log.uri, handle.app_id, before, user, policy=handle.rerun_policy)
+            check_key_of_table(log.uri, handle, before, user)
         clean_up(log, handle, [], log.snapshot)
         return before
     if expected is not None:  # only now: a stage that the Dag file has since does not undo a commit

@@ -195,7 +195,7 @@ def begin(
             "rerun_policy is 'fail'. Use 'skip' to leave it, 'replace' to redo it, or another transaction_key.",
             version=committed.version,
         )
-    check_key_of_table(log.uri, identity.app_id, committed, user, policy=rerun_policy)
+    check_key_of_table(log.uri, handle, committed, user)
     return replace(handle, committed=committed, txn_version=last if identity.txn_version is None else identity.txn_version)
 
 
@@ -214,7 +214,7 @@ def _check_replace(
 
     if user is not None and not handle.app_id.startswith(user.default_prefix):
         committed = find_commit(log, app_id=handle.app_id) or result_without_commit(log, handle)
-        check_key_of_table(log.uri, handle.app_id, committed, user, policy="replace")
+        check_key_of_table(log.uri, handle, committed, user)
     if takes_back:
         files_to_replace(log, snapshot, handle)
 

@@ -114,7 +114,7 @@ def result_of_commit(log: DeltaLog, commit: DecodedCommit, *, app_id: str | None
 def _committed_by(tags: Any) -> dict[str, str] | None:
     """Return the task that made a commit, by its tags; ``None`` if they name none."""
     given = tags if isinstance(tags, Mapping) else {}
-    found = {name: given.get(f"airflow.{name}") for name in ("dagId", "runId", "taskId", "mapIndex")}
+    found = {name: given.get(f"airflow.{name}") for name in ("dagId", "runId", "taskId", "mapIndex", "scheduledFor")}
     return {name: str(value) for name, value in found.items() if value is not None} or None
 
 

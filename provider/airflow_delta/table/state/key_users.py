@@ -18,7 +18,7 @@ from airflow_delta.table.state.commit_times import OWN_TAG, SYNCHRONISED_WITHIN,
 from airflow_delta.table.state.find_commit import newest_first
 
 if TYPE_CHECKING:
-    from airflow_delta.contract.payloads import CommitResult
+    from airflow_delta.contract.payloads import CommitResult, TransactionHandle
     from airflow_delta.log import Snapshot
     from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.table.state.find_commit import PossibleSince
@@ -27,6 +27,8 @@ __all__ = ["KEY_CHECKS", "KeyUser", "check_key_of_run", "check_key_of_table"]
 
 logger = logging.getLogger(__name__)
 
+SCHEDULED_FOR = "airflow.scheduledFor"
+"""What Airflow has created the run of a commit for; runs that somebody has triggered have none."""
 
 _KEEP_ROWS = ("OPTIMIZE", "REORG", "COMPUTE STATS", "STREAMING UPDATE")
 """Operations that do not make rows come twice: they move what is there, or their keys come from a checkpoint."""
@@ -40,8 +42,8 @@ class KeyUser:
     :param committers: tasks whose commit is a commit of this transaction.
     :param tasks: the tasks of the Dag; ``None``: unknown.
     :param default_prefix: what the default key begins with.
-    :param check: ``warn``: warn about a key that another run or task has committed; ``fail``: refuse it; ``off``: neither, and do
-        not look for what the run has committed under another key.
+    :param check: ``warn``: refuse a key of a run that Airflow had scheduled for something else, and warn about one of any other
+        run or task; ``fail``: refuse both; ``off``: neither, and do not look for what the run has committed under another key.
     :param since: returns when the run may have begun, in milliseconds since the epoch; ``None``: unknown.
     :param tell: is told a warning.
     """
@@ -73,6 +75,11 @@ class KeyUser:
         """Return whether a commit is by a task of the same run."""
         return tags.get("airflow.dagId") == self.dag_id and tags.get("airflow.runId") == self.run_id
 
+    def is_scheduled_for_other(self, tags: Mapping[str, Any]) -> bool:
+        """Return whether a commit is of a run of this Dag that Airflow has certainly scheduled for other data than this one."""
+        mine, other = self.tags.get(SCHEDULED_FOR), tags.get(SCHEDULED_FOR)
+        return tags.get("airflow.dagId") == self.dag_id and mine is not None and other is not None and mine != other
+
     def is_gone(self, task_id: str) -> bool:
         """Return whether the Dag has had a task that it no longer has."""
         return self.tasks is not None and task_id not in self.tasks
@@ -88,17 +95,20 @@ class KeyUser:
         return self.tags.get("airflow.mapIndex", "-1") != "-1"
 
 
-def check_key_of_table(table: str, app_id: str, committed: CommitResult, user: KeyUser | None, *, policy: str) -> None:
+def check_key_of_table(table: str, handle: TransactionHandle, committed: CommitResult, user: KeyUser | None) -> None:
     """Warn about, or refuse, a key that another or an unknown run or task has committed.
 
     :param committed: the commit that holds the key.
-    :param policy: ``skip`` or ``replace``: what the run does about the key.
-    :raises TransactionAlreadyCommittedException: if the user of the key wants that.
+    :param handle: of the run, under ``skip`` or ``replace``.
+    :raises TransactionAlreadyCommittedException: if the user of the key wants that, or Airflow had scheduled the other run for
+        something else: the rows of one of them would be missing.
     """
+    app_id, policy = handle.app_id, handle.rerun_policy
     if user is None or user.check == "off" or app_id.startswith(user.default_prefix):
         return
     by = committed.committed_by
-    is_own = bool(by) and user.is_own({f"airflow.{name}": value for name, value in (by or {}).items()})
+    tags = {f"airflow.{name}": value for name, value in (by or {}).items()}
+    is_own = bool(by) and user.is_own(tags)
     if by and is_own and (not user.is_mapped or by.get("mapIndex") in ("-1", user.tags["airflow.mapIndex"])):
         return
     outcome = "its rows are not published" if policy == "skip" else "its rows replace those"
@@ -108,12 +118,22 @@ def check_key_of_table(table: str, app_id: str, committed: CommitResult, user: K
     else:
         who = f"by {described(by)}"
         where = f" in version {committed.version}"
+    is_same = not handle.monotonic or committed.txn_version == handle.txn_version  # a later version is skipped as it is meant
+    of_other = is_same and user.is_scheduled_for_other(tags)
+    if of_other:
+        who += f", which was scheduled for {tags[SCHEDULED_FOR]}, and this run for {user.tags[SCHEDULED_FOR]}"
     text = (
         f"The key {app_id!r} of {user.task_id!r} in run {user.run_id!r} of Dag {user.dag_id!r} was committed to table {table}"
         f"{where} before, {who}: under rerun_policy={policy!r} {outcome}. If both do not work on the same rows, give them keys "
         "of their own: name in transaction_key what a run works on, one to one, such as {{ data_interval_start.isoformat() }} or "
         "{{ run_id }}."
     )
+    if of_other and not is_own:
+        raise TransactionAlreadyCommittedException(
+            f"{text} Nothing is committed. If they are to share the key, pass key_check='off'.",
+            table=table,
+            version=committed.version,
+        )
     if user.check == "fail" and not is_own:  # another instance of the task: after a clear it may be the same work
         raise TransactionAlreadyCommittedException(
             f"{text} Nothing is committed. key_check='warn' warns of it, key_check='off' does not.",
