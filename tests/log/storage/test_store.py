@@ -270,3 +270,24 @@ class TestScratchFiles:
             file.seek(2)
             store.put_file("_delta_log/x", file)
         assert store.read("_delta_log/x") == b"345"
+
+
+def test_a_directory_that_is_made_during_a_listing_is_no_file(tmp_path: Path) -> None:
+    """Else the staging directory of a transaction that begins at the same time looks like a file of somebody else."""
+    store = store_for(str(tmp_path))
+    done = threading.Event()
+
+    def make() -> None:
+        for number in range(3_000):
+            (tmp_path / f"{number}").mkdir()
+        done.set()
+
+    maker = threading.Thread(target=make)
+    maker.start()
+    while not done.is_set():
+        files, directories = store.list_children("")
+        assert files == []
+    maker.join()
+    files, directories = store.list_children("")
+    assert (files, len(directories)) == ([], 3_000)
+    assert directories == store.list_directories("")

@@ -153,7 +153,8 @@ class LocalFolders(LogStore):
         return self.error(
             DeltaLogCorruptedException,
             f"{self._absolute(path)} of table {self.root} is not a regular file but a directory, a device, a pipe or a "
-            "socket, so it is not read. Remove it, and restore the file from a backup.",
+            "socket, so it is not read. If a file of the table belongs there, restore it from a backup. Before you delete "
+            "what is there, find out who made it: a running transaction may use it.",
         )
 
 

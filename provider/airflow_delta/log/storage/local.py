@@ -156,21 +156,22 @@ class LocalStore(LocalFolders):
 
     def list_directories(self, directory: str) -> list[str]:
         """Return the names of the subdirectories of a directory."""
+        return self.list_children(directory)[1]
+
+    def list_children(self, directory: str) -> tuple[list[str], list[str]]:
+        """Return the names of the files and of the subdirectories in a directory, from one look: others may be making some."""
         try:
             folder = self._open_folder(directory)
         except (FileNotFoundError, NotADirectoryError):
-            return []
+            return [], []
+        names: tuple[list[str], list[str]] = [], []
         try:
             with os.scandir(folder) as entries:
-                return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+                for entry in entries:
+                    names[entry.is_dir(follow_symlinks=False)].append(entry.name)
         finally:
             os.close(folder)
-
-    def list_children(self, directory: str) -> tuple[list[str], list[str]]:
-        """Return the names of the files and of the subdirectories in a directory."""
-        directories = self.list_directories(directory)
-        names = {status.name for status in self.list_from(directory, "", stat=False)}
-        return sorted(names.difference(directories)), directories
+        return sorted(names[0]), sorted(names[1])
 
     def list_visible(self, skip: Callable[[str], bool]) -> Iterator[FileStatus]:
         """Yield the files of the table, except those below skipped names."""

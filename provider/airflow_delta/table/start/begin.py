@@ -20,10 +20,10 @@ from airflow_delta.contract.files import STAGING_DIRECTORY, is_hidden, is_previe
 from airflow_delta.contract.payloads import OWN_APPS, TransactionHandle
 from airflow_delta.exceptions import (
     DeltaAnalysisException,
+    DeltaError,
     DeltaIllegalArgumentException,
     DeltaTableNotFoundException,
     NonEmptyLocationException,
-    PathOutsideTableException,
     TransactionAlreadyCommittedException,
     TransactionExpiredException,
 )
@@ -454,5 +454,5 @@ def _is_parquet(store: LogStore, path: str) -> bool:
         return False
     try:
         return store.read_range(path, 0, 4) == b"PAR1"
-    except (OSError, PathOutsideTableException):
+    except (OSError, DeltaError):  # gone, a link, a pipe
         return path.endswith(".parquet")
