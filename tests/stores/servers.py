@@ -8,17 +8,21 @@ settings, of which ``emulator`` are those that a connection has no word for, and
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import hmac
 import json
 import sys
+import threading
 import urllib.request
 import uuid
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import format_datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar, Self
+from urllib.parse import urlencode
 
 from stores.install import GCS_CONNECTOR, PROGRAMS
 from stores.process import LOOPBACK, Service, answers, free_port
@@ -60,6 +64,8 @@ class Versitygw(Service):
             PROGRAMS["versitygw"], "--access", self.ACCESS_KEY, "--secret", self.SECRET_KEY, "--region", REGION,
             "--port", f"{LOOPBACK}:{self.port}", "--keep-alive", "--quiet", "--health", "/health", "posix", objects,
         ]  # fmt: skip
+        self._token = directory / "token"
+        self._token.write_text("of-the-container")
         super().__init__("versitygw", argv, directory, lambda: answers(f"{self.url}/health"))
 
     def container(self) -> str:
@@ -78,6 +84,17 @@ class Versitygw(Service):
     def options(self) -> dict[str, str]:
         """Storage options."""
         return s3_options(self.url, self.ACCESS_KEY, self.SECRET_KEY)
+
+    def signed(self, way: str, url: str) -> dict[str, str]:
+        """Return the storage options at another URL, by the key, or by a role that a container has."""
+        options = {**self.options, "aws_endpoint_url": url}
+        if way == "role":
+            del options["aws_access_key_id"], options["aws_secret_access_key"]
+            options |= {
+                "aws_container_credentials_full_uri": f"{role_endpoint(self.ACCESS_KEY, self.SECRET_KEY)}/v1/credentials",
+                "aws_container_authorization_token_file": str(self._token),
+            }
+        return options
 
     def connection(self, root: str, url: str | None = None) -> dict[str, Any]:
         """Return a connection of Airflow to a bucket."""
@@ -144,6 +161,21 @@ class Azurite(Service):
             "azure_storage_endpoint": self.url,
             "allow_http": "true",
         }
+
+    def signed(self, way: str, url: str) -> dict[str, str]:
+        """Return the storage options at another URL, by the key, or by a shared access signature of the account."""
+        options = {**self.options, "azure_storage_endpoint": f"{url}/{self.ACCOUNT}"}
+        if way == "sas":
+            del options["azure_storage_account_key"]
+            options["azure_storage_sas_token"] = self._sas()
+        return options
+
+    def _sas(self) -> str:
+        fields = {"sp": "rwdlacx", "ss": "b", "srt": "sco", "st": "", "se": "2099-01-01T00:00:00Z", "sip": "", "spr": ""}
+        version = "2021-12-02"
+        text = "".join(f"{part}\n" for part in (self.ACCOUNT, *fields.values(), version, ""))
+        signature = base64.b64encode(hmac.digest(base64.b64decode(self.KEY), text.encode(), hashlib.sha256)).decode()
+        return urlencode({**{name: value for name, value in fields.items() if value}, "sv": version, "sig": signature})
 
     @property
     def hadoop(self) -> dict[str, str]:
@@ -233,6 +265,12 @@ class FakeGcs(Service):
         """Storage options. obstore takes a GCS endpoint, and that it needs no token, only from a service account's key."""
         return {"google_service_account_key": self._key(self.url), "allow_http": "true"}
 
+    def signed(self, way: str, url: str) -> dict[str, str]:
+        """Return the storage options at another URL, without a signature ("key"), or by a token."""
+        if way == "token":
+            return {"google_bearer_token": "of-the-workload", "google_base_url": url, "allow_http": "true"}
+        return {**self.options, "google_service_account_key": self._key(url)}
+
     def connection(self, root: str, url: str | None = None) -> dict[str, Any]:
         """Return a connection of Airflow to a bucket."""
         options = {"GOOGLE_SERVICE_ACCOUNT_KEY": self._key(url or self.url), "allow_http": True}
@@ -255,6 +293,30 @@ class FakeGcs(Service):
 
 
 STORES = {"s3": Versitygw, "azure": Azurite, "gcs": FakeGcs}
+WAYS = ("s3-role", "azure-sas", "gcs-token")
+"""The stores again, with requests signed in other ways than by a key, of which the client's errors say other things."""
+
+
+@functools.cache
+def role_endpoint(access_key: str, secret_key: str) -> str:
+    """Serve the credentials of a role, as a container finds them, until this process ends; return the URL."""
+    answer = json.dumps(
+        {"AccessKeyId": access_key, "SecretAccessKey": secret_key, "Token": "", "Expiration": "2099-01-01T00:00:00Z"}
+    ).encode()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, *_: object) -> None:
+            return
+
+    server = ThreadingHTTPServer((LOOPBACK, 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return f"http://{LOOPBACK}:{server.server_address[1]}"
 
 
 def s3_options(url: str, access_key: str, secret_key: str) -> dict[str, str]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import socket
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 
 from airflow_delta.exceptions import ConditionalPutException
 from airflow_delta.log import DeltaLog
-from airflow_delta.log.storage.base import AmbiguousPutError, StoreAccessError, StoreRefusedError
+from airflow_delta.log.storage.base import AmbiguousPutError, LogStore, StoreAccessError, StoreRefusedError, StoreUnavailableError
 from airflow_delta.log.storage.factory import store_for
 from airflow_delta.log.storage.puts import check_conditional_put
 from airflow_delta.table.start.begin import begin
@@ -27,6 +30,8 @@ class Server:
         self.message = "User lake-writer may not\ndo this"
         self.requests: list[tuple[str, str]] = []
         self.objects: dict[str, bytes] = {}
+        self.loses_answers = False
+        self.credentials = 0
         server = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -35,6 +40,13 @@ class Server:
                 path = self.path.partition("?")[0]
                 server.requests.append((self.command, path))
                 status, answer = server.status, b""
+                if path.startswith("/imds") and server.credentials:
+                    status = server.credentials
+                if server.loses_answers:
+                    server.objects[path] = body
+                    self.connection.shutdown(socket.SHUT_RDWR)
+                    self.close_connection = True
+                    return
                 if status:
                     answer = f"<Error><Code>{server.code}</Code><Message>{server.message}</Message></Error>".encode()
                 elif self.command == "PUT":
@@ -58,7 +70,7 @@ class Server:
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
         self._thread.start()
         self.options = {
             "aws_endpoint_url": f"http://127.0.0.1:{self._server.server_address[1]}",
@@ -70,6 +82,10 @@ class Server:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+    @property
+    def url(self) -> str:
+        return self.options["aws_endpoint_url"]
 
     @property
     def puts(self) -> int:
@@ -109,6 +125,68 @@ def test_a_put_is_refused_or_ambiguous(server: Server, status: int, kind: type[O
         )
         assert "the connection 'lake'" in str(caught.value)
         assert "very-secret" not in str(caught.value)
+
+
+def ways(server: Server) -> dict[str, LogStore]:
+    """Return a table for each way to sign a request: the client's errors differ."""
+    azure = {"azure_storage_account_name": "account", "azure_storage_endpoint": f"{server.url}/account"}
+    gcs = json.dumps(
+        {"gcs_base_url": server.url, "disable_oauth": True, "client_email": "", "private_key": "", "private_key_id": ""}
+    )
+    return {
+        "S3 key": store_for("s3://lake/t", server.options),
+        "S3 below a path like that of a role's token": store_for("s3://lake/latest/api/token", server.options),
+        "S3 below a path like an answer": store_for("s3://lake/token request - status code: 403", server.options),
+        "Azure key": store_for("az://lake/t", {**azure, "azure_storage_account_key": "c2VjcmV0"}),
+        "Azure SAS": store_for("az://lake/t", {**azure, "azure_storage_sas_token": "sv=2023-01-03&sp=rwdl&sig=very-secret"}),
+        "Azure token": store_for("az://lake/t", {**azure, "azure_storage_token": "very-secret"}),
+        "GCS without token": store_for("gs://lake/t", {"google_service_account_key": gcs, "allow_http": "true"}),
+        "GCS token": store_for(
+            "gs://lake/t", {"google_bearer_token": "very-secret", "google_base_url": server.url, "allow_http": "true"}
+        ),
+    }
+
+
+@pytest.mark.parametrize("answer", ["lost", 500, 503, 429])
+def test_a_put_whose_answer_says_nothing_is_ambiguous_however_it_is_signed(server: Server, answer: int | str) -> None:
+    """It may have been done: a task that takes it for refused fails for good, with its entry in the log."""
+    if answer == "lost":
+        server.loses_answers = True
+    else:
+        server.status = int(answer)
+        server.code, server.message = "InternalError", "Backend said - status code: 403, performing GET http://other/ in 1s"
+    for way, store in ways(server).items():
+        with pytest.raises(AmbiguousPutError) as caught:
+            store.put_if_absent("_delta_log/f", b"x")
+        assert "credentials" not in str(caught.value), way
+        assert "very-secret" not in str(caught.value), way
+
+
+@pytest.mark.parametrize(("status", "kind"), [(400, StoreRefusedError), (401, StoreAccessError), (403, StoreAccessError)])
+def test_a_put_that_is_refused_is_refused_however_it_is_signed(server: Server, status: int, kind: type[OSError]) -> None:
+    server.status, server.message = status, "Backend said: status code: 500"
+    for way, store in ways(server).items():
+        with pytest.raises(kind, match=rf"f was refused: {status} AccessDenied: Backend said: status code: 500\. ") as caught:
+            store.put_if_absent("_delta_log/f", b"x")
+        assert type(caught.value) is kind, way
+
+
+@pytest.mark.parametrize("code", ["RequestTimeout", "IncompleteBody", "BadDigest"])
+def test_what_happened_to_the_connection_is_not_final(server: Server, code: str) -> None:
+    server.status, server.code = 400, code
+    store = store_for("s3://lake/t", server.options)
+    with pytest.raises(AmbiguousPutError):
+        store.put_if_absent("_delta_log/f", b"x")
+    with pytest.raises(StoreUnavailableError):
+        store.read("f")
+
+
+def test_a_missing_object_is_missing_however_it_is_signed(server: Server) -> None:
+    server.status, server.code = 404, "NoSuchKey"
+    for way, store in ways(server).items():
+        with pytest.raises(FileNotFoundError):
+            store.read("f")
+        assert store.head("f") is None, way
 
 
 def test_reading_and_listing_say_what_the_store_said(server: Server) -> None:
@@ -158,6 +236,26 @@ def test_without_credentials_nothing_is_sent(server: Server) -> None:
     with pytest.raises(StoreAccessError, match=r"no credentials could be found .* Set login and password"):
         store_for("s3://lake/t", options).put_if_absent("_delta_log/f", b"x")
     assert [path for _, path in server.requests if path.endswith("/f")] == []
+
+
+@pytest.mark.parametrize("status", [500, 503, 429])
+def test_credentials_that_cannot_be_fetched_now_are_not_a_refusal(server: Server, status: int, tmp_path: Path) -> None:
+    server.credentials = status
+    (token := tmp_path / "token").write_text("of the pod")
+    store = store_for(
+        "s3://lake/t",
+        {
+            "aws_endpoint_url": server.url,
+            "aws_container_credentials_full_uri": f"{server.url}/imds",
+            "aws_container_authorization_token_file": str(token),
+        },
+    )
+    with pytest.raises(AmbiguousPutError):
+        store.put_if_absent("_delta_log/f", b"x")
+    assert {path for _, path in server.requests} == {"/imds"}
+    server.credentials = 403
+    with pytest.raises(StoreAccessError, match=r"no credentials could be found \(403"):
+        store.put_if_absent("_delta_log/f", b"x")
 
 
 def test_plain_http_must_be_allowed(server: Server) -> None:

@@ -6,20 +6,20 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from urllib.parse import unquote, urlsplit
 
 from airflow_delta.contract.location import AZURE, GCS, S3
+from airflow_delta.log.storage.answers import StoreAnswer
 from airflow_delta.log.storage.base import StoreAccessError, StoreRefusedError
 
-_STATUS = re.compile(r"status code: (\d{3})")
-_REQUEST = re.compile(r"performing [A-Z]+ (\S+) in ")
 _TAG = {name: re.compile(rf"<{name}>(.*?)</{name}>", re.DOTALL) for name in ("Code", "Message")}
 _MESSAGE = re.compile(r'"message"\s*:\s*"((?:[^"\\]|\\.)*)"')
 _NOT_OF_OBJECTS = re.compile("Bucket|Container|Filesystem|Account|User")
 """Of codes with status 404 that do not say that an object is missing; Versity's gateway knows no user by an unknown key."""
 _MAY_PASS = frozenset({408, 409, 412, 429})
-_NOT_SENT = "HTTP error: builder error"
-_REDIRECT = "Received redirect without LOCATION"
+_CODES_MAY_PASS = frozenset(
+    ("RequestTimeout", "IncompleteBody", "BadDigest", "XAmzContentSHA256Mismatch", "Md5Mismatch", "ThrottlingException")
+)
+"""Codes with a status of 4xx that say something about the connection, or about load, rather than about the request."""
 _LONGEST = 400
 
 _WRONG_CREDENTIALS = ("InvalidAccessKeyId", "SignatureDoesNotMatch", "AuthenticationFailed", "AuthorizationHeaderMalformed")
@@ -51,22 +51,23 @@ class Refusal:
 
         :param put: key of the object, if the request was to create it.
         """
-        text = str(error).split("\n\nDebug source", 1)[0]
-        if _NOT_SENT in text:
+        answer = StoreAnswer.of(error)
+        if answer.not_sent:
             return cls(0, "", "plain HTTP is not allowed, or the endpoint is not a URL")
-        if _REDIRECT in text:
+        status = answer.status
+        code, message = (_found(_TAG[name], answer.body) for name in ("Code", "Message"))
+        message = message or _found(_MESSAGE, answer.body)
+        is_final = 400 <= status < 500 and status not in _MAY_PASS and code not in _CODES_MAY_PASS
+        if answer.is_of_credentials(put):
+            if not is_final and not answer.redirected and (status or not answer.asks_machine):
+                return None
+            why = str(status) if status else "the machine has none, or does not answer"
+            said = ": ".join(part for part in (" ".join(part for part in (why, code) if part), message) if part)
+            return cls(status, "", f"no credentials could be found ({said})", True)
+        if answer.redirected:
             return cls(301, "", "301: the bucket is in another region, or the endpoint is not its own")
-        statuses = _STATUS.findall(text)
-        status = int(statuses[-1]) if statuses else 0
-        # Credentials are fetched before the request is signed and sent; object_store then names that other request.
-        tokenless = "token request" in text or "/latest/api/token" in text or (put is not None and _is_other_request(text, put))
-        if tokenless:
-            why = " ".join(text.rpartition(" - ")[2].split())[:_LONGEST]
-            return cls(status, "", f"no credentials could be found ({why})", True)
-        if not 400 <= status < 500 or status in _MAY_PASS:
+        if not is_final:
             return None
-        code, message = (_found(_TAG[name], text) for name in ("Code", "Message"))
-        message = message or _found(_MESSAGE, text)
         if status == 404 and not _NOT_OF_OBJECTS.search(code) and "bucket" not in message.lower():
             return None
         said = ": ".join(part for part in (" ".join(part for part in (str(status), code) if part), message) if part)
@@ -122,14 +123,8 @@ def access_refused(refusal: Refusal) -> type[StoreRefusedError]:
 
 def exists_for_certain(error: BaseException) -> bool:
     """Return whether a store that did not create an object says that it exists, not just that others are about to create it."""
-    text = str(error).split("\n\nDebug source", 1)[0]
-    return _STATUS.findall(text)[-1:] == ["412"] or _found(_TAG["Code"], text) == "BlobAlreadyExists"
-
-
-def _is_other_request(text: str, put: str) -> bool:
-    """Return whether the request that failed is not the put: one for credentials, so the put was never sent."""
-    requests = _REQUEST.findall(text)
-    return bool(requests) and not unquote(unquote(urlsplit(requests[-1]).path)).endswith(unquote(put))
+    answer = StoreAnswer.of(error)
+    return answer.status == 412 or _found(_TAG["Code"], answer.body) == "BlobAlreadyExists"
 
 
 def _found(pattern: re.Pattern[str], text: str) -> str:
