@@ -1,4 +1,4 @@
-"""What becomes of an operation when one of its requests fails: ``python tests/stores/faults.py [s3|azure|gcs ...]`` prints it.
+"""What becomes of an operation when one of its requests fails: ``python tests/stores/faults.py [s3|azure-sas ...]`` prints it.
 
 The requests of an operation are counted in a run without faults. Then it runs once for each request and each fault that can
 happen to it (a listing can be stale, a body can break off). It must give the right answer or an error of this provider; after an
@@ -43,7 +43,7 @@ from airflow_delta.table.stage.write.collect import collect_stage
 from airflow_delta.table.stage.write.plan import plan_stage, read_report
 from airflow_delta.table.start.begin import begin
 from stores.proxy import FaultProxy, Rule
-from stores.servers import STORES, FakeGcs
+from stores.servers import STORES, WAYS
 from stores.tables import client
 from support.table import Table
 
@@ -62,6 +62,7 @@ def faults(store: str) -> dict[str, Rule]:
         "connection reset": Rule("reset"),
         "slow body": Rule("slow", "GET", seconds=0.01),
         "truncated body": Rule("truncated", "GET"),
+        "body cut under its own length": Rule("cut", "GET", target=rf"^(?!.*({LISTING}))"),
         "expired token from here on": Rule("status", times=None, status=status, code=code),
         "listing misses the newest object": Rule("stale", "GET", target=LISTING),
     }
@@ -74,11 +75,14 @@ SCHEMA = json.dumps({"type": "struct", "fields": [{"name": "id", "type": "long",
 class StoreTable(Table):
     """A table on a store, with a direct way to it and one through the proxy.
 
+    :param way: how requests through the proxy are signed (:data:`stores.servers.WAYS`).
     :ivar ids: that it must have.
     """
 
-    def __init__(self, store: str, server: Any, proxy: FaultProxy, bucket: str, name: str) -> None:
+    def __init__(self, store: str, server: Any, proxy: FaultProxy, bucket: str, name: str, way: str = "key") -> None:
         super().__init__(name)
+        self.way = way
+        self.label = store if way == "key" else f"{store}-{way}"
         self.store, self.server, self.proxy, self.bucket, self.name = store, server, proxy, bucket, name
         self.ids: list[int] = []
         self.is_stale = False
@@ -99,13 +103,7 @@ class StoreTable(Table):
     @property
     def through(self) -> DeltaLog:
         """A log that nobody has opened yet, as every task has it."""
-        url = self.proxy.url
-        options = {
-            "s3": {"aws_endpoint_url": url},
-            "azure": {"azure_storage_endpoint": f"{url}/{getattr(self.server, 'ACCOUNT', '')}"},
-            "gcs": {"google_service_account_key": FakeGcs._key(url)},
-        }[self.store]
-        return DeltaLog.for_table(self.uri, {**self.server.options, **options})
+        return DeltaLog.for_table(self.uri, self.server.signed(self.way, self.proxy.url))
 
     def staged(self, ids: Iterable[int], *, manifest: bool = False) -> tuple[Any, Any]:
         """Begin, and stage two finished files."""
@@ -227,7 +225,7 @@ def commit_with_manifest(table: StoreTable) -> tuple[Act, Check]:
 
 def create(table: StoreTable) -> tuple[Act, Check]:
     """Begin and publish the first version of a table. Its files are staged without faults."""
-    new = StoreTable(table.store, table.server, table.proxy, table.bucket, f"new-{next(table.numbers)}")
+    new = StoreTable(table.store, table.server, table.proxy, table.bucket, f"new-{next(table.numbers)}", table.way)
     new.ids += range(4)
     key = f"start-{next(table.numbers)}"
 
@@ -356,7 +354,8 @@ def cases(
         except Exception as again:
             raise AssertionError(f"{operation}: {where}: {error!r}; then again: {again!r}") from again
         if fired:
-            yield Outcome(table.store, operation, fault, short(fired[0]), "right" if error is None else type(error).__name__)
+            result = "right" if error is None else type(error).__name__
+            yield Outcome(getattr(table, "label", table.store), operation, fault, short(fired[0]), result)
 
 
 def _chosen(count: int, at_most: int | None, shift: int) -> list[int]:
@@ -378,9 +377,13 @@ def short(request: dict[str, Any]) -> str:
     return f"{request['method']} {re.sub(r'[0-9a-f]{8,}|[0-9]+', '*', kind)}"
 
 
-def table_on(store: str, server: Any, proxy: FaultProxy) -> StoreTable:
-    """Return a table of four versions, with a checkpoint at version 1."""
-    table = StoreTable(store, server, proxy, server.container(), "t")
+def table_on(name: str, server: Any, proxy: FaultProxy) -> StoreTable:
+    """Return a table of four versions, with a checkpoint at version 1.
+
+    :param name: of the store and, after a hyphen, of how requests are signed.
+    """
+    store, _, way = name.partition("-")
+    table = StoreTable(store, server, proxy, server.container(), "t", way or "key")
     for number in range(4):
         table.committed([number])
         if number == 1:
@@ -420,7 +423,7 @@ def print_report(
     default: list[str],
 ) -> None:
     """Run the cases of each store that the command line names, and print what came of them."""
-    parser.add_argument("stores", nargs="*", default=default, choices=STORES, help="default: %(default)s")
+    parser.add_argument("stores", nargs="*", default=default, choices=[*STORES, *WAYS], help="default: %(default)s")
     parser.add_argument("--json", type=Path, help="also write the cases to this file")
     arguments = parser.parse_args()
     outcomes: list[Outcome] = []
@@ -428,7 +431,7 @@ def print_report(
         place = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         for store in arguments.stores:
             (directory := place / store).mkdir()
-            server = stack.enter_context(STORES[store](directory))
+            server = stack.enter_context(STORES[store.partition("-")[0]](directory))
             proxy = stack.enter_context(FaultProxy(server.url, directory))
             outcomes += run(store, server, proxy, arguments)
     if arguments.json:

@@ -35,7 +35,8 @@ class Rule:
 
     :param fault: ``status`` (answer without asking the store), ``status_after`` (the store carries the request out, the answer is
         an error), ``lost`` (the store carries it out, then the connection is reset), ``reset`` (before the store sees it),
-        ``truncated`` (half of the body, then the connection is reset), ``slow`` (the body in pieces, ``seconds`` between them),
+        ``truncated`` (half of the body, then the connection is reset), ``cut`` (half of the body, as if that were all of it),
+        ``slow`` (the body in pieces, ``seconds`` between them),
         ``latency`` (``seconds`` before the store is asked), ``stale`` (a listing without its last object).
     :param method: an HTTP method; empty: any.
     :param target: a regular expression that is searched in the path and query as sent.
@@ -170,6 +171,9 @@ class Proxy:
         if rule is not None and fault == "status_after":
             await self._error(client, method, rule)
             return True
+        if fault == "cut":
+            whole = b"".join(chunks)
+            chunks, response = _with_body(whole[: len(whole) // 2], response)
         if fault == "stale":
             chunks, response = _without_last(b"".join(chunks), response)
         await client.send(h11.Response(status_code=response.status_code, headers=response.headers, reason=response.reason))
@@ -238,6 +242,11 @@ def _without_last(body: bytes, response: Any) -> tuple[list[bytes], Any]:
     objects = list(_OBJECT.finditer(body))
     if objects:
         body = body[: objects[-1].start()] + body[objects[-1].end() :]
+    return _with_body(body, response)
+
+
+def _with_body(body: bytes, response: Any) -> tuple[list[bytes], Any]:
+    """Return an answer with another body, under its length."""
     headers = [
         (name, value)
         for name, value in response.headers.raw_items()

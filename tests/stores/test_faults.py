@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -13,6 +14,7 @@ from airflow_delta.log.storage.base import StoreUnavailableError
 from airflow_delta.log.storage.object import ObjectStore
 from stores.faults import FAULTS, OPERATIONS, StoreTable, cases, table_on
 from stores.proxy import FaultProxy, Rule
+from stores.servers import WAYS
 
 ELSEWHERE = ("503 SlowDown", "500 after it took effect", "response lost", "expired token from here on")
 """Faults that other stores than S3 answer in ways of their own; what the client does with the others is the same for all."""
@@ -20,11 +22,18 @@ ELSEWHERE = ("503 SlowDown", "500 after it took effect", "response lost", "expir
 AT_MOST = int(os.environ.get("FAULT_CASES", "4"))
 """Requests that each fault happens to; ``python tests/stores/faults.py`` takes all of them."""
 
-PASSING = ("503 SlowDown", "429 TooManyRequests", "500 after it took effect", "response lost", "connection reset")
+PASSING = (
+    "503 SlowDown",
+    "429 TooManyRequests",
+    "500 after it took effect",
+    "response lost",
+    "connection reset",
+    "body cut under its own length",
+)
 """Faults of one request that a task survives without a retry."""
 
 CASES = [("s3", operation, fault) for operation in OPERATIONS for fault in FAULTS]
-CASES += [(store, operation, fault) for store in ("azure", "gcs") for operation in ("start", "commit") for fault in ELSEWHERE]
+CASES += list(itertools.product(("azure", "gcs", *WAYS), ("start", "commit"), ELSEWHERE))
 
 
 @pytest.fixture(scope="module")
@@ -34,12 +43,13 @@ def table_of(stores: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     tables: dict[tuple[str, str], StoreTable] = {}
     with ExitStack() as stack:
 
-        def made(store: str, operation: str) -> StoreTable:
+        def made(name: str, operation: str) -> StoreTable:
+            store = name.partition("-")[0]
             if store not in proxies:
                 proxies[store] = stack.enter_context(FaultProxy(stores[store].url, tmp_path_factory.mktemp("proxy")))
-            if (store, operation) not in tables:
-                tables[store, operation] = table_on(store, stores[store], proxies[store])
-            return tables[store, operation]
+            if (name, operation) not in tables:
+                tables[name, operation] = table_on(name, stores[store], proxies[store])
+            return tables[name, operation]
 
         yield made
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 import gc
 import io
 import os
+import time
 from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -49,6 +50,10 @@ class StoreUnavailableError(OSError):
 
     It says nothing about the file.
     """
+
+
+class IncompleteReadError(StoreUnavailableError):
+    """A file came with another number of bytes than the store says that it has, however often it was read."""
 
 
 class StoreRefusedError(OSError):
@@ -244,6 +249,39 @@ class LogStore(Subject, ABC):
         return pa.PythonFile(ObjectInput(self, path, size, ranges), mode="r")
 
 
+_READ_AGAIN = (0.1, 0.5)
+"""Seconds before a file is read again that did not come whole."""
+
+
+def complete(where: str, read: Callable[[], tuple[bytes, int]]) -> bytes:
+    """Read again what does not come whole: a store or a proxy may cut an answer and call what is left its length.
+
+    :param where: what is read, for the error.
+    :param read: returns what came, and how many bytes there should be.
+    :raises IncompleteReadError: if they still differ.
+    """
+    data, size = read()
+    for pause in _READ_AGAIN:
+        if len(data) == size:
+            break
+        time.sleep(pause)
+        data, size = read()
+    require_whole(where, data, size)
+    return data
+
+
+def require_whole(where: str, data: bytes, size: int) -> None:
+    """Refuse what did not come whole.
+
+    :raises IncompleteReadError: if there are not ``size`` bytes.
+    """
+    if len(data) != size:
+        raise IncompleteReadError(
+            f"Reading {where} gave {len(data)} bytes of {size}: a proxy or the store cuts its answers, or the file is being "
+            "replaced. Run the task again; if it stays, read the file past the proxy."
+        )
+
+
 _TAIL = 64 * 1024
 """Bytes read when the end is first requested: enough for most footers."""
 
@@ -261,6 +299,7 @@ class ObjectInput(io.RawIOBase):
 
     :param size: bytes of the object.
     :param ranges: content that has been read already, by position.
+    :raises IncompleteReadError: from reads, if the object is shorter.
     """
 
     def __init__(self, store: RangedReads, path: str, size: int, ranges: Mapping[int, bytes] | None = None) -> None:
@@ -306,11 +345,16 @@ class ObjectInput(io.RawIOBase):
             data = known
         elif start >= tail_start:
             if self._tail is None:
-                self._tail = self._store.read_range(self._path, tail_start, self._size - tail_start)
+                self._tail = self._read(tail_start, self._size - tail_start)
             data = self._tail[start - tail_start : start - tail_start + length]
         else:
-            data = self._store.read_range(self._path, start, length)
+            data = self._read(start, length)
         self._position += len(data)
+        return data
+
+    def _read(self, start: int, length: int) -> bytes:
+        data = self._store.read_range(self._path, start, length)
+        require_whole(f"{getattr(self._store, 'root', '')}/{self._path}".lstrip("/"), data, length)
         return data
 
     def _known(self, start: int, length: int) -> bytes | None:

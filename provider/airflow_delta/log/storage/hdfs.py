@@ -20,6 +20,7 @@ from airflow_delta.log.storage.base import (
     StoreAccessError,
     StoreUnavailableError,
     check_runtime,
+    complete,
 )
 from airflow_delta.log.storage.options import HDFS_USER
 from airflow_delta.log.storage.progress import tracked
@@ -126,11 +127,16 @@ class HdfsStore(LogStore):
     def read(self, path: str) -> bytes:
         """Return a file's content."""
         client = self._client
-        try:
-            with panics_as_errors():
-                return bytes(client.read(self._absolute(path)).read())
-        except (OSError, RuntimeError) as error:
-            self._failed(error, "Reading", path)
+
+        def read() -> tuple[bytes, int]:
+            try:
+                with panics_as_errors():
+                    file = client.read(self._absolute(path))
+                    return bytes(file.read()), len(file)
+            except (OSError, RuntimeError) as error:
+                self._failed(error, "Reading", path)
+
+        return complete(f"{self.root}/{path}", read)
 
     def read_many(self, paths: Sequence[str]) -> list[bytes]:
         """Return several files' contents in the given order, read concurrently."""
@@ -143,13 +149,17 @@ class HdfsStore(LogStore):
     def read_range(self, path: str, start: int, length: int) -> bytes:
         """Return up to ``length`` bytes from ``start``."""
         client = self._client
-        try:
-            with panics_as_errors():
-                file = client.read(self._absolute(path))
-                length = min(length, len(file) - start)
-                return bytes(file.read_range(start, length)) if length > 0 else b""
-        except (OSError, RuntimeError) as error:
-            self._failed(error, "Reading", path)
+
+        def read() -> tuple[bytes, int]:
+            try:
+                with panics_as_errors():
+                    file = client.read(self._absolute(path))
+                    size = max(min(length, len(file) - start), 0)
+                    return bytes(file.read_range(start, size)) if size else b"", size
+            except (OSError, RuntimeError) as error:
+                self._failed(error, "Reading", path)
+
+        return complete(f"{self.root}/{path}", read)
 
     def head(self, path: str) -> FileStatus | None:
         """Return a file's status, or ``None``."""

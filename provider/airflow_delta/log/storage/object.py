@@ -21,6 +21,7 @@ from obstore.exceptions import BaseError
 
 from airflow_delta.contract.location import AZURE, GCS, S3, Location
 from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.log.storage.answers import StoreAnswer
 from airflow_delta.log.storage.base import (
     AmbiguousPutError,
     FileStatus,
@@ -28,6 +29,7 @@ from airflow_delta.log.storage.base import (
     StoreRefusedError,
     StoreUnavailableError,
     check_runtime,
+    complete,
 )
 from airflow_delta.log.storage.options import (
     CLIENT_OPTIONS,
@@ -203,7 +205,25 @@ class ObjectStore(LogStore):
     def read(self, path: str) -> bytes:
         """Return an object's content."""
         client = self._client()
-        return self._call(path, lambda: bytes(obstore.get(client, path).bytes()))
+
+        def ranged() -> tuple[bytes, int]:
+            # The length of a plain answer is that of what is left of it; that of a range also names the object's.
+            found = obstore.get(client, path, options={"range": {"offset": 0}})
+            return bytes(found.bytes()), int(found.meta["size"])
+
+        def plain() -> tuple[bytes, int]:
+            data = bytes(obstore.get(client, path).bytes())
+            return data, int(obstore.head(client, path)["size"])
+
+        def read() -> tuple[bytes, int]:
+            try:
+                return ranged()
+            except errors.GenericError as error:
+                if not StoreAnswer.of(error).has_no_range:
+                    raise
+            return plain()  # an empty object, or a store without ranges
+
+        return complete(f"{self.root}/{path}", lambda: self._call(path, read))
 
     def read_many(self, paths: Sequence[str]) -> list[bytes]:
         """Return several objects' contents in the given order, read concurrently."""
@@ -217,7 +237,12 @@ class ObjectStore(LogStore):
         """Return up to ``length`` bytes from ``start``."""
         client = self._client()
         options: Any = {"range": (start, start + length)}
-        return self._call(path, lambda: bytes(obstore.get(client, path, options=options).bytes()))
+
+        def read() -> tuple[bytes, int]:
+            found = obstore.get(client, path, options=options)
+            return bytes(found.bytes()), min(length, int(found.meta["size"]) - start)
+
+        return complete(f"{self.root}/{path}", lambda: self._call(path, read))
 
     def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         """Return several ranges of an object, read concurrently."""
@@ -226,7 +251,11 @@ class ObjectStore(LogStore):
         client = self._client()
         starts, lengths = [start for start, _ in ranges], [length for _, length in ranges]
         found = self._call(path, lambda: obstore.get_ranges(client, path, starts=starts, lengths=lengths, coalesce=0))
-        return [bytes(part) for part in found]
+        # The client does not say how long the object is: what is shorter is read again, where that is compared.
+        return [
+            bytes(part) if len(part) == length else self.read_range(path, start, length)
+            for part, (start, length) in zip(found, ranges, strict=True)
+        ]
 
     def head(self, path: str) -> FileStatus | None:
         """Return an object's status, or ``None``."""
