@@ -25,7 +25,7 @@ RUN_TESTS = $(RUN) SPARK_LAUNCHER_OPTS="$(QUICK_JVM)" SPARK_SUBMIT_OPTS="$(QUICK
 IN_MEMORY := $(if $(TMPDIR),,$(shell [ -w /dev/shm ] && df -Pk /dev/shm | awk 'NR == 2 && $$4 > 6000000 { print "TMPDIR=/dev/shm" }'))
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-slow test-delta-spark test-stores test-catalog test-clusters test-faults test-faults-long test-mutations audit licences test-live test-ui test-lowest test-versions test-all coverage lint format docs lock bench dist clean
+.PHONY: help env demo test test-slow test-delta-spark test-stores test-catalog test-clusters test-faults test-faults-long test-mutations audit licences test-live test-ui test-installed test-lowest test-versions test-all coverage lint format docs lock bench dist clean
 
 help:
 	@echo "make demo       backfill a year of flights through a real Airflow, with two tasks killed on the way (again: adds nothing; STORE=s3: on an S3 gateway)"
@@ -41,6 +41,7 @@ help:
 	@echo "make test-all   every suite, one after the other, nothing left out (over an hour)"
 	@echo "make test-live  scenarios on a running Airflow with PostgreSQL: reruns, backfills, events (about a quarter of an hour)"
 	@echo "make test-ui    the plugin's pages in headless Chromium, on a running Airflow (a few minutes; needs Chromium)"
+	@echo "make test-installed  the pages and the quick start on the built wheel, installed by README's command (a few minutes; needs Chromium)"
 	@echo "make test-lowest  what other versions can change, on the lowest that the metadata allow (a few minutes)"
 	@echo "make test-versions  other versions of Airflow, Python, Spark and the rest, with Airflow's constraints (CELLS: some of tests/versions/cells.toml)"
 	@echo "make coverage   branches of log/ and transaction/ that their tests reach: fails below 95 %, and names the lines that are missing"
@@ -84,10 +85,10 @@ demo: $(STAMP) $(SPARK_CLASSES)
 
 # Without coverage, which doubles the time of the tests of the engine: `make coverage` is a section of its own in .ci/run.
 test: $(STAMP) $(SPARK_CLASSES)
-	@$(RUN_TESTS) $(IN_MEMORY) $(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not delta_spark and not live and not browser and not stores and not catalog and not clusters and not faults" $(TEST_FLAGS)
+	@$(RUN_TESTS) $(IN_MEMORY) $(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not delta_spark and not live and not browser and not stores and not catalog and not clusters and not faults and not installed" $(TEST_FLAGS)
 
 test-slow: $(STAMP) $(SPARK_CLASSES)
-	@$(RUN_TESTS) $(BIN)/python -m pytest -n 2 --dist loadfile --timeout 1800 -m "slow and not delta_spark and not live and not browser and not stores and not catalog and not clusters and not faults" $(TEST_FLAGS)
+	@$(RUN_TESTS) $(BIN)/python -m pytest -n 2 --dist loadfile --timeout 1800 -m "slow and not delta_spark and not live and not browser and not stores and not catalog and not clusters and not faults and not installed" $(TEST_FLAGS)
 
 # A process of its own: a JVM has Delta's extensions or it has not. The first run fetches Delta's JARs from Maven Central into Ivy's cache.
 test-delta-spark: $(STAMP) $(SPARK_CLASSES)
@@ -135,12 +136,16 @@ licences: $(STAMP)
 	@$(BIN)/python tests/project/licences.py
 
 test-all:
-	@LIVE=long $(MAKE) --no-print-directory lint test test-slow test-faults test-stores test-catalog test-clusters test-live test-ui test-lowest test-versions docs test-delta-spark
+	@LIVE=long $(MAKE) --no-print-directory lint test test-slow test-faults test-stores test-catalog test-clusters test-live test-ui test-installed test-lowest test-versions docs test-delta-spark
 
 # The first run installs axe-core from npm, with the Node.js of PyPI.
 test-ui: $(STAMP) $(SPARK_CLASSES)
 	@$(RUN) $(BIN)/python tests/stores/install.py python axe
 	@$(RUN_TESTS) $(IN_MEMORY) $(BIN)/python -m pytest -m browser tests/ui $(TEST_FLAGS)
+
+# What users get, and not this tree: environments made by uv, with its cache.
+test-installed: $(STAMP) $(SPARK_CLASSES)
+	@$(RUN_TESTS) $(IN_MEMORY) $(BIN)/python -m pytest -m installed tests/installed $(TEST_FLAGS)
 
 $(LOWEST_STAMP): requirements-lowest.lock pyproject.toml setup.cfg $(STAMP)
 	@echo "Installing what requirements-lowest.lock names into $(LOWEST): some minutes, once"
@@ -163,7 +168,7 @@ test-versions: $(STAMP)
 # Warnings of packages that are old here say nothing about this one: they are shown, and are no errors.
 test-lowest: $(LOWEST_STAMP)
 	@java_home=$$($(BIN)/python dags_examples/demo/java.py) && PATH="$(CURDIR)/$(LOWEST)/bin:$$PATH" JAVA_HOME="$$java_home" SPARK_LAUNCHER_OPTS="$(QUICK_JVM)" SPARK_SUBMIT_OPTS="$(QUICK_JVM)" $(IN_MEMORY) \
-	  $(LOWEST)/bin/python -m pytest -W default -p no:cacheprovider -n 2 --dist loadfile -m "not slow and not stores and not catalog and not clusters and not faults and (airflow or not spark)" $(or $(TEST_FLAGS),$(LOWEST_TESTS))
+	  $(LOWEST)/bin/python -m pytest -W default -p no:cacheprovider -n 2 --dist loadfile -m "not slow and not stores and not catalog and not clusters and not faults and not installed and (airflow or not spark)" $(or $(TEST_FLAGS),$(LOWEST_TESTS))
 
 coverage: $(STAMP)
 	@$(RUN) $(IN_MEMORY) $(BIN)/python -m pytest -q -n 2 --dist loadfile --cov --cov-report=term-missing:skip-covered -m "not slow and not airflow and not spark" tests/log tests/transaction tests/conformance tests/fuzz

@@ -20,8 +20,9 @@ def delta_quick_start():
     with delta_transaction("events", table=TABLE, partition_by=["day"]):
 
         @task.delta_stage
-        def new_events(spark, data_interval_start):
-            return spark.range(100).selectExpr("id", f"DATE'{data_interval_start:%Y-%m-%d}' AS day")
+        def new_events(spark, dag_run):
+            day = dag_run.data_interval_start or dag_run.run_after  # whoever triggers a run may name no date
+            return spark.range(100).selectExpr("id", f"DATE'{day:%Y-%m-%d}' AS day")
 
         new_events()
 

@@ -125,7 +125,7 @@ def dag_bags(airflow_database):
 def run_dag(dag_bags) -> Callable[..., Run]:
     """Run a Dag once with ``dag.test()``: the real execution API and task runner, in this process, one task after the other."""
 
-    def run(dag_id: str, logical_date: datetime = datetime(2026, 1, 1, tzinfo=UTC), *, bag=None, **conf) -> Run:
+    def run(dag_id: str, logical_date: datetime | None = datetime(2026, 1, 1, tzinfo=UTC), *, bag=None, **conf) -> Run:
         dag = next(found.dags[dag_id] for found in ([bag] if bag else dag_bags) if dag_id in found.dags)
         # The run id is made of run_after: the same date again is the same run again, as after clearing it.
         with only_its_file(dag):

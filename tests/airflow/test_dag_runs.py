@@ -283,9 +283,10 @@ class TestExamples:
         rerun = run_dag("delta_quick_start", DAY)
         assert rerun.xcom("events.commit")["committedBefore"]
         assert run_dag("delta_quick_start", NEXT_DAY).state == "success"
+        assert run_dag("delta_quick_start", None).state == "success", "triggered without a date"
         days = table(tables, "events").to_pyarrow_table().column("day").value_counts().to_pylist()
-        assert sorted(day["counts"] for day in days) == [100, 100]
-        assert table(tables, "events").version() == 1
+        assert sorted(day["counts"] for day in days) == [100, 100, 100]
+        assert table(tables, "events").version() == 2
 
     @pytest.mark.slow
     def test_monthly_backfill(self, run_dag, tables):

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from support.places import files
+
 ROOT = Path(__file__).parents[2]
 HEAVY = ("pyspark", "py4j", "pyarrow", "sqlglot", "obstore", "pandas", "numpy")
 MODULES = (
@@ -18,7 +20,7 @@ MODULES = (
     "airflow_delta.cli.definition",
     *(
         f"airflow_delta.decorators.{path.stem}"
-        for path in sorted((ROOT / "provider/airflow_delta/decorators").glob("*.py"))
+        for path in files(ROOT / "provider/airflow_delta/decorators", "*.py")
         if path.stem != "__init__"
     ),
     "airflow_delta.get_provider_info",
@@ -29,7 +31,7 @@ MODULES = (
     "airflow_delta.tasks.observability",
     "airflow_delta.tasks.openlineage.lineage",
     "airflow_delta.contract.location",
-    *(f"airflow_delta.operators.{path.stem}" for path in sorted((ROOT / "provider/airflow_delta/operators").glob("*.py"))),
+    *(f"airflow_delta.operators.{path.stem}" for path in files(ROOT / "provider/airflow_delta/operators", "*.py")),
     "airflow_delta.plugins.delta_tables",
     "airflow_delta.retry_policies",
     "airflow_delta.sensors.delta",
@@ -41,7 +43,7 @@ MODULES = (
 EXAMPLES = sorted(
     str(path.relative_to(ROOT / "dags_examples"))
     for folder in ("", "operations")
-    for path in (ROOT / "dags_examples" / folder).glob("*.py")
+    for path in files(ROOT / "dags_examples" / folder, "*.py")
 )
 
 

@@ -20,6 +20,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ import psutil
 
 from live.names import GATED_POOLS, HOLDING_POOL, ONE_SLOT, SLOTS, SLOTS_TO_HOLD
 from live.postgres import Postgres
+from support.documents import section
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
@@ -68,6 +70,8 @@ class Airflow:
             directory.mkdir(parents=True)
         for name in EXAMPLES:
             shutil.copy(ROOT / "dags_examples" / name, home / "examples" / name)
+        (first_dag,) = section(ROOT / "docs" / "quick-start.md", "The first Dag")
+        (home / "examples" / "orders.py").write_text(first_dag.text)
         self._postgres = Postgres(socket_directory)
         self._port = free_port()
         self._guard = subprocess.Popen(
@@ -171,6 +175,13 @@ class Airflow:
         path = self.logs / f"{name}.log"
         text = path.read_text(errors="replace").splitlines()[-lines:] if path.exists() else []
         return "\n".join([f"The end of {path}:", *(f"    {line}" for line in text)])
+
+    def command(self, *arguments: str) -> None:
+        """Run a command of Airflow; returns when it has ended.
+
+        :raises ServiceError: it failed.
+        """
+        self._run(f"command-{uuid.uuid4().hex[:6]}", *arguments)
 
     def _airflow(self, name: str) -> None:
         self._launch(name, [sys.executable, "-m", "airflow", *self.services[name]])
@@ -293,6 +304,7 @@ def environment(airflow: Airflow, database: str, port: int) -> dict[str, str]:
     }
     return inherited | {
         "AIRFLOW_HOME": str(home),
+        "AIRFLOW_CONN_LAKE": json.dumps({"conn_type": "delta", "host": str(airflow.tables)}),  # as the quick start has it
         "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(spark),
         "AIRFLOW_CONN_SPARK_PLAIN": json.dumps({"conn_type": "spark", "host": "local[2]"}),
         "AIRFLOW__API__BASE_URL": api,

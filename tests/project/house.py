@@ -24,6 +24,8 @@ _FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 def parsed(package: Path) -> dict[str, tuple[int, ast.Module]]:
     """Return the number of lines and the syntax tree of each module, by its path below the package."""
     texts = {path.relative_to(package).as_posix(): path.read_text(encoding="utf-8") for path in sorted(package.rglob("*.py"))}
+    if not texts:
+        raise ValueError(f"{package} has no module.")
     return {name: (text.count("\n"), ast.parse(text)) for name, text in texts.items()}
 
 

@@ -110,6 +110,8 @@ def graph(package: Path) -> dict[str, set[str]]:
     for path in sorted(package.rglob("*.py")):
         name = ".".join(path.relative_to(package.parent).with_suffix("").parts).removesuffix(".__init__")
         trees[name] = ast.parse(path.read_text(encoding="utf-8"))
+    if not trees:
+        raise ValueError(f"{package} has no module.")
     faces, loads = lazy_faces(trees), {}
     for name, tree in trees.items():
         named: set[str] = set()

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from support.places import files
+
 PACKAGE = Path(__file__).parents[2] / "provider" / "airflow_delta"
 ROOM = PACKAGE / "airflow_internals"
 
@@ -44,7 +46,7 @@ def imports(path: Path) -> Iterator[tuple[int, str]]:
 def test_nothing_private_is_imported_outside_of_its_room():
     found = [
         f"{path.relative_to(PACKAGE)}:{line}: {name}"
-        for path in sorted(PACKAGE.rglob("*.py"))
+        for path in files(PACKAGE, "**/*.py")
         if ROOM not in path.parents
         for line, name in imports(path)
         if (name == "airflow" or name.startswith("airflow.")) and name not in PUBLIC
@@ -53,7 +55,7 @@ def test_nothing_private_is_imported_outside_of_its_room():
     assert found == []
 
 
-@pytest.mark.parametrize("path", sorted(ROOM.glob("[!_]*.py")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", files(ROOM, "[!_]*.py"), ids=lambda path: path.stem)
 def test_each_private_import_says_what_it_waits_for(path):
     text = path.read_text()
     tree = ast.parse(text)

@@ -20,14 +20,14 @@ import java
 import pytest
 import yaml
 
-from support.building import build
-from support.documents import Block, blocks_of, shell
+from support.documents import Block, blocks_of
+from support.environments import clean_environment
+from support.places import files, some
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
-QUICK_START = ROOT / "docs" / "quick-start.md"
 DOCUMENTS = sorted(
-    [README, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", ROOT / "benchmarks" / "README.md", *(ROOT / "docs").rglob("*.md")]
+    [README, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", ROOT / "benchmarks" / "README.md", *files(ROOT / "docs", "**/*.md")]
 )
 SHOWN = {
     "",
@@ -62,17 +62,17 @@ def test_the_kinds_of_blocks_are_known():
     assert len(blocks("python")) > 40
 
 
-@pytest.mark.parametrize("block", blocks("python"), ids=str)
+@pytest.mark.parametrize("block", some(blocks("python"), "blocks"), ids=str)
 def test_python_is_python(block):
     compile(block.text, str(block), "exec", dont_inherit=True)
 
 
-@pytest.mark.parametrize("block", blocks("json", "yaml"), ids=str)
+@pytest.mark.parametrize("block", some(blocks("json", "yaml"), "blocks"), ids=str)
 def test_data_are_data(block):
     (json.loads if block.kind == "json" else yaml.safe_load)(block.text)
 
 
-@pytest.mark.parametrize("block", blocks("bash"), ids=str)
+@pytest.mark.parametrize("block", some(blocks("bash"), "blocks"), ids=str)
 def test_shell_is_shell(block):
     done = subprocess.run(["bash", "-n"], input=block.text, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
@@ -94,7 +94,7 @@ def test_names_of_this_package_exist(block):
 CONNECTIONS = [
     block
     for name in ("connections", "s3", "azure", "gcs")
-    for block in blocks("json", path=ROOT / "docs" / "how-to" / f"{name}.md")
+    for block in some(blocks("json", path=ROOT / "docs" / "how-to" / f"{name}.md"), name)
 ]
 
 
@@ -174,7 +174,7 @@ def test_the_map_leads_somewhere():
 
 def test_a_page_that_is_generated_says_how_to_read_it_as_a_file():
     """On a page of the repository its blocks are empty; the command prints what they would hold."""
-    for path in sorted((ROOT / "docs" / "reference").glob("*.md")):
+    for path in files(ROOT / "docs" / "reference", "*.md"):
         text = path.read_text()
         if "```{modules}" in text or "```{exports}" in text:
             named = re.findall(r"^`python -m pydoc ([a-z_.]+)`\.$", text, re.MULTILINE)
@@ -186,13 +186,13 @@ def test_a_page_that_is_generated_says_how_to_read_it_as_a_file():
 def test_every_page_is_in_the_contents():
     """The site refuses a page that no list of contents names; this tells it before the site is built."""
     named = {"index"}
-    for page in (ROOT / "docs").rglob("*.md"):
+    for page in files(ROOT / "docs", "**/*.md"):
         for block in blocks_of(page):
             if block.kind == "{toctree}":
                 entries = [line for line in block.text.splitlines() if line and not line.startswith(":")]
                 folder = page.parent.relative_to(ROOT / "docs")
                 named |= {(folder / entry).as_posix() for entry in entries}
-    pages = {path.relative_to(ROOT / "docs").with_suffix("").as_posix() for path in (ROOT / "docs").rglob("*.md")}
+    pages = {path.relative_to(ROOT / "docs").with_suffix("").as_posix() for path in files(ROOT / "docs", "**/*.md")}
     assert {page for page in pages if not page.startswith("operations/")} <= named
     assert named <= pages
 
@@ -200,12 +200,10 @@ def test_every_page_is_in_the_contents():
 # -- Dags ---------------------------------------------------------------------------------------------------------------------
 
 
-def clean_environment(home: Path, **more: str) -> dict[str, str]:
-    """Return an environment without a trace of this one's Airflow, Python and virtual environment, with a Java for Spark."""
-    strange = ("AIRFLOW", "PYTHON", "VIRTUAL_ENV", "SPARK")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(strange)}
+def with_java(home: Path, **more: str) -> dict[str, str]:
+    """Return a clean environment with a Java for Spark."""
     found = {"JAVA_HOME": str(home_of_java)} if (home_of_java := java.java_home()) else {}
-    return kept | found | {"HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1"} | more
+    return clean_environment(home, **found, **more)
 
 
 @pytest.mark.airflow
@@ -229,7 +227,7 @@ for path in sorted(Path(sys.argv[1]).glob("*.py")):  # one after the other: Dags
     answer[path.name] = [sorted(bag.dags), list(bag.import_errors.values())]
 print("answer " + json.dumps(answer))
 """
-    env = clean_environment(
+    env = with_java(
         tmp_path, AIRFLOW_HOME=str(tmp_path / "airflow"), AIRFLOW__CORE__LOAD_EXAMPLES="False", PYTHONPATH=str(ROOT / "provider")
     )
     command = [sys.executable, "-W", "ignore", "-c", question, str(tmp_path / "dags")]
@@ -247,7 +245,7 @@ class Airflow:
     def __init__(self, folder: Path, **variables: str) -> None:
         self.folder = folder
         (folder / "dags").mkdir()
-        self.env = clean_environment(
+        self.env = with_java(
             folder,
             AIRFLOW_HOME=str(folder / "airflow"),
             AIRFLOW__CORE__DAGS_FOLDER=str(folder / "dags"),
@@ -315,41 +313,3 @@ def test_the_dags_of_the_readme_and_of_the_operations_run(tmp_path):
     assert table.version() == 1
     rows = table.to_pyarrow_table().sort_by("id").to_pylist()
     assert [(row["id"], row["amount"]) for row in rows] == [(1, 1), (2, 20), (4, 40)]
-
-
-@pytest.mark.slow
-@pytest.mark.airflow
-@pytest.mark.spark
-@pytest.mark.timeout(3600)
-def test_the_quick_start_as_written(tmp_path):
-    """All blocks of the quick start in one shell, in an empty folder; what it prints is what the text says it prints."""
-    wheels = build(tmp_path / "build", "--wheel")
-    folder = tmp_path / "newcomer"
-    folder.mkdir()
-    # The wheel of this tree, and versions that are known to work together; a newcomer's python3 is this one.
-    programs = tmp_path / "programs"
-    programs.mkdir()
-    (programs / "python3").symlink_to(Path(sys.executable).resolve())
-    env = clean_environment(
-        tmp_path,
-        PIP_FIND_LINKS=f"{wheels} {os.environ.get('PIP_FIND_LINKS', '')}".strip(),
-        PIP_CONSTRAINT=str(ROOT / "requirements.lock"),
-        PIP_QUIET="1",
-        PATH=f"{programs}{os.pathsep}{os.environ['PATH']}",
-    )
-    done = subprocess.run(
-        ["bash"],
-        input=shell(list(blocks_of(QUICK_START))),
-        cwd=folder,
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=3000,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-6000:]
-    pattern = r"version (\d+), (\d+) rows"
-    promised = re.findall(f"`{pattern}`", QUICK_START.read_text(encoding="utf-8"))
-    assert len(promised) == 5
-    assert re.findall(f"^{pattern}", done.stdout, re.MULTILINE) == promised
-    assert "the run failed" in done.stdout

@@ -8,8 +8,9 @@ from importlib import import_module
 import pytest
 
 from project import house, light, way
+from support.places import files
 
-FACES = sorted(house.PACKAGE.rglob("*.pyi"))
+FACES = files(house.PACKAGE, "**/*.pyi")
 
 
 @pytest.mark.parametrize("types", FACES, ids=lambda path: "/".join(path.parts[-2:]))

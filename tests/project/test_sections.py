@@ -42,7 +42,8 @@ def names(*paths, number=0):
             {"coverage", "delta-spark", "slow", "lowest", "stores", "faults", "catalog"},
         ),
         ("provider/airflow_delta/log/snapshot.py", {"coverage", "delta-spark", "slow", "lowest", "faults"}),
-        ("provider/airflow_delta/ui/data.py", {"pages", "slow"}),
+        ("provider/airflow_delta/ui/data.py", {"installed", "pages", "slow"}),
+        ("docs/quick-start.md", {"installed"}),
         ("provider/airflow_delta/operators/sql.py", {"slow", "lowest", "scenarios", "clusters"}),
         ("tests/stores/faults.py", {"stores", "clusters"}),
         ("docs/faq.md", set()),
@@ -74,14 +75,11 @@ def test_everything_is_touched(paths):
     assert {name for name, _ in sections.chosen(paths, 7)} == touched
 
 
-def test_rooms_and_targets_exist():
+def test_targets_exist():
     table = tomllib.loads((ROOT / ".ci" / "sections.toml").read_text())
     targets = (ROOT / "Makefile").read_text()
     for name, section in [*table["sections"].items(), ("everything", table["everything"])]:
         assert f"\n{section.get('make', 'test')}:" in targets, name
-        for room in section.get("rooms", []):
-            for place in sections._alternatives(room):
-                assert (ROOT / place).exists(), f"{name} names {place}"
 
 
 def test_lanes_share_what_may_run_in_either(tmp_path):
@@ -200,7 +198,7 @@ def test_what_counts_as_few_failed_tests(tmp_path, output, few):
 
 def test_only_the_tests_that_are_named_run():
     here = "tests/project/test_sections.py"
-    one, two = f"{here}::test_everything_is_touched[paths1] - AssertionError", f"{here}::test_rooms_and_targets_exist"
+    one, two = f"{here}::test_everything_is_touched[paths1] - AssertionError", f"{here}::test_targets_exist"
     command = [sys.executable, "-m", "pytest", "-q", "--collect-only", here]
     for only, code in ((f"{one}\n{two}", 0), (f"{one}\n{here}::test_gone", 4)):
         environment = {**os.environ, "TEST_ONLY": only, "TEST_PART": ""}

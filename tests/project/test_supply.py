@@ -11,6 +11,7 @@ import pytest
 from packaging.utils import canonicalize_name
 
 from project.licences import LOCK, Package, packages, shipped
+from support.places import files
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "provider" / "airflow_delta"
@@ -92,7 +93,7 @@ print(len(sys.argv) - 1)
 
 
 def modules() -> list[str]:
-    paths = (path.relative_to(PACKAGE.parent).with_suffix("") for path in sorted(PACKAGE.rglob("*.py")))
+    paths = (path.relative_to(PACKAGE.parent).with_suffix("") for path in files(PACKAGE, "**/*.py"))
     return [".".join(path.parts).removesuffix(".__init__") for path in paths]
 
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import re
 import time
-from importlib.resources import files
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
 from airflow_delta.ui import charts as formats
+from airflow_delta.ui import own_files
 from airflow_delta.ui.charts import commit_chart, sparkline
+from support.places import files
 
-TEMPLATES = sorted(path for path in files("airflow_delta.ui").joinpath("templates").iterdir() if path.name.endswith(".html"))
-STATIC = sorted(files("airflow_delta.ui").joinpath("static").iterdir(), key=lambda path: path.name)
+TEMPLATES = files(Path(own_files.HERE) / "templates", "*.html")
+STATIC = files(Path(own_files.HERE) / "static", "*")
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,9 @@ TITLES = {
     "sqlglot": "sqlglot",
 }
 
-SLOWER = "not slow and not stores and not clusters and not faults and not browser and not live and not delta_spark"
+SLOWER = (
+    "not slow and not stores and not clusters and not faults and not browser and not live and not delta_spark and not installed"
+)
 
 
 @dataclass(frozen=True, kw_only=True)

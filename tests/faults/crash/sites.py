@@ -8,6 +8,7 @@ from pathlib import Path
 
 from faults.crash.points import PROVIDER, STORES
 from faults.shared.layers import EFFECTS
+from support.places import files
 
 OF_SYSTEM = {
     "os": ("rmdir", "unlink", "remove", "rename", "replace", "link", "symlink", "mkdir", "makedirs", "truncate", "removedirs"),
@@ -15,6 +16,9 @@ OF_SYSTEM = {
 }
 OF_AIRFLOW = ("set", "delete", "xcom_push")
 """Of a task's state store, and of a task instance."""
+
+ENGINE = ("log", "transaction", "table", "publication")
+"""Where `put` and `delete` of any receiver count."""
 
 
 @dataclass(frozen=True, order=True)
@@ -45,7 +49,7 @@ def sites() -> list[Site]:
     What runs on a cluster (``spark/``) writes by Spark alone.
     """
     found = []
-    for path in sorted(PROVIDER.rglob("*.py")):
+    for path in files(PROVIDER, "**/*.py"):
         if str(path) in STORES or PROVIDER / "spark" in path.parents:
             continue
         found += _of_file(path)
@@ -77,4 +81,4 @@ def _effect(call: ast.Call, file: str) -> str | None:
         return method
     if method in ("put_if_absent", "put_file", "delete_tree", "xcom_push", "write_bytes", "write_text", "touch"):
         return method
-    return method if method in ("put", "delete") and file.split("/")[0] in ("log", "transaction", "commands") else None
+    return method if method in ("put", "delete") and file.split("/")[0] in ENGINE else None

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_delta.log.arrow.arrays import array, repeated, scalar, to_pylist
+from support.places import files
 
 PROVIDER = Path(__file__).parents[3] / "provider/airflow_delta"
 MAP = pa.map_(pa.string(), pa.string())
@@ -162,9 +163,9 @@ def test_what_is_found_does_import_pandas() -> None:
         subprocess.run([sys.executable, "-c", program + check], check=True, timeout=240)
 
 
-@pytest.mark.parametrize("room", ["log", "transaction", "commands"])
+@pytest.mark.parametrize("room", ["log", "transaction", "table", "publication"])
 def test_the_engine_converts_values_in_one_place(room: str) -> None:
     """Plain values that are variables do not show here; ``test_light_processes`` runs what tasks do."""
-    sources = {path: path.read_text() for path in sorted((PROVIDER / room).rglob("*.py")) if "arrow" not in path.parent.name}
+    sources = {path: path.read_text() for path in files(PROVIDER / room, "**/*.py") if "arrow" not in path.parent.name}
     found = {str(path.relative_to(PROVIDER)): conversions(text) for path, text in sources.items() if "pyarrow" in text}
     assert {path: lines for path, lines in found.items() if lines} == {}

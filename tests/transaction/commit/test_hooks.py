@@ -7,7 +7,6 @@ import logging
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -82,14 +81,17 @@ def test_one_process_at_a_time_writes_checkpoints(tmp_path: Path, caplog: pytest
 
 LOCK = """
 import fcntl, os, sys
+root = os.open(sys.argv[1], os.O_RDONLY)  # what is above it may be closed to others
 if os.getuid() == 0:
+    os.setgroups([])
+    os.setgid(65534)
     os.setuid(65534)
 held = []
-for path in sys.argv[1:]:
+for path in sys.argv[2:]:
     try:
-        descriptor = os.open(path, os.O_RDONLY)
+        descriptor = os.open(path, os.O_RDONLY, dir_fd=root)
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        held.append(descriptor)
+        held.append(path)
     except OSError:
         pass
 print(len(held), flush=True)
@@ -97,23 +99,28 @@ sys.stdin.read()
 """
 
 
-def test_whoever_may_read_the_table_cannot_keep_its_checkpoints_from_being_written(tmp_path: Path) -> None:
-    """Another user locks the log, all of its files and what he finds of our locks."""
-    for directory in (tmp_path, *list(tmp_path.parents)[:-3]):
-        if directory.stat().st_uid == os.getuid():
-            directory.chmod(0o755)
+def test_whoever_may_read_the_table_cannot_keep_its_checkpoints_from_being_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another user locks the log, all of its files and what he finds of our locks. (Only root can be another user.)"""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "cache").mkdir()
+    tmp_path.chmod(0o755)
     table = Table(tmp_path / "table")
     table.create(configuration={"delta.checkpointInterval": "1"})
     log = table.log()
     with turn(log.store):  # the file is there
         pass
-    known = [table.path, *table.path.rglob("*"), *Path(tempfile.gettempdir(), f"airflow-delta-{os.getuid()}").glob("*.turn")]
+    of_table = [table.path, *table.path.rglob("*")]
+    ours = sorted((tmp_path / "cache").rglob("*.turn"))
+    assert len(ours) == 1
+    known = [str(path.relative_to(tmp_path)) for path in (*of_table, *(ours if os.getuid() == 0 else ()))]
     other = subprocess.Popen(
-        [sys.executable, "-c", LOCK, *map(str, known)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", LOCK, str(tmp_path), *known], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     assert other.stdout is not None
     with other:
-        assert int(other.stdout.readline()) >= 2 or os.getuid() != 0
+        assert int(other.stdout.readline()) == len(of_table), "all of the table, and none of ours"
         log.start_transaction().commit([add("a")], Operation.write())
         other.communicate("")
     assert checkpoints(table) == [1]
