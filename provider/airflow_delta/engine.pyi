@@ -135,9 +135,9 @@ from airflow_delta.table.start.begin import of_new_table as of_new_table
 from airflow_delta.table.state.commit_result import result_of_existing as result_of_existing
 from airflow_delta.table.state.evidence import ended as ended
 from airflow_delta.table.state.evidence import is_marked_aborted as is_marked_aborted
-from airflow_delta.table.state.find_commit import UNDONE_SUFFIX as UNDONE_SUFFIX
 from airflow_delta.table.state.find_commit import TryChain as TryChain
 from airflow_delta.table.state.find_commit import committed_earlier as committed_earlier
+from airflow_delta.table.state.find_commit import standing_version as standing_version
 from airflow_delta.table.state.key_users import KeyUser as KeyUser
 from airflow_delta.table.state.markers import aborted_error as aborted_error
 from airflow_delta.table.state.open_transactions import STATES as STATES

@@ -186,7 +186,7 @@ def _committed(table: str, transaction_id: str, found: LogEvidence) -> AbortResu
     return AbortResult(
         transaction_id=transaction_id,
         table=table,
-        outcome="committed",
+        outcome="undone" if found.undone else "committed",
         version=found.version,
         reason=f"{found.reason} Nothing was deleted.",
     )

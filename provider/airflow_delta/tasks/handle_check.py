@@ -152,8 +152,7 @@ def _is_not_first(log: DeltaLog, handle: TransactionHandle) -> bool:
     """Return whether a handle says that its key was committed before, though its policy allows one commit that stands."""
     if handle.monotonic or not handle.txn_version or handle.committed is not None or handle.rerun_policy not in ("skip", "fail"):
         return False
-    undone = log.update().set_transaction(f"{handle.app_id}{engine.UNDONE_SUFFIX}", expired=True)
-    return undone is None or undone.version < handle.txn_version - 1  # those before it were taken back
+    return engine.standing_version(log.update(), handle.app_id, handle.txn_version - 1) is not None  # it was not taken back
 
 
 def definition_mark(handle: TransactionHandle) -> str:

@@ -16,7 +16,7 @@ from airflow_delta.contract.files import (
     transaction_directory,
 )
 from airflow_delta.contract.payloads import CommitResult, StagedWrite, TransactionHandle
-from airflow_delta.exceptions import TransactionAlreadyCommittedException
+from airflow_delta.exceptions import PublicationUndoneException, TransactionAlreadyCommittedException
 from airflow_delta.table.commit.commit import CommitOptions, commit_stages
 from airflow_delta.table.definition.altered_table import is_alter
 from airflow_delta.table.stage.conflicts import check_stages
@@ -26,7 +26,7 @@ from airflow_delta.table.stage.source_positions import pin_path
 from airflow_delta.table.stage.view import view_of
 from airflow_delta.table.state.commit_result import result_without_commit
 from airflow_delta.table.state.evidence import own_commit
-from airflow_delta.table.state.find_commit import committed_earlier, find_commit
+from airflow_delta.table.state.find_commit import committed_earlier, find_commit, standing_version, stands
 from airflow_delta.table.state.key_users import KeyUser, check_key_of_run, check_key_of_table
 from airflow_delta.table.state.markers import delete_quietly, fence, mark_committed
 
@@ -117,6 +117,7 @@ def committed_before(log: DeltaLog, handle: TransactionHandle) -> CommitResult |
     Under ``skip``, a commit of the same key by another execution of start counts too.
 
     :raises TransactionAlreadyCommittedException: if another execution committed the key, and the policy is ``fail``.
+    :raises PublicationUndoneException: if its commit was taken back.
     """
     snapshot = log.update()
     last = snapshot.transaction_version(handle.app_id) if snapshot.version >= 0 else None
@@ -125,9 +126,20 @@ def committed_before(log: DeltaLog, handle: TransactionHandle) -> CommitResult |
     if last < handle.txn_version:
         return None
     own = own_commit(log, handle)
+    if own is not None and not stands(snapshot, handle.app_id, handle.txn_version):
+        raise PublicationUndoneException(
+            f"Transaction {handle.transaction_id} was committed to table {log.uri} in version {own.version}, and taken back since: the "
+            "publication of several tables that it was part of could not be completed. Nothing of it is there. Clear its "
+            "start task with everything downstream to publish again.",
+            table=log.uri,
+        )
     if own is not None or handle.rerun_policy in ("append", "replace"):
         return own
-    other = find_commit(log, app_id=handle.app_id, txn_version=handle.txn_version) or result_without_commit(log, handle)
+    standing = standing_version(snapshot, handle.app_id, last)
+    if standing is None or standing < handle.txn_version:
+        return None  # others committed the key, and it was taken back: whoever read the table before conflicts with that
+    other = find_commit(log, app_id=handle.app_id, txn_version=handle.txn_version, until=standing)
+    other = other or result_without_commit(log, handle)
     if handle.rerun_policy == "fail":
         raise log.error(
             TransactionAlreadyCommittedException,

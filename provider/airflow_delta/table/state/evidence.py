@@ -16,7 +16,7 @@ from airflow_delta.contract.files import ABORT_MARKER, COMMIT_MARKER_PREFIX, tra
 from airflow_delta.exceptions import DeltaError
 from airflow_delta.log.features import protocol
 from airflow_delta.table.state.commit_result import result_without_commit
-from airflow_delta.table.state.find_commit import commit_of_transaction, find_commit
+from airflow_delta.table.state.find_commit import commit_of_transaction, find_commit, stands
 from airflow_delta.table.state.markers import read_marker, read_markers
 
 if TYPE_CHECKING:
@@ -34,11 +34,13 @@ class LogEvidence:
     :param committed: the log holds it, or may hold it; ``None``: unknown.
     :param version: version that holds it, if a commit or a marker shows it.
     :param reason: one sentence: how it is known, or why not.
+    :param undone: its commit was taken back; files of it are needed by earlier versions.
     """
 
     committed: bool | None
     version: int | None = None
     reason: str = ""
+    undone: bool = False
 
 
 NOT_COMMITTED = LogEvidence(False)
@@ -54,6 +56,10 @@ def evidence(log: DeltaLog, handle: TransactionHandle, *, files: bool = True) ->
         there = f"is at version {snapshot.version}" if snapshot.version >= 0 else "is gone"
         return LogEvidence(None, reason=f"It read version {handle.read_version}, and the table {there}.")
     found = commit_of_transaction(log, handle.transaction_id, since=max(handle.read_version + 1, 0))
+    if found.version is not None and not stands(snapshot, handle.app_id, handle.txn_version):
+        return LogEvidence(
+            True, found.version, "The log holds this transaction, and its publication was taken back.", undone=True
+        )
     if found.version is not None:
         return LogEvidence(True, found.version, "The log holds this transaction.")
     if not files or snapshot.version < 0:
@@ -63,7 +69,7 @@ def evidence(log: DeltaLog, handle: TransactionHandle, *, files: bool = True) ->
     if found.complete:
         return NOT_COMMITTED
     last = snapshot.transaction_version(handle.app_id)
-    if last is not None and last >= handle.txn_version:
+    if last is not None and last >= handle.txn_version and stands(snapshot, handle.app_id, handle.txn_version):
         return LogEvidence(
             True, reason=f"The key {handle.app_id!r} is committed with version {last}, and the log no longer holds that commit."
         )
@@ -128,7 +134,7 @@ def _names(snapshot: Snapshot, paths: pa.ChunkedArray, transaction_id: str) -> b
 class Ended:
     """How a transaction has ended.
 
-    :param committed: its commit; ``None``: it was aborted.
+    :param committed: its commit; ``None``: it was aborted, or its commit was taken back.
     """
 
     committed: CommitResult | None = None
@@ -149,7 +155,8 @@ def ended(log: DeltaLog, handle: TransactionHandle, *, runs_again: bool) -> Ende
     log.update()
     # The log comes first: the marker of an abort stays if an attempt of the commit was faster.
     if (committed := own_commit(log, handle)) is not None:
-        return Ended(committed)
+        is_there = log.snapshot.version < 0 or stands(log.snapshot, handle.app_id, handle.txn_version)
+        return Ended(committed) if is_there else Ended()
     return Ended() if aborted else None
 
 
@@ -161,7 +168,10 @@ def is_marked_aborted(log: DeltaLog, transaction_id: str) -> bool:
 
 
 def own_commit(log: DeltaLog, handle: TransactionHandle) -> CommitResult | None:
-    """Return the result of this execution: from its commit or, if that has left the log, from its marker or its files."""
+    """Return the result of this execution: from its commit or, if that has left the log, from its marker or its files.
+
+    Whether it was taken back, :func:`~airflow_delta.table.state.find_commit.stands` tells.
+    """
     since = max(handle.read_version + 1, 0)
     found = commit_of_transaction(log, handle.transaction_id, since=since)
     if found.version is None and found.complete:

@@ -219,16 +219,21 @@ def committed_earlier(log: DeltaLog, handle: TransactionHandle) -> CommitResult:
     """
     snapshot = log.update()
     last = snapshot.transaction_version(handle.app_id) if snapshot.version >= 0 else None
-    if last is None or last < handle.txn_version:
+    if last is None or last < handle.txn_version or not stands(snapshot, handle.app_id, handle.txn_version):
         claimed = "" if handle.committed is None else f" in version {handle.committed.version}"
+        holds = "holds no such key" if last is None else f"holds only its version {last}"
+        why = "the handle was altered, or the key has expired (delta.setTransactionRetentionDuration)"
+        if last is not None and last >= handle.txn_version:
+            holds, why = "says that this was taken back", "a publication of several tables could not be completed"
         raise handle.error(
             HandleMismatchException,
             f"The transaction handle says that the key {handle.app_id!r} was committed{claimed} of table {handle.table}, but the "
-            f"log, at version {snapshot.version}, holds {'no such key' if last is None else f'only its version {last}'}: the "
-            "handle was altered, or the key has expired (delta.setTransactionRetentionDuration). Clear the start task.",
+            f"log, at version {snapshot.version}, {holds}: {why}. Clear the start task.",
             version=snapshot.version,
         )
-    return find_commit(log, app_id=handle.app_id, txn_version=handle.txn_version) or result_without_commit(log, handle)
+    standing = standing_version(snapshot, handle.app_id, last)
+    found = find_commit(log, app_id=handle.app_id, txn_version=handle.txn_version, until=standing)
+    return found or result_without_commit(log, handle)
 
 
 UNDONE_SUFFIX = "#undone"
@@ -244,11 +249,19 @@ def standing_version(snapshot: Snapshot, app_id: str, last: int | None) -> int |
     """
     if last is None:
         return None
-    undone = snapshot.set_transaction(f"{app_id}{UNDONE_SUFFIX}", expired=True)
-    if undone is None or last > undone.version:
+    if stands(snapshot, app_id, last):
         return last
     before = snapshot.set_transaction(f"{app_id}{STANDING_SUFFIX}", expired=True)
     return before.version if before is not None and before.version >= 0 else None
+
+
+def stands(snapshot: Snapshot, app_id: str, version: int) -> bool:
+    """Tell whether a version of a key that was committed still counts: no publication of several tables has taken it back."""
+    undone = snapshot.set_transaction(f"{app_id}{UNDONE_SUFFIX}", expired=True)
+    if undone is None or version > undone.version:
+        return True
+    before = snapshot.set_transaction(f"{app_id}{STANDING_SUFFIX}", expired=True)
+    return before is not None and version <= before.version
 
 
 PossibleSince = Callable[[], int | None]

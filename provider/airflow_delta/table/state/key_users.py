@@ -15,7 +15,7 @@ from airflow_delta.contract.choices import KEY_CHECKS
 from airflow_delta.exceptions import TransactionAlreadyCommittedException
 from airflow_delta.log.actions.decode import read_commit_info
 from airflow_delta.table.state.commit_times import OWN_TAG, SYNCHRONISED_WITHIN, CommitTimes
-from airflow_delta.table.state.find_commit import newest_first
+from airflow_delta.table.state.find_commit import STANDING_SUFFIX, UNDONE_SUFFIX, newest_first, standing_version
 
 if TYPE_CHECKING:
     from airflow_delta.contract.payloads import CommitResult, TransactionHandle
@@ -181,10 +181,17 @@ def check_key_of_run(log: DeltaLog, snapshot: Snapshot, app_id: str, user: KeyUs
         oldest = commit.version
         tags = info.get("tags") or {}
         key = tags.get(OWN_TAG)
-        if user.is_same_run(tags) and isinstance(key, str) and key != app_id and info.get("operation") not in _KEEP_ROWS:
-            _check_other_key(log.uri, commit.version, key, tags, app_id, user)
+        is_other = user.is_same_run(tags) and isinstance(key, str) and key != app_id and info.get("operation") not in _KEEP_ROWS
+        if is_other and not _is_taken_back(snapshot, str(key)):
+            _check_other_key(log.uri, commit.version, str(key), tags, app_id, user)
     if oldest != after + 1:
         _check_remembered(snapshot, app_id, user)
+
+
+def _is_taken_back(snapshot: Snapshot, key: str) -> bool:
+    """Return whether nothing that was committed under a key is there any more."""
+    last = snapshot.transaction_version(key)
+    return last is not None and standing_version(snapshot, key, last) is None
 
 
 def _check_other_key(table: str, version: int, key: str, tags: Mapping[str, Any], app_id: str, user: KeyUser) -> None:
@@ -210,7 +217,9 @@ def _check_remembered(snapshot: Snapshot, app_id: str, user: KeyUser) -> None:
     """Look for default keys of the run among those that the table remembers, of tasks that the Dag no longer has."""
     begins, holds = f"{user.dag_id}/", f"/{user.run_id}/"
     for key in snapshot.transactions:
-        if key != app_id and key.startswith(begins) and holds in key:
+        if key == app_id or key.endswith((UNDONE_SUFFIX, STANDING_SUFFIX)) or _is_taken_back(snapshot, key):
+            continue
+        if key.startswith(begins) and holds in key:
             name = key[len(begins) : key.index(holds)]
             if name and user.is_gone(name) and user.is_gone(f"{name}.start"):
                 why = f"The Dag no longer has a task or group {name!r}; if {user.task_id!r} is that under another name"

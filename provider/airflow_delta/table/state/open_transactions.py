@@ -43,6 +43,7 @@ STATES = ("open", "committed", "aborted", "abandoned")
 ABANDONED_AFTER = timedelta(days=7)
 """Idle time after which an open transaction counts as abandoned; VACUUM's grace time."""
 
+_PUBLICATION_TAG = "airflow.publication"
 _REQUEST_HEAD = 4096
 _LISTED_ONE_BY_ONE = 50
 _ATTEMPT = re.compile(r"\d+-[0-9a-f]{8}")
@@ -136,6 +137,7 @@ class TransactionCommit:
 
     :param version: version that holds it.
     :param dag_id: Dag of the task that committed it, with ``run_id``; ``None`` if no task of Airflow did.
+    :param taken_back: a later commit took its publication of several tables back.
     """
 
     version: int | None = None
@@ -143,6 +145,7 @@ class TransactionCommit:
     app_id: str | None = None
     dag_id: str | None = None
     run_id: str | None = None
+    taken_back: bool = False
 
 
 def list_transactions(
@@ -251,8 +254,9 @@ def _state(
     commit = committed or TransactionCommit()
     if committed is not None:
         state = "committed"
+        since = ", and a later one took it back" if committed.taken_back else ""
         reason = (
-            f"Version {committed.version} of the table holds it."
+            f"Version {committed.version} of the table holds it{since}."
             if committed.version is not None
             else "Files of it are in the table; the log no longer holds its commit."
         )
@@ -307,16 +311,20 @@ def search_commits(log: DeltaLog, list_transactions: Mapping[str, int]) -> tuple
         return found, True
     log.update()
     oldest = min(remaining.values())
-    last, times = log.snapshot.version + 1, CommitTimes(log)
+    last, times, undone = log.snapshot.version + 1, CommitTimes(log), set[str]()
     for commit in newest_first(log):
         last = commit.version
         info: dict[str, Any] = read_commit_info(commit.version, commit.data, table=log.uri) or {}
+        publication = str((info.get("tags") or {}).get(_PUBLICATION_TAG))
+        if (info.get("tags") or {}).get(f"{_PUBLICATION_TAG}State") == "undone":
+            undone.add(publication)
         transaction = str(info.get("txnId"))
         if remaining.pop(transaction, None) is not None:
             tags = info.get("tags") or {}
             names = (tags.get(f"airflow.{name}") for name in ("appId", "dagId", "runId"))
             app_id, dag_id, run_id = (None if name is None else str(name) for name in names)
-            found[transaction] = TransactionCommit(commit.version, info.get("readVersion"), app_id, dag_id, run_id)
+            taken_back = publication in undone
+            found[transaction] = TransactionCommit(commit.version, info.get("readVersion"), app_id, dag_id, run_id, taken_back)
             if not remaining:
                 return found, True
             oldest = min(remaining.values())
