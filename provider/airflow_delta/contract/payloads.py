@@ -157,9 +157,9 @@ class CommitResult(Payload):
 class AbortResult(Payload):
     """Result of an abort.
 
-    :param outcome: ``committed`` (the log holds the transaction), ``deleted`` (no commit is alive: the staged files were deleted),
-        ``marked`` (a commit may be alive: the transaction is marked as aborted, and maintenance deletes the files after its
-        grace time) or ``undone`` (its publication of several tables was taken back).
+    :param outcome: ``committed`` (the log holds the transaction), ``deleted`` (no commit is alive: the staged files were
+        deleted), ``marked`` (a commit may be alive: the transaction is marked as aborted, and maintenance deletes the files
+        after its grace time) or ``undone`` (its publication of several tables was taken back).
     :param version: under ``committed`` and ``undone``: the version that holds the transaction.
     :param reason: one sentence for the log.
     """

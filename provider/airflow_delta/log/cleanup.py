@@ -6,13 +6,16 @@ Checkpoints that must outlive a dropped feature (protocol, "Checkpoint Protectio
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from airflow_delta.contract.files import PLAN_ENDED, PLAN_PREFIX, transaction_directory
 from airflow_delta.exceptions import DeltaLogCorruptedException
-from airflow_delta.log.actions.decode import required_timestamp
+from airflow_delta.log.actions.decode import decode_commit, required_timestamp
+from airflow_delta.log.actions.intents import STATE_APP, open_intents
 from airflow_delta.log.checkpoint.reader import CheckpointReader
 from airflow_delta.log.checkpoint_write.v2 import write_compatibility_checkpoint
 from airflow_delta.log.features.protocol import check_can_write, features
@@ -33,7 +36,7 @@ from airflow_delta.log.time_travel import first_recorded_version
 
 if TYPE_CHECKING:
     from airflow_delta.log.snapshot import Snapshot
-    from airflow_delta.log.storage.base import FileStatus
+    from airflow_delta.log.storage.base import FileStatus, LogStore
 
 
 _PROPERTY = "delta.requireCheckpointProtectionBeforeVersion"
@@ -63,6 +66,8 @@ def clean_up_expired_logs(
     Sidecars are deleted if they are older than the same midnight and no checkpoint refers to them. Nothing is deleted if
     ``delta.enableExpiredLogCleanup`` is false.
 
+    What a publication of several tables needs that has no end on all of them stays, however old it is.
+
     ``delta.requireCheckpointProtectionBeforeVersion`` adds no condition: history may be cut off at any existing checkpoint, and
     no new one is written below that version (protocol, "Checkpoint Protection").
 
@@ -90,6 +95,8 @@ def clean_up_expired_logs(
         return []
     # Everything before a restorable version may be deleted. With sidecars it is expensive to find out which ones are restorable.
     first = newest_checkpoint(versions, kept, restart.usable)
+    if (needed := needed_by_publications(snapshot, versions, first, now=present)) is not None:
+        first = newest_checkpoint(versions, min(needed, first), restart.usable)
     expired = [status for version, files in versions.items() if version < first for status in files.all()]
     if not expired:
         return []
@@ -102,6 +109,60 @@ def clean_up_expired_logs(
     if any(_is_checkpoint(status) for status in expired):
         paths += restart.delete_unreferenced_sidecars(cutoff)
     return paths
+
+
+def needed_by_publications(snapshot: Snapshot, versions: Mapping[int, VersionFiles], end: int, *, now: int) -> int | None:
+    """Return the first version that a publication of several tables still needs; ``None`` if none does.
+
+    Where its intent is open, that is all there are: whoever goes on checks everything since the version that its transaction
+    read. Where it is published, the version before, until a note beside its plan says that it has its end on every table: other
+    tables may lack it, so readers are shown that version, and it may have to be taken back.
+
+    Reads commits only if the table has states of publications, or may have had some, and keeps no keys that old.
+
+    :param end: versions from here on are ignored.
+    """
+    if is_open := next(iter(open_intents(snapshot.intents)), None):
+        _tell_of_publication(snapshot, is_open)
+        return 0
+    states = {txn.app_id: txn.version for txn in snapshot.transactions_of((STATE_APP,))}
+    retention = snapshot.properties.set_transaction_retention
+    forgotten = 0 if retention is None else now - retention + DAY
+    for version, files in versions.items():
+        commit_file = files.commit if version < end else None
+        if commit_file is None or not (1 in states.values() or commit_file.modification_time < forgotten):
+            continue
+        data = snapshot.log.read_commit(version)
+        if STATE_APP.encode() not in data:
+            continue
+        commit = decode_commit(version, data, table=snapshot.log.uri)
+        transaction = str((commit.commit_info or {}).get("txnId"))
+        for txn in commit.txns:
+            is_published = txn.app_id.startswith(STATE_APP) and txn.version == states.get(txn.app_id, 1) == 1
+            if is_published and _has_plan(snapshot.log.store, transaction, txn.app_id):
+                _tell_of_publication(snapshot, txn.app_id.removeprefix(STATE_APP))
+                return version - 1
+    return None
+
+
+def _tell_of_publication(snapshot: Snapshot, publication: str) -> None:
+    logger.warning(
+        "Table %s: not deleting what publication %s of several tables needs: nothing says that it has its end on all of them. "
+        "`airflow delta settle <its tables> --publication <its id>` ends it.",
+        snapshot.log.uri,
+        publication,
+    )
+
+
+def _has_plan(store: LogStore, transaction: str, app_id: str) -> bool:
+    """Tell whether the plan of a publication is there, below a transaction, without a note that it has its end on every table."""
+    digest = _DIGEST.search(app_id)
+    name = f"{PLAN_PREFIX}{digest[1]}" if digest is not None else PLAN_PREFIX
+    found = {status.name for status in store.list_from(transaction_directory(transaction), name, stat=False)}
+    return f"{name}.json" in found and f"{name}{PLAN_ENDED}" not in found
+
+
+_DIGEST = re.compile(r"\.([0-9a-f]{16})(?:\.[0-9a-f]{8})+$")
 
 
 def _later_commits(

@@ -48,7 +48,7 @@ from airflow_delta.publication.records import (
     PublicationPlan,
     end_path,
 )
-from airflow_delta.publication.states import state_entry
+from airflow_delta.publication.states import newest_state, state_by_entries, state_entry
 from airflow_delta.table.commit.commit import CommitOptions, commit_stages, create_empty
 from airflow_delta.table.stage.conflicts import check_stages
 from airflow_delta.table.stage.load import check_staged_files
@@ -171,8 +171,11 @@ class Participant:
         """Return the state in a version."""
         if snapshot.version < 0:
             return None
-        txn = snapshot.set_transaction(f"{STATE_APP}{self._plan.publication}", expired=True)
-        return None if txn is None else txn.version
+        found = newest_state(snapshot, self._plan.publication)
+        if found is not None:
+            return found
+        begun = self.handle.timestamp
+        return state_by_entries(self.log, snapshot, self._plan.publication, since=self._since, begun=begun)
 
     @property
     def has_intent(self) -> bool:

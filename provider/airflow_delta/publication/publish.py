@@ -32,7 +32,7 @@ from airflow_delta.publication.records import (
     PublicationResult,
     table_mark,
 )
-from airflow_delta.publication.states import open_publications, publication_of_commit, publication_tables, states_of
+from airflow_delta.publication.states import decided_by, open_publications, publication_of_commit, publication_tables
 from airflow_delta.publication.steps import Settlement, own_tables, settlement_of
 from airflow_delta.table.abort import abort
 from airflow_delta.table.commit.publish import clean_up, committed_before
@@ -129,10 +129,9 @@ def _settlement(
 def _decided(members: Sequence[Member]) -> PublicationPlan | None:
     """Return the plan of an earlier try, if it is decided; stages may have run again since."""
     for member in members:
-        snapshot = member.log.update()
-        for publication, state in states_of(snapshot).items():
-            if state in (PUBLISHED, UNDONE, STANDS) and publication.startswith(f"{member.handle.transaction_id}."):
-                return load_plan(member.log, publication)
+        publication = decided_by(member.log, member.handle.transaction_id, since=max(member.handle.read_version + 1, 0))
+        if publication is not None:
+            return load_plan(member.log, publication)
     return None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,9 @@ from airflow_delta.publication.records import (
     ANCHOR_TAG,
     PUBLICATION_TAG,
     PUBLISHED,
+    STANDS,
     TABLES_TAG,
+    UNDONE,
     OpenPublication,
     PublicationId,
     plan_path,
@@ -24,6 +27,7 @@ from airflow_delta.transaction.intents import INTENT_APP, STATE_APP, open_intent
 if TYPE_CHECKING:
     from airflow_delta.contract.payloads import CommitResult
     from airflow_delta.log import Snapshot
+    from airflow_delta.log.actions.actions import SetTransaction
     from airflow_delta.log.delta_log import DeltaLog
 
 
@@ -58,6 +62,32 @@ def open_publications(log: DeltaLog) -> list[OpenPublication]:
             OpenPublication(publication=publication, anchor=tables[0] if tables else "", tables=tables, since=txn.last_updated)
         )
     return found
+
+
+def decided_by(log: DeltaLog, transaction_id: str, *, since: int) -> str | None:
+    """Return the publication that was decided by a transaction on this table; ``None`` if there is none.
+
+    Reads the commits since the transaction began: keys may have expired, and there are many of past publications.
+
+    :param since: the oldest version that the decision may have.
+    """
+    log.update()
+    prefix = f"{STATE_APP}{transaction_id}."
+    needle, oldest = transaction_id.encode(), log.snapshot.version + 1
+    for file in newest_first(log, since):
+        oldest = file.version
+        if needle not in file.data:
+            continue
+        for txn in decode_commit(file.version, file.data, table=log.uri).txns:
+            if _is_decision(txn, prefix):
+                return txn.app_id.removeprefix(STATE_APP)
+    left = log.snapshot.transactions_of((prefix,)) if oldest > since else ()
+    return next((txn.app_id.removeprefix(STATE_APP) for txn in left if _is_decision(txn, prefix)), None)
+
+
+def _is_decision(txn: SetTransaction, prefix: str) -> bool:
+    publication = txn.app_id.removeprefix(STATE_APP)
+    return txn.app_id.startswith(prefix) and txn.version in (PUBLISHED, UNDONE, STANDS) and PublicationId.is_one(publication)
 
 
 def publication_tables(log: DeltaLog, publication: str) -> tuple[str, ...]:
@@ -151,6 +181,28 @@ def newest_state(snapshot: Snapshot, publication: str) -> int | None:
     """Return the state of a publication on a version, also if its key has expired there; ``None`` if it has none."""
     txn = snapshot.set_transaction(f"{STATE_APP}{publication}", expired=True)
     return None if txn is None else txn.version
+
+
+def state_by_entries(log: DeltaLog, snapshot: Snapshot, publication: str, *, since: int, begun: int | None) -> int | None:
+    """Return the state of a publication by the entries of a table that may have forgotten its key; ``None`` if there is none.
+
+    The log keeps the entries for as long as the publication needs them. They are read only if keys of its age expire.
+
+    :param since: the oldest version that one may have.
+    :param begun: when the publication, or its transaction, began, in milliseconds since the epoch; ``None``: unknown.
+    """
+    retention = snapshot.properties.set_transaction_retention if snapshot.version >= 0 else None
+    if retention is None or (begun is not None and begun > int(time.time() * 1000) - retention):
+        return None
+    for file, _ in entries_of(log, publication, since=since):
+        states = [
+            txn.version
+            for txn in decode_commit(file.version, file.data, table=log.uri).txns
+            if txn.app_id == f"{STATE_APP}{publication}"
+        ]
+        if states and file.version <= snapshot.version:
+            return max(states)
+    return None
 
 
 def brought_after(log: DeltaLog, publication: str, version: int) -> bool | None:

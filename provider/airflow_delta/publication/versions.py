@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.publication.records import PUBLISHED, STANDS, UNDONE, PublicationId, VersionVector, table_mark
-from airflow_delta.publication.states import brought_after, is_over, newest_state, state_entry, states_of
-from airflow_delta.transaction.intents import INTENT_APP, STATE_APP
+from airflow_delta.publication.states import brought_after, is_over, newest_state, state_by_entries, state_entry, states_of
+from airflow_delta.transaction.intents import INTENT_APP, STATE_APP, open_intents
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,6 +47,19 @@ class _Table:
         self.version = self.head = self.snapshot.version
         self.states = states_of(self.snapshot)
         self._published: dict[str, int] = {}
+
+    def recall(self, publication: str, since: int | None) -> None:
+        """Take in the state of a publication that is open on another table, if this one no longer keeps keys that old.
+
+        :param since: when its intent was put there, in milliseconds since the epoch.
+        """
+        if self.mark not in _tables_of(publication) or publication in self.states or self.head < 0:
+            return
+        state = newest_state(self.snapshot, publication)
+        if state is None:
+            state = state_by_entries(self.log, self.snapshot, publication, since=0, begun=since)
+        if state is not None:
+            self.states[publication] = state
 
     def shows(self, publication: str) -> bool:
         """Tell whether the publication is in the version that is read."""
@@ -171,6 +184,7 @@ def get_versions(logs: Mapping[str, DeltaLog]) -> VersionVector:
     tables = {name: _Table(log, looks) for name, log in logs.items()}
     lost: dict[str, set[str]] = {}
     for _ in range(_ROUNDS):
+        _recall(tables)
         again = _lacking_too_early(tables)
         if not again:
             lost, again = _lost(tables)
@@ -179,6 +193,13 @@ def get_versions(logs: Mapping[str, DeltaLog]) -> VersionVector:
         lost = {}
         tables.update({name: _Table(logs[name], looks) for name in sorted(again)})
     return _cut(tables, lost)
+
+
+def _recall(tables: Mapping[str, _Table]) -> None:
+    for table in tables.values():
+        for publication, intent in open_intents(table.snapshot.intents).items():
+            for other in tables.values():
+                other.recall(publication, intent.last_updated)
 
 
 def _members(tables: Mapping[str, _Table]) -> Iterator[tuple[str, list[str]]]:

@@ -128,9 +128,9 @@ def committed_before(log: DeltaLog, handle: TransactionHandle) -> CommitResult |
     own = own_commit(log, handle)
     if own is not None and not stands(snapshot, handle.app_id, handle.txn_version):
         raise PublicationUndoneException(
-            f"Transaction {handle.transaction_id} was committed to table {log.uri} in version {own.version}, and taken back since: the "
-            "publication of several tables that it was part of could not be completed. Nothing of it is there. Clear its "
-            "start task with everything downstream to publish again.",
+            f"Transaction {handle.transaction_id} was committed to table {log.uri} in version {own.version}, and taken back "
+            "since: the publication of several tables that it was part of could not be completed. Nothing of it is there. Clear "
+            "its start task with everything downstream to publish again.",
             table=log.uri,
         )
     if own is not None or handle.rerun_policy in ("append", "replace"):

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 def truncate_history(snapshot: Snapshot, now: int) -> None:
     """Delete what is older than ``delta.dropFeatureTruncateHistory.retentionDuration``, to the minute.
 
+    What an open publication of several tables needs stays, as in every cleanup of the log.
+
     :param now: milliseconds since the epoch.
     """
     retention = TableProperties(snapshot.metadata.configuration).get(RETENTION)

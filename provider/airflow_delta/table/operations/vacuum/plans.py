@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_delta.contract.files import PLAN_ENDED, PLAN_PREFIX, transaction_directory
-from airflow_delta.transaction.intents import open_intents
+from airflow_delta.transaction.intents import STATE_APP, open_intents
 
 if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog
@@ -50,6 +50,8 @@ def unfinished_publications(log: DeltaLog, plans: Mapping[str, Set[str]]) -> Unf
                 kept.add(transaction)
             elif publication in open_intents(log.snapshot.intents):  # also if keys of its age have expired
                 staged.add(transaction)
+            elif _is_published(log, publication):  # readers of this table ask for the note
+                kept.add(transaction)
             else:
                 continue
             logger.info(
@@ -59,6 +61,11 @@ def unfinished_publications(log: DeltaLog, plans: Mapping[str, Set[str]]) -> Unf
                 publication,
             )
     return Unfinished(frozenset(kept | staged), frozenset(staged))
+
+
+def _is_published(log: DeltaLog, publication: str) -> bool:
+    txn = log.snapshot.set_transaction(f"{STATE_APP}{publication}", expired=True)
+    return txn is not None and txn.version == 1
 
 
 def _publication(log: DeltaLog, path: str) -> str:
