@@ -37,7 +37,7 @@ def check_writer_options(options: Any, *, whose: str) -> None:
     :param whose: the operation or task, for the message.
     :raises DeltaIllegalArgumentException: if there is one.
     """
-    if refused := refused_options(_given(options)):
+    if refused := refused_options(given_options(options)):
         raise DeltaIllegalArgumentException(
             f"{whose} gives Spark's writer the options {_named(refused)}, which may be secret: a request is "
             "stored beside the table, and Airflow shows it. Set them where the session is made: in the extra of the Spark "
@@ -70,7 +70,7 @@ def check_source(source: Any, *, whose: str) -> None:
             f"The source of {whose} has {_named(unknown)}; it takes {', '.join(_SOURCE_KEYS)}. Options of Spark's reader go into "
             "options."
         )
-    if refused := refused_options(_given(source.get("options"))):
+    if refused := refused_options(given_options(source.get("options"))):
         raise DeltaIllegalArgumentException(
             f"The source of {whose} has the options {_named(refused)}, which may be secret: a request is stored "
             f"beside the table, and Airflow shows it. {way_out}."
@@ -93,7 +93,7 @@ def check_is_query(source: Any, *, whose: str) -> None:
         )
 
 
-def _given(options: Any) -> Mapping[str, Any]:
+def given_options(options: Any) -> Mapping[str, Any]:
     """Return options, also those written as JSON; none of a template that is not JSON yet."""
     if isinstance(options, str):
         with contextlib.suppress(ValueError):

@@ -15,6 +15,7 @@ from airflow_delta.contract.choices import ENFORCE, SCHEMA_POLICIES, STRICT, Cho
 from airflow_delta.contract.kinds import NAMES, OPTIONS, SCHEMA, TRUTH, Kinds, table_text
 from airflow_delta.contract.options import check_source, check_writer_options
 from airflow_delta.contract.payloads import StagedWrite
+from airflow_delta.contract.reader_options import check_reader_options
 from airflow_delta.exceptions import (
     DeltaIllegalArgumentException,
     DeltaTableNotFoundException,
@@ -135,6 +136,8 @@ class DeltaCopyIntoOperator(DeltaTableOperator):
         whose = f"The task {self.task_id!r}"
         source = table_text(source, name="source")
         check_source({"path": source, "options": format_options}, whose=whose)
+        if engine == "spark":
+            check_reader_options(format_options, format, whose=whose)
         check_writer_options(write_options, whose=whose)
         if engine == "arrow" and format == "avro":
             raise DeltaUnsupportedOperationException(f'{whose} loads avro, which Arrow does not read. Leave out engine="arrow".')
@@ -166,13 +169,16 @@ class DeltaCopyIntoOperator(DeltaTableOperator):
     def plan_stage(self, stage: StageView) -> SparkWork | StagedWrite:
         """Find the files to load, and plan the write.
 
-        :raises DeltaIllegalArgumentException: if templates have made the source secret.
+        :raises DeltaIllegalArgumentException: if templates have made the source secret, or an option drops rows.
         :raises AirflowSkipException: if there is nothing to load, and the task is then to be skipped.
         :raises DeltaTableNotFoundException: if there is no table, and no stage creates it.
         :raises DeltaIllegalStateException: if files were changed after they were loaded, or records of loads are damaged.
         :raises DeltaFileNotFoundException: if records of loads are gone.
         """
-        check_source({"path": self.copy_source, "options": self.format_options}, whose=f"The task {self.task_id!r}")
+        whose = f"The task {self.task_id!r}"
+        check_source({"path": self.copy_source, "options": self.format_options}, whose=whose)
+        if self.engine == "spark":
+            check_reader_options(self.format_options, self.format, whose=whose)
         if not stage.exists and not stage.target.is_known:
             raise stage.handle.error(
                 DeltaTableNotFoundException,

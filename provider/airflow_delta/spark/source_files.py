@@ -5,22 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql import functions as sf
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructField, StructType
 
 from airflow_delta.contract.spark_paths import escape_glob
+from airflow_delta.exceptions import SchemaMismatchException
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
     from airflow_delta.contract.payloads import Json
 
-_STRICT = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
+_STRICT = {"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}  # of the session, too
 _DEFAULTS: Mapping[str, Mapping[str, str]] = {
     # What a row has too much or too little would otherwise be dropped or null, and columns would go by position.
     "csv": {"mode": "FAILFAST", "enforceSchema": "false"},
     "json": {"mode": "FAILFAST"},
     "parquet": {"mergeSchema": "true"},  # else the columns of one file decide
-    "avro": {},
+    "avro": {"ignoreExtension": "true"},  # else a setting of Hadoop may leave out files that are not called .avro
 }
 _TRUE = ("true", "1")
 
@@ -48,18 +50,44 @@ def read_spark_files(
     if file_format == "csv":
         reader = reader.schema(_csv_schema(spark, literal, given, own, columns))
     elif file_format == "json":
+        if _is_true(given, "multiLine"):
+            _check_one_document(spark, literal, given)
         reader = reader.schema(_merged(own, reader.load(literal).schema))
     return reader.load(literal)
+
+
+def _check_one_document(spark: SparkSession, paths: Sequence[str], options: Mapping[str, str]) -> None:
+    """Check that each file is one JSON document: with ``multiLine``, Spark reads the first and drops the others.
+
+    Files are parsed as a list with one more value at its end: what follows the first document spoils it.
+
+    :raises SchemaMismatchException: if one is not.
+    """
+    of_text = {name: value for name, value in options.items() if name.lower() in ("encoding", "charset", "ignoremissingfiles")}
+    of_json = {name: value for name, value in options.items() if name.lower() not in ("mode", "multiline")}
+    text = spark.read.format("text").options(**of_text, wholetext="true").load(list(paths))
+    content = sf.regexp_replace("value", "^\ufeff", "")
+    parsed = sf.from_json(sf.concat(sf.lit("["), content, sf.lit(',"end"]')), "array<string>", {**of_json, "mode": "PERMISSIVE"})
+    whole = sf.coalesce((sf.size(parsed) == 2) & (sf.element_at(parsed, -1) == "end"), sf.lit(False))
+    more = text.where(content.rlike(r"\S") & ~whole).select(sf.input_file_name()).limit(1).collect()
+    if more:
+        raise SchemaMismatchException(
+            f"The file {more[0][0]} is not one JSON document, and with multiLine=true Spark would drop what follows the first "
+            "one. Nothing was staged. Leave multiLine out if there is a document on each line; else write them as one array."
+        )
+
+
+def _is_true(options: Mapping[str, str], name: str) -> bool:
+    return {key.lower(): value for key, value in options.items()}.get(name.lower(), "false").strip().lower() in _TRUE
 
 
 def _csv_schema(
     spark: SparkSession, paths: Sequence[str], options: Mapping[str, str], table: StructType, columns: Sequence[str]
 ) -> StructType:
     """Return the columns that the header of the first file names; Spark compares it with the headers of the others."""
-    lower = {name.lower(): value for name, value in options.items()}
-    infers = lower.get("inferschema", "false").lower() in _TRUE
+    infers = _is_true(options, "inferSchema")
     reader: DataFrameReader = spark.read.format("csv").options(**options)
-    if lower.get("header", "false").lower() in _TRUE:
+    if _is_true(options, "header"):
         found = reader.load(list(paths) if infers else paths[0]).schema
         names = found.names
     else:
