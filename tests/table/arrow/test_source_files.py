@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import gzip
 import json
 from pathlib import Path
@@ -359,6 +360,27 @@ class TestParquet:
             load("parquet", {"a.parquet": content}, field("a", "string"))
 
 
+def damaged_parquet(where: str) -> bytes:
+    """Return a file in which some bytes are others, in its pages or in its footer."""
+    body = pa.BufferOutputStream()
+    pq.write_table(
+        pa.table({"a": [f"text {number}" for number in range(5_000)]}), body, compression="snappy", use_dictionary=False
+    )
+    data = bytearray(body.getvalue().to_pybytes())
+    length = int.from_bytes(data[-8:-4], "little")
+    at = 40 if where == "pages" else len(data) - 8 - length
+    data[at : at + 60] = b"\xff" * 60
+    return bytes(data)
+
+
+@pytest.mark.parametrize("where", ["pages", "footer"])
+def test_a_damaged_parquet_file_is_named_and_not_read_again(load, where):
+    """Arrow's error is an OSError, like those of a store that fails."""
+    with pytest.raises(SchemaMismatchException, match=r"The file b\.parquet of .*/raw/\* cannot be read as parquet: ") as raised:
+        load("parquet", {"a.parquet": pa.table({"a": ["x"]}), "b.parquet": damaged_parquet(where)}, field("a", "string"))
+    assert type(raised.value.__cause__) is OSError
+
+
 @pytest.mark.parametrize("content", [b"a\n1\n", gzip.compress(b'{"a": 1}\n' * 10_000)[:-20]], ids=["no gzip", "cut off"])
 @pytest.mark.parametrize("file_format", ["csv", "json"])
 def test_damaged_compression(load, content, file_format):
@@ -374,7 +396,7 @@ def test_a_store_that_fails_is_no_damaged_file(load, monkeypatch):
         closed = False
 
         def read(self, size: int) -> bytes:
-            raise OSError("the disk is gone")
+            raise OSError(errno.EIO, "the disk is gone")
 
         def close(self) -> None:
             pass

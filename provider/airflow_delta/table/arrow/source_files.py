@@ -91,8 +91,9 @@ def _joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def _read(found: SourceFiles, file: LoadedFile, file_format: str, read: Callable[[], Any]) -> Any:
     try:
         return read()
-    except (pa.ArrowException, UnicodeDecodeError) as error:
-        if isinstance(error, OSError):
+    except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
+        # Arrow's errors about what is read (damaged pages, for example) are of this class too, but no error of a system or store.
+        if isinstance(error, OSError) and (type(error) is not OSError or error.errno is not None):
             raise
         raise found.store.error(
             SchemaMismatchException,
