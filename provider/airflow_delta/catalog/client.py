@@ -17,6 +17,7 @@ import httpx
 import msgspec
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
 
+from airflow_delta import http_answers
 from airflow_delta.catalog.answers import (
     CatalogCommit,
     CatalogConfig,
@@ -220,7 +221,7 @@ class UnityCatalogClient:
     ) -> httpx.Response:
         sent = {**headers, **({"Authorization": f"Bearer {token}"} if token else {})}
         try:
-            return self._http.request(method, path, headers=sent, **given)
+            return http_answers.request(self._http, method, path, headers=sent, **given)
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
             raise self._unavailable(about, error, may_have_happened=False) from error
         except (httpx.HTTPError, httpx.InvalidURL) as error:

@@ -24,7 +24,7 @@ from urllib.parse import quote, urlsplit
 import httpx
 from airflow.sdk import XComArg
 
-from airflow_delta import engine
+from airflow_delta import engine, http_answers
 from airflow_delta.airflow_internals.tasks import reset_run
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.cloud import extra_of
@@ -380,9 +380,9 @@ def _post(client: Any, path: str, body: dict[str, Any], headers: dict[str, str])
     """Post JSON, and again if the server is busy or away: both requests may be sent twice."""
     for attempt in range(1, _ATTEMPTS + 1):
         try:
-            response = client.post(path, json=body, headers=headers)
-        except httpx.TransportError as error:
-            said, again = str(error), True
+            response = http_answers.request(client, "POST", path, json=body, headers=headers)
+        except httpx.RequestError as error:
+            said, again = str(error), isinstance(error, httpx.TransportError)
         else:
             if response.is_success:
                 answer: dict[str, Any] = response.json()
