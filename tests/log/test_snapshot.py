@@ -106,10 +106,10 @@ def test_a_checksum_newer_than_the_checkpoint_does_not_hide_commits_between(tabl
     tables.append(table, 10)
     tables.write_checkpoint_by_hand(table, 10, base)
     tables.write_commit(table, 11, tables.txn("between", 2), tables.txn("twice", 2))
-    tables.write_commit(table, 12, tables.add("x"))
+    tables.write_commit(table, 12, tables.info(txn_id="of 12"), tables.add("x"))
     tables.write_commit(table, 13, tables.txn("after", 3))
     content = (
-        '{"tableSizeBytes":0,"numFiles":0,"numMetadata":1,"numProtocol":1,'
+        '{"txnId":"of 12","tableSizeBytes":0,"numFiles":0,"numMetadata":1,"numProtocol":1,'
         '"metadata":{"id":"i","format":{"provider":"parquet","options":{}},"schemaString":"{}","partitionColumns":[],"configuration":{}},'
         '"protocol":{"minReaderVersion":1,"minWriterVersion":2}}'
     )

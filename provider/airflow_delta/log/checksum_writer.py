@@ -5,10 +5,14 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from airflow_delta.log.actions.decode import CommitHead, read_commit_info
 from airflow_delta.log.checksum.checksum import (
     MAX_DOMAINS,
+    OwnState,
     VersionChecksum,
+    digest_of,
     file_fields,
     intent_list,
     transaction_lists,
@@ -36,13 +40,17 @@ def write_snapshot_checksum(snapshot: Snapshot) -> bool:
         # A checkpoint of this version is due. It reads all transactions and files and writes the checksum with them, so that a
         # chain of incomplete checksums becomes complete again.
         return False
+    entry = log.read_commit(snapshot.version) if head is None or head.txn_id is None else b""
     if head is None:
-        head = CommitHead.of(read_commit_info(snapshot.version, log.read_commit(snapshot.version), table=log.uri))
+        head = CommitHead.of(read_commit_info(snapshot.version, entry, table=log.uri))
     retention = snapshot.properties.set_transaction_retention is not None
     if complete:
         transactions = transaction_lists(list(snapshot.set_transactions.values()), retention=retention)
     else:
         transactions = intent_list(state.intents() if state is not None else None)
+    if head.txn_id is None:
+        own = transactions.get("airflow_delta") or OwnState()
+        transactions["airflow_delta"] = replace(own, entry=digest_of(entry))
     domains = state.domains() if state is not None else None
     return write_checksum(
         log.store,

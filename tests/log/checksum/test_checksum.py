@@ -130,7 +130,7 @@ def test_a_bad_checksum_is_ignored_with_a_warning(
 
 def test_another_writers_checksum_with_more_fields_is_read(log: DeltaLog, table: Path) -> None:
     content = crc(table, 0)
-    content |= {"histogramOpt": {"sortedBinBoundaries": [0]}, "allFiles": [], "setTransactions": None, "txnId": None}
+    content |= {"histogramOpt": {"sortedBinBoundaries": [0]}, "allFiles": [], "setTransactions": None}
     tables.crc_path(table, 0).write_text(json.dumps(content))
     snapshot = DeltaLog.for_table(str(table)).snapshot
     assert snapshot.metadata == tables.metadata()
@@ -411,3 +411,68 @@ def test_an_expired_transaction_counts_again_when_the_retention_is_changed(
     for snapshot in (log.snapshot, DeltaLog.for_table(str(table)).snapshot):
         assert snapshot.transactions == {"old": 1, "young": 2}
         assert snapshot.transaction_version("old") == 1
+
+
+# -- of which entry it is -------------------------------------------------------------------------------------------------------
+
+
+def written_again(table: Path, version: int, *lines: dict) -> None:
+    """Who deletes a damaged entry by hand leaves its checksum behind; another writer commits that version again."""
+    path = tables.commit_path(table, version)
+    path.unlink()
+    path.write_text("\n".join(json.dumps(line) for line in lines) + "\n")
+
+
+OTHER_INFOS = {
+    "of another transaction": {"txnId": "another"},
+    "of delta-rs before 1.0": {"engineInfo": "delta-rs:0.8"},
+    "of Trino": {"engineInfo": "Trino 400", "clusterId": "trino", "readVersion": 0},
+    "of Spark with a long predicate": {"operationParameters": {"predicate": "x" * 20_000}, "txnId": "another"},
+    "of a long predicate and no id": {"operationParameters": {"predicate": "x" * 20_000}},
+}
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("info", OTHER_INFOS.values(), ids=OTHER_INFOS)
+def test_a_checksum_of_the_entry_that_was_there_before_is_not_believed(
+    log: DeltaLog, table: Path, info: dict, last: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert commit(log, 1, tables.txn("run", 1), tables.add("b", size=5))
+    new = tables.as_json(tables.metadata(name="new"))
+    lines = [{"commitInfo": {"timestamp": 1, "operation": "WRITE", **info}}, new, tables.as_json(tables.add("c", size=7))]
+    written_again(table, 1, *(reversed(lines) if last else lines))
+    snapshot = DeltaLog.for_table(str(table)).snapshot
+    assert snapshot.metadata.name == "new"
+    assert snapshot.transactions == {}, "the run that was taken back"
+    assert snapshot.size_in_bytes == 17
+    assert "ignoring the checksum" in caplog.text
+
+
+def test_neither_of_an_entry_that_is_gone(log: DeltaLog, table: Path) -> None:
+    assert commit(log, 1, tables.add("b", size=5))
+    log.checkpoint()
+    stale = crc(table, 1)
+    stale["metadata"]["description"], stale["numFiles"] = "stale", 3
+    tables.crc_path(table, 1).write_text(json.dumps(stale))
+    tables.commit_path(table, 0).unlink()
+    tables.commit_path(table, 1).unlink()
+    snapshot = DeltaLog.for_table(str(table)).snapshot
+    assert (snapshot.metadata, snapshot.num_files) == (tables.metadata(), 2)
+
+
+@pytest.mark.parametrize("info", [{}, {"txnId": None}, {"operationParameters": {"predicate": "x" * 20_000}}])
+def test_an_entry_without_a_transaction_is_known_by_its_digest(log: DeltaLog, table: Path, info: dict) -> None:
+    lines = [{"commitInfo": {"operation": "WRITE", **info}}, tables.as_json(tables.txn("other", 3))]
+    tables.commit_path(table, 1).write_text("\n".join(json.dumps(line) for line in lines) + "\n")
+    assert log.write_checksum(log.update())
+    content = crc(table, 1)
+    assert "txnId" not in content
+    assert len(content["airflowDelta"]["entry"]) == 64
+    snapshot = DeltaLog.for_table(str(table)).snapshot
+    assert snapshot.transactions == {"other": 3}
+    assert snapshot.known_state.checksum is not None
+    written_again(table, 1, lines[0], tables.as_json(tables.txn("other", 4)))
+    assert DeltaLog.for_table(str(table)).snapshot.transactions == {"other": 4}
+    del content["airflowDelta"]["entry"]
+    tables.crc_path(table, 1).write_text(json.dumps(content))
+    assert DeltaLog.for_table(str(table)).snapshot.transactions == {"other": 4}, "nothing shows whose it is"

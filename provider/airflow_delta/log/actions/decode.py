@@ -344,18 +344,27 @@ def read_commit_info(version: int, data: bytes, *, table: str) -> dict[str, Any]
     Delta and this provider write it first, and in-commit timestamps require that; the other lines are then not read.
     """
     check_complete(version, data, table=table)
-    first = data[: data.find(b"\n")] if data.startswith(_LINE_OF_THE_INFO) else b""
-    if first.endswith((b"}", b"}\r")):
-        try:
-            info: dict[str, Any] | None = _first_line.decode(first).commit_info
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            info = None  # decoded again below, for the error message
-        if info is not None:
-            return info
+    if (info := info_of_first_line(data)) is not None:
+        return info
     for line in _decode(_info_lines, version, data, table=table):
         if line.commit_info is not None:
             return dict(line.commit_info)
     return None
+
+
+def info_of_first_line(data: bytes) -> dict[str, Any] | None:
+    """Return the ``commitInfo`` that a commit begins with; ``None`` if it begins with another action, or the line is cut off.
+
+    :param data: the commit, or its beginning.
+    """
+    first = data[: data.find(b"\n")] if data.startswith(_LINE_OF_THE_INFO) else b""
+    if not first.endswith((b"}", b"}\r")):
+        return None
+    try:
+        found: dict[str, Any] | None = _first_line.decode(first).commit_info
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None  # whoever needs it decodes the whole commit, for the error message
+    return found
 
 
 def decode_file_changes(file: CommitFile, *, table: str, whole_adds_up_to: int) -> FileChanges:

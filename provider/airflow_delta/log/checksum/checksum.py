@@ -3,12 +3,17 @@
 With it a transaction can start after one small read, which has protocol, metadata and transactions. It is written once per
 version, never overwritten, and derived from the previous state and the commit, so its cost does not grow with the table.
 
+It must be of the entry that is there now, not only of its version: who deletes a damaged entry by hand leaves its checksum
+behind, and another writer commits the version again. The transaction id of both tells, or, where a writer gives its commits none,
+the digest of the entry that our own checksums note.
+
 Delta leaves ``setTransactions`` out when a transaction retention is configured, since its verification would compare lists
 pruned at different times. The complete list is then stored under a key of our own, which other readers ignore.
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from typing import Any, TypeVar
 
@@ -54,10 +59,12 @@ class OwnState(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
 
     :param set_transactions: the complete list of unexpired transactions, where Delta's field may not have it.
     :param intents: those of them that are open intents of publications, where no list has all transactions.
+    :param entry: :func:`digest_of` the commit, if that has no transaction id.
     """
 
     set_transactions: list[SetTransaction] | None = None
     intents: list[SetTransaction] | None = None
+    entry: str | None = None
 
 
 class VersionChecksum(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
@@ -162,7 +169,7 @@ _decoder = msgspec.json.Decoder(VersionChecksum)
 def read_checksum(store: LogStore, version: int) -> VersionChecksum | None:
     """Return a version's checksum, or ``None`` if it is absent or cannot be trusted (logged).
 
-    Its transaction id is compared with that of the commit, if both have one.
+    It is believed only if it is of the entry that the version has now.
     """
     path = checksum_file(version)
     try:
@@ -175,8 +182,8 @@ def read_checksum(store: LogStore, version: int) -> VersionChecksum | None:
     decoded = decode_checksum(data)
     checksum = decoded if isinstance(decoded, VersionChecksum) else None
     problem = decoded if isinstance(decoded, str) else _contradiction(decoded)
-    if checksum is not None and problem is None and checksum.txn_id is not None:
-        problem = _foreign_commit(store, version, checksum.txn_id)
+    if checksum is not None and problem is None:
+        problem = _foreign_entry(store, version, checksum)
     if problem is not None:
         logger.warning("Table %s: ignoring the checksum file %s: %s", store.root, path, problem)
         return None
@@ -272,11 +279,32 @@ def _contradiction(checksum: VersionChecksum) -> str | None:
     return None
 
 
-def _foreign_commit(store: LogStore, version: int, txn_id: str) -> str | None:
+def digest_of(entry: bytes) -> str:
+    """Return what tells a log entry from any other of the same version."""
+    return hashlib.sha256(entry).hexdigest()
+
+
+def _foreign_entry(store: LogStore, version: int, checksum: VersionChecksum) -> str | None:
+    """Return why nothing shows that a checksum is of the entry that the version has now."""
+    noted = checksum.airflow_delta.entry if checksum.airflow_delta is not None else None
     try:
-        head = store.read_range(commit_file(version), 0, _HEAD_BYTES)
-    except FileNotFoundError:  # cleaned up
-        return None
-    if b'"txnId"' in head and msgspec.json.encode(txn_id) not in head:
-        return f"it was written for transaction {txn_id}, but commit {version} is of another one"
+        head = b"" if noted is not None else store.read_range(commit_file(version), 0, _HEAD_BYTES)
+        info = lenient.info_of_first_line(head)
+        entry = b"" if info is not None else store.read(commit_file(version))
+        if info is None:
+            info = lenient.read_commit_info(version, entry, table=store.root) or {}
+    except FileNotFoundError:
+        return f"commit {version} is gone, so nothing shows that it is of that commit"
+    except DeltaLogCorruptedException as error:
+        return error.message
+    if noted is not None and noted != digest_of(entry):
+        return f"it was written for another commit {version} than is there now"
+    txn_id = lenient.CommitHead.of(info).txn_id
+    if checksum.txn_id is not None and txn_id != checksum.txn_id:
+        other = "names none" if txn_id is None else "is of another one"
+        return f"it was written for transaction {checksum.txn_id}, but commit {version} {other}"
+    if checksum.txn_id is None and txn_id is not None:
+        return f"commit {version} is of transaction {txn_id}, and nothing shows that it was written for that"
+    if txn_id is None and noted is None:
+        return f"neither it nor commit {version} has a transaction id, so nothing shows that it is of that commit"
     return None
