@@ -13,7 +13,7 @@ from airflow_delta.exceptions import DeltaError
 from airflow_delta.spark.read import read_change_plan
 from airflow_delta.table.changes.read import plan_changes
 from airflow_delta.table.operations.restore import restore
-from delta_spark.support import delta_history, delta_rows, open_log, rows_of, sql_name
+from delta_spark.support import delta_history, delta_log, delta_rows, open_log, rows_of, sql_name
 from support.table import Table
 
 if TYPE_CHECKING:
@@ -101,6 +101,7 @@ def commit(path: Path, version: int) -> dict[str, Any]:
     del found["commitInfo"]
     for metadata in found.get("metaData", []):
         metadata["configuration"].pop("delta.inCommitTimestampEnablementTimestamp", None)
+        metadata["configuration"].pop("delta.requireCheckpointProtectionBeforeVersion", None)  # Delta Spark takes it back
     for protocol in found.get("protocol", []):
         protocol |= {kind: sorted(names) for kind, names in protocol.items() if kind.endswith("Features")}
     return {kind: sorted(actions, key=str) for kind, actions in found.items()}
@@ -207,3 +208,21 @@ def test_retention(delta: SparkSession, tmp_path: Path) -> None:
     assert ours is not None
     assert "BEYOND_DELETED_FILE_RETENTION" in str(theirs)
     assert "BEYOND_DELETED_FILE_RETENTION" in str(ours)
+
+
+def test_row_ids_of_two_times_do_not_meet(delta: SparkSession, tmp_path: Path) -> None:
+    """The feature was dropped since, and is there again. Delta Spark's own RESTORE gives ids twice."""
+    path = tmp_path / "t"
+    name = sql_name(path)
+    delta.sql(f"CREATE TABLE {name} (id LONG) USING delta TBLPROPERTIES ('delta.enableRowTracking' = 'true')")
+    for first in (0, 10):
+        delta.sql(f"INSERT INTO {name} SELECT id FROM range({first}, {first + 10}, 1, 1)")
+    delta.sql(f"DELETE FROM {name} WHERE id < 10")
+    delta.sql(f"ALTER TABLE {name} DROP FEATURE rowTracking")
+    delta.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('delta.enableRowTracking' = 'true')")
+    restore(open_log(path), version=2, transaction_key="restore", attempt="1-0")
+    for rows in (20, 30):
+        delta_log(delta, path)
+        found = dict(delta.sql(f"SELECT id, _metadata.row_id FROM {name}").collect())
+        assert found == {number: number for number in range(rows)}
+        delta.sql(f"INSERT INTO {name} SELECT id FROM range(20, 30, 1, 1)")

@@ -21,6 +21,7 @@ from airflow_delta.log import DeltaLog
 from airflow_delta.table.files.partitions import spelled_by_java, url_encoded
 from airflow_delta.table.operations.clone import clone_table
 from airflow_delta.table.operations.convert import convert_to_delta
+from airflow_delta.table.operations.drop_feature.run import drop_feature
 from airflow_delta.table.operations.statistics import compute_statistics
 from airflow_delta.transaction import Operation
 from support.actions import add, column, metadata, protocol, schema
@@ -193,3 +194,21 @@ def test_change_data_feed_and_column_mapping(tmp_path: Path) -> None:
     snapshot = made.log().update()
     assert snapshot.schema.fields[0].metadata == mapping
     assert configuration.items() <= snapshot.metadata.configuration.items()
+
+
+def test_a_clone_protects_versions_of_its_own_only(tmp_path: Path) -> None:
+    """checkpointProtection: the version is one of the source's history; a table that is replaced keeps its own."""
+    name = "delta.requireCheckpointProtectionBeforeVersion"
+    tables = {}
+    for which in ("source", "replaced"):
+        tables[which] = Table(tmp_path / which)
+        tables[which].create(configuration={"delta.enableDeletionVectors": "true"})
+        drop_feature(tables[which].log(), "deletionVectors")
+        assert name in tables[which].log().update().metadata.configuration
+    new = Table(tmp_path / "new")
+    clone(new, tables["source"])
+    assert name not in new.log().update().metadata.configuration
+    own = tables["replaced"].log().update().metadata.configuration[name]
+    tables["source"].commit(operation=Operation.delete([]))
+    clone(tables["replaced"], tables["source"], replace=True)
+    assert tables["replaced"].log().update().metadata.configuration[name] == own

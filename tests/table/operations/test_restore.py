@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,9 @@ from airflow_delta.exceptions import (
     VersionNotFoundException,
 )
 from airflow_delta.table.changes.read import plan_changes
+from airflow_delta.table.operations.drop_feature.run import drop_feature
 from airflow_delta.table.operations.restore import restore
+from airflow_delta.table.operations.row_tracking import enable_row_tracking
 from airflow_delta.transaction import Operation
 from support import tables as by_hand
 from support.actions import column, schema
@@ -335,3 +338,85 @@ def test_across_a_dropped_feature(tmp_path, allowed):
     assert (snapshot.protocol.min_reader_version, snapshot.protocol.min_writer_version) == (3, 7)
     assert set(snapshot.protocol.writer_features or ()) == {"deletionVectors", *([] if allowed else ["appendOnly"])}
     assert len(table.actions(2)["protocol"]) == 1
+
+
+# -- counters that began again ------------------------------------------------------------------------------------------------
+
+
+def tracked(tmp_path: Path) -> Table:
+    """Version 1 adds ten rows, version 2 ten more, version 3 removes the first ten. The feature is dropped then."""
+    table = Table(tmp_path / "tracked")
+    table.create(configuration={"delta.enableRowTracking": "true"})
+    for version in (1, 2):
+        table.commit(by_hand.add(f"{version}.parquet", stats='{"numRecords":10}'))
+        (table.path / f"{version}.parquet").touch()
+    table.commit(by_hand.remove("1.parquet"), operation=Operation.delete([]))
+    drop_feature(table.log(), "rowTracking")
+    return table
+
+
+def row_ids(table: Table) -> dict[str, int | None]:
+    """First row id by file, if no two files of ten rows share one and the mark is not below them."""
+    snapshot = table.log().update()
+    found = {file.path: file.base_row_id for file in snapshot.add_files()}
+    given = sorted(base for base in found.values() if base is not None)
+    assert len(given) == len(found), found
+    assert all(later - earlier >= 10 for earlier, later in pairwise(given)), found
+    assert given[-1] + 9 <= (snapshot.row_id_high_water_mark or -1), (found, snapshot.row_id_high_water_mark)
+    return found
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_row_ids_of_two_times_do_not_meet(tmp_path: Path, again: bool) -> None:
+    """The feature was dropped since, and the mark with it; perhaps it is there again, and the file that stayed has a new id."""
+    table = tracked(tmp_path)
+    if again:
+        enable_row_tracking(table.log())
+        table.commit(by_hand.add("3.parquet", stats='{"numRecords":10}'))
+        assert row_ids(table) == {"2.parquet": 0, "3.parquet": 10}
+    result = run(table, version=2)
+    assert (result.num_files, result.num_removed_files) == (1 + 1, 1 if again else 0)
+    assert row_ids(table) == {"1.parquet": 0, "2.parquet": 10}
+    changed = {line["add"]["path"]: line["add"]["dataChange"] for line in table.lines(result.version) if "add" in line}
+    assert changed == {"1.parquet": True, "2.parquet": False}, "what stayed is no change for who reads changes"
+    table.commit(by_hand.add("4.parquet", stats='{"numRecords":10}'))
+    assert row_ids(table)["4.parquet"] == 20
+
+
+def test_row_ids_that_were_deleted_before_the_restored_version_are_not_given_again(tmp_path: Path) -> None:
+    table = tracked(tmp_path)
+    table.commit(by_hand.add("3.parquet", stats='{"numRecords":10}'))
+    run(table, version=1)
+    assert row_ids(table) == {"1.parquet": 0}
+    later = Table(tmp_path / "later")
+    later.copy_from(tracked(tmp_path / "other"))
+    run(later, version=3)
+    assert later.log().update().row_id_high_water_mark == 19
+    later.commit(by_hand.add("4.parquet", stats='{"numRecords":10}'))
+    assert row_ids(later) == {"2.parquet": 10, "4.parquet": 20}
+
+
+def test_what_is_protected_stays_protected(tmp_path: Path) -> None:
+    """checkpointProtection: versions before DROP FEATURE keep their checkpoints, whatever is restored."""
+    table = Table(tmp_path / "table")
+    table.create(configuration={"delta.enableDeletionVectors": "true"})
+    table.commit(by_hand.add("1.parquet"))
+    (table.path / "1.parquet").touch()
+    drop_feature(table.log(), "deletionVectors")
+    name = "delta.requireCheckpointProtectionBeforeVersion"
+    protected = table.log().update().metadata.configuration[name]
+    assert int(protected) > 0
+    run(table, version=0)
+    assert table.log().update().metadata.configuration.get(name) == protected
+
+
+def test_timestamps_begin_again_with_the_restored_version(tmp_path: Path) -> None:
+    table = Table(tmp_path / "table")
+    table.create(configuration={"delta.enableInCommitTimestamps": "true"})
+    table.commit(by_hand.add("1.parquet"))
+    (table.path / "1.parquet").touch()
+    drop_feature(table.log(), "inCommitTimestamp")
+    table.commit(by_hand.remove("1.parquet"), operation=Operation.delete([]))
+    result = run(table, version=1)
+    assert table.log().update().metadata.configuration["delta.inCommitTimestampEnablementVersion"] == str(result.version)
+    assert [commit.version for commit in table.log().history()] == list(range(result.version, -1, -1))

@@ -31,10 +31,11 @@ from airflow_delta.log.features.registry import FEATURES
 from airflow_delta.log.storage.options import store_place
 from airflow_delta.table.files.partitions import absolute_file_path, absolute_vector, qualified, spelled_by_java, url_encoded
 from airflow_delta.table.operations.deep_clone import ORIGIN, ClonedFiles, EarlierClone, Origin, earlier_clone, is_unchanged
-from airflow_delta.table.operations.restore import continued
+from airflow_delta.table.operations.restore import continued, with_protection
 from airflow_delta.table.run import run_large
 from airflow_delta.table.stage.file_loads import copy_records
 from airflow_delta.transaction import CommitPolicy, Operation
+from airflow_delta.transaction.prepare.feature_drop import PROTECTED_BEFORE
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -52,7 +53,8 @@ _COLUMNS = (
 _OF_THE_SOURCE = (
     *_COLUMNS,
     *ORIGIN,
-    # A version and a time in the history of the source.
+    # Versions and a time in the history of the source.
+    PROTECTED_BEFORE,
     "delta.inCommitTimestampEnablementVersion",
     "delta.inCommitTimestampEnablementTimestamp",
 )
@@ -213,8 +215,10 @@ def _metadata(
         description=None if own is None else own.description,
         configuration=configuration,
     )
-    if own is None or earlier is None:
+    if own is None:
         return metadata
+    if earlier is None:
+        return with_protection(metadata, own)
     columns = {key: own.configuration[key] for key in _COLUMNS if key in own.configuration}
     return continued(msgspec.structs.replace(metadata, configuration={**configuration, **columns}), own)
 

@@ -32,6 +32,8 @@ from airflow_delta.log.time_travel import to_milliseconds, version_at_timestamp
 from airflow_delta.table.run import run_large
 from airflow_delta.transaction import Operation
 from airflow_delta.transaction.prepare import commit_info as in_commit_timestamps
+from airflow_delta.transaction.prepare import row_tracking
+from airflow_delta.transaction.prepare.feature_drop import PROTECTED_BEFORE
 
 if TYPE_CHECKING:
     from airflow_delta.log import Snapshot
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.transaction import OptimisticTransaction
 
+_Key = tuple[str, str | None]
+_ROW_IDS = ("base_row_id", "default_row_commit_version")
 _THREADS = 16
 _NAMED = 10
 
@@ -125,8 +129,11 @@ def restore_actions(
         _check_files_exist(log, adds, wanted)
     # Its properties were checked when they were set; constraints, for one, can otherwise only be set by ALTER TABLE.
     restored = source.protocol if protocol_downgrade_allowed else protocol.upgraded(latest.protocol, source.protocol)
-    txn.update_metadata_for_restore(continued(source.metadata, latest.metadata), restored)
+    tracked_rows = row_tracking.is_supported(source.protocol)
+    mark = source.row_id_high_water_mark if tracked_rows else None
+    txn.update_metadata_for_restore(continued(source.metadata, latest.metadata), restored, row_id_mark=mark)
     sizes = to_restore.column("size").to_pylist()
+    adds_again = _numbered_otherwise(to_restore, restored_keys, present, present_keys) if tracked_rows else []
     metrics = {
         "tableSizeAfterRestore": sum(sizes),
         "numOfFilesAfterRestore": len(sizes),
@@ -136,7 +143,7 @@ def restore_actions(
         "restoredFilesSize": sum(add.size for add in adds),
     }
     text = None if timestamp is None else _timestamp_text(timestamp)
-    return [*adds, *removes, *_clustering(source, latest)], Operation.restore(version, text, metrics=metrics)
+    return [*adds, *adds_again, *removes, *_clustering(source, latest)], Operation.restore(version, text, metrics=metrics)
 
 
 def _check_within_retention(latest: Snapshot, source: Snapshot) -> None:
@@ -154,7 +161,7 @@ def _check_within_retention(latest: Snapshot, source: Snapshot) -> None:
         )
 
 
-def _keys(files: pa.Table) -> list[tuple[str, str | None]]:
+def _keys(files: pa.Table) -> list[_Key]:
     """Return the key of the logical file in each row."""
     paths = [canonical_path(path) for path in files.column("path").to_pylist()]
     vectors = [
@@ -164,8 +171,25 @@ def _keys(files: pa.Table) -> list[tuple[str, str | None]]:
     return list(zip(paths, vectors, strict=True))
 
 
-def _without(files: pa.Table, keys: list[tuple[str, str | None]], kept: set[tuple[str, str | None]]) -> pa.Table:
+def _without(files: pa.Table, keys: list[_Key], kept: set[_Key]) -> pa.Table:
     return files.filter(array([key not in kept for key in keys], pa.bool_()))
+
+
+def _numbered_otherwise(
+    to_restore: pa.Table, restored_keys: Sequence[_Key], present: pa.Table, present_keys: Sequence[_Key]
+) -> list[AddFile]:
+    """Return the files that the table still has, but with other row ids: the feature was dropped since, or is being dropped.
+
+    Row ids of two times must not meet: one that had none, beside files that had some, gets new ones.
+    """
+    if to_restore.column("base_row_id").null_count == to_restore.num_rows:
+        return []
+    before, now = (
+        dict(zip(keys, zip(*(files.column(name).to_pylist() for name in _ROW_IDS), strict=True), strict=True))
+        for files, keys in ((to_restore, restored_keys), (present, present_keys))
+    )
+    differs = array([key in now and now[key] != before[key] for key in restored_keys], pa.bool_())
+    return [msgspec.structs.replace(add, data_change=False) for add in to_add_files(to_restore.filter(differs))]
 
 
 def _check_files_exist(log: DeltaLog, adds: Sequence[AddFile], version: int) -> None:
@@ -195,8 +219,11 @@ def _check_files_exist(log: DeltaLog, adds: Sequence[AddFile], version: int) -> 
 
 
 def continued(restored: Metadata, latest: Metadata) -> Metadata:
-    """Return metadata of another version as those of the next one: identity columns and in-commit timestamps go on."""
-    metadata = _metadata_with_merged_marks(restored, latest)
+    """Return metadata of another version as those of the next one.
+
+    Identity columns, in-commit timestamps and what ``checkpointProtection`` protects go on.
+    """
+    metadata = with_protection(_metadata_with_merged_marks(restored, latest), latest)
     if not (in_commit_timestamps.uses_in_commit_timestamps(metadata) and in_commit_timestamps.uses_in_commit_timestamps(latest)):
         return metadata
     # They may have been off in between: only the latest version knows since when every commit has a timestamp.
@@ -204,6 +231,20 @@ def continued(restored: Metadata, latest: Metadata) -> Metadata:
     configuration = {key: value for key, value in metadata.configuration.items() if key not in keys}
     configuration |= {key: latest.configuration[key] for key in keys if key in latest.configuration}
     return msgspec.structs.replace(metadata, configuration=configuration)
+
+
+def with_protection(metadata: Metadata, latest: Metadata) -> Metadata:
+    """Return metadata with the versions that ``checkpointProtection`` protects in the latest ones: that is never taken back."""
+    protected, restored = (_protected_before(some) for some in (latest, metadata))
+    if protected <= restored:
+        return metadata
+    configuration = {**metadata.configuration, PROTECTED_BEFORE: str(protected)}
+    return msgspec.structs.replace(metadata, configuration=configuration)
+
+
+def _protected_before(metadata: Metadata) -> int:
+    given = metadata.configuration.get(PROTECTED_BEFORE, "")
+    return int(given) if given.isdigit() else 0
 
 
 def _metadata_with_merged_marks(restored: Metadata, latest: Metadata) -> Metadata:

@@ -145,7 +145,7 @@ def check_consistent_data_change(table: str, actions: Sequence[Action], operatio
 
     :raises DeltaIllegalStateException: if the policy does not allow such a commit, or it is wrong.
     """
-    if policy.consistent_data_change == "off":
+    if policy.consistent_data_change == "off" or operation == "RESTORE":  # commits files that the table has with other row ids
         return
     changes = {action.data_change for action in actions if isinstance(action, AddFile | RemoveFile)}
     if len(changes) < 2:

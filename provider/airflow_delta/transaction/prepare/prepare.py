@@ -49,6 +49,7 @@ class TableState(TableRead):
     :param metadata: at the version that was read; ``None`` if the table does not exist. So is ``protocol``.
     :param new_metadata: set through ``update_metadata``. So is ``new_protocol``.
     :param row_id_high_water_mark: returns the last row id of the version that was read; called only if row ids are assigned.
+    :param restored_row_id_mark: the last row id of the version that the commit brings back; -1 if there is none.
     :param snapshot: version that was read; needed only by commits that drop a feature or change metadata.
     :param catalog: the table's name in the catalog through which it was opened.
     """
@@ -60,6 +61,7 @@ class TableState(TableRead):
     new_metadata: Metadata | None = None
     new_protocol: Protocol | None = None
     row_id_high_water_mark: Callable[[], int] = lambda: row_tracking.NO_HIGH_WATER_MARK
+    restored_row_id_mark: int = row_tracking.NO_HIGH_WATER_MARK
     snapshot: Snapshot | None = None
     catalog: str | None = None
 
@@ -145,6 +147,7 @@ def prepare_commit(
             snapshot_high_water_mark=state.row_id_high_water_mark(),
             commit_version=state.read_version + 1,
             table=state.table,
+            restored_high_water_mark=state.restored_row_id_mark,
         )
     if large:
         ordered = _in_large_order(metadata, new_protocol, rest)

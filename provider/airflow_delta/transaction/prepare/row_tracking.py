@@ -81,10 +81,14 @@ def prepare(
     snapshot_high_water_mark: int,
     commit_version: int,
     table: str = "",
+    restored_high_water_mark: int = NO_HIGH_WATER_MARK,
 ) -> list[Action]:
     """Return the actions with row ids and row commit versions for all files without them, and the new high-water mark last.
 
+    Ids that files bring along stay. They may be of a time before the mark began again, which then moves past them.
+
     :param snapshot_high_water_mark: of the version that was read; -1 for none.
+    :param restored_high_water_mark: of the version that the commit brings back; -1 for none.
     :param commit_version: version that the commit tries first.
     :raises RowIdAssignmentWithoutStatsException: if a new file does not say how many rows it has.
     :raises DeltaIllegalStateException: if the caller sets the high-water mark.
@@ -99,9 +103,8 @@ def prepare(
         )
     if is_suspended(metadata):
         return [_stripped(action) if isinstance(action, AddFile) else action for action in actions]
-    assigned, mark = _assigned(
-        actions, NO_HIGH_WATER_MARK, snapshot_high_water_mark, NO_HIGH_WATER_MARK, commit_version, table, only_missing=True
-    )
+    past = _last_row_id(actions, max(snapshot_high_water_mark, restored_high_water_mark), table)
+    assigned, mark = _assigned(actions, NO_HIGH_WATER_MARK, past, NO_HIGH_WATER_MARK, commit_version, table, only_missing=True)
     return assigned if mark == snapshot_high_water_mark else [*assigned, mark_action(mark)]
 
 
@@ -160,6 +163,18 @@ def _assigned(
                 action = msgspec.structs.replace(action, base_row_id=base, default_row_commit_version=version)
         result.append(action)
     return result, mark
+
+
+def _last_row_id(actions: Sequence[Action], mark: int, table: str) -> int:
+    """Return the last of the row ids that files bring along, or the mark if that is higher."""
+    last = mark
+    for action in actions:
+        if isinstance(action, AddFile) and action.base_row_id is not None:
+            records = num_records(action.stats)
+            if records is None and action.base_row_id > mark:
+                records = _num_records(action, table)
+            last = max(last, action.base_row_id + (records or 0) - 1)
+    return last
 
 
 def _num_records(file: AddFile, table: str) -> int:

@@ -42,6 +42,7 @@ class TableChanges:
         self._domains: tuple[DomainMetadata, ...] = ()
         self._set_transactions: list[SetTransaction] = []
         self._identity_marks: dict[str, list[int]] = {}
+        self._restored_row_id_mark: int | None = None
 
     @property
     def metadata(self) -> Metadata:
@@ -117,14 +118,15 @@ class TableChanges:
         self.update_metadata(metadata, ignore_default_properties=True)
         self.new_protocol = upgraded(protocol, self.protocol)
 
-    def update_metadata_for_restore(self, metadata: Metadata, protocol: Protocol) -> None:
+    def update_metadata_for_restore(self, metadata: Metadata, protocol: Protocol, *, row_id_mark: int | None = None) -> None:
         """Set metadata and protocol of a table that goes back to an earlier version; see :meth:`update_metadata`.
 
         :param metadata: that version's, whose properties were checked when the table got them.
         :param protocol: has every feature that it needs, including any dropped since.
+        :param row_id_mark: the last row id of that version; the table's own may have begun again since.
         """
         self.update_metadata(metadata, ignore_default_properties=True, protocol=protocol)
-        self.new_protocol = protocol
+        self.new_protocol, self._restored_row_id_mark = protocol, row_id_mark
 
     def adopt_changes(self, metadata: Metadata | None, protocol: Protocol, domains: Sequence[DomainMetadata] = ()) -> None:
         """Set the outcome of several changes, each checked on top of the one before.
@@ -178,7 +180,9 @@ class TableChanges:
 
     def state(self) -> TableState:
         """Return the table as it was read, and what is set."""
-        return TableState.of(self.snapshot, new_metadata=self.new_metadata, new_protocol=self.new_protocol)
+        state = TableState.of(self.snapshot, new_metadata=self.new_metadata, new_protocol=self.new_protocol)
+        mark = self._restored_row_id_mark
+        return state if mark is None else replace(state, restored_row_id_mark=mark)
 
     def added_to(self, actions: Sequence[Action]) -> list[Action]:
         """Return the actions of a commit with the metadata domains and application ids that are set.
