@@ -74,6 +74,7 @@ _STORE_OPTIONS = _words("""
     storage_account_name storage_use_emulator use_emulator use_fabric_endpoint use_azure_cli disable_instance_discovery
     tenant_id storage_tenant_id authority_host connect_timeout timeout pool_idle_timeout pool_max_idle_per_host
     user_agent http1_only http2_only durable default_content_type max_retries retry_timeout other_locations
+    credentials_renewed_by credentials_expire_at
 """)
 
 # Options of Spark's sources and of its Parquet writer, in lower case.

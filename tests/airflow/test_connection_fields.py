@@ -44,6 +44,7 @@ REFUSED = [
         "spark_credentials of the connection 'lake' is a text other than 'own'",
     ),
     ({"host": LAKE, "extra": {"spark_packages": ["a:b:1"]}}, "spark_packages of the connection 'lake' is .* Maven coordinates"),
+    ({"host": LAKE, "port": 9000, "schema": "https"}, "The schema and the port of the connection 'lake' have no meaning"),
     ({"host": LAKE, "login": "key"}, "has no password"),
     ({"host": LAKE, "password": "very-secret"}, "has no login"),
     ({"host": LAKE, "login": "key", "extra": {"storage_options": {"token": "x"}}}, "has no password"),
@@ -113,6 +114,25 @@ def test_a_table_has_one_uri(connection, fields, table, uri):
 
 AZURE = {"azure_storage_account_name": "account", "azure_storage_account_key": "a2V5"}
 CONNECTION_STRING = "DefaultEndpointsProtocol=https;AccountName=account;AccountKey=a2V5;EndpointSuffix=core.windows.net"
+PORTAL_SAS = (
+    "BlobEndpoint=https://account.blob.core.windows.net/;QueueEndpoint=https://account.queue.core.windows.net/;"
+    "SharedAccessSignature=sv=1&sig=x%3D"
+)
+OF_SAS = {"azure_storage_account_name": "account", "azure_storage_sas_key": "sv=1&sig=x%3D"}
+EMULATOR = {
+    "azure_storage_account_name": "devstoreaccount1",
+    "azure_storage_account_key": ("Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="),
+    "azure_storage_endpoint": "http://127.0.0.1:10000/devstoreaccount1",
+}
+AWS_CLIENT = {
+    "proxies": {"https": "http://proxy:3128", "http": "proxy:3128"},
+    "connect_timeout": 2,
+    "read_timeout": 4.5,
+    "retries": {"total_max_attempts": 4, "mode": "standard"},
+    "s3": {"addressing_style": "virtual"},
+    "max_pool_connections": 50,
+}
+CHINA = "abfss://container@account.dfs.core.chinacloudapi.cn"
 CLOUDS = [
     # field, the other connection, URI, options
     (
@@ -133,6 +153,28 @@ CLOUDS = [
         {"aws_access_key_id": "a", "aws_secret_access_key": "b", "aws_session_token": "c"},
     ),
     ("aws_conn_id", {"conn_type": "aws", **KEYS}, "gs://lake", {}),
+    (
+        "aws_conn_id",
+        {"conn_type": "aws", **KEYS, "extra": {"verify": False, "region_name": "eu-west-1", "config_kwargs": AWS_CLIENT}},
+        LAKE,
+        {
+            "aws_access_key_id": "key",
+            "aws_secret_access_key": "very-secret",
+            "aws_region": "eu-west-1",
+            "aws_virtual_hosted_style_request": "true",
+            "allow_invalid_certificates": "true",
+            "proxy_url": "http://proxy:3128",
+            "connect_timeout": "2000ms",
+            "read_timeout": "4500ms",
+            "max_retries": "3",
+        },
+    ),
+    (
+        "aws_conn_id",
+        {"conn_type": "aws", "login": "ignored", "extra": {"config_kwargs": {"signature_version": "unsigned"}}},
+        LAKE,
+        {"aws_skip_signature": "true"},
+    ),
     ("wasb_conn_id", {"conn_type": "wasb", "login": "account", "password": "a2V5"}, ACCOUNT, AZURE),
     ("wasb_conn_id", {"conn_type": "wasb", "extra": {"connection_string": CONNECTION_STRING}}, ACCOUNT, AZURE),
     (
@@ -142,6 +184,38 @@ CLOUDS = [
         {"azure_storage_account_name": "account", "azure_storage_sas_key": "sv=1&sig=x"},
     ),
     ("adls_conn_id", {"conn_type": "adls", "host": "account", "password": "a2V5"}, ACCOUNT, AZURE),
+    ("wasb_conn_id", {"conn_type": "wasb", "login": "account", "host": "directory", "password": "a2V5"}, ACCOUNT, AZURE),
+    ("wasb_conn_id", {"conn_type": "wasb", "extra": {"connection_string": PORTAL_SAS}}, ACCOUNT, OF_SAS),
+    (
+        "wasb_conn_id",
+        {"conn_type": "wasb", "extra": {"sas_token": "https://account.blob.core.windows.net/?sv=1&sig=x%3D"}},
+        ACCOUNT,
+        OF_SAS,
+    ),
+    ("wasb_conn_id", {"conn_type": "wasb", "extra": {"connection_string": "UseDevelopmentStorage=true"}}, ACCOUNT, EMULATOR),
+    (
+        "wasb_conn_id",
+        {"conn_type": "wasb", "extra": {"connection_string": CONNECTION_STRING.replace("windows.net", "chinacloudapi.cn")}},
+        CHINA,
+        {**AZURE, "azure_storage_endpoint": "https://account.blob.core.chinacloudapi.cn"},
+    ),
+    (
+        "adls_conn_id",
+        {
+            "conn_type": "adls",
+            "host": "account",
+            "password": "a2V5",
+            "extra": {"account_url": "https://account.dfs.core.usgovcloudapi.net/"},
+        },
+        ACCOUNT,
+        {**AZURE, "azure_storage_endpoint": "https://account.blob.core.usgovcloudapi.net"},
+    ),
+    (
+        "wasb_conn_id",
+        {"conn_type": "wasb", "host": "account.blob.core.chinacloudapi.cn/", "login": "account", "password": "a2V5"},
+        CHINA,
+        {**AZURE, "azure_storage_endpoint": "https://account.blob.core.chinacloudapi.cn"},
+    ),
     (
         "adls_conn_id",
         {"conn_type": "adls", "host": "account", "login": "id", "password": "s", "extra": {"tenant_id": "t"}},
@@ -184,6 +258,30 @@ def test_options_add_to_those_of_a_cloud(connection):
     extra = {"aws_conn_id": "other", "storage_options": {"region": "eu-west-1"}}
     hook = connection({"host": LAKE, "extra": extra}, other={"conn_type": "aws", **KEYS, "extra": {"region_name": "x"}})
     assert hook.storage_options(LAKE)["aws_region"] == "eu-west-1"
+
+
+NOT_CARRIED = [
+    ({"verify": "/etc/ssl/own.pem"}, "verify of the connection 'other' names a file of this process"),
+    ({"config_kwargs": {"client_cert": "/x"}}, "config_kwargs of the connection 'other' has client_cert, which .* cannot do"),
+    ({"config_kwargs": {"s3": {"use_accelerate_endpoint": True}}}, "config_kwargs.s3 of .* has use_accelerate_endpoint"),
+    ({"config_kwargs": {"proxies": {"http": "http://a", "https": "http://b"}}}, "names 2 proxies .a, b."),
+    ({"config_kwargs": {"signature_version": "s3"}}, "signature_version of the connection 'other' is 's3'"),
+]
+
+
+@pytest.mark.parametrize(("extra", "text"), NOT_CARRIED)
+def test_what_the_client_of_a_store_cannot_do_is_refused_by_name(connection, extra, text):
+    hook = connection({"extra": {"aws_conn_id": "other"}}, other={"conn_type": "aws", **KEYS, "extra": extra})
+    with pytest.raises(DeltaIllegalArgumentException, match=text):
+        hook.storage_options(LAKE)
+
+
+def test_certificates_of_a_file_that_the_deployment_allows(connection, monkeypatch, tmp_path):
+    file = tmp_path / "own.pem"
+    file.write_text("-----BEGIN CERTIFICATE-----")
+    monkeypatch.setenv("AIRFLOW__DELTA__CREDENTIAL_FILES", f"{tmp_path}/*.pem")
+    hook = connection({"extra": {"aws_conn_id": "other"}}, other={"conn_type": "aws", **KEYS, "extra": {"verify": str(file)}})
+    assert hook.storage_options(LAKE)["root_certificate"] == "-----BEGIN CERTIFICATE-----"
 
 
 TWICE = [

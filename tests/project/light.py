@@ -62,6 +62,8 @@ VALUES = (
     "log.storage.base",
     "log.storage.committer",
     "log.storage.file_names",
+    "log.storage.credentials",
+    "log.storage.endpoints",
     "log.storage.options",
     "log.table_definition",
     "spark.errors",

@@ -105,16 +105,20 @@ class Location:
         """Return the location that a URI or an absolute path names.
 
         :param options: storage options under their canonical names. A container of Azure without its account gets it from them,
-            unless they name an endpoint of their own.
+            in the cloud of their endpoint, unless that is a server of one's own.
         :raises DeltaIllegalArgumentException: if its scheme is unknown, it contains credentials, or its bucket, container,
             account or host is not a name that the cloud allows.
         """
         found = _parsed(uri)
-        account = (options or {}).get("azure_storage_account_name")
-        if found.store != AZURE or found.host is not None or not account or (options or {}).get("azure_storage_endpoint"):
+        given = options or {}
+        account, endpoint = (given.get("azure_storage_account_name") or "").lower(), given.get("azure_storage_endpoint")
+        if found.store != AZURE or found.host is not None or not account:
             return found
-        _check(_ACCOUNT, account.lower(), "storage account", uri)
-        return replace(found, host=f"{account.lower()}.dfs.{PUBLIC_AZURE}")
+        if endpoint:
+            host = azure_host(endpoint)
+            return replace(found, host=host) if host is not None and host.partition(".")[0] == account else found
+        _check(_ACCOUNT, account, "storage account", uri)
+        return replace(found, host=f"{account}.dfs.{PUBLIC_AZURE}")
 
     def resolved(self, options: Mapping[str, str] | None = None) -> Location:
         """Return the place itself: equal, as are their keys, for two locations that lead to the same place.
@@ -314,9 +318,18 @@ def _check(rule: re.Pattern[str], name: str, what: str, uri: str) -> None:
         )
 
 
+def azure_host(url: str) -> str | None:
+    """Return the host of an account in one of Azure's clouds (``account.dfs.core.windows.net``); ``None`` for another server.
+
+    :param url: an endpoint, of the Blob API or of Data Lake Storage.
+    """
+    authority = url.partition("://")[2].partition("/")[0].lower()
+    found = _AZURE_HOST.fullmatch(authority)
+    return f"{found[1]}.dfs.{found[2]}" if found is not None else None
+
+
 def _is_azure_url(uri: str) -> bool:
-    authority = uri.partition("://")[2].partition("/")[0].lower()
-    return _AZURE_HOST.fullmatch(authority) is not None
+    return azure_host(uri) is not None
 
 
 def _local(path: str) -> str:

@@ -141,6 +141,18 @@ class Allowed:
             "environment."
         )
 
+    def read_file(self, name: str, path: str, whose: str) -> str:
+        """Return the text of a file that a connection names.
+
+        :raises DeltaIllegalArgumentException: if the deployment does not allow it, or there is no such file.
+        """
+        self._check_file(name, path, whose)
+        try:
+            with open(path, encoding="utf-8") as file:
+                return file.read()
+        except (OSError, ValueError) as error:
+            raise DeltaIllegalArgumentException(f"{name} of {whose} names {path}, which cannot be read: {error}") from error
+
     def _check_endpoint(self, name: str, url: str, whose: str, own_hosts: re.Pattern[str] | None) -> bool:
         """Return whether the deployment has listed an endpoint; refuse one that is neither listed nor the cloud's own."""
         parts = urlsplit(url if "://" in url else f"https://{url}")

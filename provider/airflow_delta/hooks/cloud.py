@@ -15,14 +15,22 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from airflow.sdk.log import mask_secret
+
 from airflow_delta.contract.location import AZURE, S3
 from airflow_delta.exceptions import CredentialsUnavailableException, DeltaIllegalArgumentException
 from airflow_delta.hooks.allowed import Allowed
+from airflow_delta.hooks.aws_client import client_options
+from airflow_delta.hooks.azure import azure_options
+from airflow_delta.hooks.extra import extra_of, field_of, json_type, texts
+from airflow_delta.log.storage.credentials import EXPIRES_AT, renewable
 from airflow_delta.log.storage.options import check_identity
+from airflow_delta.masking import secret_values
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -35,18 +43,21 @@ KEPT_SECONDS = 60.0
 
 _AWS_HOOK = "airflow.providers.amazon.aws.hooks.base_aws"
 _GOOGLE_HOOK = "airflow.providers.google.common.hooks.base_google"
-_PLAIN_AWS = {"aws_access_key_id", "aws_secret_access_key", "aws_session_token", "region_name", "endpoint_url", "service_config"}
+_PLAIN_AWS = {
+    *("aws_access_key_id", "aws_secret_access_key", "aws_session_token", "region_name", "endpoint_url", "service_config"),
+    *("verify", "config_kwargs"),
+}
 _KEYS = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
 _ROLE_OPTIONS = (*_KEYS, "aws_role_arn", "aws_role_session_name", "aws_region", "aws_endpoint_url_sts")
 _SESSION = "airflow-delta"
 _OF_ACCOUNT = ("azure_storage_account_key", "azure_storage_sas_key")
-_JSON_TYPES = {list: "array", str: "string", int: "number", float: "number", bool: "boolean"}
 _SALT = os.urandom(16)
 
 CREDENTIALS_TIMEOUT = 20.0
 """Seconds for which credentials are waited for; then the connection fails, and at once for :data:`_FAILED_SECONDS`."""
 
 _CONNECT_TIMEOUT, _READ_TIMEOUT = 5, 10
+_RETRIES = {"total_max_attempts": 3, "mode": "standard"}
 _BUSY = frozenset({"RequestLimitExceeded", "ServiceUnavailable", "Throttling", "ThrottlingException", "TooManyRequestsException"})
 """Codes with which a service says that it may answer later."""
 _FAILED_SECONDS = 5.0
@@ -62,79 +73,58 @@ def cloud_options(connection: Connection, conn_id: str, allowed: Allowed) -> dic
     return _READERS[str(connection.conn_type)](connection, conn_id, allowed)
 
 
-def extra_of(connection: Connection, conn_id: str | None = None) -> Mapping[str, Any]:
-    """Return the extra of a connection.
-
-    :param conn_id: its id, if the connection does not say it.
-    :raises DeltaIllegalArgumentException: if it is JSON other than an object.
-    """
-    extra: Any = connection.extra_dejson
-    if not isinstance(extra, Mapping):
-        raise DeltaIllegalArgumentException(
-            f"The extra of the connection {conn_id or connection.conn_id!r} must be a JSON object, such as "
-            f'{{"storage_options": {{...}}}}; it is a JSON {_JSON_TYPES.get(type(extra), "value")}.'
-        )
-    return extra
-
-
-def field_of(connection: Connection, name: str) -> Any:
-    """Return a field of a connection's extra, whose name may have the form's prefix."""
-    extra = extra_of(connection)
-    return extra.get(name) or extra.get(f"extra__{connection.conn_type}__{name}") or None
-
-
 def _aws(connection: Connection, conn_id: str, allowed: Allowed) -> dict[str, str]:
     given = extra_of(connection, conn_id)
-    extra = {key.removeprefix("extra__aws__"): value for key, value in given.items() if value}
+    extra = {key.removeprefix("extra__aws__"): value for key, value in given.items() if value or value is False}
+    client = client_options(extra, _named(conn_id), lambda path: allowed.read_file("verify", path, _named(conn_id)))
     has_keys = bool(connection.login or "aws_access_key_id" in extra)
     if not extra.keys() - _PLAIN_AWS and has_keys:
         services = _object(extra.get("service_config"), "service_config", conn_id)
         service = _object(services.get("s3"), "s3 in service_config", conn_id)
-        return _texts(
+        region = texts(aws_region=service.get("region_name") or extra.get("region_name"))
+        keys = texts(
             aws_access_key_id=connection.login or extra.get("aws_access_key_id"),
             aws_secret_access_key=connection.password or extra.get("aws_secret_access_key"),
             aws_session_token=extra.get("aws_session_token"),
-            aws_region=service.get("region_name") or extra.get("region_name"),
-            aws_endpoint_url=service.get("endpoint_url") or extra.get("endpoint_url"),
         )
+        endpoint = texts(aws_endpoint_url=service.get("endpoint_url") or extra.get("endpoint_url"))
+        return {**client, **region, **endpoint, **({} if "aws_skip_signature" in client else keys)}
     # The hook may read files and profiles, and ask the machine.
     allowed.check_process(_named(conn_id))
-    found = _kept(_fingerprint(connection, conn_id), _named(conn_id), lambda: _from_aws_hook(conn_id))
+    unsigned = "aws_skip_signature" in client
+    fetched = _kept if unsigned else _renewed
+    found = fetched(_fingerprint(connection, conn_id), _named(conn_id), lambda: _from_aws_hook(conn_id, unsigned=unsigned))
     if not has_keys:
-        allowed.check({name: value for name, value in found.items() if name not in _KEYS}, S3, _named(conn_id))
-    return found
+        allowed.check({name: value for name, value in {**client, **found}.items() if name not in _KEYS}, S3, _named(conn_id))
+    return {**client, **found}
 
 
 def _object(value: Any, name: str, conn_id: str) -> Mapping[str, Any]:
     if value and not isinstance(value, Mapping):
         raise DeltaIllegalArgumentException(
-            f"{name} of {_named(conn_id)} must be a JSON object; it is a JSON {_JSON_TYPES.get(type(value), 'value')}."
+            f"{name} of {_named(conn_id)} must be a JSON object; it is a JSON {json_type(value)}."
         )
     return value or {}
 
 
-def _from_aws_hook(conn_id: str) -> dict[str, str]:
+def _from_aws_hook(conn_id: str, *, unsigned: bool) -> dict[str, str]:
     hook = _module(_AWS_HOOK, "apache-airflow-providers-amazon", conn_id).AwsBaseHook(aws_conn_id=conn_id, client_type="s3")
     config = hook.conn_config
     options = {"aws_region": hook.region_name, "aws_endpoint_url": config.get_service_endpoint_url("s3")}
-    botocore = config.botocore_config
-    if (getattr(botocore, "s3", None) or {}).get("addressing_style") == "virtual":
-        options["aws_virtual_hosted_style_request"] = "true"
-    if _is_unsigned(botocore):
-        return _texts(**options, aws_skip_signature="true")
-    credentials = hook.get_credentials(region_name=hook.region_name)
-    return _texts(
+    if unsigned:
+        return texts(**options)
+    botocore_errors = _module("botocore.exceptions", "apache-airflow-providers-amazon", conn_id)
+    try:
+        credentials = hook.get_credentials(region_name=hook.region_name)
+    except (botocore_errors.BotoCoreError, botocore_errors.ClientError) as error:
+        kind = CredentialsUnavailableException if _may_pass(error) else DeltaIllegalArgumentException
+        raise kind(f"The credentials of {_named(conn_id)} cannot be fetched: {error}") from error
+    return texts(
         **options,
         aws_access_key_id=credentials.access_key,
         aws_secret_access_key=credentials.secret_key,
         aws_session_token=credentials.token,
     )
-
-
-def _is_unsigned(config: Any) -> bool:
-    from botocore import UNSIGNED
-
-    return config is not None and config.signature_version is UNSIGNED
 
 
 def assumed_role(options: Mapping[str, str], whose: str) -> dict[str, str]:
@@ -147,7 +137,7 @@ def assumed_role(options: Mapping[str, str], whose: str) -> dict[str, str]:
         return dict(options)
     wanted = {name: value for name, value in options.items() if name in _ROLE_OPTIONS}
     kept = {name: value for name, value in options.items() if not name.startswith("aws_role_") and name not in _KEYS}
-    return {**kept, **_kept(_digest(wanted), whose, lambda: _assume(wanted, whose))}
+    return {**kept, **_renewed(_digest(wanted), whose, lambda: _assume(wanted, whose))}
 
 
 def _assume(options: Mapping[str, str], whose: str) -> dict[str, str]:
@@ -167,7 +157,7 @@ def _assume(options: Mapping[str, str], whose: str) -> dict[str, str]:
         aws_access_key_id=options.get("aws_access_key_id"),
         aws_secret_access_key=options.get("aws_secret_access_key"),
         aws_session_token=options.get("aws_session_token"),
-        config=Config(connect_timeout=_CONNECT_TIMEOUT, read_timeout=_READ_TIMEOUT, retries={"total_max_attempts": 1}),
+        config=Config(connect_timeout=_CONNECT_TIMEOUT, read_timeout=_READ_TIMEOUT, retries=_RETRIES),
     )
     try:
         found = client.assume_role(RoleArn=role, RoleSessionName=options.get("aws_role_session_name") or _SESSION)["Credentials"]
@@ -180,6 +170,7 @@ def _assume(options: Mapping[str, str], whose: str) -> dict[str, str]:
         "aws_access_key_id": found["AccessKeyId"],
         "aws_secret_access_key": found["SecretAccessKey"],
         "aws_session_token": found["SessionToken"],
+        EXPIRES_AT: str(found["Expiration"].timestamp()),
     }
 
 
@@ -204,17 +195,25 @@ def _google(connection: Connection, conn_id: str, allowed: Allowed) -> dict[str,
             allowed.check_process(_named(conn_id))
             return {"google_service_account": str(path)}
     allowed.check_process(_named(conn_id))
-    return _kept(_fingerprint(connection, conn_id), _named(conn_id), lambda: _from_google_hook(conn_id))
+    return _renewed(_fingerprint(connection, conn_id), _named(conn_id), lambda: _from_google_hook(conn_id))
 
 
 def _from_google_hook(conn_id: str) -> dict[str, str]:
     module = _module(_GOOGLE_HOOK, "apache-airflow-providers-google", conn_id)
+    google_errors = _module("google.auth.exceptions", "apache-airflow-providers-google", conn_id)
     from google.auth.transport.requests import Request
 
-    credentials, _ = module.GoogleBaseHook(gcp_conn_id=conn_id).get_credentials_and_project_id()
-    if not credentials.valid:
-        credentials.refresh(partial(Request(), timeout=_READ_TIMEOUT))
-    return {"google_bearer_token": str(credentials.token)}
+    try:
+        credentials, _ = module.GoogleBaseHook(gcp_conn_id=conn_id).get_credentials_and_project_id()
+        if not credentials.valid:
+            credentials.refresh(partial(Request(), timeout=_READ_TIMEOUT))
+    except google_errors.GoogleAuthError as error:
+        kind = CredentialsUnavailableException if error.retryable else DeltaIllegalArgumentException
+        raise kind(f"The credentials of {_named(conn_id)} cannot be fetched: {error}") from error
+    until = credentials.expiry  # without a zone, in UTC
+    return texts(
+        **{"google_bearer_token": credentials.token, EXPIRES_AT: until.replace(tzinfo=UTC).timestamp() if until else None}
+    )
 
 
 def _azure(connection: Connection, conn_id: str, allowed: Allowed) -> dict[str, str]:
@@ -227,58 +226,6 @@ def _azure(connection: Connection, conn_id: str, allowed: Allowed) -> dict[str, 
     check_identity(options, AZURE, _named(conn_id))
     allowed.check(options, AZURE, _named(conn_id))
     return options
-
-
-def azure_options(connection: Connection, conn_id: str) -> dict[str, str]:
-    """Return the options for a connection to Azure, without checking whether they may be used.
-
-    Its fields are read as ``WasbHook`` and ``AzureDataLakeStorageV2Hook`` do; object_store itself asks for managed identities.
-    """
-    if text := field_of(connection, "connection_string"):
-        return _of_connection_string(str(text), conn_id)
-    tenant = field_of(connection, "tenant_id")
-    account = _azure_account(connection)
-    if tenant:
-        if not connection.login or not connection.password:
-            raise DeltaIllegalArgumentException(
-                f"The connection {conn_id!r} has a tenant_id: login and password must be the id and the secret of an application."
-            )
-        return _texts(
-            azure_storage_account_name=account,
-            azure_storage_client_id=connection.login,
-            azure_storage_client_secret=connection.password,
-            azure_storage_tenant_id=tenant,
-        )
-    if sas := field_of(connection, "sas_token"):
-        return _texts(azure_storage_account_name=account, azure_storage_sas_key=str(sas).rpartition("?")[2])
-    key = field_of(connection, "shared_access_key") or connection.password or field_of(connection, "account_key")
-    return _texts(
-        azure_storage_account_name=account,
-        azure_storage_account_key=key,
-        azure_storage_client_id=None if key else field_of(connection, "managed_identity_client_id"),
-    )
-
-
-def _azure_account(connection: Connection) -> str | None:
-    """Return the account: in the host (a name or a URL), or the login of ``wasb``."""
-    host = str(connection.host or "").partition("://")[2] or str(connection.host or "")
-    account = host.split("/")[0].split(".")[0]
-    if account:
-        return account
-    by_login = connection.conn_type == "wasb" and not field_of(connection, "tenant_id")
-    return str(connection.login) if by_login and connection.login else None
-
-
-def _of_connection_string(text: str, conn_id: str) -> dict[str, str]:
-    parts = {name.strip().lower(): value for name, _, value in (part.partition("=") for part in text.split(";")) if value}
-    if "accountname" not in parts:
-        raise DeltaIllegalArgumentException(f"The connection_string of the connection {conn_id!r} names no AccountName.")
-    return _texts(
-        azure_storage_account_name=parts["accountname"],
-        azure_storage_account_key=parts.get("accountkey"),
-        azure_storage_sas_key=parts.get("sharedaccesssignature"),
-        azure_storage_endpoint=parts.get("blobendpoint"),
-    )
 
 
 _READERS: Mapping[str, Callable[[Any, str, Allowed], dict[str, str]]] = {
@@ -349,6 +296,18 @@ def _kept(identity: str, whose: str, fetch: Callable[[], dict[str, str]]) -> dic
     return found.get(fetch, whose)
 
 
+def _renewed(identity: str, whose: str, fetch: Callable[[], dict[str, str]]) -> dict[str, str]:
+    """Return credentials, with the name under which a store fetches them again before they expire."""
+
+    def again() -> dict[str, str]:
+        options = _kept(identity, whose, fetch)
+        for value in secret_values(options):
+            mask_secret(value)
+        return options
+
+    return renewable(again(), identity, again)
+
+
 def _within(fetch: Callable[[], dict[str, str]], whose: str) -> dict[str, str]:
     """Return what a function returns, or give up: a provider's hook may have no time limits of its own."""
     answers: queue.SimpleQueue[dict[str, str] | BaseException] = queue.SimpleQueue()
@@ -387,7 +346,3 @@ def _digest(value: Any) -> str:
 
 def _named(conn_id: str) -> str:
     return f"the connection {conn_id!r}"
-
-
-def _texts(**options: Any) -> dict[str, str]:
-    return {name: str(value) for name, value in options.items() if value}

@@ -19,7 +19,9 @@ from airflow.sdk.log import mask_secret
 from airflow_delta.contract.location import AZURE, GCS, HDFS, S3, Location
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.allowed import Allowed, check_base_path
-from airflow_delta.hooks.cloud import CONN_TYPES, azure_options, cloud_options, extra_of
+from airflow_delta.hooks.azure import azure_options
+from airflow_delta.hooks.cloud import CONN_TYPES, cloud_options
+from airflow_delta.hooks.extra import extra_of
 from airflow_delta.log.storage.options import (
     CREDENTIAL_ENDPOINTS,
     ENDPOINTS,
@@ -387,6 +389,12 @@ class ConnectionFields:
             self._check_catalog()
         if not self._is_own or self.connection is None:
             return
+        if useless := [name for name in ("schema", "port") if getattr(self.connection, name)]:
+            raise DeltaIllegalArgumentException(
+                f"The {' and the '.join(useless)} of {self._whose} have no meaning. The host is the whole base path "
+                "(s3://bucket/path), and the URL of a server of your own goes into storage_options (AWS_ENDPOINT_URL, ...). "
+                "Remove them."
+            )
         if unknown := sorted(self.extra.keys() - set(_FIELDS)):
             raise DeltaIllegalArgumentException(
                 f"The extra of {self._whose} has unknown keys: {', '.join(unknown)}. Known are {', '.join(_FIELDS)}. Options of "

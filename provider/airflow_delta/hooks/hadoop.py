@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from airflow_delta.contract.location import PAGES
+from airflow_delta.contract.location import OBJECT_STORES, PAGES, Location, store_of
 from airflow_delta.exceptions import SparkCredentialsException
+from airflow_delta.log.storage.endpoints import ENDPOINT, REGION, is_virtual, with_place
 
 OWN_CREDENTIALS = 'Or give Spark credentials of its own, and set spark_credentials="own".'
 
@@ -26,14 +27,22 @@ _LOGIN = "https://login.microsoftonline.com"
 _ENCRYPTION = {"aes256": "SSE-S3", "aws:kms": "SSE-KMS", "sse:kms": "SSE-KMS", "aws:kms:dsse": "DSSE-KMS", "sse-c": "SSE-C"}
 
 
-def hadoop_settings(uri: str, options: Mapping[str, str], key_file: Callable[[str], str] | None = None) -> dict[str, str]:
+def hadoop_settings(
+    uri: str,
+    options: Mapping[str, str],
+    key_file: Callable[[str], str] | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> dict[str, str]:
     """Return the settings with which Hadoop reaches a location; empty if it needs none, or is not on an object store.
 
     :param uri: location as Spark spells it (``s3a://``, ``abfss://``, ``gs://``).
     :param options: storage options under their canonical names.
     :param key_file: writes a service account's key to a file that Spark can read, and returns its path.
+    :param environment: variables of the worker, which say where the store is as far as the options do not.
     :raises SparkCredentialsException: if Hadoop cannot use these credentials.
     """
+    if store_of(uri) in OBJECT_STORES:
+        options = with_place(options, Location.parse(uri), environment or {})
     scheme, separator, rest = uri.partition("://")
     scheme, authority = scheme.lower() if separator else "", rest.partition("/")[0]
     if scheme == "s3a":
@@ -47,7 +56,7 @@ def hadoop_settings(uri: str, options: Mapping[str, str], key_file: Callable[[st
 
 
 def _s3a(bucket: str, options: Mapping[str, str]) -> dict[str, str]:
-    settings = {**_s3a_endpoint(bucket, options), **_s3a_credentials(options)}
+    settings = {**_s3a_endpoint(options), **_s3a_credentials(options)}
     if _is_true(options.get("aws_request_payer")):
         settings["requester.pays.enabled"] = "true"
     if algorithm := _ENCRYPTION.get(options.get("aws_server_side_encryption", "").lower()):
@@ -60,15 +69,12 @@ def _s3a(bucket: str, options: Mapping[str, str]) -> dict[str, str]:
     return {f"fs.s3a.bucket.{bucket}.{name}": value for name, value in settings.items()}
 
 
-def _s3a_endpoint(bucket: str, options: Mapping[str, str]) -> dict[str, str]:
-    endpoint = options.get("aws_endpoint_url_s3") or options.get("aws_endpoint_url")
-    region = options.get("aws_region") or options.get("aws_default_region")
+def _s3a_endpoint(options: Mapping[str, str]) -> dict[str, str]:
+    endpoint, region = options.get(ENDPOINT), options.get(REGION)
     settings: dict[str, str] = {}
     if endpoint:
-        virtual = _is_true(options.get("aws_virtual_hosted_style_request"))
-        # object_store wants the bucket in the endpoint then, Hadoop adds it itself.
-        settings["endpoint"] = endpoint.replace(f"://{bucket}.", "://", 1) if virtual else endpoint
-        settings["path.style.access"] = "false" if virtual else "true"
+        settings["endpoint"] = endpoint  # Hadoop adds the bucket itself
+        settings["path.style.access"] = "false" if is_virtual(options) else "true"
         settings["connection.ssl.enabled"] = "false" if endpoint.lower().startswith("http://") else "true"
     if endpoint or region:
         settings["endpoint.region"] = region or "us-east-1"  # object_store's default

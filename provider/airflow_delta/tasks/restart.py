@@ -27,7 +27,7 @@ from airflow.sdk import XComArg
 from airflow_delta import engine, http_answers
 from airflow_delta.airflow_internals.tasks import reset_run
 from airflow_delta.exceptions import DeltaIllegalArgumentException
-from airflow_delta.hooks.cloud import extra_of
+from airflow_delta.hooks.extra import extra_of
 from airflow_delta.hooks.fields import named_connection
 from airflow_delta.tasks.observability import TaskMetrics
 

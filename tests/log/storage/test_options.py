@@ -12,7 +12,8 @@ from airflow_delta.log.storage.factory import store_for
 from airflow_delta.log.storage.options import CLIENT_OPTIONS, canonical_name, canonical_options
 
 URIS = {"S3": "s3://bucket/t", "Azure": "az://container/t", "GCS": "gs://bucket/t"}
-OURS = {"aws_sts_endpoint", "sts_endpoint", "endpoint_url_s3"}
+OF_ROLES = {"aws_iam_role_arn", "aws_s3_assume_role_arn", "aws_iam_role_session_name", "aws_s3_role_session_name"}
+OURS = {"aws_sts_endpoint", "sts_endpoint", "endpoint_url_s3", *OF_ROLES}
 """Spellings of other tools, which object_store does not know."""
 
 

@@ -19,7 +19,7 @@ from obstore import exceptions as errors
 from obstore import store as stores
 from obstore.exceptions import BaseError
 
-from airflow_delta.contract.location import AZURE, GCS, S3, Location
+from airflow_delta.contract.location import AZURE, GCS, S3, Location, azure_host
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.log.storage.answers import StoreAnswer
 from airflow_delta.log.storage.base import (
@@ -31,9 +31,12 @@ from airflow_delta.log.storage.base import (
     check_runtime,
     complete,
 )
+from airflow_delta.log.storage.credentials import Renewal
+from airflow_delta.log.storage.endpoints import AZURE_ENDPOINT, URLS, client_config, with_place
 from airflow_delta.log.storage.options import (
     CLIENT_OPTIONS,
-    OTHER_LOCATIONS,
+    MAX_RETRIES,
+    OWN_OPTIONS,
     canonical_options,
     check_environment,
     check_identity,
@@ -79,6 +82,7 @@ class ObjectStore(LogStore):
         self._reader: Any = None
         self._bucket: Any = None
         self._writer: Any = None
+        self._renewal: Renewal | None = None
 
     # -- the client -----------------------------------------------------------------------------------------------------------
 
@@ -97,28 +101,34 @@ class ObjectStore(LogStore):
         return self._writer
 
     def _make(self, retry: Mapping[str, Any] | None, *, whole_bucket: bool = False) -> Any:
-        given = canonical_options(self.options, self.root, whose=self._whose)
-        given.pop(OTHER_LOCATIONS, None)
+        named = canonical_options(self.options, self.root, whose=self._whose)
+        given = {name: value for name, value in named.items() if name not in OWN_OPTIONS}
         check_identity(given, self._location.store, self._whose)
         check_environment(given, self._location.store, os.environ, self._whose)
-        config: dict[str, Any] = {name: value for name, value in given.items() if name not in CLIENT_OPTIONS}
+        placed = with_place(given, self._location, os.environ, self._whose)
+        config: dict[str, Any] = client_config(
+            {name: value for name, value in placed.items() if name not in CLIENT_OPTIONS and name != MAX_RETRIES}, self._location
+        )
         client: dict[str, Any] = {
             name: _boolean(value) if name.startswith("allow_") else value
             for name, value in given.items()
             if name in CLIENT_OPTIONS
         }
-        if any("endpoint" in name and value.startswith("http://") for name, value in config.items()):
+        if any(config.get(name, "").lower().startswith("http://") for name in URLS):
             client.setdefault("allow_http", True)
         store, bucket = self._location.store, self._location.bucket
-        if config.get("aws_endpoint_url_s3") and store == S3:
-            config["aws_endpoint_url"] = config.pop("aws_endpoint_url_s3")
         if store == AZURE:
             self._of_account(config)
         arguments: dict[str, Any] = {"prefix": None if whole_bucket else self._prefix or None, "config": config or None}
         if client:
             arguments["client_options"] = client
-        if retry is not None:
-            arguments["retry_config"] = retry
+        if self._renewal is None:
+            self._renewal = Renewal.of(store, named)
+        if self._renewal is not None:
+            arguments["credential_provider"] = self._renewal
+            arguments["config"] = {name: value for name, value in config.items() if name not in self._renewal.replaces}
+        if (repeats := retry or self._repeats(named)) is not None:
+            arguments["retry_config"] = repeats
         make = {S3: stores.S3Store, GCS: stores.GCSStore, AZURE: stores.AzureStore}[store]
         try:
             return make(bucket, **arguments)
@@ -136,6 +146,16 @@ class ObjectStore(LogStore):
                 f"and the storage options of {self._whose}.",
             ) from error
 
+    def _repeats(self, options: Mapping[str, str]) -> dict[str, int] | None:
+        given = options.get(MAX_RETRIES)
+        if given is None:
+            return None
+        if not given.strip().isdecimal():
+            raise self.error(
+                DeltaIllegalArgumentException, f"{MAX_RETRIES} of {self._whose} is {given!r}; it must be a whole number."
+            )
+        return {"max_retries": int(given)}
+
     @property
     def _whose(self) -> str:
         return f"the connection {self.connection!r}" if self.connection else f"table {self.root}"
@@ -151,10 +171,17 @@ class ObjectStore(LogStore):
                 f"The table {self.root} is in the storage account {account!r}, but {self._whose} is for the account {given!r}. "
                 "Use a connection for each account.",
             )
+        cloud = azure_host(config.get(AZURE_ENDPOINT) or "")
+        if cloud is not None and cloud != self._location.host:
+            raise self.error(
+                DeltaIllegalArgumentException,
+                f"The table {self.root} is at {self._location.host}, but {self._whose} is for {cloud}. Correct the location, or "
+                "use a connection of that account and cloud.",
+            )
         config["azure_storage_account_name"] = account
         endpoint = self._location.azure_endpoint
         if endpoint is not None:  # only the account's name would be sent to Azure's public cloud, where it may be somebody else's
-            config.setdefault("azure_storage_endpoint", endpoint)
+            config.setdefault(AZURE_ENDPOINT, endpoint)
 
     def _told(self, error: BaseException) -> str:
         """Return the message of an error without secrets: the client's errors repeat URLs and headers.
@@ -188,6 +215,7 @@ class ObjectStore(LogStore):
                 raise refused from error
             raise FileNotFoundError(f"{self.root}/{path}") from error
         except errors.BaseError as error:
+            self._check_renewal(error)
             if (refused := self._refused(error, operation, path)) is not None:
                 raise refused from error
             raise StoreUnavailableError(
@@ -199,6 +227,12 @@ class ObjectStore(LogStore):
             raise StoreUnavailableError(
                 f"{operation} {self.root}/{path} failed in the store's client: {self._told(error)}. Check {self._whose}."
             ) from error
+
+    def _check_renewal(self, error: BaseException) -> None:
+        """Raise why there are no credentials, if that is why a request failed: the client says so in words only."""
+        why = self._renewal.error if self._renewal is not None else None
+        if isinstance(error, errors.UnauthenticatedError) and why is not None:
+            raise why
 
     # -- reading --------------------------------------------------------------------------------------------------------------
 

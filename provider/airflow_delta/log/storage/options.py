@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from airflow_delta.contract.location import AZURE, FILE, GCS, HDFS, S3, Location, store_of
 from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.log.storage.credentials import EXPIRES_AT, RENEWED_BY
 
 if TYPE_CHECKING:
     from airflow_delta.log.storage.base import LogStore
@@ -18,12 +19,16 @@ HDFS_USER = "hadoop_user_name"
 OTHER_LOCATIONS = "other_locations"
 """Our own option: URIs, separated by commas, below which files may be that the log names outside of the table's bucket."""
 
+OWN_OPTIONS = frozenset({OTHER_LOCATIONS, RENEWED_BY, EXPIRES_AT})
+"""Options that no client of a store gets."""
+
 
 def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-# The name of an option, then its other spellings (object_store's AmazonS3ConfigKey, AzureConfigKey and GoogleConfigKey).
+# The name of an option, then its other spellings (object_store's AmazonS3ConfigKey, AzureConfigKey and GoogleConfigKey, and
+# delta-rs's own, crates/aws/src/constants.rs).
 _SPELLINGS = {
     S3: """
         aws_access_key_id access_key_id
@@ -42,8 +47,8 @@ _SPELLINGS = {
         aws_request_payer request_payer
         aws_disable_tagging disable_tagging
         aws_disable_bulk_delete disable_bulk_delete
-        aws_role_arn role_arn
-        aws_role_session_name role_session_name
+        aws_role_arn role_arn aws_iam_role_arn aws_s3_assume_role_arn
+        aws_role_session_name role_session_name aws_iam_role_session_name aws_s3_role_session_name
         aws_web_identity_token_file web_identity_token_file
         aws_container_credentials_relative_uri container_credentials_relative_uri
         aws_container_credentials_full_uri container_credentials_full_uri
@@ -156,12 +161,22 @@ _CLIENT = """
 CLIENT_OPTIONS = _words(_CLIENT)
 """Options of the HTTP client, for every store."""
 
-# Options of other Delta clients that have no meaning here: puts are always conditional, retries are the store's own.
+MAX_RETRIES = "max_retries"
+"""How often the client repeats a request that may be repeated; conditional puts are sent once."""
+
+_OF_CLIENT = CLIENT_OPTIONS | {MAX_RETRIES}
+
+# Options of other Delta clients that have no meaning here: puts are always conditional.
 _TOLERATED = _words("""
     aws_s3_allow_unsafe_rename allow_unsafe_rename aws_s3_locking_provider delta_dynamo_table_name aws_conditional_put
-    conditional_put aws_copy_if_not_exists copy_if_not_exists max_retries retry_timeout backoff_config.init_backoff
+    conditional_put aws_copy_if_not_exists copy_if_not_exists retry_timeout backoff_config.init_backoff
     backoff_config.max_backoff backoff_config.base durable
+    aws_s3_pool_idle_timeout_seconds aws_sts_pool_idle_timeout_seconds aws_s3_get_internal_server_error_retries
+    aws_ec2_metadata_disabled aws_ec2_metadata_timeout aws_force_credential_load delta_dynamo_billing_mode
+    aws_endpoint_url_dynamodb aws_region_dynamodb aws_access_key_id_dynamodb aws_secret_access_key_dynamodb
+    aws_session_token_dynamodb
 """)
+_STYLE, _STYLES = "aws_s3_addressing_style", {"virtual": "true", "path": "false"}
 _BUCKETS = _words("""
     aws_bucket aws_bucket_name bucket bucket_name google_bucket google_bucket_name azure_container_name container_name
 """)
@@ -216,8 +231,10 @@ def canonical_options(options: Mapping[str, str], uri: str, *, whose: str = "") 
         return dict(options)
     found: dict[str, str] = {}
     given: dict[str, str] = {}
-    for spelling, value in options.items():
-        name = canonical_name(spelling, store)
+    for spelling, told in options.items():
+        name, value = canonical_name(spelling, store), told
+        if store == S3 and spelling.lower() == _STYLE:
+            name, value = "aws_virtual_hosted_style_request", _style(told, whose or f"table {uri}")
         if name is None:
             _check_known(spelling, whose or f"table {uri}")
             continue
@@ -234,13 +251,20 @@ def canonical_options(options: Mapping[str, str], uri: str, *, whose: str = "") 
 def canonical_name(spelling: str, store: str) -> str | None:
     """Return the name of an option; ``None`` if it is not one of this kind of store."""
     name = spelling.lower()
-    if name == OTHER_LOCATIONS:
+    if name in OWN_OPTIONS:
         return name
     if store == HDFS:
         return spelling if _is_hadoops(name) else HDFS_USER if name == HDFS_USER else None
     if (known := _NAMES[store].get(name)) is not None:
         return known
-    return bare if (bare := _bare(name)) in CLIENT_OPTIONS else None
+    return bare if (bare := _bare(name)) in _OF_CLIENT else None
+
+
+def _style(value: str, whose: str) -> str:
+    """Return delta-rs's style of addressing a bucket as the value of object_store's option."""
+    if value.lower() not in _STYLES:
+        raise DeltaIllegalArgumentException(f"{_STYLE} of {whose} is {value!r}; there are {' and '.join(_STYLES)}.")
+    return _STYLES[value.lower()]
 
 
 def _is_hadoops(name: str) -> bool:
@@ -259,7 +283,13 @@ def _check_known(spelling: str, whose: str) -> None:
         raise DeltaIllegalArgumentException(
             f"The storage options of {whose} set {spelling!r}, but the bucket is part of the table's location. Remove it."
         )
-    if name in _ANY or name in _TOLERATED or _bare(name) in CLIENT_OPTIONS or name == HDFS_USER or _is_hadoops(name):
+    if (
+        name in _ANY
+        or name in _TOLERATED
+        or _bare(name) in {*CLIENT_OPTIONS, MAX_RETRIES}
+        or name == HDFS_USER
+        or _is_hadoops(name)
+    ):
         return
     raise DeltaIllegalArgumentException(
         f"The storage options of {whose} set {spelling!r}, which no store knows. Use the names of object_store, such as "

@@ -23,6 +23,7 @@ from airflow_delta.exceptions import DeltaAnalysisException, DeltaTableNotFoundE
 from airflow_delta.log.actions.deletion_vectors import read_deletion_vectors
 from airflow_delta.log.schema.partition_values import parse_partition_value
 from airflow_delta.log.statistics.statistics import live_records, num_records
+from airflow_delta.log.storage.endpoints import AZURE_ENDPOINT, with_place
 from airflow_delta.log.storage.options import canonical_options
 
 if TYPE_CHECKING:
@@ -45,14 +46,15 @@ def spark_uri(uri: str, options: Mapping[str, str]) -> str:
     store = store_of(uri)
     if store not in OBJECT_STORES:
         return uri
-    given = canonical_options(options, uri)
-    account = given.get("azure_storage_account_name") or os.environ.get("AZURE_STORAGE_ACCOUNT_NAME")
-    location = Location.parse(uri, {"azure_storage_account_name": account} if account else None)
+    given = with_place(canonical_options(options, uri), Location.parse(uri), os.environ, f"table {uri}")
+    location = Location.parse(uri, given)
+    if store == AZURE and location.host is None:  # a server of one's own: Hadoop wants the account in a name of Azure's form
+        location = Location.parse(uri, {name: value for name, value in given.items() if name != AZURE_ENDPOINT})
     found = location.spark
     if store != AZURE:
         return found
     # Without TLS, as an emulator is: Hadoop's abfss:// would try again for minutes.
-    plain = uri[:7].lower() == "abfs://" or given.get("azure_storage_endpoint", "").lower().startswith("http://")
+    plain = uri[:7].lower() == "abfs://" or given.get(AZURE_ENDPOINT, "").lower().startswith("http://")
     return found.replace("abfss:", "abfs:", 1) if plain else found
 
 

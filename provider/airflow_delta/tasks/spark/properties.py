@@ -39,7 +39,7 @@ from airflow_delta.exceptions import (
     SparkJobException,
     SparkVersionException,
 )
-from airflow_delta.hooks.cloud import extra_of
+from airflow_delta.hooks.extra import extra_of
 from airflow_delta.hooks.fields import named_connection
 from airflow_delta.masking import has_secret, looks_secret
 from airflow_delta.spark.errors import coordinate, hadoop_version, has_connector, typed_error

@@ -101,18 +101,20 @@ class SparkStorage:
         :raises SparkCredentialsException: if Hadoop cannot use the connection's credentials.
         """
         hook = self._hook
-        if self.own or hook is None or not _AUTHORITY.match(self.uri):
-            return {}
-        if hook.fields.spark_credentials == OWN:
+        if self.own or not _AUTHORITY.match(self.uri) or (hook is not None and hook.fields.spark_credentials == OWN):
             return {}
         settings: dict[str, str] = {}
         for uri in (*self.others, self.uri):
-            given = self._of_catalog(hook) if uri == self.uri else {}
-            settings |= hadoop_settings(uri, {**hook.spark_options(uri), **given}, key_file)
+            settings |= hadoop_settings(uri, self._options(hook, uri), key_file, os.environ)
         for name, value in settings.items():
             if is_secret(name):
                 mask_secret(value)
         return settings
+
+    def _options(self, hook: DeltaHook | None, uri: str) -> dict[str, str]:
+        if hook is None:  # Spark finds credentials in its environment by itself, as the worker does, but no endpoint
+            return {}
+        return {**hook.spark_options(uri), **(self._of_catalog(hook) if uri == self.uri else {})}
 
     def _of_catalog(self, hook: DeltaHook) -> dict[str, str]:
         """Return the credentials that a catalog gives for the table now, unless the connection has its own.
