@@ -229,7 +229,7 @@ class ObjectStore(LogStore):
             ) from error
 
     def _check_renewal(self, error: BaseException) -> None:
-        """Raise why there are no credentials, if that is why a request failed: the client says so in words only."""
+        """Raise why there are no credentials, if that is why a request was not sent: the client says so in words only."""
         why = self._renewal.error if self._renewal is not None else None
         if isinstance(error, errors.UnauthenticatedError) and why is not None:
             raise why
@@ -438,6 +438,7 @@ class ObjectStore(LogStore):
             except (errors.InvalidPathError, errors.NotSupportedError) as error:
                 raise OSError(f"{self.root}/{path} cannot be written: {self._told(error)}") from error
             except (errors.BaseError, OSError) as error:
+                self._check_renewal(error)
                 if (refused := self._refused(error, "Writing", path, put=True)) is not None:
                     raise refused from error
                 raise AmbiguousPutError(f"It is unknown whether {self.root}/{path} was written: {self._told(error)}") from error
