@@ -10,7 +10,8 @@ is its anchor: state 1 there is the decision. Each table is "rw" (the publicatio
 A worker reads one log in a step, keeps only (publication, phase, table, put), and puts in a later step. A crash forgets that;
 the put is lost or stays under way (an orphan: the ambiguous answer, the zombie, the put that lands late). The next try commits
 or aborts (the teardown, cleanup, a person). Whoever meets the open intent of another publication runs that one first: decided,
-it is rolled forward; undecided, it is refused at its anchor. Waiting is another order of the same steps. Before the first
+it is rolled forward; undecided, it is refused at its anchor. Of two that are decided, the smaller one goes on, whoever works.
+Waiting is another order of the same steps. A stranger (who does not know the other's tables) does not wait. Before the first
 inverse is put, every table is judged: if one cannot be taken back, all that is published stands. Scenarios that are their own
 mirror image are explored up to that symmetry, and so are workers of one publication (variant good only); puts that can only
 fail count as failed.
@@ -26,7 +27,7 @@ from collections import Counter, deque
 from dataclasses import dataclass, replace
 
 INTENT, PUB, REFUSED, UNDONE, STANDS = range(5)
-APPEND, DELETE, METADATA = 16, 17, 18  # an entry of publication p with state s is 8 * p + s
+APPEND, DELETE, METADATA = 32, 33, 34  # an entry of publication p with state s is 8 * p + s
 RW, ADD = "rw", "add"
 NO_PUT = ()
 ENDED = -1
@@ -41,6 +42,8 @@ VARIANTS = {
     "nofence": "a refusal takes no place in the log",
     "unchecked": "a put goes to the next free version, not to the one up to which the log was checked",
     "nohelp": "cooperating writers ignore intents",
+    "gap": "the intents of others are looked for in an older version than the one up to which the log was checked, and only once",
+    "unordered": "of two that are decided and meet, each lets the other end first",
 }
 
 
@@ -56,6 +59,7 @@ class Scenario:
     orphans: int = 1
     keep: bool = False  # on_late_conflict
     mirror: tuple = ()  # tables, when the two publications change places
+    strangers: tuple = ()  # workers that do not know the tables of the other publication: they pass over its intent
 
 
 def both(*orders):
@@ -65,6 +69,9 @@ def both(*orders):
 RW2 = both([(0, RW), (1, RW)], [(1, RW), (0, RW)])
 ADD2 = both([(0, RW), (1, ADD)], [(1, RW), (0, ADD)])
 LAST = both([(0, RW), (2, RW)], [(1, RW), (2, RW)])
+SAME = both([(0, ADD), (1, RW)], [(0, ADD), (1, RW)])
+SAME_ADD = both([(0, ADD), (1, ADD)], [(0, ADD), (1, ADD)])
+BESIDE = both([(0, RW), (2, RW), (3, ADD)], [(1, RW), (2, ADD), (3, RW)])
 RW3 = both([(0, RW), (1, RW), (2, RW)], [(2, RW), (1, RW), (0, RW)])
 SCENARIOS = {
     "2 tables, rw, opposite orders": Scenario(2, RW2, True, mirror=(1, 0)),
@@ -78,11 +85,20 @@ SCENARIOS = {
     "3 tables, overlap in the last, no intents": Scenario(3, LAST, False, kinds=(DELETE,), mirror=(1, 0, 2)),
     "3 tables, opposite orders": Scenario(3, RW3, True, kinds=(DELETE,), crashes=0, mirror=(2, 1, 0)),
     "3 tables, one publication, two foreign": Scenario(3, RW3[:1], True, foreign=2, homes=(0,)),
+    "2 tables, add + rw, one anchor": Scenario(2, SAME, True, foreign=0, mirror=(0, 1)),
+    "2 tables, add, one anchor, one foreign": Scenario(2, SAME_ADD, True, kinds=(METADATA,), mirror=(0, 1)),
+    "2 tables, three publications": Scenario(2, (*SAME_ADD, RW2[1]), True, foreign=0, homes=(0, 1, 2), crashes=0, orphans=0),
+    "3 tables, two that pass over each other": Scenario(
+        3, LAST, True, foreign=0, homes=(0, 1, 0, 1), strangers=(0, 1), crashes=0, orphans=0
+    ),
+    "4 tables, two that pass over each other": Scenario(
+        4, BESIDE, True, foreign=0, homes=(0, 1, 0), strangers=(0, 1), crashes=0, orphans=0
+    ),
 }
 
 
 def name_of(entry):
-    return {APPEND: "Fa", DELETE: "Fd", METADATA: "Fm"}.get(entry) or f"{'PQ'[entry >> 3]}{entry & 7}"
+    return {APPEND: "Fa", DELETE: "Fd", METADATA: "Fm"}.get(entry) or f"{'PQR'[entry >> 3]}{entry & 7}"
 
 
 class Model:
@@ -118,11 +134,16 @@ class Model:
         after = log[log.index(8 * p + PUB) + 1 :]
         return not any(e >= DELETE or (e < APPEND and e & 7 == PUB and self.modes[e >> 3][t] == RW) for e in after)
 
-    def pending(self, log, p):
-        """The other publication whose intent is open in this log."""
+    def pending(self, log, p, logs=None):
+        """The other publication whose intent is open in this log, and which has to end before p goes on.
+
+        :param logs: if p is decided: of two that are, the smaller one goes on.
+        """
         if self.variant != "nohelp":
             for q in range(len(self.orders)):
-                if q != p and 8 * q in log and 8 * q + PUB not in log and 8 * q + REFUSED not in log:
+                if q == p or 8 * q not in log or 8 * q + PUB in log or 8 * q + REFUSED in log:
+                    continue
+                if logs is None or q < p or 8 * q + PUB not in logs[self.orders[q][0]] or self.variant == "unordered":
                     return q
         return None
 
@@ -132,7 +153,7 @@ class Model:
     def begin(home, crashes, aborting=False):
         return (home, home, aborting, LOOK, 0, NO_PUT, 0, crashes)
 
-    def read(self, w, logs):
+    def read(self, w, logs, is_stranger=False):
         """Read one log; return the worker after it and the outcome that it reports (0: none yet)."""
         home, p, aborting, phase, i, _, judged, crashes = w
         order = self.orders[p]
@@ -152,9 +173,10 @@ class Model:
         def over(outcome):
             return ((home, ENDED), outcome) if p == home else (self.begin(home, crashes, aborting), 0)
 
-        def put_unless_pending(state, then=phase, at=i):
-            q = self.pending(log, p)
-            return put(state, then, at) if q is None else ((home, q, aborting, LOOK, 0, NO_PUT, 0, crashes), 0)
+        def unless_pending(go_on, read=log):
+            q = None if is_stranger else self.pending(read, p, logs if phase == FORWARD else None)
+            # Whoever is met gives up, if it can, even by a worker that began with it.
+            return go_on() if q is None else ((home, q, aborting or q == home, LOOK, 0, NO_PUT, 0, crashes), 0)
 
         if self.variant == "naive":
             if t is None:
@@ -179,17 +201,22 @@ class Model:
         if phase == CHECK:  # the other tables, before the decision
             if t is None:
                 return go(DECIDE)
+            if self.variant == "gap" and not judged and not (gone or pub):
+                return go(CHECK, i, judged=len(log) + 1)
+            seen, judged = log[: judged - 1] if judged else log, 0
             if gone or pub:
-                return go(LOOK)
+                return go(LOOK, judged=0)
             if self.conflict(log, p, t):
-                return go(REFUSE)
-            return go(CHECK, i + 1) if intent or not self.scenario.intents else put_unless_pending(INTENT)
+                return go(REFUSE, judged=0)
+            if not self.scenario.intents or (intent and self.variant == "gap"):
+                return go(CHECK, i + 1, judged=0)
+            return unless_pending(lambda: go(CHECK, i + 1, judged=0) if intent else go(CHECK, i, (t, len(log), INTENT), 0), seen)
         if phase == DECIDE:  # at the anchor
             if pub or gone:
                 return go(LOOK)
             if self.conflict(log, p, t):
                 return go(REFUSE)
-            return put_unless_pending(PUB, LOOK)
+            return unless_pending(lambda: put(PUB, LOOK))
         if phase == FORWARD:  # the other tables in their order: nobody goes on before the one before has it
             if t is None:
                 return over(1)
@@ -199,7 +226,7 @@ class Model:
                 return go(FORWARD, i + 1)
             if self.conflict(log, p, t):
                 return go(JUDGE) if self.variant == "nofence" else put(REFUSED)
-            return put_unless_pending(PUB)
+            return unless_pending(lambda: put(PUB))
         if phase == JUDGE:  # can every table be taken back on which it is?
             if t is None:
                 return go(UNDO)
@@ -256,11 +283,11 @@ class Model:
                 continue
             home, p, _, phase, i, put, _, crashes = w
             before, after = workers[:k], workers[k + 1 :]
-            who = f"worker {k} of {'PQ'[home]}"
+            who = f"worker {k} of {'PQR'[home]}"
             if not put:
-                new, outcome = self.read(w, logs)
+                new, outcome = self.read(w, logs, k in self.scenario.strangers)
                 said = (*reports[:home], outcome, *reports[home + 1 :]) if outcome else reports
-                text = f"{who} reads for {'PQ'[p]}: {PHASES[phase]} {i}"
+                text = f"{who} reads for {'PQR'[p]}: {PHASES[phase]} {i}"
                 yield text, (logs, (*before, new, *after), orphan, orphans, foreign, said), True
             else:
                 new = self.land(logs, put, p)
@@ -347,9 +374,9 @@ class Model:
         for p, order in enumerate(self.orders):
             for t in order:
                 if logs[t].count(8 * p + PUB) > 1:
-                    return f"{'PQ'[p]} is doubled on table {t}"
+                    return f"{'PQR'[p]} is doubled on table {t}"
                 if 8 * p + PUB in logs[t] and self.conflict(logs[t][: logs[t].index(8 * p + PUB)], p, t):
-                    return f"{'PQ'[p]} overlooked a conflict on table {t}"
+                    return f"{'PQR'[p]} overlooked a conflict on table {t}"
         if self.variant != "naive":  # all prefixes of all logs: more than captures one after the other can give
             vectors = [()]
             for log in logs:
@@ -358,7 +385,7 @@ class Model:
                 read = self.cut(vector)
                 if any(self.half(read, p) for p in range(len(self.orders))):
                     return f"a reader sees half of a publication: {read}"
-        if self.scenario.intents and self.skewed(logs):
+        if self.scenario.intents and not self.scenario.strangers and self.skewed(logs):
             return "P and Q have opposite orders on two tables"
         return ""
 
@@ -388,16 +415,17 @@ class Model:
         for p, order in enumerate(self.orders):
             shown, said = sum(self.shows(logs[t], p) for t in order), OUTCOMES[reports[p]]
             if (said == "all" and shown < len(order)) or (said == "none" and shown):
-                return f"{'PQ'[p]} was reported as {said} and is on {shown} of {len(order)} tables"
+                return f"{'PQR'[p]} was reported as {said} and is on {shown} of {len(order)} tables"
             if said == "split" and (not 0 < shown < len(order) or not any(8 * p + STANDS in logs[t] for t in order)):
-                return f"{'PQ'[p]} was reported as split and is not"
-            taken_back = any(8 * p + UNDONE in logs[t] for t in order)
-            if self.scenario.intents and foreign == self.scenario.foreign and taken_back:
-                return f"{'PQ'[p]} is taken back though no foreign writer was there"
+                return f"{'PQR'[p]} was reported as split and is not"
+            taken_back = said == "split" or any(8 * p + UNDONE in logs[t] for t in order)
+            is_alone = foreign == self.scenario.foreign and not self.scenario.strangers
+            if self.scenario.intents and is_alone and taken_back:
+                return f"{'PQR'[p]} is taken back though no foreign writer was there"
             if quiet and said == "open":
-                return f"{'PQ'[p]} has no outcome at the end"
+                return f"{'PQR'[p]} has no outcome at the end"
             if quiet and 0 < shown < len(order) and said != "split":
-                return f"{'PQ'[p]} is on {shown} of {len(order)} tables at the end, reported as {said}"
+                return f"{'PQR'[p]} is on {shown} of {len(order)} tables at the end, reported as {said}"
         if quiet and self.variant != "naive" and self.cut(logs) != list(logs):
             return "a reader is held back although everything is settled"
         return ""

@@ -19,6 +19,7 @@ from airflow_delta.contract.payloads import CommitResult, TransactionHandle
 from airflow_delta.exceptions import (
     AppendOnlyException,
     CommitCancelledException,
+    ConcurrentTransactionException,
     ConcurrentWriteException,
     DeltaAnalysisException,
     DeltaConcurrentModificationException,
@@ -222,12 +223,10 @@ class Participant:
         create_empty(self.view, policy, lambda new: Operation.create_table(new.partition_columns, properties=new.configuration))
         self._has_not_been_created = False
 
-    def check(self) -> int | None:
+    def check(self) -> int:
         """Check the stages against the log, without a put; return the version up to which nothing conflicts.
 
-        ``None`` if the log holds the commit already.
-
-        :raises DeltaConcurrentModificationException: if another commit conflicts.
+        :raises DeltaConcurrentModificationException: if another commit conflicts, or the log holds the transaction already.
         """
         policy = replace(self._commit_policy, cancelled=lambda: True, intents=IGNORE_INTENTS)
         try:
@@ -235,7 +234,7 @@ class Participant:
                 commit_stages(self.view, self._options(policy, hooks=False))
         except CommitCancelledException as error:
             return -1 if error.version is None else error.version - 1
-        return None
+        raise self._committed_before
 
     # -- puts ------------------------------------------------------------------------------------------------------------------
 
@@ -256,6 +255,20 @@ class Participant:
                 commit_stages(self.view, self._options(policy, hooks=True))
         except PostCommitHookFailedException as error:
             logger.warning("Table %s: %s", self.uri, error.message)
+        if self.state_in(self.log.snapshot) is None and self.look() is None:
+            raise self._committed_before
+
+    @property
+    def _committed_before(self) -> ConcurrentTransactionException:
+        """What is wrong if the log holds the transaction, and not this publication."""
+        found = self.result()
+        return ConcurrentTransactionException(
+            f"Transaction {self.handle.transaction_id} on table {self.uri} was committed by another plan than that of "
+            f"publication {self._plan.publication}: its group was cleared, and published, after this commit had begun. This one "
+            "publishes nothing more. What is published stands; clear the start tasks, with all downstream, to go on from it.",
+            table=self.uri,
+            winning_version=None if found is None else found.version,
+        )
 
     def put_state(
         self, state: int, *, at: int | None = None, reason: dict[str, Any] | None = None, inverse: Inverse | None = None

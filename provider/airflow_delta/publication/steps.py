@@ -40,6 +40,7 @@ from airflow_delta.publication.records import (
     place_key,
     same_place_key,
 )
+from airflow_delta.publication.rounds import Rounds
 from airflow_delta.publication.states import publication_tables
 from airflow_delta.table.state.markers import fence
 from airflow_delta.transaction.intents import open_intents
@@ -62,7 +63,8 @@ class Settlement:
     :param tables: in the order of the plan.
     :param open_table: for other publications that it meets.
     :param patience: seconds to wait for them.
-    :param held: ids of the publications that this worker works on already: waiting for them would wait for itself.
+    :param held: ids of the publications that this worker works on already, the first one first: waiting for them would wait
+        for itself.
     :ivar error: what this worker refused the publication for.
     """
 
@@ -74,7 +76,7 @@ class Settlement:
         *,
         patience: float,
         attempt: str | None = None,
-        held: frozenset[str] = frozenset(),
+        held: tuple[str, ...] = (),
     ) -> None:
         self.plan = plan
         self.tables = tables
@@ -82,7 +84,7 @@ class Settlement:
         self._open_table = open_table
         self._patience = patience
         self._attempt = attempt if attempt is not None else new_attempt()
-        self._held = held | {plan.publication}
+        self._held = (*held, plan.publication)
         self._markers = ExitStack()
         self._met: dict[str, float] = {}
 
@@ -110,6 +112,7 @@ class Settlement:
         return result
 
     def _run(self, give_up: bool, why: dict[str, Any]) -> str:
+        rounds = Rounds(self.plan, self.anchor.uri)
         while True:
             state = self.anchor.look()
             if state == PUBLISHED:
@@ -124,10 +127,7 @@ class Settlement:
             if give_up and self.anchor.log.snapshot.version < 0:  # created before anything else is put, unless it is gone again
                 self._close()
                 return "refused"
-            if give_up:
-                self._refuse(why)
-            else:
-                self._decide()
+            rounds.again(self._refuse(why) if give_up else self._decide())
 
     def _note_end(self) -> None:
         """Note below every table that nobody needs the plan any more: for VACUUM, and for when a table is gone some day."""
@@ -156,79 +156,104 @@ class Settlement:
 
     # -- before the decision ---------------------------------------------------------------------------------------------------
 
-    def _decide(self) -> None:
-        """Check every table, and put the decision; refuse the publication if a table conflicts."""
+    def _decide(self) -> str:
+        """Check every table, and put the decision; refuse the publication if a table conflicts.
+
+        :return: why the anchor has to be looked at again.
+        """
         for table in self.tables:
             try:
-                if not _confirmed(self._prepare, table):
-                    return
+                if why := _confirmed(self._prepare, table):
+                    return why
+            except IntentMetError as met:
+                return self._meet(table, met.publication)
             except FINAL as error:
-                self._refuse_for(error, table)
-                return
+                return self._refuse_for(error, table)
         try:
             _confirmed(Participant.put_published, self.anchor)
         except IntentMetError as met:
-            self._meet(self.anchor, met.publication)
+            return self._meet(self.anchor, met.publication)
         except FINAL as error:
-            self._refuse_for(error, self.anchor)
+            return self._refuse_for(error, self.anchor)
+        return "the decision was put"
 
-    def _prepare(self, table: Participant) -> bool:
-        """Claim a table, create and check it; ``False``: the anchor has to be looked at again."""
+    def _prepare(self, table: Participant) -> str:
+        """Claim a table, create and check it; return why the anchor has to be looked at again, if it has."""
         self._claim(table)
         table.create_if_missing()
-        return table is self.anchor or self._check(table)
+        return "" if table is self.anchor else self._check(table)
 
-    def _check(self, table: Participant) -> bool:
-        """Check a table and put the intent; ``False``: the anchor has to be looked at again."""
+    def _check(self, table: Participant) -> str:
+        """Check a table and put the intent; return why the anchor has to be looked at again, if it has.
+
+        The intents of others are looked for in the version up to which the table was checked, and ours comes right after it. So
+        two publications that both go on are never announced on one table at once, and neither is in the other's way once it is
+        decided.
+
+        :raises IntentMetError: if another publication is under way here.
+        """
+        rounds = Rounds(self.plan, table.uri)
         while True:
             if table.look() is not None:
-                if not table.is_there(table.log.snapshot):
-                    self._refuse({"error": "", "message": f"Table {table.uri} is gone, or is another one by now."})
-                elif self.anchor.look() is None:  # what the anchor said is gone
-                    self._refuse({"error": "", "message": f"It has an end on table {table.uri} already."})
-                return False
+                return self._refuse_ended(table)
             version = table.check()
-            if version is None:
-                return False
-            if not self.plan.intents or table.has_intent:
-                return True
+            if not self.plan.intents:
+                return ""
+            if table.log.update().version != version:
+                rounds.again(f"the log went on while version {version} was checked")
+                continue
             if (other := table.other_intent) is not None:
-                self._meet(table, other)
-                return False
-            table.log.update()
-            if table.put_state(INTENT, at=version):
-                return True
+                raise IntentMetError(other)
+            if table.has_intent or table.put_state(INTENT, at=version):
+                return ""
+            rounds.again(f"another commit is version {version + 1}")
 
-    def _refuse_for(self, error: DeltaError, table: Participant) -> None:
+    def _refuse_ended(self, table: Participant) -> str:
+        """Refuse the publication if a table says that it is over, and the anchor does not."""
+        if not table.is_there(table.log.snapshot):
+            return self._refuse({"error": "", "message": f"Table {table.uri} is gone, or is another one by now."})
+        if self.anchor.look() is None:  # what the anchor said is gone
+            return self._refuse({"error": "", "message": f"It has an end on table {table.uri} already."})
+        return f"it has an end on table {table.uri}"
+
+    def _refuse_for(self, error: DeltaError, table: Participant) -> str:
         """Refuse the publication at the anchor for an error of a table, unless its state explains the error."""
         if self.anchor.look() is None and (table is self.anchor or table.look() in (None, REFUSED)):
             if self.anchor.log.snapshot.version < 0:  # it could not be created, so there is nothing to refuse
                 raise error
             self.error = error
             self._refuse(reason_of(error, table.uri))
+        return f"table {table.uri} cannot have it ({type(error).__name__})"
 
-    def _refuse(self, reason: dict[str, Any]) -> None:
+    def _refuse(self, reason: dict[str, Any]) -> str:
         """Put a refusal at the anchor: it takes a place in the log, so a put of the decision that is under way loses to it."""
+        rounds = Rounds(self.plan, self.anchor.uri)
         while self.anchor.look() is None:
             self.anchor.put_state(REFUSED, reason=reason)
+            rounds.again("the refusal was put")
+        return "it was refused"
 
     # -- after it --------------------------------------------------------------------------------------------------------------
 
     def _forward(self) -> bool:
         """Publish table after table; return whether one has refused."""
         for table in self.tables[1:]:
+            rounds = Rounds(self.plan, table.uri)
             while (state := table.look()) != PUBLISHED:
                 if state is not None and self._had_it(table):
                     break
                 if state is not None:
                     return True
+                why = "its commit was put"
                 try:
                     _confirmed(self._publish, table)
                 except IntentMetError as met:
-                    self._meet(table, met.publication)
+                    why = self._meet(table, met.publication)
                 except FINAL as error:
+                    why = f"the table cannot have it ({type(error).__name__})"
                     if table.look() is None:
                         table.put_state(REFUSED, reason=reason_of(error, table.uri))
+                rounds.again(why)
         return False
 
     def _publish(self, table: Participant) -> None:
@@ -244,6 +269,7 @@ class Settlement:
         )
         states = set()
         for table in self.tables:
+            rounds = Rounds(self.plan, table.uri)
             while True:
                 state = table.look()
                 if state == PUBLISHED:
@@ -258,14 +284,17 @@ class Settlement:
                 else:
                     states.add(state)
                     break
+                rounds.again("its end was put")
         return "split" if STANDS in states else "undone" if UNDONE in states else "refused"
 
     def _close(self) -> None:
         """Close the intents of a publication that was never decided."""
         for table in self.tables[1:]:
+            rounds = Rounds(self.plan, table.uri)
             table.look()
             while table.is_announced:
                 table.put_state(REFUSED, reason=_GIVEN_UP)
+                rounds.again("the end of its intent was put")
                 table.look()
 
     # -- others ----------------------------------------------------------------------------------------------------------------
@@ -292,18 +321,33 @@ class Settlement:
         elif table.look() == REFUSED:
             table.fence.end(failedAt=int(time.time() * 1000))
 
-    def _meet(self, table: Participant, other: str) -> None:
-        """Let another publication end whose intent is open on one of our tables.
+    def _meet(self, table: Participant, other: str) -> str:
+        """Let another publication end whose intent is open on one of our tables; return what came of it.
 
-        If this worker does not know its anchor, it waits, and then goes on as an engine that knows no intents.
+        If this worker does not know its anchor, it waits, and then goes on as an engine that knows no intents. Workers who did so
+        have announced two on one table. Of two that are decided, the one with the smaller id goes on, whoever works: settling
+        goes from larger ids to smaller ones, and from one that is decided to one that is refused, so it always ends.
         """
+        what = f"publication {other} was met"
+        table.log.update()  # the commit that met it has read on without the log
         settlement = self._settlement_of(table.log, other)
         if settlement is None:
             self._await(lambda: not _is_open(table.log, other), other, self._patience)
             if _is_open(table.log, other):
                 logger.warning("Table %s: publication %s does not end; it is passed over.", table.uri, other)
                 table.passed_over.add(other)
-            return
+            return what
+        if self._goes_before(settlement):
+            logger.warning("Table %s: publication %s is decided, too; this one goes on first.", table.uri, other)
+            table.passed_over.add(other)
+            return what
+        if self._held.count(other) > 1:  # not while the logs are as they were read
+            raise table.log.error(
+                PublicationPendingException,
+                f"Publications {self.plan.publication} and {other} wait for each other on table {table.uri}. Run the task again.",
+                publication=self.plan.publication,
+                tables=self.plan.uris,
+            )
         is_ours = PublicationId.parse(other).transaction == PublicationId.parse(self.plan.publication).transaction
         if not is_ours and other not in self._held and settlement.anchor.look() is None:
             seconds = min(_SHORTEST_PATIENCE, self._patience) if self.plan.publication < other else self._patience
@@ -313,6 +357,12 @@ class Settlement:
         settlement.run(give_up=True, why=why)
         if _is_open(table.log, other):
             table.passed_over.add(other)
+        return what
+
+    def _goes_before(self, other: Settlement) -> bool:
+        """Tell whether this publication goes on before another one: both are decided, and its id is smaller."""
+        is_smaller = self.plan.publication < other.plan.publication
+        return is_smaller and self.anchor.look() == PUBLISHED and other.anchor.look() == PUBLISHED
 
     def _settlement_of(self, log: DeltaLog, other: str) -> Settlement | None:
         """Return the work on another publication, ``None`` if this worker does not know all of its tables."""
@@ -380,9 +430,7 @@ def _confirmed(work: Callable[[Participant], T], table: Participant) -> T:
         return work(table)
 
 
-def settlement_of(
-    plan: PublicationPlan, open_table: OpenTable, *, patience: float, held: frozenset[str] = frozenset()
-) -> Settlement:
+def settlement_of(plan: PublicationPlan, open_table: OpenTable, *, patience: float, held: tuple[str, ...] = ()) -> Settlement:
     """Return the work on a publication of others.
 
     :raises PublicationPendingException: if one of its tables is not to be opened here.
