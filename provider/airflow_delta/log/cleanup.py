@@ -125,7 +125,7 @@ def needed_by_publications(snapshot: Snapshot, versions: Mapping[int, VersionFil
     if is_open := next(iter(open_intents(snapshot.intents)), None):
         _tell_of_publication(snapshot, is_open)
         return 0
-    states = {txn.app_id: txn.version for txn in snapshot.transactions_of((STATE_APP,))}
+    states = {app_id: version for app_id, version in snapshot.transactions.items() if app_id.startswith(STATE_APP)}
     retention = snapshot.properties.set_transaction_retention
     forgotten = 0 if retention is None else now - retention + DAY
     for version, files in versions.items():

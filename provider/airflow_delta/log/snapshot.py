@@ -291,19 +291,6 @@ class Snapshot(Subject):
             self._state = replace(self._small_state(), base_intents=tuple(open_intents(before).values()))
             return self._state.intents() or []
 
-    def transactions_of(self, prefixes: tuple[str, ...]) -> list[SetTransaction]:
-        """Return the last transactions of the applications whose id begins so, also expired ones that are still in the log."""
-        if self._segment is None:
-            return []
-        with self._lock:
-            found = self._small_state().transactions()
-            if found is None:
-                base = self._from_checkpoint(lambda reader: reader.transactions_of(prefixes)) or []
-                found = {txn.app_id: txn for txn in base}
-                found |= read_small_state(self._early_commits(), table=self.log.uri).transactions
-                found |= self._small_state().overlay.transactions
-        return [txn for app_id, txn in found.items() if app_id.startswith(prefixes)]
-
     @property
     def transactions(self) -> Mapping[str, int]:
         """Return the last version of every application (Delta's ``transactions``)."""

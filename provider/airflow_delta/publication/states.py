@@ -81,7 +81,7 @@ def decided_by(log: DeltaLog, transaction_id: str, *, since: int) -> str | None:
         for txn in decode_commit(file.version, file.data, table=log.uri).txns:
             if _is_decision(txn, prefix):
                 return txn.app_id.removeprefix(STATE_APP)
-    left = log.snapshot.transactions_of((prefix,)) if oldest > since else ()
+    left = log.snapshot.set_transactions.values() if oldest > since else ()
     return next((txn.app_id.removeprefix(STATE_APP) for txn in left if _is_decision(txn, prefix)), None)
 
 
