@@ -46,12 +46,11 @@ def delta_versions(args: Namespace) -> None:
 def delta_settle(args: Namespace) -> None:
     """Bring the publications that are open on some tables to their end."""
     logs = _logs(args)
-    by_uri = {log.uri: log for log in logs.values()}
     wanted = [args.publication] if args.publication else _open(list(logs.values()))
     results, failed = [], list[DeltaError]()
     for publication in wanted:
         try:
-            results.append(_settle(publication, list(logs.values()), by_uri, args.patience))
+            results.append(_settle(publication, list(logs.values()), args.patience))
         except DeltaError as error:
             failed.append(error)
     _show_settled(args, results, is_quiet=bool(failed))
@@ -94,7 +93,7 @@ def _open(logs: Sequence[DeltaLog]) -> list[str]:
     return list(found)
 
 
-def _settle(publication: str, logs: Sequence[DeltaLog], by_uri: dict[str, DeltaLog], patience: float) -> Any:
+def _settle(publication: str, logs: Sequence[DeltaLog], patience: float) -> Any:
     """Settle a publication from a table that knows it."""
     on = next((log for log in logs if publications.publication_tables(log, publication)), logs[0])
-    return publications.settle(on, publication, by_uri.get, patience=patience)
+    return publications.settle(on, publication, publications.own_tables(logs), patience=patience)

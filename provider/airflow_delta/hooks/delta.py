@@ -338,10 +338,9 @@ class DeltaHook(BaseHook):
         logs = {table: self.get_log(table) for table in tables}
         found = publication.get_versions(logs)
         if settle and found.held_back:
-            by_uri = {log.uri: log for log in logs.values()}
             for open_one, names in found.held_back.items():
                 try:
-                    publication.settle(logs[names[0]], open_one, by_uri.get)
+                    publication.settle(logs[names[0]], open_one, publication.own_tables(list(logs.values())))
                 except (PublicationPendingException, ManifestException) as error:
                     self.log.warning("Publication %s stays held back: %s", open_one, error)
             found = publication.get_versions(logs)

@@ -35,6 +35,7 @@ _HOMES = {
     "settle": "publish",
     "settle_named": "publish",
     "settle_open": "publish",
+    "table_mark": "records",
 }
 
 __all__ = [
@@ -60,6 +61,7 @@ __all__ = [
     "settle",
     "settle_named",
     "settle_open",
+    "table_mark",
 ]
 
 __getattr__, __dir__ = face(__name__, _HOMES)

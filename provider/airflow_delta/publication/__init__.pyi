@@ -13,6 +13,7 @@ from airflow_delta.publication.records import PublicationOptions as PublicationO
 from airflow_delta.publication.records import PublicationPlan as PublicationPlan
 from airflow_delta.publication.records import PublicationResult as PublicationResult
 from airflow_delta.publication.records import VersionVector as VersionVector
+from airflow_delta.publication.records import table_mark as table_mark
 from airflow_delta.publication.states import open_publications as open_publications
 from airflow_delta.publication.states import publication_states as publication_states
 from airflow_delta.publication.states import publication_tables as publication_tables
@@ -44,4 +45,5 @@ __all__ = [
     "settle",
     "settle_named",
     "settle_open",
+    "table_mark",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -30,9 +30,17 @@ from airflow_delta.publication.records import (
     PublicationOptions,
     PublicationPlan,
     PublicationResult,
+    plan_path,
+    same_place_key,
     table_mark,
 )
-from airflow_delta.publication.states import decided_by, open_publications, publication_of_commit, publication_tables
+from airflow_delta.publication.states import (
+    decided_by,
+    newest_state,
+    open_publications,
+    publication_of_commit,
+    publication_tables,
+)
 from airflow_delta.publication.steps import Settlement, own_tables, settlement_of
 from airflow_delta.table.abort import abort
 from airflow_delta.table.commit.publish import clean_up, committed_before
@@ -77,6 +85,12 @@ def publish_tables(
     options = options if options is not None else PublicationOptions()
     logs = [member.log for member in members]
     opens = open_table if open_table is not None else own_tables(logs)
+    if options.on_late_conflict == "keep" and (kept := _kept_by_split(members)):
+        rest = [member for member in members if member.log.uri not in kept]
+        alone = replace(options, anchor=_anchor_among(rest, options.anchor))
+        published = publish_tables(rest, attempt=attempt, options=alone, policy=policy, check=check, open_table=opens)
+        states = {**dict.fromkeys(kept, STANDS), **published.states}
+        return replace(published, tables={**kept, **published.tables}, states=states)
     # Some start tasks alone may have run again since it was published: the handles of the others do not say so.
     is_known = any(member.handle.committed is not None for member in members)
     if is_known and (before := _committed_by_others(members)) is not None:
@@ -97,6 +111,37 @@ def publish_tables(
     return _ended(_settlement(plan, in_order, options, opens, attempt, policy), members, reports, before=False)
 
 
+def _kept_by_split(members: Sequence[Member]) -> dict[str, CommitResult]:
+    """Return the tables that keep a publication which is split, if the start tasks of all others have run again since."""
+    kept: dict[str, CommitResult] = {}
+    split = set[str]()
+    for member in members:
+        log, handle = member.log, member.handle
+        commit = committed_earlier(log, handle) if handle.committed is not None else committed_before(log, handle)
+        found = None if commit is None else publication_of_commit(log, commit)
+        if commit is not None and found is not None and newest_state(log.snapshot, found[0]) == STANDS:
+            kept[log.uri] = commit
+            split.add(found[0])
+    for member in members:
+        if kept and member.log.uri not in kept and not all(_is_refused_before(member, publication) for publication in split):
+            return {}
+    return kept if len(kept) < len(members) else {}
+
+
+def _is_refused_before(member: Member, publication: str) -> bool:
+    """Tell whether a publication could not be put on a table, and its transaction there has begun since."""
+    parts = PublicationId.parse(publication)
+    was_part = table_mark(member.log) in parts.tables
+    is_there = newest_state(member.log.update(), publication) in (PUBLISHED, STANDS)
+    plan = plan_path(member.handle.transaction_id, parts.digest)
+    return was_part and not is_there and member.log.store.head(plan) is None
+
+
+def _anchor_among(members: Sequence[Member], anchor: str | None) -> str | None:
+    is_member = any(anchor in (member.log.uri, member.handle.given_table, same_place_key(member.log)) for member in members)
+    return anchor if is_member else None
+
+
 def _reports(member: Member) -> list[StagedWrite]:
     return [write if isinstance(write, StagedWrite) else StagedWrite.from_dict(write) for write in member.staged]
 
@@ -109,11 +154,13 @@ def _settlement(
     attempt: str,
     policy: CommitPolicy | None,
 ) -> Settlement:
-    by_uri = {member.log.uri: member for member in members}
+    own = own_tables([member.log for member in members])
+    by_log = {id(member.log): member for member in members}
     tables = []
     for planned in plan.tables:
-        member = by_uri.get(planned.table)
-        log = member.log if member is not None else opens(planned.table)
+        log = own(planned.table)
+        member = by_log.get(id(log))
+        log = log if log is not None else opens(planned.table)
         if log is None:
             raise PublicationPendingException(
                 f"Publication {plan.publication} also has table {planned.table}, which this task does not name.",
@@ -231,14 +278,15 @@ def abort_tables(members: Sequence[Member], *, open_table: OpenTable | None = No
     :raises PublicationPendingException: if it is decided and could not be ended; run the task again.
     """
     opens = open_table if open_table is not None else own_tables([member.log for member in members])
-    found, number = _give_up(members, opens)
-    tables = {member.log.uri: _abort(member, found) for member in members}
-    if any(result.outcome == "marked" for result in tables.values()) and len(_plans(members)) > number:
-        found, _ = _give_up(members, opens)  # a commit came between the two looks
-        tables = {member.log.uri: _abort(member, found) for member in members}
+    ends = _give_up(members, opens)
+    tables = {member.log.uri: _abort(member, ends) for member in members}
+    if any(result.outcome == "marked" for result in tables.values()) and len(_plans(members)) > len(ends):
+        ends = _give_up(members, opens)  # a commit came between the two looks
+        tables = {member.log.uri: _abort(member, ends) for member in members}
+    found = _best(result for _, result in ends)
     outcome = "refused" if found is None else found.outcome
-    if found is None and tables and all(result.outcome == "committed" for result in tables.values()):
-        outcome = "published"  # by an earlier run
+    if tables and all(result.outcome == "committed" for result in tables.values()):
+        outcome = "published"  # perhaps by several: an earlier run, or what was missing of one that is split
     return PublicationAbort(
         publication=None if found is None else found.publication,
         outcome=outcome,
@@ -247,15 +295,20 @@ def abort_tables(members: Sequence[Member], *, open_table: OpenTable | None = No
     )
 
 
-def _give_up(members: Sequence[Member], opens: OpenTable) -> tuple[PublicationResult | None, int]:
-    """Bring every plan to its end; return the publication that was decided, else the last, and the number of plans."""
-    found: PublicationResult | None = None
-    plans = _plans(members)
-    for plan in plans:
-        result = _settlement(plan, members, PublicationOptions(), opens, new_attempt(), None).run(give_up=True)
-        if found is None or found.outcome == "refused":
-            found = result
-    return found, len(plans)
+_BY_WHAT_STANDS = ("refused", "undone", "split", "published")
+
+
+def _best(results: Iterable[PublicationResult]) -> PublicationResult | None:
+    """Return the publication of which most is there; of several, the last: earlier ones were tried again."""
+    return max(reversed(list(results)), key=lambda result: _BY_WHAT_STANDS.index(result.outcome), default=None)
+
+
+def _give_up(members: Sequence[Member], opens: OpenTable) -> list[tuple[PublicationPlan, PublicationResult]]:
+    """Bring every plan to its end."""
+    return [
+        (plan, _settlement(plan, members, PublicationOptions(), opens, new_attempt(), None).run(give_up=True))
+        for plan in _plans(members)
+    ]
 
 
 def _plans(members: Sequence[Member]) -> list[PublicationPlan]:
@@ -266,10 +319,19 @@ def _plans(members: Sequence[Member]) -> list[PublicationPlan]:
     return sorted(found.values(), key=lambda plan: plan.put_at)
 
 
-def _abort(member: Member, result: PublicationResult | None) -> AbortResult:
-    state = None if result is None else result.states.get(member.log.uri)
+def _abort(member: Member, ends: Sequence[tuple[PublicationPlan, PublicationResult]]) -> AbortResult:
+    """Abort a transaction, unless a publication has put it on its table."""
+    own = {
+        result.publication: planned.table
+        for plan, result in ends
+        for planned in plan.tables
+        if planned.transaction_id == member.handle.transaction_id
+    }
+    result = _best(result for _, result in ends if result.publication in own)
+    uri = "" if result is None else own[result.publication]
+    state = None if result is None else result.states.get(uri)
     if result is not None and state in (PUBLISHED, STANDS):
-        commit = result.tables.get(member.log.uri)
+        commit = result.tables.get(uri)
         return AbortResult(
             transaction_id=member.handle.transaction_id,
             table=member.log.uri,
@@ -314,8 +376,8 @@ def settle(log: DeltaLog, publication: str, open_table: OpenTable, *, patience: 
             )
         anchor = opened
     plan = load_plan(anchor, publication)
-    known: Mapping[str, DeltaLog] = {log.uri: log, anchor.uri: anchor}
-    settlement = settlement_of(plan, lambda uri: known.get(uri) or open_table(uri), patience=patience)
+    known = own_tables([log, anchor])
+    settlement = settlement_of(plan, lambda uri: known(uri) or open_table(uri), patience=patience)
     until = time.monotonic() + patience  # the clock of whoever put the plan may be ahead
     while settlement.anchor.look() is None:
         left = min(plan.put_at / 1000 + patience - time.time(), until - time.monotonic())

@@ -121,7 +121,7 @@ def settle_earlier(start: Any, context: Context, log: DeltaLog, key: str) -> Non
     logs = {log.uri: log, **{other.uri: other for other in others}}
     for publication, shown in publications.get_versions(logs).held_back.items():
         try:
-            result = publications.settle(logs[shown[0]], publication, logs.get)
+            result = publications.settle(logs[shown[0]], publication, publications.own_tables(list(logs.values())))
         except ManifestException as error:  # where it is half, the keys say so
             start.log.warning("Publication %s is not on all tables, and cannot be settled: %s", publication, error.message)
             continue

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -43,21 +42,25 @@ def next_publication(logs: Mapping[str, DeltaLog], seen: Watermark) -> tuple[dic
     :raises VersionNotFoundException: if commits since the watermark were cleaned up unseen.
     """
     first = next(iter(logs.values()))
-    uris = {log.uri for log in logs.values()}
+    marks = {publications.table_mark(log) for log in logs.values()}
     for match, now_seen in engine.matches_after(first, seen, engine.CommitConditions(data_change_only=False)):
         tags = match.summary.tags if match is not None else {}
-        publication = tags.get("airflow.publication")
-        if publication is not None and tags.get("airflow.publicationState") == "published":
-            on_it = tags.get("airflow.publicationTables", "[]")
-            if uris <= set(json.loads(on_it)):
-                published_at = match.summary.timestamp if match is not None else 0
-                states = [_state(log, publication, first, published_at) for log in logs.values()]
-                if all(state == _PUBLISHED for state in states):
-                    return _found(logs, publication), now_seen
-                if all(state in (None, _PUBLISHED) for state in states):
-                    return None, seen  # on its way: look again from here
+        publication = str(tags.get("airflow.publication"))
+        if tags.get("airflow.publicationState") == "published" and marks <= _marks_of(publication):
+            published_at = match.summary.timestamp if match is not None else 0
+            states = [_state(log, publication, first, published_at) for log in logs.values()]
+            if all(state == _PUBLISHED for state in states):
+                return _found(logs, publication), now_seen
+            if all(state in (None, _PUBLISHED) for state in states):
+                return None, seen  # on its way: look again from here
         seen = now_seen
     return None, seen
+
+
+def _marks_of(publication: str) -> set[str]:
+    """Return the marks of a publication's tables; any writer may have put anything into a tag."""
+    one = publications.PublicationId
+    return set(one.parse(publication).tables) if one.is_one(publication) else set()
 
 
 def _state(log: DeltaLog, publication: str, first: DeltaLog, published_at: int) -> int | None:
