@@ -100,3 +100,26 @@ def test_two_accounts_are_refused() -> None:
 def test_a_home_directory_is_refused() -> None:
     with pytest.raises(DeltaIllegalArgumentException, match="begins with ~"):
         store_for("~/lake/t")
+
+
+@pytest.mark.parametrize("url", ["minio:9000", "127.0.0.1:9000", "//minio:9000", "http://", "ftp://minio", "http://minio:port"])
+@pytest.mark.parametrize(
+    ("uri", "name"), [("s3://b/t", "endpoint"), ("az://c/t", "AZURE_STORAGE_ENDPOINT"), ("gs://b/t", "google_base_url")]
+)
+def test_an_endpoint_is_a_url(uri: str, name: str, url: str) -> None:
+    with pytest.raises(DeltaIllegalArgumentException, match=rf"{name}.* of the connection 'lake' is .*Write it with its scheme"):
+        store_for(uri, {name: url, "azure_storage_account_name": "a"}, connection="lake").read("f")
+
+
+def test_an_endpoint_of_the_environment_is_a_url(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "minio:9000")
+    with pytest.raises(
+        DeltaIllegalArgumentException, match="'AWS_ENDPOINT_URL' of the environment of this process is 'minio:9000'"
+    ):
+        store_for("s3://b/t").read("f")
+
+
+def test_a_slash_after_an_endpoint_is_left_out() -> None:
+    """The client would ask for account//container."""
+    given = {"azure_storage_endpoint": "http://127.0.0.1:10000/account/", "azure_storage_account_name": "account"}
+    assert canonical_options(given, "az://c/t")["azure_storage_endpoint"] == "http://127.0.0.1:10000/account"

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from airflow_delta.contract.location import AZURE, FILE, GCS, HDFS, S3, Location, store_of
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.log.storage.credentials import EXPIRES_AT, RENEWED_BY
+from airflow_delta.masking import masked
 
 if TYPE_CHECKING:
     from airflow_delta.log.storage.base import LogStore
@@ -224,7 +226,8 @@ def canonical_options(options: Mapping[str, str], uri: str, *, whose: str = "") 
     Options of other stores are left out, since one connection may serve several.
 
     :param whose: the connection that they come from, for errors.
-    :raises DeltaIllegalArgumentException: if no store knows an option, or two spellings of one have different values.
+    :raises DeltaIllegalArgumentException: if no store knows an option, two spellings of one have different values, or an endpoint
+        is not a URL.
     """
     store = store_kind(uri)
     if store is None:
@@ -238,6 +241,8 @@ def canonical_options(options: Mapping[str, str], uri: str, *, whose: str = "") 
         if name is None:
             _check_known(spelling, whose or f"table {uri}")
             continue
+        if name in ENDPOINTS:
+            value = _endpoint(spelling, value, whose or f"table {uri}")
         if name in found and found[name] != value:
             raise DeltaIllegalArgumentException(
                 f"The storage options of {whose or f'table {uri}'} set {name} twice, to different values: as {given[name]!r} and "
@@ -246,6 +251,24 @@ def canonical_options(options: Mapping[str, str], uri: str, *, whose: str = "") 
         found[name] = value
         given[name] = spelling
     return found
+
+
+def _endpoint(spelling: str, url: str, whose: str) -> str:
+    """Return the URL of a store as the client takes it: keys are appended to it."""
+    bare = url.strip().rstrip("/")
+    if not bare:
+        return bare
+    try:
+        parts = urlsplit(bare)
+        is_url = parts.scheme.lower() in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        is_url = False
+    if not is_url or parts.query or parts.fragment:
+        raise DeltaIllegalArgumentException(
+            f"The storage option {spelling!r} of {whose} is {masked(url)!r}, which is not the URL of a store. Write it with its "
+            "scheme, such as https://minio.example.org:9000 or http://127.0.0.1:9000."
+        )
+    return bare
 
 
 def canonical_name(spelling: str, store: str) -> str | None:
@@ -333,12 +356,16 @@ def check_identity(options: Mapping[str, str], store: str | None, whose: str) ->
 
 
 def check_environment(options: Mapping[str, str], store: str, environment: Mapping[str, str], whose: str) -> None:
-    """Refuse credentials of the environment that the client would use instead of, or with, those in the options.
+    """Refuse credentials of the environment that the client would use instead of, or with, those in the options; bad endpoints.
 
     The client reads every variable that has an option's name, and may prefer it: a token would go to the connection's endpoint.
 
     :raises DeltaIllegalArgumentException: if there are such.
     """
+    for variable, value in environment.items():
+        url = variable.lower()
+        if url in ENDPOINTS and _NAMES[store].get(url) == url and not options.get(url):
+            _endpoint(variable, value, "the environment of this process")
     ways = ways_of(options, store)
     if not ways or ways[0][0].endswith("skip_signature"):
         return
