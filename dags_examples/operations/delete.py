@@ -23,7 +23,13 @@ TABLE = os.environ.get("DELTA_EXAMPLES", f"{tempfile.gettempdir()}/delta-example
     params={"user_id": Param(1, type="integer")},
 )
 def delta_delete():
-    DeltaDeleteOperator(task_id="forget", table=TABLE, predicate="user_id = {{ params.user_id }}", max_restarts=3)
+    DeltaDeleteOperator(
+        task_id="forget",
+        table=TABLE,
+        predicate="user_id = :user",
+        parameters={"user": "{{ params.user_id }}"},
+        max_restarts=3,
+    )
 
 
 delta_delete()

@@ -26,7 +26,8 @@ def delta_optimize():
     compact = DeltaOptimizeOperator(
         task_id="compact",
         table=TABLE,
-        where="day = DATE'{{ params.day }}'",
+        where="day = :day",
+        parameters={"day": "{{ params.day }}"},
         z_order_by=["pickup_zone", "vendor"],
         max_file_size=256 << 20,
     )

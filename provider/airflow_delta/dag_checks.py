@@ -6,6 +6,7 @@ Airflow asks the cheap part of it of every Dag that it parses; what needs a pars
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,8 +17,10 @@ from airflow_delta import engine
 from airflow_delta.contract.choices import Given, choice_problem, choices_of, is_literal, literal_problems
 from airflow_delta.contract.kinds import kinds_of, value_problem
 from airflow_delta.contract.queries import with_escaped_quotes
+from airflow_delta.contract.sql_parameters import SQL_TEXTS
+from airflow_delta.dag_warnings import sql_of_a_run
 from airflow_delta.dag_wiring import class_of, role_of, wiring_problems
-from airflow_delta.exceptions import DeltaAnalysisException, DeltaIllegalArgumentException
+from airflow_delta.exceptions import DeltaAnalysisException, DeltaDagWarning, DeltaIllegalArgumentException
 from airflow_delta.key_precision import shared_key_problem
 from airflow_delta.task_loops import loop_problem
 
@@ -80,13 +83,25 @@ def check_dag(dag: Any) -> None:
 
 
 def check_tasks(tasks: Sequence[Any]) -> None:
-    """Refuse tasks with a problem that is seen without parsing SQL, while Airflow parses their Dag.
+    """Refuse tasks with a problem that is seen without parsing SQL, while Airflow parses their Dag; warn of others.
 
     :raises DeltaIllegalArgumentException: if there is one.
     """
     for task in tasks:
         for message in task_problems(task):
             raise DeltaIllegalArgumentException(f"The task {task.task_id!r}: {message}")
+        for message in dict.fromkeys(task_warnings(task)):
+            warnings.warn(f"The task {task.task_id!r}: {message}", DeltaDagWarning, stacklevel=2)
+
+
+def task_warnings(task: Any) -> Iterator[str]:
+    """Yield what a task may do, and its author may not mean."""
+    if not _is_ours(task):
+        return
+    for name in class_of(task).template_fields:
+        if name in SQL_TEXTS:
+            for value in _values(task, name):
+                yield from sql_of_a_run(name, value)
 
 
 def check_dag_overwrites(stages: Sequence[Any]) -> None:

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 # -- invalid requests ---------------------------------------------------------------------------------------------------------
 
 
+class DeltaDagWarning(UserWarning):
+    """Something in a Dag file works, and may not be what its author means."""
+
+
 class DeltaIllegalArgumentException(DeltaError, ValueError):
     """An argument is not valid: an option, an identifier or a combination."""
 

@@ -14,8 +14,9 @@ from airflow.sdk.log import mask_secret
 
 from airflow_delta import engine, publication
 from airflow_delta.contract.catalog_names import Reservation, TableName
-from airflow_delta.contract.kinds import table_text
+from airflow_delta.contract.kinds import table_text, taken
 from airflow_delta.contract.location import AZURE, FILE, Location, check_no_secret, store_of
+from airflow_delta.contract.sql_parameters import SQL_PARAMETERS, with_parameters
 from airflow_delta.exceptions import (
     CatalogConflictException,
     CatalogNotFoundException,
@@ -243,6 +244,7 @@ class DeltaHook(BaseHook):
         table: str,
         *,
         where: str | None = None,
+        parameters: Mapping[str, Any] | None = None,
         columns: Sequence[str] | None = None,
         version: int | None = None,
         timestamp: datetime | int | None = None,
@@ -259,6 +261,7 @@ class DeltaHook(BaseHook):
         :param table: URI, absolute path, or name below the connection's base path.
         :param where: Spark SQL predicate; partitions are pruned and files skipped by it. Without Spark: comparisons of columns
             with literals, IN, BETWEEN, LIKE and IS NULL, with AND, OR and NOT. A time without a zone is in UTC.
+        :param parameters: values of named parameters (``:day``) in ``where``.
         :param columns: names of columns, in the order wanted; default: all.
         :param version: version of the table; default: the latest; or
         :param timestamp: the last version committed at this time or before (naive: UTC, or milliseconds since the epoch).
@@ -275,6 +278,8 @@ class DeltaHook(BaseHook):
         """
         log = self.get_log(table)
         check_df_type(df_type, log.uri)
+        if where is not None and taken("parameters", parameters, SQL_PARAMETERS) is not None:
+            where = with_parameters(where, parameters or {}, whose="where")
         options: dict[str, Any] = {"version": version, "timestamp": timestamp, "where": where, "columns": columns}
         if df_type == "spark":
             return read_with_spark(log, spark, **options)

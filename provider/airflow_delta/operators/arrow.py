@@ -18,6 +18,7 @@ from airflow_delta.operators.pyspark import authors_own, call_function, without_
 from airflow_delta.tasks.base import Parts, templated
 from airflow_delta.tasks.new_rows import NewRowsParameters
 from airflow_delta.tasks.read_versions import OtherTables, ReadVersions
+from airflow_delta.tasks.sql_parameters import SqlParameters
 from airflow_delta.tasks.stage_work import GivenTable, StageOperator, StageReadRecorder, StageWork, WriteOptions, change_bounds
 
 if TYPE_CHECKING:
@@ -134,7 +135,7 @@ class DeltaStageArrowOperator(StageOperator, PythonOperator):
     :class:`~airflow_delta.tasks.read_versions.ReadVersions`.
     """
 
-    parts: ClassVar[Parts] = (StageWork, GivenTable, WriteOptions, ReadVersions)
+    parts: ClassVar[Parts] = (StageWork, GivenTable, WriteOptions, SqlParameters, ReadVersions)
     template_fields: Sequence[str] = (*templated(parts), "write_options", *PythonOperator.template_fields)
 
     def __init__(

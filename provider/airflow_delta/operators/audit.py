@@ -21,6 +21,7 @@ from airflow_delta.tasks.expected_stages import valid_reports
 from airflow_delta.tasks.handle_check import open_transaction
 from airflow_delta.tasks.identity import flatten_reports, stage_identity
 from airflow_delta.tasks.spark.runner import SparkRunner
+from airflow_delta.tasks.sql_parameters import SqlParameters
 from airflow_delta.tasks.stage_work import GivenTable
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class DeltaAuditOperator(DeltaOperator):
     transaction_role: ClassVar[str] = "audit"
     choices: ClassVar[Choices] = {"on_failure": FAIL_OR_WARN, "on_undecidable": FAIL_OR_WARN}
     changes_table: ClassVar[bool] = False
-    parts: ClassVar[Parts] = (GivenTable, SparkRunner)
+    parts: ClassVar[Parts] = (GivenTable, SqlParameters, SparkRunner)
     template_fields: Sequence[str] = (
         "transaction",
         "staged",

@@ -11,6 +11,7 @@ from airflow_delta.contract.payloads import StagedWrite
 from airflow_delta.tasks.base import Parts, templated
 from airflow_delta.tasks.operation import SPARK_OPERATION, DeltaTableOperator
 from airflow_delta.tasks.spark.runner import SparkRunner
+from airflow_delta.tasks.sql_parameters import SqlParameters
 
 if TYPE_CHECKING:
     from airflow_delta.table.stage.stage_view import SparkWork, StageView
@@ -29,7 +30,7 @@ class DeltaDeleteOperator(DeltaTableOperator):
     :class:`~airflow_delta.tasks.spark.runner.SparkRunner`.
     """
 
-    parts: ClassVar[Parts] = SPARK_OPERATION
+    parts: ClassVar[Parts] = (*SPARK_OPERATION, SqlParameters)
     template_fields: Sequence[str] = (*templated(parts), "predicate", "write_options")
     template_fields_renderers = {**SparkRunner.template_fields_renderers, "predicate": "sql", "write_options": "json"}
 
@@ -61,7 +62,7 @@ class DeltaUpdateOperator(DeltaTableOperator):
     :class:`~airflow_delta.tasks.spark.runner.SparkRunner`.
     """
 
-    parts: ClassVar[Parts] = SPARK_OPERATION
+    parts: ClassVar[Parts] = (*SPARK_OPERATION, SqlParameters)
     template_fields: Sequence[str] = (*templated(parts), "set", "predicate", "write_options")
     template_fields_renderers = {
         **SparkRunner.template_fields_renderers,

@@ -35,6 +35,7 @@ from airflow_delta.tasks.identity import column_names, stage_identity, whole_num
 from airflow_delta.tasks.lineage import absolute_table
 from airflow_delta.tasks.observability import Stopwatch, TaskMetrics
 from airflow_delta.tasks.spark.session import TaskSession
+from airflow_delta.tasks.sql_parameters import SqlParameters
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -79,7 +80,7 @@ class DeltaMaintenanceOperator(DeltaOperator):
     and VACUUM, of :class:`~airflow_delta.tasks.committing.CommitPart` (its ``checkpoint`` is not the step).
     """
 
-    parts: ClassVar[Parts] = (TaskSession, CommitPart)
+    parts: ClassVar[Parts] = (TaskSession, CommitPart, SqlParameters)
     choices: ClassVar[Choices] = {"steps": STEPS}
     kinds: ClassVar[Kinds] = {
         "tables": LOCATIONS,

@@ -27,6 +27,7 @@ from airflow_delta.tasks.operation import SPARK_OPERATION, DeltaTableOperator
 from airflow_delta.tasks.read_versions import ReadVersions
 from airflow_delta.tasks.spark.properties import secret_property, source_options
 from airflow_delta.tasks.spark.runner import SparkRunner
+from airflow_delta.tasks.sql_parameters import SqlParameters
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -115,7 +116,7 @@ def _is_literal_clause(clause: Any) -> bool:
     )
 
 
-MERGE: Parts = (*SPARK_OPERATION, MergeStatement, ReadVersions)
+MERGE: Parts = (*SPARK_OPERATION, MergeStatement, SqlParameters, ReadVersions)
 
 
 class DeltaMergeOperator(DeltaTableOperator):
@@ -137,7 +138,11 @@ class DeltaMergeOperator(DeltaTableOperator):
     """
 
     parts: ClassVar[Parts] = MERGE
-    template_fields: Sequence[str] = (*templated(SPARK_OPERATION), "merge_source", *templated((MergeStatement, ReadVersions)))
+    template_fields: Sequence[str] = (
+        *templated(SPARK_OPERATION),
+        "merge_source",
+        *templated((MergeStatement, SqlParameters, ReadVersions)),
+    )
     template_fields_renderers = {**SparkRunner.template_fields_renderers, **MergeStatement.template_fields_renderers}
     template_ext: Sequence[str] = (".sql",)
     sql_fields: ClassVar[tuple[str, ...]] = ("merge_source",)

@@ -19,6 +19,7 @@ from airflow_delta.tasks.observability import Stopwatch, TaskMetrics
 from airflow_delta.tasks.operation import SPARK_OPERATION, DeltaMaintenanceBase, DeltaTableOperator, OwnTransaction
 from airflow_delta.tasks.spark.runner import SparkRunner
 from airflow_delta.tasks.spark.session import TaskSession
+from airflow_delta.tasks.sql_parameters import SqlParameters
 from airflow_delta.tasks.stage_work import StageWork
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ class RewriteWork(Part):
         return finish_batches(committer, context, result, clock)
 
 
-REWRITE: Parts = (*SPARK_OPERATION, RewriteWork)
+REWRITE: Parts = (*SPARK_OPERATION, RewriteWork, SqlParameters)
 
 
 class DeltaOptimizeOperator(DeltaTableOperator):

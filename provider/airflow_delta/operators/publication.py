@@ -44,6 +44,7 @@ from airflow_delta.tasks.publication import (
 )
 from airflow_delta.tasks.restart import ON_CLEAR, ON_CONFLICT
 from airflow_delta.tasks.spark.runner import SparkRunner
+from airflow_delta.tasks.sql_parameters import SqlParameters
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -367,7 +368,7 @@ class DeltaAuditPublicationOperator(DeltaOperator):
     transaction_role: ClassVar[str] = "audit_publication"
     choices: ClassVar[Choices] = {"on_failure": FAIL_OR_WARN}
     changes_table: ClassVar[bool] = False
-    parts: ClassVar[Parts] = (SparkRunner,)
+    parts: ClassVar[Parts] = (SqlParameters, SparkRunner)
     template_fields: Sequence[str] = ("transactions", "staged", "checks", "on_failure", *templated(parts))
     template_fields_renderers = {**SparkRunner.template_fields_renderers, "checks": "json"}
     default_retry_policy = AUDIT_ERRORS

@@ -20,6 +20,7 @@ from airflow_delta.tasks.new_rows import NewRowsParameters
 from airflow_delta.tasks.read_versions import OtherTable, OtherTables, ReadVersions
 from airflow_delta.tasks.spark.progress import spark_work
 from airflow_delta.tasks.spark.session import TaskSession
+from airflow_delta.tasks.sql_parameters import SqlParameters
 from airflow_delta.tasks.stage_work import GivenTable, StageOperator, StageReadRecorder, StageWork, WriteOptions, change_bounds
 
 if TYPE_CHECKING:
@@ -192,7 +193,7 @@ class DeltaStagePySparkOperator(DataFrameStage, PythonOperator):
     :class:`~airflow_delta.tasks.read_versions.ReadVersions` and :class:`~airflow_delta.tasks.spark.session.TaskSession`.
     """
 
-    parts: ClassVar[Parts] = (StageWork, GivenTable, WriteOptions, ReadVersions, TaskSession)
+    parts: ClassVar[Parts] = (StageWork, GivenTable, WriteOptions, SqlParameters, ReadVersions, TaskSession)
     template_fields: Sequence[str] = (*templated(parts), "write_options", *PythonOperator.template_fields)
 
     def __init__(

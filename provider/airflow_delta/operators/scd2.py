@@ -18,6 +18,7 @@ from airflow_delta.tasks.operation import SPARK_OPERATION, DeltaTableOperator
 from airflow_delta.tasks.read_versions import ReadVersions
 from airflow_delta.tasks.spark.properties import source_options
 from airflow_delta.tasks.spark.runner import SparkRunner
+from airflow_delta.tasks.sql_parameters import SqlParameters
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -110,7 +111,7 @@ class DeltaScd2MergeOperator(DeltaTableOperator):
     submitting.
     """
 
-    parts: ClassVar[Parts] = (*SPARK_OPERATION, HistoryOptions, ReadVersions)
+    parts: ClassVar[Parts] = (*SPARK_OPERATION, HistoryOptions, SqlParameters, ReadVersions)
     template_fields: Sequence[str] = (*templated(parts), "merge_source", "write_options")
     template_fields_renderers = {**SparkRunner.template_fields_renderers, "merge_source": "sql", "effective_at": "sql"}
     template_ext: Sequence[str] = (".sql",)

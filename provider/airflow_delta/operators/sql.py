@@ -12,6 +12,7 @@ from airflow_delta.operators.pyspark import DataFrameStage, TableReader
 from airflow_delta.tasks.base import TABLE_VIEW, Parts, templated
 from airflow_delta.tasks.read_versions import ReadVersions
 from airflow_delta.tasks.spark.session import TaskSession
+from airflow_delta.tasks.sql_parameters import SqlParameters
 from airflow_delta.tasks.stage_work import GivenTable, StageWork, WriteOptions
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ class DeltaStageSqlOperator(DataFrameStage):
     ``CREATE TEMPORARY VIEW`` and ``FUNCTION``. Anything that writes is refused.
 
     :param sql: the query, or the path of a ``.sql`` file as Airflow looks for templates. (templated)
-    :param parameters: values of named parameters (``:day``) of the query. (templated)
     :param where: Spark SQL predicate: ``{{ table }}`` has only the rows that satisfy it, and no others count as read. (templated)
     :param write_options: options of Spark's Parquet writer, such as ``maxRecordsPerFile``. (templated)
 
@@ -42,17 +42,18 @@ class DeltaStageSqlOperator(DataFrameStage):
     :class:`~airflow_delta.tasks.read_versions.ReadVersions` and :class:`~airflow_delta.tasks.spark.session.TaskSession`.
     """
 
-    parts: ClassVar[Parts] = (StageWork, GivenTable, WriteOptions, ReadVersions, TaskSession)
-    template_fields: Sequence[str] = (*templated(parts), "sql", "parameters", "where", "write_options")
+    parts: ClassVar[Parts] = (StageWork, GivenTable, WriteOptions, SqlParameters, ReadVersions, TaskSession)
+    template_fields: Sequence[str] = (*templated(parts), "sql", "where", "write_options")
     template_fields_renderers: ClassVar[dict[str, str]] = {"sql": "sql", "where": "sql", "parameters": "json"}
     template_ext: Sequence[str] = (".sql",)
     sql_fields: ClassVar[tuple[str, ...]] = ("sql",)
+    bound_fields: ClassVar[tuple[str, ...]] = ("sql",)
+    parameters: Mapping[str, Any] | None
 
     def __init__(
         self,
         *,
         sql: str,
-        parameters: Mapping[str, Any] | None = None,
         where: str | None = None,
         write_options: Mapping[str, Any] | None = None,
         **kwargs: Any,
@@ -61,7 +62,6 @@ class DeltaStageSqlOperator(DataFrameStage):
         check_source(sql, whose=f"the task {self.task_id!r}")
         check_writer_options(write_options, whose=f"The task {self.task_id!r}")
         self.sql = sql
-        self.parameters = parameters
         self.where = where
         self.write_options = write_options
 

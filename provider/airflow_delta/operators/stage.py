@@ -14,6 +14,7 @@ from airflow_delta.tasks.base import Parts, templated
 from airflow_delta.tasks.new_rows import declared_sources
 from airflow_delta.tasks.spark.properties import check_submission, mask_settings
 from airflow_delta.tasks.spark.submission import SparkSubmission
+from airflow_delta.tasks.sql_parameters import SqlParameters
 from airflow_delta.tasks.stage_work import GivenTable, StageOperator, StageWork, WriteOptions
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class DeltaStageSparkSubmitOperator(StageOperator, SparkSubmitOperator):
     :class:`~airflow_delta.tasks.stage_work.WriteOptions` and of Airflow's ``SparkSubmitOperator``.
     """
 
-    parts: ClassVar[Parts] = (StageWork, GivenTable, WriteOptions)
+    parts: ClassVar[Parts] = (StageWork, GivenTable, WriteOptions, SqlParameters)
     template_fields: Sequence[str] = (
         *templated(parts),
         "read",
@@ -197,7 +198,7 @@ class DeltaStageFilesOperator(StageOperator):
     :class:`~airflow_delta.tasks.stage_work.WriteOptions`.
     """
 
-    parts: ClassVar[Parts] = (StageWork, GivenTable, WriteOptions)
+    parts: ClassVar[Parts] = (StageWork, GivenTable, WriteOptions, SqlParameters)
     template_fields: Sequence[str] = (*templated(parts), "path", "time_zone")
 
     def __init__(self, *, path: str | None = None, time_zone: str = "UTC", rows_checked: bool = False, **kwargs: Any) -> None:

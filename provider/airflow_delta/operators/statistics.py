@@ -12,6 +12,7 @@ from airflow_delta.links.delta import DeltaCommitLink, DeltaTableLink
 from airflow_delta.retry_policies import FINAL_ERRORS
 from airflow_delta.tasks.base import DeltaOperator, Parts, templated
 from airflow_delta.tasks.committing import CommitPart
+from airflow_delta.tasks.sql_parameters import SqlParameters
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -31,7 +32,7 @@ class DeltaComputeStatisticsOperator(DeltaOperator):
     The other parameters are those of :class:`~airflow_delta.tasks.committing.CommitPart`.
     """
 
-    parts: ClassVar[Parts] = (CommitPart,)
+    parts: ClassVar[Parts] = (CommitPart, SqlParameters)
     kinds: ClassVar[Kinds] = {"only_missing": TRUTH}
     template_fields: Sequence[str] = ("table", "predicate", "delta_conn_id", *templated(parts))
     template_fields_renderers = {"predicate": "sql"}

@@ -25,10 +25,11 @@ from airflow.sdk import BaseOperator, RetryPolicy, TriggerRule
 
 from airflow_delta.contract.choices import Choices, Given, check_choices, check_literals
 from airflow_delta.contract.kinds import Kinds
+from airflow_delta.contract.sql_parameters import SQL_TEXTS
 from airflow_delta.dag_checks import HANDS_ON, check_tasks, parent_defaults
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.tasks.lineage import TaskLineage, lineage_on_complete, lineage_on_start
-from airflow_delta.tasks.parameters import take_rendered, text_of, with_literals
+from airflow_delta.tasks.parameters import put_values_into_sql, take_rendered, text_of, with_literals
 from airflow_delta.tasks.templates import is_of_text, render_fields
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def with_own_mode(operator_class: Any, given: Mapping[str, Any]) -> dict[str, An
 
     :param given: its arguments, with those from ``default_args``; ``dag`` and ``task_group`` are where it is.
     """
-    if not any("mode" in part.parameters() for part in getattr(operator_class, "parts", ())):
+    if not any("mode" in part.arguments() for part in getattr(operator_class, "parts", ())):
         return dict(given)
     mode, around = given.get("mode"), (given.get("task_group"), given.get("dag"))
     if mode in SENSOR_MODES and any(mode == (getattr(each, "default_args", None) or {}).get("mode") for each in around):
@@ -165,14 +166,14 @@ class Part:
 
     @classmethod
     @cache
-    def parameters(cls) -> Mapping[str, inspect.Parameter]:
+    def arguments(cls) -> Mapping[str, inspect.Parameter]:
         """Return the parameters by name."""
         return inspect.signature(cls).parameters
 
     @classmethod
     def of(cls, task: DeltaOperator) -> Self:
         """Return the part with the task's current parameters."""
-        part = cls(**{name: getattr(task, name) for name in cls.parameters()})
+        part = cls(**{name: getattr(task, name) for name in cls.arguments()})
         part.task = task
         return part
 
@@ -200,6 +201,7 @@ class DeltaOperator(BaseOperator):
     :cvar choices: words that a parameter may be, by parameter; those of the parts come on top.
     :cvar kinds: kinds of values that a parameter may be, by parameter; those of the parts come on top.
     :cvar sql_fields: template fields in which ``{{ table }}`` is :data:`TABLE_VIEW`.
+    :cvar bound_fields: template fields with SQL whose named parameters Spark gets as arguments.
     :cvar emits_table: whether a task that commits by itself has the asset of its table as outlet, unless it is given others.
     """
 
@@ -207,6 +209,7 @@ class DeltaOperator(BaseOperator):
     choices: ClassVar[Choices] = {}
     kinds: ClassVar[Kinds] = {}
     sql_fields: ClassVar[tuple[str, ...]] = ()
+    bound_fields: ClassVar[tuple[str, ...]] = ()
     default_retry_policy: ClassVar[RetryPolicy | None] = None
     emits_table: ClassVar[bool] = False
 
@@ -221,12 +224,12 @@ class DeltaOperator(BaseOperator):
     def __init__(self, **kwargs: Any) -> None:
         kwargs = with_own_mode(type(self), kwargs)
         kwargs = with_literals(type(self), {**own_settings(type(self), kwargs), **kwargs})
-        parts = [part(**{name: kwargs.pop(name) for name in part.parameters() if name in kwargs}) for part in self.parts]
+        parts = [part(**{name: kwargs.pop(name) for name in part.arguments() if name in kwargs}) for part in self.parts]
         if self.default_retry_policy is not None:
             kwargs.setdefault("retry_policy", self.default_retry_policy)
         super().__init__(**kwargs)
         for part in parts:
-            for name in part.parameters():
+            for name in part.arguments():
                 setattr(self, name, getattr(part, name))
             check_choices(self, part.choices)
             check_literals(self, part.literal_problems)
@@ -275,6 +278,7 @@ class DeltaOperator(BaseOperator):
         """
         super().pre_execute(context)
         take_rendered(self)
+        put_values_into_sql(self, [name for name in self.template_fields if name in SQL_TEXTS and name not in self.bound_fields])
 
     def on_kill(self) -> None:
         """End the work of the parts; a commit reads :attr:`is_cancelled` right before it puts its log entry."""
@@ -331,7 +335,7 @@ def _with_shared_parameters(cls: type[DeltaOperator]) -> Callable[..., None]:
     signature = inspect.signature(init)
     *own, variadic = signature.parameters.values()
     named = {each.name for each in own}
-    shared = [each for part in cls.parts for each in part.parameters().values() if each.name not in named]
+    shared = [each for part in cls.parts for each in part.arguments().values() if each.name not in named]
     if cls.default_retry_policy is not None:
         kind = inspect.Parameter.KEYWORD_ONLY
         shared.append(inspect.Parameter("retry_policy", kind, default=cls.default_retry_policy, annotation="RetryPolicy | None"))

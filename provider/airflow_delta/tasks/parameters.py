@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.contract.kinds import is_settled, kinds_of, taken, value_problem
+from airflow_delta.contract.sql_parameters import with_parameters
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 
 if TYPE_CHECKING:
@@ -48,3 +49,27 @@ def take_rendered(task: Any) -> None:
         value = getattr(task, name)
         if (used := taken(f"{name} of the task {task.task_id!r}", value, kind)) is not value:
             setattr(task, name, used)
+
+
+def put_values_into_sql(task: Any, fields: Iterable[str]) -> None:
+    """Write the values of ``parameters`` of a running task into its SQL, as literals.
+
+    :param fields: parameters with SQL: a text, or texts within lists and mappings.
+    :raises DeltaIllegalArgumentException: if a text names a parameter that has no value.
+    """
+    values = getattr(task, "parameters", None)
+    if values is None:
+        return
+    for name in fields:
+        if (given := getattr(task, name, None)) is not None:
+            setattr(task, name, _with_parameters(given, values, f"{name} of the task {task.task_id!r}"))
+
+
+def _with_parameters(given: Any, values: Mapping[str, Any], whose: str) -> Any:
+    if isinstance(given, str):
+        return with_parameters(given, values, whose=whose)
+    if isinstance(given, Mapping):
+        return {key: _with_parameters(value, values, whose) for key, value in given.items()}
+    if isinstance(given, list | tuple):
+        return [_with_parameters(value, values, whose) for value in given]
+    return given

@@ -15,18 +15,13 @@ from jinja2 import Template
 from jinja2.compiler import CodeGenerator
 from jinja2.nativetypes import NativeEnvironment
 
+from airflow_delta.contract.sql_parameters import SQL_TEXTS
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.tasks.keys import KEY_FIELDS, PLACE_FIELDS, is_given, is_nothing, printing_values, render_named_fields
 
 if TYPE_CHECKING:
     import jinja2
     from airflow.sdk import Context
-
-SQL_TEXTS = {
-    *("checks", "clauses", "condition", "deleted", "effective_at", "merge_source", "partitions", "predicate"),
-    *("replace_on", "replace_where", "set", "sql", "where"),
-}
-"""Parameters with SQL: rendered to Python values, ``'done'`` would lose its quotes and be a column."""
 
 NARROWING = {
     *("checks", "clauses", "columns", "condition", "consumer", "deleted", "effective_at"),
@@ -74,7 +69,7 @@ def render_fields(
     before = {name: getattr(task, name, None) for name in names if name in narrowing or name in _VERSIONS}
     text = _as_text(jinja_env)
     named = [name for name in names if name in KEY_FIELDS or name in PLACE_FIELDS]
-    with_values = [name for name in names if name in narrowing or name in SQL_TEXTS]
+    with_values = [name for name in names if name in narrowing or name in SQL_TEXTS or name == "parameters"]
     render([name for name in names if name not in named and name not in with_values], jinja_env)
     render_named_fields(task, named, context, text, lambda some: render(some, text))
     for name in with_values:
