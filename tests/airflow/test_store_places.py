@@ -108,20 +108,6 @@ def test_the_signature_of_a_cloud_goes_to_no_other(asked):
     assert len(asked) == 1
 
 
-@pytest.mark.parametrize("endpoint", ["127.0.0.1:9000", "localhost", "http://", "http://h:port", "https://h?x=1", "ftp://h"])
-@pytest.mark.parametrize(
-    ("uri", "option", "more"),
-    [
-        ("s3://lake/t", "aws_endpoint_url", KEYS),
-        ("az://lake/t", "azure_storage_endpoint", AZURE_KEY),
-        ("gs://lake/t", "google_base_url", {"google_skip_signature": "true"}),
-    ],
-)
-def test_an_endpoint_is_a_url(uri, option, more, endpoint):
-    with pytest.raises(DeltaIllegalArgumentException, match=rf"{option} of .*{endpoint[:4]}.* is not a URL .*Write https://host"):
-        store_for(uri, {**more, option: endpoint}).read("x")
-
-
 OF_DELTA_RS = ["AWS_IAM_ROLE_ARN", "AWS_S3_ASSUME_ROLE_ARN", "AWS_IAM_ROLE_SESSION_NAME", "AWS_S3_ROLE_SESSION_NAME"]
 WITHOUT_MEANING = [
     "AWS_S3_LOCKING_PROVIDER",

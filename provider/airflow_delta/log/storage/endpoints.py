@@ -10,9 +10,7 @@ from collections.abc import Mapping
 from urllib.parse import urlsplit, urlunsplit
 
 from airflow_delta.contract.location import AZURE, GCS, S3, Location
-from airflow_delta.exceptions import DeltaIllegalArgumentException
-from airflow_delta.log.storage.options import canonical_name
-from airflow_delta.masking import masked
+from airflow_delta.log.storage.options import ENDPOINTS, canonical_name, endpoint_url
 
 ENDPOINT, ENDPOINT_S3, REGION = "aws_endpoint_url", "aws_endpoint_url_s3", "aws_region"
 VIRTUAL = "aws_virtual_hosted_style_request"
@@ -25,33 +23,27 @@ _PLACES: dict[str, dict[str, tuple[str, ...]]] = {
     AZURE: {ACCOUNT: (ACCOUNT,), AZURE_ENDPOINT: (AZURE_ENDPOINT,)},
     GCS: {GOOGLE_URL: (GOOGLE_URL,)},
 }
-URLS = frozenset({ENDPOINT, AZURE_ENDPOINT, GOOGLE_URL})
-"""Options with the URL of a store."""
-
 _VARIABLES = {S3: "aws_", AZURE: "azure_", GCS: "google_"}
 _TRUE = frozenset({"true", "1", "yes", "on", "y"})
 
 
-def with_place(
-    options: Mapping[str, str], location: Location, environment: Mapping[str, str], whose: str = "the connection"
-) -> dict[str, str]:
+def with_place(options: Mapping[str, str], location: Location, environment: Mapping[str, str]) -> dict[str, str]:
     """Return options that say where the store is asked, each once, also where only the environment says it.
 
     The endpoint of S3 is without the bucket, in both styles; no endpoint ends with a slash.
 
     :param options: under their canonical names.
     :param environment: variables of this process.
-    :param whose: where the options come from, for errors.
-    :raises DeltaIllegalArgumentException: if an endpoint is not a URL.
+    :raises DeltaIllegalArgumentException: if an endpoint of the environment is not a URL.
     """
     found, store = dict(options), location.store
     around = _of_environment(store, environment) if store in _PLACES else {}
     for place, names in _PLACES.get(store, {}).items():
+        given = next((options[name] for name in names if options.get(name)), None)
+        given = given or next((around[name] for name in names if name in around), None)
         found = {name: value for name, value in found.items() if name not in names}
-        for source, where in ((options, whose), (around, "the environment")):
-            if given := next((name for name in names if source.get(name)), None):
-                found[place] = _url(source[given], given, where) if place in URLS else source[given]
-                break
+        if given is not None:
+            found[place] = given
     if store == S3 and (endpoint := found.get(ENDPOINT)) is not None:
         found[ENDPOINT] = _without_bucket(endpoint, location.bucket) if is_virtual(found) else endpoint
     return found
@@ -75,27 +67,12 @@ def is_virtual(options: Mapping[str, str]) -> bool:
 
 
 def _of_environment(store: str, environment: Mapping[str, str]) -> dict[str, str]:
-    named = {
-        canonical_name(variable, store): value
-        for variable, value in environment.items()
-        if value and variable.lower().startswith(_VARIABLES[store])
-    }
-    return {name: value for name, value in named.items() if name is not None}
-
-
-def _url(value: str, name: str, whose: str) -> str:
-    text = value.strip().rstrip("/")
-    try:
-        parts = urlsplit(text)
-        valid = parts.scheme.lower() in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
-    except ValueError:
-        valid = False
-    if not valid or parts.query or parts.fragment:
-        raise DeltaIllegalArgumentException(
-            f"{name} of {whose} is {masked(value)!r}, which is not a URL with a scheme and a host. Write https://host, or "
-            "http://host:port for a server without TLS."
-        )
-    return text
+    found: dict[str, str] = {}
+    for variable, value in environment.items():
+        name = canonical_name(variable, store) if value and variable.lower().startswith(_VARIABLES[store]) else None
+        if name is not None:
+            found[name] = endpoint_url(variable, value, "the environment of this process") if name in ENDPOINTS else value
+    return found
 
 
 def _without_bucket(endpoint: str, bucket: str) -> str:

@@ -32,9 +32,10 @@ from airflow_delta.log.storage.base import (
     complete,
 )
 from airflow_delta.log.storage.credentials import Renewal
-from airflow_delta.log.storage.endpoints import AZURE_ENDPOINT, URLS, client_config, with_place
+from airflow_delta.log.storage.endpoints import AZURE_ENDPOINT, client_config, with_place
 from airflow_delta.log.storage.options import (
     CLIENT_OPTIONS,
+    ENDPOINTS,
     MAX_RETRIES,
     OWN_OPTIONS,
     canonical_options,
@@ -105,7 +106,7 @@ class ObjectStore(LogStore):
         given = {name: value for name, value in named.items() if name not in OWN_OPTIONS}
         check_identity(given, self._location.store, self._whose)
         check_environment(given, self._location.store, os.environ, self._whose)
-        placed = with_place(given, self._location, os.environ, self._whose)
+        placed = with_place(given, self._location, os.environ)
         config: dict[str, Any] = client_config(
             {name: value for name, value in placed.items() if name not in CLIENT_OPTIONS and name != MAX_RETRIES}, self._location
         )
@@ -114,7 +115,7 @@ class ObjectStore(LogStore):
             for name, value in given.items()
             if name in CLIENT_OPTIONS
         }
-        if any(config.get(name, "").lower().startswith("http://") for name in URLS):
+        if any(config.get(name, "").lower().startswith("http://") for name in ENDPOINTS):
             client.setdefault("allow_http", True)
         store, bucket = self._location.store, self._location.bucket
         if store == AZURE:

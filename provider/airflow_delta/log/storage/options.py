@@ -242,7 +242,7 @@ def canonical_options(options: Mapping[str, str], uri: str, *, whose: str = "") 
             _check_known(spelling, whose or f"table {uri}")
             continue
         if name in ENDPOINTS:
-            value = _endpoint(spelling, value, whose or f"table {uri}")
+            value = endpoint_url(spelling, value, whose or f"table {uri}")
         if name in found and found[name] != value:
             raise DeltaIllegalArgumentException(
                 f"The storage options of {whose or f'table {uri}'} set {name} twice, to different values: as {given[name]!r} and "
@@ -253,8 +253,11 @@ def canonical_options(options: Mapping[str, str], uri: str, *, whose: str = "") 
     return found
 
 
-def _endpoint(spelling: str, url: str, whose: str) -> str:
-    """Return the URL of a store as the client takes it: keys are appended to it."""
+def endpoint_url(spelling: str, url: str, whose: str) -> str:
+    """Return the URL of a store as the client takes it: keys are appended to it.
+
+    :raises DeltaIllegalArgumentException: if it is not one.
+    """
     bare = url.strip().rstrip("/")
     if not bare:
         return bare
@@ -356,16 +359,12 @@ def check_identity(options: Mapping[str, str], store: str | None, whose: str) ->
 
 
 def check_environment(options: Mapping[str, str], store: str, environment: Mapping[str, str], whose: str) -> None:
-    """Refuse credentials of the environment that the client would use instead of, or with, those in the options; bad endpoints.
+    """Refuse credentials of the environment that the client would use instead of, or with, those in the options.
 
     The client reads every variable that has an option's name, and may prefer it: a token would go to the connection's endpoint.
 
     :raises DeltaIllegalArgumentException: if there are such.
     """
-    for variable, value in environment.items():
-        url = variable.lower()
-        if url in ENDPOINTS and _NAMES[store].get(url) == url and not options.get(url):
-            _endpoint(variable, value, "the environment of this process")
     ways = ways_of(options, store)
     if not ways or ways[0][0].endswith("skip_signature"):
         return

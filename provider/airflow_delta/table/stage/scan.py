@@ -46,7 +46,7 @@ def spark_uri(uri: str, options: Mapping[str, str]) -> str:
     store = store_of(uri)
     if store not in OBJECT_STORES:
         return uri
-    given = with_place(canonical_options(options, uri), Location.parse(uri), os.environ, f"table {uri}")
+    given = with_place(canonical_options(options, uri), Location.parse(uri), os.environ)
     location = Location.parse(uri, given)
     if store == AZURE and location.host is None:  # a server of one's own: Hadoop wants the account in a name of Azure's form
         location = Location.parse(uri, {name: value for name, value in given.items() if name != AZURE_ENDPOINT})
