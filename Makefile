@@ -2,7 +2,8 @@
 # Every target sets up what it needs; the environment is made once and again when the lock or the project's metadata change.
 
 VENV := .venv
-BIN := $(CURDIR)/$(VENV)/bin
+# Recipes run in the checkout, whose path may have a space: relative paths, and absolute ones in quotes.
+BIN := $(VENV)/bin
 STAMP := $(VENV)/.complete
 # A second environment, with the lowest version of everything that the metadata name.
 LOWEST := .cache/lowest
@@ -13,23 +14,30 @@ TEST_FLAGS ?=
 STORE ?= local
 
 # Environment of everything that may start Spark.
-RUN = java_home=$$($(BIN)/python dags_examples/demo/java.py) && PATH="$(BIN):$$PATH" JAVA_HOME="$$java_home"
+RUN = java_home=$$($(BIN)/python dags_examples/demo/java.py) && PATH="$(CURDIR)/$(BIN):$$PATH" JAVA_HOME="$$java_home"
 
 # Where many JVMs start: an archive of their classes, for which the second compiler and more collectors are not worth it, either.
 # Room for the code of hundreds of tests: the first compiler alone would have 48 MB.
 SPARK_CLASSES := $(VENV)/spark-classes.jsa
 QUICK_JVM := -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=512m -XX:+UseSerialGC -Xlog:disable
-RUN_TESTS = $(RUN) SPARK_LAUNCHER_OPTS="$(QUICK_JVM)" SPARK_SUBMIT_OPTS="$(QUICK_JVM) -XX:SharedArchiveFile=$(CURDIR)/$(SPARK_CLASSES)"
+RUN_TESTS = $(RUN) SPARK_LAUNCHER_OPTS="$(QUICK_JVM)" SPARK_SUBMIT_OPTS="$(QUICK_JVM) -XX:SharedArchiveFile=\"$(CURDIR)/$(SPARK_CLASSES)\""
 
 # Where tests have their tables and databases: in memory, where there is room for it, since each commit waits for fsync.
 IN_MEMORY := $(if $(TMPDIR),,$(shell [ -w /dev/shm ] && df -Pk /dev/shm | awk 'NR == 2 && $$4 > 6000000 { print "TMPDIR=/dev/shm" }'))
+
+# TEST_PLACE of `make test`: memory if there is room (or TMPDIR), tmp, or spaces: a folder whose path has some.
+TEST_PLACE ?= memory
+SPACES := $(or $(patsubst TMPDIR=%,%,$(IN_MEMORY)),/tmp)/airflow delta tests
+PLACE_memory := $(IN_MEMORY)
+PLACE_tmp := TMPDIR=/tmp
+PLACE_spaces := TMPDIR="$(SPACES)"
 
 .DEFAULT_GOAL := help
 .PHONY: help env demo test test-slow test-delta-spark test-stores test-catalog test-clusters test-faults test-faults-long test-mutations audit licences test-live test-ui test-installed test-lowest test-versions test-all coverage lint format docs lock bench dist clean
 
 help:
 	@echo "make demo       backfill a year of flights through a real Airflow, with two tasks killed on the way (again: adds nothing; STORE=s3: on an S3 gateway)"
-	@echo "make test       the tests, but for the slow ones (TEST_FLAGS: a part)"
+	@echo "make test       the tests, but for the slow ones (TEST_FLAGS: a part; TEST_PLACE=tmp or spaces: with their files elsewhere)"
 	@echo "make test-slow  the slow ones"
 	@echo "make test-delta-spark  Delta Spark judges our tables and goes on from them (about 20 minutes; DELTA_SPARK_PART=2/4 for a part)"
 	@echo "make test-stores  object stores and HDFS on loopback, with Spark and with faults (about ten minutes; installs them once)"
@@ -85,7 +93,9 @@ demo: $(STAMP) $(SPARK_CLASSES)
 
 # Without coverage, which doubles the time of the tests of the engine: `make coverage` is a section of its own in .ci/run.
 test: $(STAMP) $(SPARK_CLASSES)
-	@$(RUN_TESTS) $(IN_MEMORY) $(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not delta_spark and not live and not browser and not stores and not catalog and not clusters and not faults and not installed" $(TEST_FLAGS)
+	$(if $(filter undefined,$(origin PLACE_$(TEST_PLACE))),$(error TEST_PLACE must be memory, tmp or spaces))
+	@$(if $(filter spaces,$(TEST_PLACE)),mkdir -p "$(SPACES)")
+	@$(RUN_TESTS) $(PLACE_$(TEST_PLACE)) $(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not delta_spark and not live and not browser and not stores and not catalog and not clusters and not faults and not installed" $(TEST_FLAGS)
 
 test-slow: $(STAMP) $(SPARK_CLASSES)
 	@$(RUN_TESTS) $(BIN)/python -m pytest -n 2 --dist loadfile --timeout 1800 -m "slow and not delta_spark and not live and not browser and not stores and not catalog and not clusters and not faults and not installed" $(TEST_FLAGS)

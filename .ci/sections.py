@@ -72,6 +72,8 @@ def chosen(paths: list[str] | None, number: int) -> list[tuple[str, dict]]:
         parts = section.get("parts_by_turn", 1) if name == turn else section.get("parts", 1)
         draw = number // len(untouched) if name == turn else number
         part = {section["variable"]: f"{draw % parts + 1}/{parts}"} if parts > 1 else {}
+        if choices := section.get("by_turn"):
+            part = {section["variable"]: choices[number % len(choices)]}
         found.append((name, {**section, "part": part}))
     return found
 

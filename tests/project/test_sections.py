@@ -65,7 +65,38 @@ def test_nothing_waits_for_ever_for_its_turn():
     for name, section in table.items():
         parts = section.get("parts_by_turn", 1) if "rooms" in section else 1
         assert name in seen
-        assert len(seen[name]) == (parts if parts > 1 else 0), name
+        assert len(seen[name]) == (len(section.get("by_turn", ())) or (parts if parts > 1 else 0)), name
+
+
+def test_the_tests_run_in_each_place_by_turn():
+    """In memory, in /tmp, below a path with spaces: the Makefile knows each of them."""
+    chosen = [dict(sections.chosen(["docs/faq.md"], number))["tests"]["part"]["TEST_PLACE"] for number in range(3)]
+    assert sorted(chosen) == ["memory", "spaces", "tmp"]
+    makefile = (ROOT / "Makefile").read_text()
+    assert sorted(re.findall(r"^PLACE_(\w+) :=", makefile, re.MULTILINE)) == sorted(chosen)
+
+
+def test_make_works_in_a_checkout_whose_path_has_a_space(tmp_path):
+    """The commands that it would run name no path that a shell takes apart."""
+    checkout = tmp_path / "a check out"
+    (checkout / ".venv" / "bin").mkdir(parents=True)
+    (checkout / "dags_examples" / "demo").mkdir(parents=True)
+    for name in ("Makefile", "pyproject.toml", "setup.cfg", "requirements.lock"):
+        shutil.copy(ROOT / name, checkout)
+    shown = '#!/bin/sh\nprintf \'%s\\n\' "$PATH" "$SPARK_SUBMIT_OPTS" "$TMPDIR"\n'
+    (checkout / ".venv" / "bin" / "python").write_text(shown)
+    (checkout / ".venv" / "bin" / "python").chmod(0o755)
+    for name in (".complete", "spark-classes.jsa"):
+        (checkout / ".venv" / name).touch()
+    environment = {**os.environ, "TMPDIR": "/a place"}
+    for place, folder in (("memory", "/a place"), ("tmp", "/tmp"), ("spaces", "/tmp/airflow delta tests")):
+        command = ["make", "test", f"TEST_PLACE={place}"]
+        done = subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        path, options, temporary = done.stdout.splitlines()
+        assert path.startswith(f"{checkout}/.venv/bin:")
+        assert f'-XX:SharedArchiveFile="{checkout}/.venv/spark-classes.jsa"' in options
+        assert temporary == folder
 
 
 @pytest.mark.parametrize("paths", [None, ["pyproject.toml"], ["tests/support/tables.py"], [".ci/run"]])
