@@ -75,8 +75,11 @@ def start(home: Path) -> Server:
         "PYTHONWARNINGS": "ignore",
         "UI_TABLES": str(tables),
     }
+    # Who fills the database may need more packages than the server has (tests/installed).
+    tools = os.pathsep.join(filter(None, (environment["PYTHONPATH"], os.environ.get("PYTHONPATH"))))
+    seeding = {**environment, "PYTHONPATH": tools}
     seeded = subprocess.run(
-        [sys.executable, str(HERE / "seed.py")], env=environment, capture_output=True, text=True, timeout=600, check=False
+        [sys.executable, str(HERE / "seed.py")], env=seeding, capture_output=True, text=True, timeout=900, check=False
     )
     line = next((line for line in seeded.stdout.splitlines() if line.startswith("TOKENS ")), None)
     if line is None:
