@@ -15,7 +15,8 @@ def test_the_first_dag_works_by_every_way_to_start_it(live: Live) -> None:
     live.unpause(DAG)
     by_command = [Run(live, DAG, f"{DAG}-{uuid.uuid4().hex[:6]}") for _ in range(2)]
     now = datetime.now(UTC).replace(microsecond=0)
-    runs = [live.trigger(DAG), live.trigger(DAG, date=now)]
+    first = live.trigger(DAG).wait()  # creates the table
+    runs = [first, live.trigger(DAG, date=now)]
     live.airflow.command("dags", "trigger", DAG, "--run-id", by_command[0].run_id)
     live.airflow.command("dags", "trigger", DAG, "--run-id", by_command[1].run_id, "--logical-date", "2026-01-01")
     live.finish([*runs, *by_command])

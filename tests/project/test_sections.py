@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -120,7 +121,7 @@ def test_lanes_share_what_may_run_in_either(tmp_path):
     lines = [f"{lane}\tsection-{number} 1/{number}\t10\tagain\t-\ttest" for number, lane in enumerate(lanes)]
     (tmp_path / "sections").write_text("\n".join([*lines, ""]))
     script = f"""
-        here={tmp_path}
+        here={shlex.quote(str(tmp_path))}
         section() {{
           echo "$this $1" >>"$here/ran"
           [ "$this" = wait ] || until [ "$(wc -l <"$here/ran")" -eq {len(lanes)} ]; do sleep 0.05; done
@@ -144,7 +145,7 @@ def copy_runner(folder):
 
 
 LANE = "$$(ps -o ppid= -p $$(ps -o ppid= -p $$PPID))"  # of the lane that runs a target: make's grandparent
-FULL = "head -c 3000 /dev/zero >> $(wildcard $(TMPDIR)/ci.*/verdicts)"
+FULL = 'head -c 3000 /dev/zero >> "$$(echo "$$TMPDIR"/ci.*/verdicts)"'
 """No verdict can be written any more, where files may have 1,024 bytes."""
 
 
@@ -249,7 +250,7 @@ def test_what_takes_too_long_is_ended_with_all_its_processes(tmp_path):
 
 
 def test_who_ends_the_runner_ends_the_section(tmp_path):
-    command = ["sh", "-c", f"echo $$ > {tmp_path / 'pid'}; sleep 600; true"]
+    command = ["sh", "-c", 'echo $$ > "$0"; sleep 600; true', str(tmp_path / "pid")]
     runner = subprocess.Popen([sys.executable, ROOT / ".ci" / "sections.py", "--limit", "10", *command])
     while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text().strip():
         time.sleep(0.05)
