@@ -238,3 +238,24 @@ def test_files_that_a_predicate_may_select(table: Path, with_checkpoint: bool) -
 def stats(number: int) -> str:
     low, high = number * 10, number * 10 + 9
     return f'{{"numRecords":10,"minValues":{{"id":{low}}},"maxValues":{{"id":{high}}},"nullCount":{{"id":0}}}}'
+
+
+@pytest.mark.parametrize("first", [{}, {"schemaString": None}, {"configuration": {"delta.appendOnly": None}}])
+def test_a_table_whose_first_commit_has_no_schema(table: Path, first: dict) -> None:
+    """As of a pipeline on Databricks: the next commit brings the schema, and what was there before decides nothing."""
+    begun = {"id": tables.TABLE_ID, "format": {"provider": "parquet", "options": {}}, "partitionColumns": [], **first}
+    lines = [tables.as_json(tables.protocol()), {"metaData": {"configuration": {}, **begun}}]
+    path = tables.write_commit(table, 0)
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    tables.write_commit(table, 1, tables.metadata(), tables.add("a", size=1234))
+    later = tables.commit_path(table, 1)
+    later.write_text(later.read_text().replace('"size":1234', '"size":1234.0'))
+    for checkpoint in (False, True):
+        if checkpoint:
+            log = DeltaLog.for_table(str(table))
+            log.checkpoint(log.snapshot_at(0))
+            log.checkpoint()
+        found = snapshot(table)
+        assert (found.metadata, found.size_in_bytes, paths(found)) == (tables.metadata(), 1234, ["a"])
+        before = DeltaLog.for_table(str(table)).snapshot_at(0)
+        assert (before.schema.fields, before.properties.append_only, before.num_files) == ((), False, 0)

@@ -17,6 +17,7 @@ from airflow_delta.log.actions.decode import (
     read_commit_info,
     read_small_state,
 )
+from airflow_delta.log.schema.types import parse_schema
 from airflow_delta.transaction.conflicts.winning_commit import WinningCommit
 from support import tables
 
@@ -70,14 +71,49 @@ def test_values_of_other_types_are_read_as_text_as_by_delta_spark() -> None:
     assert WinningCommit(CommitFile(1, data), table=TABLE).metadata == [metadata]
 
 
+@pytest.mark.parametrize("size", ["1234.0", "1234.", "1.234e3", "1.2340E+3", "1234.000e0"])
+def test_a_number_that_is_whole_is_one(size: str) -> None:
+    data = line_of("add", size=0).replace(b'"size": 0', f'"size": {size}'.encode())
+    data = data.replace(b'"modificationTime": 1', b'"modificationTime": -17e2')
+    if size.endswith("."):
+        with pytest.raises(DeltaLogCorruptedException, match="line 1"):  # no JSON
+            decode_commit(0, data, table=TABLE)
+        return
+    (found,) = decode_commit(0, data, table=TABLE).adds
+    assert (found.size, found.modification_time) == (1234, -1700)
+    changes = decode_file_changes(CommitFile(0, data), table=TABLE, whole_adds_up_to=0)
+    assert [add.size for add in changes.adds] == [1234]
+
+
+@pytest.mark.parametrize("fields", [{"schemaString": None}, {}])
+def test_metadata_without_a_schema_have_no_columns(fields: dict[str, Any]) -> None:
+    """As of the first commit of a pipeline on Databricks."""
+    data = line_of("metaData", **fields)
+    if not fields:
+        data = data.replace(b'"schemaString"', b'"other"')
+    (found,) = decode_commit(0, data, table=TABLE).metadata
+    assert parse_schema(found.schema_string).fields == ()
+    assert b'"schemaString"' in encode_actions([found]), "other readers need it"
+
+
+def test_a_property_that_is_null_is_not_set() -> None:
+    data = line_of("metaData", configuration={"delta.appendOnly": None, "Delta.columnMapping.mode": None, "mine": None, "a": "b"})
+    (found,) = decode_commit(0, data, table=TABLE).metadata
+    assert found.configuration == {"mine": None, "a": "b"}
+
+
 @pytest.mark.parametrize(
     "data",
     [
         line_of("metaData", configuration=None),
         line_of("metaData", configuration=[5]),
-        line_of("metaData", configuration={"delta.columnMapping.mode": None}),
         line_of("metaData", id=None, configuration={"a": 5}),
+        line_of("metaData", schemaString=5),
         line_of("add", size="1"),
+        line_of("add", size=1234.5),
+        line_of("add", size=1e-3),
+        line_of("add", size=True),
+        line_of("add", size=1e300),
         line_of("add", dataChange="true", partitionValues={"p": 5}),
         line_of("add", modificationTime=1.5),
         line_of("add", partitionValues=None),

@@ -140,6 +140,10 @@ class Format(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     options: Texts = msgspec.field(default_factory=dict)
 
 
+NO_COLUMNS = '{"type":"struct","fields":[]}'
+"""A schema without columns."""
+
+
 # With a default factory other than the builtin type, msgspec keeps empty maps and lists in the JSON form, as Delta writes them.
 def _empty_map() -> dict[str, str]:
     return {}
@@ -153,7 +157,7 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
     """Schema, partitioning and properties of the table.
 
     :param id: UUID of the table.
-    :param schema_string: Spark's JSON form of the schema.
+    :param schema_string: Spark's JSON form of the schema; a table that does not have one yet has no columns.
     :param partition_columns: logical names, in order.
     :param configuration: table properties, as stored.
     :param created_time: milliseconds since the epoch.
@@ -163,18 +167,18 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
     name: str | None = None
     description: str | None = None
     format: Format = msgspec.field(default_factory=lambda: Format())
-    schema_string: str
+    schema_string: str = msgspec.field(default_factory=lambda: NO_COLUMNS)
     partition_columns: list[str] = msgspec.field(default_factory=_empty_list)
     configuration: Texts = msgspec.field(default_factory=_empty_map)
     created_time: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a null where Delta has a rule for the value: Delta Spark fails where it needs it, too."""
+        """Leave out a property of Delta's whose value is null: it is not set."""
         known: Mapping[str, str | None] = self.configuration
         if None in known.values():
-            nulls = sorted(key for key, text in known.items() if text is None and key.lower().startswith("delta."))
-            if nulls:
-                raise ValueError(f"the table property {', '.join(nulls)} is null")
+            given = {key: text for key, text in known.items() if text is not None or not key.lower().startswith("delta.")}
+            if len(given) < len(known):
+                msgspec.structs.force_setattr(self, "configuration", given)
 
     @property
     def properties(self) -> dict[str, str]:
