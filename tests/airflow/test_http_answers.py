@@ -16,7 +16,7 @@ import pytest
 from airflow_delta import http_answers
 from airflow_delta.catalog.client import UnityCatalogClient
 from airflow_delta.contract.catalog_names import TableName
-from airflow_delta.exceptions import CatalogUnavailableException
+from airflow_delta.exceptions import CatalogNotFoundException, CatalogUnavailableException
 from airflow_delta.tasks.restart import clear_with_downstream
 
 NAME = TableName.parse("main.sales.orders")
@@ -75,6 +75,21 @@ class Server:
         handler.end_headers()
         handler.wfile.write(BOMB)
 
+    def good(self, handler: Any) -> None:
+        body = gzip.compress(b'{"protocol-version": "1.0", "endpoints": ["GET /v1/config"]}')
+        handler.send_response(200)
+        handler.send_header("Content-Encoding", "gzip")
+        handler.send_header("Content-Length", str(len(body)))
+        handler.end_headers()
+        handler.wfile.write(body)
+
+    def refusal(self, handler: Any) -> None:
+        body = b'{"error": {"message": "no such catalog", "type": "NoSuchCatalogException"}}'
+        handler.send_response(404)
+        handler.send_header("Content-Length", str(len(body)))
+        handler.end_headers()
+        handler.wfile.write(body)
+
     def endless(self, handler: Any) -> None:
         handler.send_response(200)
         handler.end_headers()
@@ -114,6 +129,15 @@ def client(request: pytest.FixtureRequest, server: Server, monkeypatch: pytest.M
     connection = {"conn_type": "http", "host": server.url, "password": "token"}
     monkeypatch.setenv("AIRFLOW_CONN_AIRFLOW_API", json.dumps(connection))
     return request.param
+
+
+def test_what_a_server_says_comes_through(server: Server) -> None:
+    server.way = "good"
+    client = UnityCatalogClient(server.url, "token")
+    assert client.config("main").endpoints == ("GET /v1/config",)
+    server.way = "refusal"
+    with pytest.raises(CatalogNotFoundException, match="404 NoSuchCatalogException: no such catalog"):
+        client.config("main")
 
 
 @pytest.mark.parametrize("way", ["slow_body", "slow_headers"])

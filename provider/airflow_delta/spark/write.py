@@ -146,7 +146,7 @@ def _listing(spark: SparkSession, request: StageRequest, names: Mapping[str, int
         with session_settings(spark, _LISTING):
             found = reader.load(f"{escape_glob(request.path)}/{run}*").select("path", "length").collect()
     except AnalysisException as error:
-        if "PATH_NOT_FOUND" not in str(error):
+        if error.getCondition() != "PATH_NOT_FOUND":
             raise
         return []  # object stores have no empty directories
     return [(str(row[0]), int(row[1])) for row in found]

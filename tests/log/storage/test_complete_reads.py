@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
@@ -91,3 +93,45 @@ def test_an_entry_of_the_log_loses_nothing(s3_table: str, s3_options: dict[str, 
     proxy.set(Rule("cut", "GET", target=r"0+\.json", times=None))
     with pytest.raises(IncompleteReadError):
         DeltaLog.for_table(s3_table, through).update().files()
+
+
+class WithoutRanges:
+    """A store that answers every GET with the whole object, as HTTP allows; or with less, under the length of that."""
+
+    def __init__(self) -> None:
+        self.carried = len(CONTENT)
+        store = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def answer(self) -> None:
+                body = CONTENT[: store.carried] if self.command == "GET" else CONTENT
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(body)))
+                self.send_header("Last-Modified", "Sat, 28 Nov 2026 12:00:00 GMT")
+                self.send_header("ETag", '"1"')
+                self.end_headers()
+                if self.command == "GET":
+                    self.wfile.write(body)
+
+            do_GET = do_HEAD = answer
+
+            def log_message(self, *_: object) -> None:
+                return
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
+
+
+def test_a_store_without_ranges_is_asked_for_the_size(s3_options: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("airflow_delta.log.storage.base._READ_AGAIN", (0.0, 0.0))
+    there = WithoutRanges()
+    try:
+        store = store_for("s3://lake/t", {**s3_options, "AWS_ENDPOINT_URL": there.url})
+        assert store.read("f") == CONTENT
+        there.carried = 100
+        with pytest.raises(IncompleteReadError, match=f"gave 100 bytes of {len(CONTENT)}"):
+            store.read("f")
+    finally:
+        there.server.shutdown()
+        there.server.server_close()
