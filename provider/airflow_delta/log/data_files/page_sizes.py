@@ -166,20 +166,29 @@ def problem_of(chunks: Sequence[Chunk]) -> str | None:
     )
 
 
-def batch_rows(chunks: Sequence[Chunk], most: int, longest: Callable[[Chunk], int] | None = None) -> int:
+def batch_rows(
+    chunks: Sequence[Chunk],
+    most: int,
+    longest: Callable[[Chunk], int] | None = None,
+    *,
+    limit: int = BATCH_BYTES,
+    least: int = SMALLEST_BATCH,
+) -> int:
     """Return how many rows to decode at once: one value of a dictionary may stand in all of them.
 
     :param longest: returns the bytes of the longest value in a dictionary; asked only if the size of the dictionary decides.
+    :param limit: bytes that they may take.
+    :param least: rows that are decoded at once however large they are.
     """
     texts = [chunk for chunk in chunks if chunk.is_text]
     plain = sum(chunk.plain for chunk in texts)
     each = sum(chunk.width for chunk in chunks)
-    if plain > BATCH_BYTES // 2:  # a row may have a page of it
+    if plain > limit // 2:  # a row may have a page of it
         plain, each = 0, each + sum(min(chunk.plain, chunk.memory) for chunk in texts)
 
     def rows(lengths: Sequence[int]) -> int:
         taken = plain + each * most + sum(n * min(most, chunk.num_values) for n, chunk in zip(lengths, texts, strict=True))
-        return most if taken <= BATCH_BYTES else max(SMALLEST_BATCH, (BATCH_BYTES - plain) // (each + sum(lengths)))
+        return most if taken <= limit else max(least, (limit - plain) // (each + sum(lengths)))
 
     found = rows([chunk.dictionary for chunk in texts])
     if found < most and longest is not None:

@@ -17,6 +17,8 @@ import pyarrow.parquet as pq
 
 from airflow_delta.exceptions import DeltaUnsupportedOperationException, SchemaMismatchException
 from airflow_delta.log.checkpoint.sort import joined
+from airflow_delta.log.data_files.page_sizes import Chunk, batch_rows, declared, problem_of
+from airflow_delta.log.data_files.reader import longest_value
 from airflow_delta.table.arrow.csv_files import CSV_OPTIONS, CsvFiles
 from airflow_delta.table.arrow.json_files import JsonFiles
 
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
 _THREADS = 8
 _JOINED_ROWS, _JOINED_BYTES = 65_536, 16 << 20
+_DECODED_BYTES = 64 << 20
 
 
 class _Format(Protocol):
@@ -186,7 +189,27 @@ class _Parquet:
 
     def batches(self, file: LoadedFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:  # noqa: ARG002 - as for CSV
         with self._found.store.open_input(file.path, file.size) as opened:
-            yield from pq.ParquetFile(opened).iter_batches()
+            parquet = pq.ParquetFile(opened)
+            for group in range(parquet.num_row_groups):
+                yield from parquet.iter_batches(self._rows(parquet, group, opened), row_groups=[group])
+
+    def _rows(self, parquet: pq.ParquetFile, group: int, opened: Any) -> int:
+        """Return how many rows of a row group to decode at once: one value of a dictionary may stand in all of them."""
+        local, names = self._found.store.local_root is not None, parquet.schema_arrow.names
+        try:
+            chunks = declared(parquet, opened, group, names, headers=local)
+            if not local and problem_of(chunks) is not None:
+                chunks = declared(parquet, opened, group, names, headers=True)
+        except ValueError as error:
+            raise pa.ArrowInvalid(str(error)) from error
+        if (problem := problem_of(chunks)) is not None:
+            raise pa.ArrowInvalid(problem)
+
+        def longest(chunk: Chunk) -> int:
+            encoded = pq.ParquetFile(opened, metadata=parquet.metadata, read_dictionary=[chunk.path])
+            return longest_value(encoded, group, chunk)
+
+        return batch_rows(chunks, _JOINED_ROWS, longest, limit=_DECODED_BYTES, least=1)
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
@@ -200,4 +223,9 @@ def _plain(kind: pa.DataType) -> pa.DataType:
         return pa.struct([field.with_type(_plain(field.type)) for field in kind])
     if types.is_list(kind):
         return pa.list_(kind.value_field.with_type(_plain(kind.value_type)))
+    if types.is_large_list(kind):
+        return pa.large_list(kind.value_field.with_type(_plain(kind.value_type)))
+    if types.is_map(kind):
+        key, item = (field.with_type(_plain(field.type)) for field in (kind.key_field, kind.item_field))
+        return pa.map_(key, item, kind.keys_sorted)
     return kind

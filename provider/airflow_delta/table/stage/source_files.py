@@ -23,6 +23,7 @@ from airflow_delta.exceptions import (
 from airflow_delta.log.storage.file_names import LOG_DIRECTORY
 from airflow_delta.log.storage.options import canonical_options, spelled_place, store_place
 from airflow_delta.table.files.inside_table import table_above
+from airflow_delta.table.stage.file_globs import part_expression
 from airflow_delta.table.stage.file_loads import LoadedFile, loaded_before, new_record, other_loads, pinned_load
 from airflow_delta.table.stage.loaded_places import Places, default_consumer, loads_from
 from airflow_delta.table.stage.source_positions import check_no_replacement
@@ -100,46 +101,9 @@ class SourcePattern:
         *directories, name = (self.names or "*").split("/")
         if "**" in self.names:
             raise DeltaIllegalArgumentException(f"The pattern {self.names!r} has **. Use recursive=True.")
-        parts = "".join(f"{_part(part, self.names)}/" for part in directories)
+        parts = "".join(f"{part_expression(part, self.names)}/" for part in directories)
         deeper = "(?:[^/]+/)*" if self.recursive else ""
-        return re.compile(f"{parts}{deeper}{_part(name, self.names)}", re.DOTALL)
-
-
-def _part(glob: str, whole: str) -> str:
-    """Return the regular expression of one part of a path."""
-    found, depth, i = "", 0, 0
-    while i < len(glob):
-        char = glob[i]
-        i += 1
-        if char == "\\" and i < len(glob):
-            found += re.escape(glob[i])
-            i += 1
-        elif char == "*":
-            found += "[^/]*"
-        elif char == "?":
-            found += "[^/]"
-        elif char == "[":
-            end = glob.find("]", i + 2 if glob[i : i + 1] in ("!", "^") else i + 1)
-            if end < 0:
-                raise DeltaIllegalArgumentException(f"The pattern {whole!r} has a [ without its ].")
-            inner = glob[i:end]
-            negated = inner[0] in "!^"
-            inner = inner[negated:].replace("\\", "\\\\").replace("[", "\\[").replace("]", "\\]").replace("^", "\\^")
-            found += f"[{'^/' if negated else ''}{inner}]"
-            i = end + 1
-        elif char == "{":
-            depth += 1
-            found += "(?:"
-        elif char == "}" and depth:
-            depth -= 1
-            found += ")"
-        elif char == "," and depth:
-            found += "|"
-        else:
-            found += re.escape(char)
-    if depth:
-        raise DeltaIllegalArgumentException(f"The pattern {whole!r} has a {{ without its }}, in one part of the path.")
-    return found
+        return re.compile(f"{parts}{deeper}{part_expression(name, self.names)}", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
