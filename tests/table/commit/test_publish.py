@@ -524,7 +524,7 @@ def concurrent_creators(table, first: dict, second: dict, second_part: str = "a"
     """Two transactions begin without a table; the first one creates it, then the second one commits."""
     one, two = table.begin(partition_by=["p"]), table.begin(partition_by=["p"], **second.pop("begin", {}))
     write = table.stage_files(two, path=job(two, "out", second_part, **second_columns), **second)
-    table.publish(one, staged(table, one, **first))
+    table.publish(one, staged(table, one, **first), tags={"airflow.dagId": "orders", "airflow.runId": "r1"})
     return two, write
 
 
@@ -581,8 +581,9 @@ def test_a_race_that_harms_nobody_is_no_event_of_a_conflict(table, second, confl
 )
 def test_rows_that_an_overwrite_could_not_see_are_a_conflict_when_it_created_the_table_too(table, second):
     two, write = concurrent_creators(table, {}, second)
-    with pytest.raises(ConcurrentAppendException, match="did not exist"):
+    with pytest.raises(ConcurrentAppendException, match=r"did not exist .*: version 0 .*by Dag orders, run r1") as caught:
         table.publish(two, write)
+    assert caught.value.winning_commit["tags"]["airflow.dagId"] == "orders"
     assert len(table.versions()) == 1
 
 
@@ -622,10 +623,10 @@ def test_features_that_both_ask_for_do_not_make_it_another_table(table):
 def test_the_same_key_that_created_the_table_right_before_the_put_is_a_conflict(table, monkeypatch):
     one, two = (table.begin(partition_by=["p"], transaction_key="same") for _ in range(2))
     write = staged(table, two)
-    table.publish(one, staged(table, one))
+    table.publish(one, staged(table, one), tags={"airflow.dagId": "orders"})
     # The race: the other commit lands after this one looked for its key.
     monkeypatch.setattr(publishing, "committed_before", lambda log, handle: None)
-    with pytest.raises(ConcurrentTransactionException, match="another execution"):
+    with pytest.raises(ConcurrentTransactionException, match=r"another execution .* by Dag orders"):
         table.publish(two, write)
     assert len(table.versions()) == 1
 

@@ -171,15 +171,16 @@ def batch_rows(
     most: int,
     longest: Callable[[Chunk], int] | None = None,
     *,
-    limit: int = BATCH_BYTES,
+    limit: int | None = None,
     least: int = SMALLEST_BATCH,
 ) -> int:
     """Return how many rows to decode at once: one value of a dictionary may stand in all of them.
 
     :param longest: returns the bytes of the longest value in a dictionary; asked only if the size of the dictionary decides.
-    :param limit: bytes that they may take.
+    :param limit: bytes that they may take; default: :data:`BATCH_BYTES`.
     :param least: rows that are decoded at once however large they are.
     """
+    limit = BATCH_BYTES if limit is None else limit
     texts = [chunk for chunk in chunks if chunk.is_text]
     plain = sum(chunk.plain for chunk in texts)
     each = sum(chunk.width for chunk in chunks)

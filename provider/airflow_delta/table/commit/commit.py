@@ -51,6 +51,7 @@ from airflow_delta.table.stage.source_positions import positions_to_commit
 from airflow_delta.table.stage.view import ReadVersion, TransactionView
 from airflow_delta.table.state.commit_result import request_as_json, result_of_transaction
 from airflow_delta.transaction import Operation, OptimisticTransaction
+from airflow_delta.transaction.conflicts.errors import creator_of
 from airflow_delta.transaction.events import CONFLICT, held_back
 from airflow_delta.transaction.policy import check_user_metadata
 
@@ -172,11 +173,13 @@ def check_nothing_replaced(txn: OptimisticTransaction, handle: TransactionHandle
         have read.
     """
     if txn.txn_version(handle.app_id) >= 0:
+        who, info = creator_of(txn.log)
         raise ConcurrentTransactionException(
-            f"Table {handle.table} was created by another execution of the transaction {handle.app_id!r}, after this one began. "
-            "Nothing more was committed. Clear the start task: it will see that commit and apply its rerun policy.",
+            f"Table {handle.table} was created by another execution of the transaction {handle.app_id!r}, after this one began: "
+            f"{who}. Nothing more was committed. Clear the start task: it will see that commit and apply its rerun policy.",
             table=handle.table,
             winning_version=0,
+            winning_commit=info,
         )
     for stage in stages:
         write = stage.write
@@ -193,12 +196,14 @@ def check_nothing_replaced(txn: OptimisticTransaction, handle: TransactionHandle
             found = txn.filter_files(write.replace_where)
         if found.num_rows:
             verb = "has read" if has_read else "replaces"
+            who, info = creator_of(txn.log)
             raise ConcurrentAppendException(
                 f"Stage {write.stage} {verb} {write.replace_where or 'rows'} of table {handle.table}, which did not exist "
-                f"when the transaction began. Another transaction has since created it, with {found.num_rows} files of such rows "
-                "in version 0. Clear the start task to run the transaction on the new version.",
+                f"when the transaction began. Another transaction has since created it, with {found.num_rows} files of such "
+                f"rows: {who}. Clear the start task to run the transaction on the new version.",
                 table=handle.table,
                 winning_version=0,
+                winning_commit=info,
             )
 
 

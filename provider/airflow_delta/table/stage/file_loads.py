@@ -39,6 +39,7 @@ from airflow_delta.log.storage.puts import creates, read_until_found
 from airflow_delta.table.stage.loaded_places import Places
 from airflow_delta.table.stage.source_positions import check_not_cloned
 from airflow_delta.table.state.find_commit import last_txn_version
+from airflow_delta.transaction.conflicts.errors import creator_of
 
 if TYPE_CHECKING:
     from airflow_delta.contract.payloads import TransactionHandle
@@ -462,11 +463,13 @@ def loads_to_commit(view: TransactionView, *, created: bool) -> LoadsToCommit:
                 unshared |= paths
     loads = LoadsToCommit(view.log, versions, frozenset(unshared))
     if created and (why := loads.conflict_with(view.snapshot.transactions)) is not None:
+        who, info = creator_of(view.log)
         raise ConcurrentTransactionException(
-            f"{why}: the table {view.log.uri} was created with them since this transaction began. Nothing is committed. Clear "
-            "the start task: the new transaction is told what the table has by then.",
+            f"{why}: the table {view.log.uri} was created with them since this transaction began ({who}). Nothing is committed. "
+            "Clear the start task: the new transaction sees what the table has by then.",
             table=view.log.uri,
-            winning_version=view.snapshot.version,
+            winning_version=0,
+            winning_commit=info,
         )
     return loads
 

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow_delta.exceptions import DeltaConcurrentModificationException
 from airflow_delta.log.features.column_mapping import physical_partition_columns
+from airflow_delta.transaction.conflicts.winning_commit import WinningCommit
 
 if TYPE_CHECKING:
+    from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.transaction.conflicts.current_transaction import CurrentTransaction
-    from airflow_delta.transaction.conflicts.winning_commit import WinningCommit
 
 BEGIN_AGAIN = (
     "What to do: start a new transaction, which reads the latest version, and redo its work. In a Dag: clear the start task with "
@@ -67,6 +68,15 @@ def describe_winner(winner: WinningCommit) -> str:
     note = f" with {engine}" if who and engine else ""
     note += f", user metadata {noted!r}" if isinstance(noted, str) and noted else ""
     return f"version {winner.version} ({info.get('operation') or 'TRANSACTION'}), committed by {by}{when}{note}"
+
+
+def creator_of(log: DeltaLog) -> tuple[str, dict[str, Any] | None]:
+    """Return who created a table: in words, and the ``commitInfo`` of version 0."""
+    file = log.read_next_commit(0)
+    if file is None:  # cleaned up since
+        return "version 0", None
+    winner = WinningCommit(file, table=log.uri)
+    return describe_winner(winner), winner.commit_info or None
 
 
 def keep_apart(current: CurrentTransaction, *, by_rows: bool = False, has_read_rows: bool = False) -> str:
