@@ -25,6 +25,7 @@ PUBLIC = {
     "airflow.sdk.types",
     # Extension points.
     "airflow.listeners",
+    "airflow.task.priority_strategy",
     "airflow.triggers.base",
 }
 """Modules of the Task SDK's documentation, and those of which plugins, triggers and listeners are made."""

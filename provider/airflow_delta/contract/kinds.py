@@ -198,6 +198,18 @@ def _options(value: Any) -> Any:
     return value
 
 
+def _properties(value: Any) -> Any:
+    given = _options(value)
+    return given if given is None else {key: _property(each) for key, each in given.items()}
+
+
+def _property(value: Any) -> Any:
+    if isinstance(value, bool):
+        return str(value).lower()
+    # As text, a number means the same; of all else the table says what it takes.
+    return str(value) if isinstance(value, int | float | Decimal) else value
+
+
 def _schema(value: Any) -> Any:
     if value is None or isinstance(value, str | Mapping):
         return value
@@ -215,6 +227,7 @@ NAMES = Kind("a name or a list of names", _names)
 LOCATION = Kind("a URI, a path or a name, as text or as a path", _location)
 LOCATIONS = Kind("a table or a list of tables: URIs, paths or names, as text or as paths", _locations)
 OPTIONS = Kind("a mapping, or JSON of one", _options)
+PROPERTIES = Kind("a mapping, or JSON of one", _properties)
 SCHEMA = Kind("columns as in SQL, or Spark's JSON form of a schema, as text or as a mapping", _schema)
 
 

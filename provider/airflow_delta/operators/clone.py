@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_delta import engine
-from airflow_delta.contract.kinds import LOCATION, TRUTH, Kinds
+from airflow_delta.contract.kinds import LOCATION, PROPERTIES, TRUTH, Kinds
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.tasks.identity import whole_number
@@ -38,7 +38,7 @@ class DeltaCloneOperator(DeltaMaintenanceBase):
     The other parameters are those of :class:`~airflow_delta.tasks.operation.DeltaMaintenanceBase`.
     """
 
-    kinds: ClassVar[Kinds] = {"source": LOCATION, "replace": TRUTH, "deep": TRUTH}
+    kinds: ClassVar[Kinds] = {"source": LOCATION, "replace": TRUTH, "deep": TRUTH, "properties": PROPERTIES}
     template_fields: Sequence[str] = (
         *DeltaMaintenanceBase.template_fields,
         "source",

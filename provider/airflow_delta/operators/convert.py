@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_delta import engine
-from airflow_delta.contract.kinds import TRUTH, Kinds
+from airflow_delta.contract.kinds import PROPERTIES, TRUTH, Kinds
 from airflow_delta.tasks.operation import DeltaMaintenanceBase
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class DeltaConvertOperator(DeltaMaintenanceBase):
     The other parameters are those of :class:`~airflow_delta.tasks.operation.DeltaMaintenanceBase`.
     """
 
-    kinds: ClassVar[Kinds] = {"collect_stats": TRUTH}
+    kinds: ClassVar[Kinds] = {"collect_stats": TRUTH, "properties": PROPERTIES}
     template_fields: Sequence[str] = (*DeltaMaintenanceBase.template_fields, "partition_schema", "properties", "time_zone")
     template_fields_renderers = {"partition_schema": "json", "properties": "json"}
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_delta import engine
 from airflow_delta.contract.choices import CREATE_MODES, Choices, check_choices
-from airflow_delta.contract.kinds import NAMES, OPTIONS, SCHEMA, TEXT, Kinds
+from airflow_delta.contract.kinds import NAMES, PROPERTIES, SCHEMA, TEXT, Kinds
 from airflow_delta.exceptions import DeltaTableNotFoundException
 from airflow_delta.tasks.identity import column_names, schema_text
 from airflow_delta.tasks.lineage import withdraw_default_outlets
@@ -52,7 +52,7 @@ class DeltaCreateTableOperator(DeltaTableOperator):
         "schema": SCHEMA,
         "partition_by": NAMES,
         "cluster_by": NAMES,
-        "properties": OPTIONS,
+        "properties": PROPERTIES,
         "description": TEXT,
     }
     creates_table = True

@@ -15,7 +15,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 from airflow_delta import engine
 from airflow_delta.contract.choices import Choices, check_choices
 from airflow_delta.contract.files import new_attempt
-from airflow_delta.contract.kinds import LOCATION, NAMES, OPTIONS, SCHEMA, TEXT, TRUTH, Kinds
+from airflow_delta.contract.kinds import LOCATION, NAMES, PROPERTIES, SCHEMA, TEXT, TRUTH, Kinds
 from airflow_delta.contract.payloads import version_of, what_was_read
 from airflow_delta.exceptions import (
     DeltaConcurrentModificationException,
@@ -76,7 +76,7 @@ class DeltaStartTransactionOperator(DeltaOperator):
     kinds: ClassVar[Kinds] = {
         "partition_by": NAMES,
         "schema": SCHEMA,
-        "properties": OPTIONS,
+        "properties": PROPERTIES,
         "description": TEXT,
         "create": TRUTH,
     }

@@ -16,6 +16,7 @@ from airflow.sdk.plugins_manager import AirflowPlugin
 from airflow_delta.assets.deadline import LastCommitDeadline
 from airflow_delta.links.delta import URL_PREFIX, URL_ROUTE
 from airflow_delta.plugins import listener
+from airflow_delta.plugins.priorities import EndsTransaction
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +64,7 @@ class DeltaTablesPlugin(AirflowPlugin):
     name = "delta_tables"
     listeners = [listener]
     deadline_references = [LastCommitDeadline]
+    priority_weight_strategies = [EndsTransaction]
     fastapi_apps = [{"app": LazyApp(), "url_prefix": URL_PREFIX, "name": "Delta tables"}]
     external_views = [
         {

@@ -47,6 +47,9 @@ _WITHOUT_OUTLETS = ("start", "audit", "audit_publication", "abort")
 _CLEANS_UP = {"depends_on_past": False, "wait_for_downstream": False}
 """Whether leftovers of a run are deleted does not depend on other runs."""
 
+_FIRST = "airflow_delta.plugins.priorities.EndsTransaction"
+"""Weight rule of what ends a transaction, by its name: the scheduler alone loads it."""
+
 
 def own_settings(operator_class: Any, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a task that are its own unless its author names others.
@@ -65,6 +68,8 @@ def own_settings(operator_class: Any, given: Mapping[str, Any]) -> dict[str, Any
         settings["trigger_rule"] = TriggerRule.ALL_SUCCESS
     if role == "abort":
         settings |= _CLEANS_UP
+    if role in ("commit", "abort") and not {"priority_weight", "weight_rule"} & {*given, *(given.get("default_args") or {})}:
+        settings["weight_rule"] = _FIRST
     if role in _WITHOUT_OUTLETS or (is_stage and "outlets" not in getattr(group, "stage_kwargs", {})):
         settings["outlets"] = []
     return settings

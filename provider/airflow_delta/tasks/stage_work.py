@@ -32,7 +32,7 @@ from airflow_delta.contract.choices import (
     replace_where_problem,
 )
 from airflow_delta.contract.files import marked
-from airflow_delta.contract.kinds import LOCATION, MAYBE_TRUTH, NAMES, OPTIONS, SCHEMA, TEXT, TRUTH, Kinds
+from airflow_delta.contract.kinds import LOCATION, MAYBE_TRUTH, NAMES, PROPERTIES, SCHEMA, TEXT, TRUTH, Kinds
 from airflow_delta.contract.payloads import StagedWrite
 from airflow_delta.exceptions import DeltaIllegalArgumentException, SchemaDriftException
 from airflow_delta.retry_policies import FINAL_ERRORS
@@ -89,7 +89,7 @@ class WriteOptions(Part):
         "data_change": TRUTH,
         "replace_using": NAMES,
         "cluster_by": NAMES,
-        "properties": OPTIONS,
+        "properties": PROPERTIES,
         "description": TEXT,
         "expected_schema": SCHEMA,
     }

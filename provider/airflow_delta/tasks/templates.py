@@ -70,7 +70,10 @@ def render_fields(
     text = _as_text(jinja_env)
     named = [name for name in names if name in KEY_FIELDS or name in PLACE_FIELDS]
     with_values = [name for name in names if name in narrowing or name in SQL_TEXTS or name == "parameters"]
-    render([name for name in names if name not in named and name not in with_values], jinja_env)
+    # In a mapping each value is text to the table: 1.10 is not 1.1. All of it as one template may be a mapping.
+    as_text = [name for name in names if name == "properties" and isinstance(getattr(task, name), Mapping)]
+    render(as_text, text)
+    render([name for name in names if name not in (*named, *with_values, *as_text)], jinja_env)
     render_named_fields(task, named, context, text, lambda some: render(some, text))
     for name in with_values:
         environment = text if name in SQL_TEXTS else jinja_env
