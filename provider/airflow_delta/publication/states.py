@@ -32,12 +32,14 @@ if TYPE_CHECKING:
 
 
 def states_of(snapshot: Snapshot) -> dict[str, int]:
-    """Return the state of each publication on a version of a table (without intents)."""
+    """Return the state of each publication on a version of a table (without intents).
+
+    Other writers may name their applications so, too: whoever takes one for a publication parses its id.
+    """
     if snapshot.version < 0:
         return {}
     found = snapshot.set_transactions
-    states = {app_id.removeprefix(STATE_APP): txn.version for app_id, txn in found.items() if app_id.startswith(STATE_APP)}
-    return {name: state for name, state in states.items() if PublicationId.is_one(name)}  # other writers name theirs as they like
+    return {app_id.removeprefix(STATE_APP): txn.version for app_id, txn in found.items() if app_id.startswith(STATE_APP)}
 
 
 def publication_states(log: DeltaLog) -> dict[str, int]:
@@ -45,7 +47,8 @@ def publication_states(log: DeltaLog) -> dict[str, int]:
     snapshot = log.update()
     if snapshot.version < 0:
         return {}
-    return {**dict.fromkeys(open_intents(snapshot.intents), 0), **states_of(snapshot)}
+    found = {**dict.fromkeys(open_intents(snapshot.intents), 0), **states_of(snapshot)}
+    return {name: state for name, state in found.items() if PublicationId.is_one(name)}
 
 
 def open_publications(log: DeltaLog) -> list[OpenPublication]:
@@ -203,6 +206,17 @@ def state_by_entries(log: DeltaLog, snapshot: Snapshot, publication: str, *, sin
         if states and file.version <= snapshot.version:
             return max(states)
     return None
+
+
+def states_after(log: DeltaLog, version: int, *, until: int) -> dict[str, set[int]]:
+    """Return the states of publications that commits after a version have brought, up to another version."""
+    found: dict[str, set[int]] = {}
+    for file in newest_first(log, version + 1):
+        if file.version <= until and STATE_APP.encode() in file.data:
+            for txn in decode_commit(file.version, file.data, table=log.uri).txns:
+                if txn.app_id.startswith(STATE_APP):
+                    found.setdefault(txn.app_id.removeprefix(STATE_APP), set()).add(txn.version)
+    return found
 
 
 def brought_after(log: DeltaLog, publication: str, version: int) -> bool | None:

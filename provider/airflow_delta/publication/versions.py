@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.publication.records import PUBLISHED, STANDS, UNDONE, PublicationId, VersionVector, table_mark
-from airflow_delta.publication.states import brought_after, is_over, newest_state, state_by_entries, state_entry, states_of
+from airflow_delta.publication.states import (
+    brought_after,
+    is_over,
+    newest_state,
+    state_by_entries,
+    state_entry,
+    states_after,
+    states_of,
+)
 from airflow_delta.transaction.intents import INTENT_APP, STATE_APP, open_intents
 
 if TYPE_CHECKING:
@@ -45,8 +53,9 @@ class _Table:
         self.seen = next(looks)
         self.snapshot = log.update()
         self.version = self.head = self.snapshot.version
+        self.intents = open_intents(self.snapshot.intents)  # first: a checksum has them without all other transactions
         self.states = states_of(self.snapshot)
-        self._published: dict[str, int] = {}
+        self._later: dict[str, set[int]] = {}
 
     def recall(self, publication: str, since: int | None) -> None:
         """Take in the state of a publication that is open on another table, if this one no longer keeps keys that old.
@@ -61,14 +70,17 @@ class _Table:
         if state is not None:
             self.states[publication] = state
 
+    @property
+    def shown(self) -> set[str]:
+        """Return the publications that the newest version shows."""
+        return {publication for publication, state in self.states.items() if state in _SHOWN}
+
     def shows(self, publication: str) -> bool:
         """Tell whether the publication is in the version that is read."""
-        if self.states.get(publication) not in _SHOWN and self.version == self.head:
+        later = self._later.get(publication, ())
+        if PUBLISHED in later:
             return False
-        if self.version == self.head:
-            return True
-        # Before a cut: in it if its commit is, and was not taken back by then.
-        return self._published_at(publication) <= self.version and not self._undone_by(publication)
+        return UNDONE in later or STANDS in later or self.states.get(publication) in _SHOWN
 
     def stands(self, publication: str) -> bool:
         """Tell whether the publication stays here although others of its tables do not have it."""
@@ -76,23 +88,18 @@ class _Table:
 
     def cut(self, publication: str) -> bool:
         """Read the version before the publication; ``False`` if the log no longer says which that is."""
-        published = self._published_at(publication)
-        self.version = min(self.version, published - 1) if published >= 0 else self.version
-        return published >= 0
-
-    def _published_at(self, publication: str) -> int:
-        if publication not in self.states or self.states[publication] == 2:
-            return self.head + 1
-        if publication not in self._published:
-            entry = state_entry(self.log, publication, PUBLISHED)
-            self._published[publication] = -1 if entry is None else entry.version  # so old that it has left the log
-        return self._published[publication]
-
-    def _undone_by(self, publication: str) -> bool:
-        if self.states.get(publication) != UNDONE:
+        entry = state_entry(self.log, publication, PUBLISHED)
+        if entry is None:  # so old that it has left the log
             return False
-        entry = state_entry(self.log, publication, UNDONE)
-        return entry is None or entry.version <= self.version
+        if entry.version <= self.version:
+            self.version = entry.version - 1
+            self._later = states_after(self.log, self.version, until=self.head)
+        return True
+
+    @property
+    def cut_away(self) -> set[str]:
+        """Return the publications whose states came after the version that is read."""
+        return set(self._later)
 
 
 def has_lost(lacking: DeltaLog, publication: str, showing: Sequence[DeltaLog]) -> bool:
@@ -176,7 +183,8 @@ def _has_gone(log: DeltaLog, version: int, snapshot: Snapshot | None, publicatio
 def get_versions(logs: Mapping[str, DeltaLog]) -> VersionVector:
     """Return the newest versions of tables that have every publication on all of its tables, or on none.
 
-    Reads each table's newest version once, and more only if they disagree. Never waits, never writes.
+    Reads each table's newest version once, and more only if they disagree. Never waits, never writes. Past publications are
+    compared as sets of ids; only those that one table has and another lacks are looked at.
 
     :param logs: by any name.
     """
@@ -197,26 +205,32 @@ def get_versions(logs: Mapping[str, DeltaLog]) -> VersionVector:
 
 def _recall(tables: Mapping[str, _Table]) -> None:
     for table in tables.values():
-        for publication, intent in open_intents(table.snapshot.intents).items():
+        for publication, intent in table.intents.items():
             for other in tables.values():
                 other.recall(publication, intent.last_updated)
 
 
-def _members(tables: Mapping[str, _Table]) -> Iterator[tuple[str, list[str]]]:
-    """Yield the publications of more than one of the tables, with the names of these."""
-    for publication in sorted({publication for table in tables.values() for publication in table.states}):
-        marks = _tables_of(publication)
-        found = [name for name, table in tables.items() if table.mark in marks]
-        if len(found) > 1:
-            yield publication, found
-
-
 def _halves(tables: Mapping[str, _Table]) -> Iterator[tuple[str, list[str], list[str]]]:
     """Yield the publications that some newest versions show and others do not, with these and those."""
-    for publication, names in _members(tables):
-        shown = [name for name in names if tables[name].states.get(publication) in _SHOWN]
-        if 0 < len(shown) < len(names):
-            yield publication, shown, [name for name in names if name not in shown]
+    shown = {name: table.shown for name, table in tables.items()}
+    found = {
+        publication
+        for one, has in shown.items()
+        for other, table in tables.items()
+        if one != other
+        for publication in has - shown[other]
+        if table.mark in publication
+    }
+    for publication in sorted(found):
+        names = _members(tables, publication)
+        showing = [name for name in names if publication in shown[name]]
+        if 0 < len(showing) < len(names):
+            yield publication, showing, [name for name in names if name not in showing]
+
+
+def _members(tables: Mapping[str, _Table], publication: str) -> list[str]:
+    marks = _tables_of(publication)
+    return [name for name, table in tables.items() if table.mark in marks]
 
 
 def _lacking_too_early(tables: Mapping[str, _Table]) -> set[str]:
@@ -249,15 +263,15 @@ def _has_moved(table: _Table) -> bool:
 
 
 def _cut(tables: Mapping[str, _Table], lost: Mapping[str, set[str]]) -> VersionVector:
-    members = {
-        publication: [name for name in names if name not in lost.get(publication, ())] for publication, names in _members(tables)
-    }
+    open_ones = {publication for publication, _, _ in _halves(tables)}
     held_back: dict[str, tuple[str, ...]] = {}
     split: dict[str, tuple[str, ...]] = {}
     again = True
     while again:
         again = False
-        for publication, names in members.items():
+        open_ones |= {publication for table in tables.values() for publication in table.cut_away}
+        for publication in sorted(open_ones):
+            names = [name for name in _members(tables, publication) if name not in lost.get(publication, ())]
             shown = [name for name in names if tables[name].shows(publication)]
             if not 0 < len(shown) < len(names):
                 continue

@@ -43,6 +43,9 @@ Action = TypeVar("Action", Metadata, Protocol, SetTransaction, DomainMetadata, S
 _FOOTERS_AT_ONCE = 8
 
 
+_TXN = ("appId", "version", "lastUpdated")
+
+
 class CheckpointReader:
     """The actions of one checkpoint: single, multi-part or V2.
 
@@ -136,7 +139,7 @@ class CheckpointReader:
 
     def set_transactions(self) -> dict[str, SetTransaction]:
         """Return the last transaction of every application, by its id."""
-        return {txn.app_id: txn for txn in self._actions("txn", SetTransaction)}
+        return {txn.app_id: txn for txn in self.transactions_of(("",))}
 
     def transactions(self) -> dict[str, int]:
         """Return the last version of every application, by its id."""
@@ -153,10 +156,16 @@ class CheckpointReader:
             return [txn for txn in self.manifest.transactions if txn.app_id.startswith(prefixes)]
         found: list[SetTransaction] = []
         for batch in self._batches(self._state_parts, "txn", ["appId", "version", "lastUpdated"]):
-            for position, app_id in enumerate(batch.column("appId").to_pylist()):
-                if app_id.startswith(prefixes):
-                    (row,) = batch.slice(position, 1).to_pylist()
-                    found.append(SetTransaction(app_id=app_id, version=row["version"], last_updated=row.get("lastUpdated")))
+            names = set(batch.schema.names)
+            columns = [batch.column(name).to_pylist() if name in names else [None] * batch.num_rows for name in _TXN]
+            if None in columns[0] or None in columns[1]:  # says which is invalid, and in which file
+                return [txn for txn in self._actions("txn", SetTransaction) if txn.app_id.startswith(prefixes)]
+            rows = zip(*columns, strict=True)
+            found += [
+                SetTransaction(app_id=app_id, version=version, last_updated=when)
+                for app_id, version, when in rows
+                if app_id.startswith(prefixes)
+            ]
         return found
 
     def set_transaction(self, app_id: str) -> SetTransaction | None:
