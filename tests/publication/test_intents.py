@@ -259,9 +259,11 @@ class TestIntentsThatTheNewestChecksumDoesNotHave:
         log = announced.path / "_delta_log"
         ours = log / f"{announced.log().update().version:020}.crc"
         theirs = json.loads(ours.read_text())
-        for name in ("setTransactions", "airflowDelta", "txnId"):
+        for name in ("setTransactions", "airflowDelta"):
             theirs.pop(name, None)
-        (log / f"{announced.append([60]):020}.crc").write_text(json.dumps(theirs))
+        commit = log / f"{announced.append([60]):020}.json"
+        commit.write_text(commit.read_text().replace('{"commitInfo":{', '{"commitInfo":{"txnId":"theirs",'))
+        commit.with_suffix(".crc").write_text(json.dumps({**theirs, "txnId": "theirs"}))
         if not ours_before:
             for checksum in log.glob("*.crc"):
                 if checksum.stem <= ours.stem:
