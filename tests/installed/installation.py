@@ -78,11 +78,23 @@ class Installation:
         assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-6000:]
         return done.stdout
 
-    def test(self, *arguments: str, timeout: int = 1000) -> str:
+    def test(self, *arguments: str, timeout: int = 1100) -> str:
         """Run tests of this tree on what is installed, and return what pytest prints."""
         if not self.checkout.exists():
             self._copy_tests()
-        command = [str(self.python), "-m", "pytest", "-q", "-W", "default", "-p", "no:cacheprovider", *arguments]
+        command = [
+            str(self.python),
+            "-m",
+            "pytest",
+            "-q",
+            "-W",
+            "default",
+            "-p",
+            "no:cacheprovider",
+            "--timeout",
+            "1000",
+            *arguments,
+        ]
         done = subprocess.run(
             command,
             cwd=self.checkout,
