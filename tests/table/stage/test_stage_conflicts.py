@@ -15,6 +15,7 @@ from airflow_delta.exceptions import ReplaceWhereMismatchException, StageConflic
 from airflow_delta.log.data_files.reader import DataFile
 from airflow_delta.table.audit.audit import AuditedTable
 from airflow_delta.table.operations.rewrite.update import plan_delete, plan_truncate
+from airflow_delta.table.stage import conflicts
 from airflow_delta.table.stage.plan_table import plan_alter, plan_create
 from airflow_delta.transaction import CommitPolicy
 from airflow_delta.transaction.conflicts.checker import ConflictChecker
@@ -426,6 +427,32 @@ def test_a_stage_may_have_read_a_column_that_it_adds(tmp_path):
     refused(table, handle, reading(wider, "v > 0 OR id = 2"), reading(other, "id = 1"))
     table.publish(handle, reading(wider, "v > 0 OR id = 2"), other)
     assert table.rows() == [(1, 1), (2, None)]
+
+
+@pytest.mark.parametrize("mode", ["overwrite", "dynamic"])
+def test_the_parts_of_one_overwrite_are_not_compared_with_each_other(filled, monkeypatch, mode):
+    """Their number may be large: what is done for each must not be done for each pair."""
+    handle, names = filled.begin(), "abcdefghij"
+    staged = [
+        filled.stage_rows(
+            handle,
+            [index],
+            f"parts-{index}",
+            part=f"p={part}",
+            task_id="parts",
+            map_index=index,
+            mode=mode,
+            **({"replace_where": f"p = '{part}'"} if mode == "overwrite" else {}),
+        )
+        for index, part in enumerate(names)
+    ]
+    compared, listed = [], []
+    real_apart, real_whole = conflicts._Stage.is_apart, conflicts.whole_files
+    monkeypatch.setattr(conflicts._Stage, "is_apart", lambda *given: compared.append(given) or real_apart(*given))
+    monkeypatch.setattr(conflicts, "whole_files", lambda *given: listed.append(given) or real_whole(*given))
+    filled.publish(handle, *staged)
+    assert (len(compared), len(listed)) == (0, 0)
+    assert sorted(filled.rows()) == sorted((index, part) for index, part in enumerate(names))
 
 
 def test_instances_of_one_mapped_task_do_not_know_each_other(tmp_path):

@@ -55,12 +55,15 @@ def check_stages(view: TransactionView) -> None:
         return
     rows = SharedRows(view.log.store, CommitPolicy().conflict_read_limit)
     stages = [_Stage(view, position, stage, rows) for position, stage in enumerate(view.stages)]
+    # The parts of one overwrite are not compared with each other: they may be a thousand.
+    apart = {part: [other for other in stages if other.part_of != part] for part in {stage.part_of for stage in stages}}
+    apart[None] = stages
     for stage in stages:
-        if others := stage.conflicts_with_overwrites(stages):
+        if others := stage.conflicts_with_overwrites(apart[stage.part_of]):
             raise _overwrite_conflict(stage, others[0])
     order = _Order(stages)
     for stage in stages:
-        for other in stage.conflicts_with(stages):
+        for other in stage.conflicts_with(apart[stage.part_of]):
             order.put_before(stage, other)
     ring = order.ring()
     if ring is not None:

@@ -121,6 +121,8 @@ class NetEffect:
 
     def staged_before(self, stage: StageActions) -> list[AddFile]:
         """Return the files added by the stages that this one builds on."""
+        if not stage.write.after:
+            return []
         return [add for key, add in self._adds.items() if self._added_by[key] in stage.write.after]
 
     def drop_staged(self, keys: Iterable[FileKey]) -> None:

@@ -141,7 +141,8 @@ class TransactionView:
         """Return what the table was that a stage was planned on, whose columns its predicates name."""
         key = stage_id(stage.write)
         if key not in self._seen:
-            before = [other for other in self.stages if stage_id(other.write) in stage.write.after]
+            after = stage.write.after
+            before = [other for other in self.stages if stage_id(other.write) in after] if after else []
             self._seen[key] = definition_after(self.definition, before, seed=self.handle.transaction_id)
         return self._seen[key]
 
