@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 
 import pytest
 from airflow.sdk import DAG, BaseOperator
@@ -13,6 +14,7 @@ from airflow_delta.operators.delete_update import DeltaTruncateOperator
 from airflow_delta.operators.stage import DeltaStageFilesOperator
 from airflow_delta.operators.vacuum import DeltaVacuumOperator
 from airflow_delta.publication import publication_states
+from airflow_delta.tasks import settlement
 from airflow_delta.tasks.settlement import MetPublications
 from airflow_delta.transaction import intents
 from support.publications import AFTER, ANCHOR, BEFORE, NAMES, World, kill_at_an_entry, leave_at, world_of_three_tables  # noqa: F401
@@ -66,7 +68,7 @@ class TestStart:
 
     def test_one_that_nobody_took_up_is_refused(self, world, killed_at, start, monkeypatch):
         leave_at(world, killed_at, AMONG_INTENTS + 1)
-        later = time.time() + 61
+        later = time.time() + intents.CLOCKS_DIFFER_BY + 61
         monkeypatch.setattr(time, "time", lambda: later)
         start(*NAMES)
         assert world.rows() == BEFORE
@@ -75,11 +77,8 @@ class TestStart:
     def test_tables_that_its_dag_does_not_name_are_not_opened(self, world, killed_at, start, monkeypatch):
         """It waits, as a commit does: whoever may settle the publication may come."""
         leave_at(world, killed_at, BETWEEN_TABLES)
-        patience, before = 1.5, versions(world)
-        later = time.time() + intents.PATIENCE - patience
-        real = time.time
-        offset = later - real()
-        monkeypatch.setattr(time, "time", lambda: real() + offset)
+        before = versions(world)
+        monkeypatch.setattr(settlement, "IntentRule", partial(intents.IntentRule, patience=1.5))
         began = time.monotonic()
         handle = start(LAST)
         assert 0.5 < time.monotonic() - began < 20

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import threading
 import time
@@ -296,3 +297,56 @@ class TestIntentsThatTheNewestChecksumDoesNotHave:
         announced.append([60])
         deltalake.DeltaTable(announced.uri).create_checkpoint()
         assert self.met(announced, "one") == []
+
+
+class TestAClockThatIsWrong:
+    """What a worker claims about the time of its intent and of its plan counts for nothing."""
+
+    @pytest.fixture(params=[-3600, 3600], ids=["behind", "ahead"])
+    def hour(self, request: pytest.FixtureRequest) -> float:
+        """Seconds by which the clock is wrong of the worker that put the intents."""
+        return float(request.param)
+
+    @pytest.fixture
+    def announced(self, orders: LakeTable, lines: LakeTable, hour: float) -> LakeTable:
+        real = time.time
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("time.time", lambda: real() + hour)
+            members = [orders.member("k", [7]), lines.member("k", [40])]
+            killed(lambda: publish_all(members, anchor=orders.uri), "published orders", "before")
+        return lines
+
+    def commit(self, table: LakeTable, key: str) -> float:
+        """Commit as one that waits a second; return how long it took."""
+        single = table.member(key, [50])
+        began = time.monotonic()
+        policy = CommitPolicy(intents=IntentRule(patience=1.0))
+        publish(table.log(), single.handle, single.staged, attempt=new_attempt(), policy=policy)
+        return time.monotonic() - began
+
+    def test_a_fresh_intent_is_waited_for_once(self, announced: LakeTable) -> None:
+        assert self.commit(announced, "one") >= 1.0
+        waited = []
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("airflow_delta.transaction.intents.time.sleep", waited.append)
+            self.commit(announced, "two")
+        assert waited == []
+
+    def test_a_fresh_one_is_not_refused(self, announced: LakeTable, orders: LakeTable) -> None:
+        (found,) = open_publications(announced.log())
+        logs = [orders.log(), announced.log()]
+        assert settle_named(logs, found.publication, patience=60.0) is None
+        ended = settle_named(logs, found.publication, patience=60.0, waited=60.0)
+        assert ended is not None
+        assert ended.outcome == "refused"
+
+    def test_one_that_the_store_has_had_for_days_is_not_waited_for(self, announced: LakeTable, orders: LakeTable) -> None:
+        long_ago = time.time() - 3 * 24 * 3600
+        for table in (orders, announced):
+            for path in table.path.rglob("*"):
+                os.utime(path, (long_ago, long_ago))
+        (found,) = open_publications(announced.log())
+        began = time.monotonic()
+        self.commit(announced, "one")
+        assert settle(orders.log(), found.publication, DeltaLog.for_table, patience=30.0).outcome == "refused"
+        assert time.monotonic() - began < 20

@@ -17,6 +17,7 @@ from airflow_delta.exceptions import (
     PublicationSplitException,
     PublicationUndoneException,
 )
+from airflow_delta.log.storage.file_names import commit_file
 from airflow_delta.publication.participant import Participant
 from airflow_delta.publication.plan import check_keys, load_plan, make_plan, plans_below
 from airflow_delta.publication.records import (
@@ -47,7 +48,7 @@ from airflow_delta.table.commit.publish import clean_up, committed_before
 from airflow_delta.table.stage.load import check_reported, parse_staged
 from airflow_delta.table.state.find_commit import committed_earlier
 from airflow_delta.table.state.key_users import check_key_of_run, check_key_of_table
-from airflow_delta.transaction.intents import PATIENCE
+from airflow_delta.transaction.intents import PATIENCE, age_at_least
 
 if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog
@@ -356,7 +357,7 @@ def settle(log: DeltaLog, publication: str, open_table: OpenTable, *, patience: 
 
     :param log: of one of its tables.
     :param open_table: opens the tables that this worker may open.
-    :param patience: seconds since its plan was put, after which it is refused.
+    :param patience: seconds since its plan was put, by the store's times, or of waiting here, after which it is refused.
     :raises PublicationPendingException: if one of its tables may not be opened here.
     :raises ManifestException: if its plan is gone or was altered.
     :raises DeltaIllegalArgumentException: if the id is not one of a publication.
@@ -378,22 +379,39 @@ def settle(log: DeltaLog, publication: str, open_table: OpenTable, *, patience: 
     plan = load_plan(anchor, publication)
     known = own_tables([log, anchor])
     settlement = settlement_of(plan, lambda uri: known(uri) or open_table(uri), patience=patience)
-    until = time.monotonic() + patience  # the clock of whoever put the plan may be ahead
+    until = None
     while settlement.anchor.look() is None:
-        left = min(plan.put_at / 1000 + patience - time.time(), until - time.monotonic())
+        until = time.monotonic() + patience - _age(settlement) if until is None else until
+        left = until - time.monotonic()
         if left <= 0:
             break
         time.sleep(min(0.5, left))
     return settlement.run(give_up=True)
 
 
-def settle_named(logs: Sequence[DeltaLog], publication: str, *, patience: float = PATIENCE) -> PublicationResult | None:
+def _age(settlement: Settlement) -> float:
+    """Return for how many seconds the plan of a publication has been there, at least.
+
+    By the store's times of the plan and of the newest commits to its tables: what the clock of its worker said does not count.
+    """
+    anchor = settlement.anchor.log
+    plan = anchor.store.head(PublicationId.parse(settlement.plan.publication).plan_path)
+    logs = [table.log for table in settlement.tables]
+    newest = [log.store.head(commit_file(version)) for log in logs if (version := log.update().version) >= 0]
+    latest = max((status.modification_time for status in newest if status is not None), default=0)
+    return age_at_least(0 if plan is None else plan.modification_time, latest)
+
+
+def settle_named(
+    logs: Sequence[DeltaLog], publication: str, *, patience: float = PATIENCE, waited: float = 0.0
+) -> PublicationResult | None:
     """Bring a publication to its end that a task has met on one of its tables, without waiting for its worker.
 
     A decided one is published on its other tables, or taken back; one that is not decided long after its plan was put is refused.
 
     :param logs: all tables that the task names; no others are opened.
-    :param patience: seconds since its plan was put, after which it is refused.
+    :param patience: seconds since its plan was put, by the store's times, after which it is refused.
+    :param waited: seconds for which the task has waited for it; they count as well.
     :return: ``None`` if it is not decided, and its worker may still be at it: no reader sees anything of it yet.
     :raises PublicationPendingException: if one of its tables is not among them.
     :raises ManifestException: if its plan is gone or was altered.
@@ -408,7 +426,7 @@ def settle_named(logs: Sequence[DeltaLog], publication: str, *, patience: float 
         )
     plan = load_plan(anchor, publication)
     settlement = settlement_of(plan, own_tables(logs), patience=patience)
-    if settlement.anchor.look() is None and time.time() < plan.put_at / 1000 + patience:
+    if settlement.anchor.look() is None and waited < patience and _age(settlement) < patience:
         return None
     return settlement.run(give_up=True)
 

@@ -6,6 +6,7 @@ A plan opens no table: a task settles only publications all of whose tables its 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,7 @@ class MetPublications:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._left: set[str] = set()
+        self._met: dict[str, float] = {}
 
     @cached_property
     def _logs(self) -> Mapping[str, DeltaLog]:
@@ -55,7 +57,8 @@ class MetPublications:
         if publication in self._left:
             return None
         try:
-            result = publications.settle_named(list(self._logs.values()), publication)
+            waited = time.monotonic() - self._met.setdefault(publication, time.monotonic())
+            result = publications.settle_named(list(self._logs.values()), publication, waited=waited)
         except (PublicationPendingException, ManifestException) as error:
             logger.info("%s", error.message)
         except Exception as error:  # noqa: BLE001 - the work of others must not fail this task; it waits, as for any of theirs
@@ -99,7 +102,7 @@ def settle_before(context: Context, log: DeltaLog) -> None:
     met = MetPublications(context)
     intents = OpenIntents(log.snapshot.intents, IntentRule(meet=meet))
     while intents:
-        intents.await_next(log.uri)
+        intents.await_next(log)
         intents.note(log.update().intents)
 
 

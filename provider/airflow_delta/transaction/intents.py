@@ -12,10 +12,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from airflow_delta.exceptions import VersionsNotContiguousException
 from airflow_delta.log.actions.intents import INTENT_APP, PREFIXES, STATE_APP, open_intents
+from airflow_delta.log.storage.file_names import commit_file
 
 if TYPE_CHECKING:
     from airflow_delta.log.actions.actions import SetTransaction
+    from airflow_delta.log.delta_log import DeltaLog
 
 __all__ = [
     "IGNORE_INTENTS",
@@ -33,6 +36,14 @@ logger = logging.getLogger(__name__)
 PATIENCE = 60.0
 """Seconds for which an open intent holds up a commit that cannot settle its publication."""
 
+CLOCKS_DIFFER_BY = 24 * 3600.0
+"""Seconds by which this worker's clock and the store's may differ. What workers claim in the log counts for nothing: an intent
+that one whose clock is ahead has left would hold up everybody, and a fresh one of a clock that is behind would be passed over."""
+
+MOST_MET = 100
+"""Publications that one commit lets end before it goes on as other engines do."""
+
+_COMMITS_AT_ONCE = 100
 _FIRST_PAUSE = 0.02
 _LONGEST_PAUSE = 0.5
 
@@ -70,9 +81,10 @@ class OpenIntents:
 
     def __init__(self, transactions: Iterable[SetTransaction], rule: IntentRule) -> None:
         self._rule = rule
-        self._open: dict[str, int | None] = {}
+        self._open: dict[str, None] = {}
         self._closed: set[str] = set() if rule.own is None else {rule.own}
         self._seen: dict[str, float] = {}
+        self._age: dict[str, float] = {}
         self._ended: set[str] = set()
         if rule.looks:
             self.note(transactions)
@@ -87,20 +99,21 @@ class OpenIntents:
                 self._closed.add(publication)
                 self._open.pop(publication, None)
             elif publication not in self._closed:
-                self._open[publication] = txn.last_updated
+                self._open[publication] = None
 
     def __bool__(self) -> bool:
         return bool(self._open) and self._rule.looks
 
-    def await_next(self, table: str) -> None:
+    def await_next(self, log: DeltaLog) -> None:
         """Let the next open one end, or a moment pass; then the log is to be looked at again."""
-        publication, since = next(iter(self._open.items()))
+        publication, table = next(iter(self._open)), log.uri
+        is_young = self._is_young(log, publication)  # before it is met: whoever is asked has waited as long as this
         answer = None if self._rule.meet is None else self._rule.meet(publication)
         if answer and publication not in self._ended:
             self._ended.add(publication)
             return
         answer = None if answer else answer  # it was said before, and the log does not say so
-        if answer is None and self._is_young(publication, since):
+        if answer is None and is_young:
             waited = time.monotonic() - self._seen[publication]
             if waited < _FIRST_PAUSE:
                 logger.info("Table %s: waiting for publication %s of several tables to end", table, publication)
@@ -117,8 +130,41 @@ class OpenIntents:
         self._closed.add(publication)
         del self._open[publication]
 
-    def _is_young(self, publication: str, since: int | None) -> bool:
-        """Tell whether to wait: by the writer's clock, and by ours, whichever is over first."""
+    def _is_young(self, log: DeltaLog, publication: str) -> bool:
+        """Tell whether to wait: by how long we have, and by the store's times, whichever is over first."""
         waited = time.monotonic() - self._seen.setdefault(publication, time.monotonic())
-        age = waited if since is None else max(waited, time.time() - since / 1000)
-        return age < self._rule.patience
+        if self._rule.patience <= waited or len(self._seen) > MOST_MET:
+            return False
+        if publication not in self._age:
+            self._age[publication] = age_of_intent(log, publication)
+        return self._age[publication] < self._rule.patience
+
+
+def age_of_intent(log: DeltaLog, publication: str) -> float:
+    """Return for how many seconds an intent has been in a log, at least: 0 if the store does not tell."""
+    newest = log.update().version
+    version, needle = newest, f"{INTENT_APP}{publication}".encode()
+    for end in range(newest + 1, 0, -_COMMITS_AT_ONCE):
+        try:
+            files = log.read_commit_range(range(max(end - _COMMITS_AT_ONCE, 0), end))
+        except VersionsNotContiguousException:  # it is older than what is left of the log
+            break
+        found = next((file.version for file in reversed(files) if needle in file.data), None)
+        version = files[0].version if found is None else found
+        if found is not None:
+            break
+    return age_at_least(_stored(log, version), _stored(log, newest))
+
+
+def age_at_least(since: int, newest: int) -> float:
+    """Return how old something is, at least, in seconds.
+
+    :param since: when the store wrote it, in milliseconds since the epoch; 0: unknown.
+    :param newest: when it wrote something later.
+    """
+    return max(0.0, newest / 1000 - since / 1000, time.time() - since / 1000 - CLOCKS_DIFFER_BY) if since > 0 else 0.0
+
+
+def _stored(log: DeltaLog, version: int) -> int:
+    status = log.store.head(commit_file(version)) if version >= 0 else None
+    return 0 if status is None else status.modification_time

@@ -297,7 +297,7 @@ class Committer:
                 if landed is not None:
                     outcome, actions = self._landed(loop, landed, current)
             if landed is None:
-                intents.await_next(self.log.uri)
+                intents.await_next(self.log)
         self._record_resolved(outcome)
         if CommitStats.enabled():
             CommitStats.of(
