@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import deltalake
+import pyarrow as pa
 import pytest
 
 from airflow_delta.exceptions import (
@@ -12,7 +14,7 @@ from airflow_delta.exceptions import (
     PublicationUndoneException,
 )
 from airflow_delta.publication import Member, abort_tables, get_versions
-from publication.lake import LakeTable, again, publish_all
+from publication.lake import LakeTable, again, publish_all, rows
 from publication.points import at, visited
 
 PART = "part = 'a'"
@@ -125,6 +127,7 @@ def test_rows_that_another_commit_rewrote_cannot_be_taken_back(orders: LakeTable
         publish_late(members, foreign, anchor=orders.uri)
     assert error.value.published == (orders.uri,)
     assert error.value.missing == (lines.uri,)
+    assert f"was not taken back: table {orders.uri}: another commit has removed or changed its file" in str(error.value)
     assert orders.ids() == [1, 2, 3, 8]
     assert orders.states() == ["published", "stands"]
     with pytest.raises(PublicationSplitException):
@@ -155,7 +158,7 @@ def test_if_one_table_cannot_be_taken_back_none_is(table: Callable[[str], LakeTa
 
 def test_keep_leaves_what_is_published(orders: LakeTable, lines: LakeTable) -> None:
     members = [orders.member("k", [7], replaces=PART), lines.member("k", [40], replaces=PART)]
-    with pytest.raises(PublicationSplitException):
+    with pytest.raises(PublicationSplitException, match="on_late_conflict is 'keep'"):
         publish_late(members, lambda: lines.append([99]), anchor=orders.uri, on_late_conflict="keep")
     assert orders.ids() == [7]
     assert lines.ids() == [10, 20, 30, 99]
@@ -176,13 +179,48 @@ def test_a_table_that_is_replaced_in_between_has_refused(orders: LakeTable, line
     assert lines.ids() == [1]
 
 
-def test_new_columns_are_for_the_anchor(orders: LakeTable, lines: LakeTable) -> None:
-    import dataclasses
+class TestWhatCannotBeTakenBack:
+    """It is published last, so that nothing after it can be refused; or nothing is published at all."""
 
-    members = [orders.member("k", [7], replaces=PART), lines.member("k", [40], merge_schema=True)]
-    assert publish_all(members, anchor=orders.uri).outcome == "published"  # it adds none
-    staged = dataclasses.replace(lines.member("k2", [41]).staged[0], merge_schema=True)
-    assert staged.merge_schema
+    @staticmethod
+    def lasting(kind: str, table: LakeTable) -> Member:
+        """A member whose commit has no inverse."""
+        if kind == "append-only":
+            deltalake.DeltaTable(table.uri).alter.set_table_properties({"delta.appendOnly": "true"})
+            return table.member("k", [7])
+        handle = table.begin(transaction_key="k")
+        wider = rows([7]).append_column("note", pa.array(["new"]))
+        return Member(log=table.log(), handle=handle, staged=[table.stage(handle, wider, merge_schema=True)])
+
+    @pytest.mark.parametrize("kind", ["append-only", "new columns"])
+    def test_it_is_the_last_one(self, kind: str, orders: LakeTable, lines: LakeTable) -> None:
+        """It was the anchor, and what was on it stayed when another table was refused."""
+        members = [self.lasting(kind, orders), lines.member("k", [40], replaces=PART)]
+        with pytest.raises(PublicationUndoneException):
+            publish_late(members, orders.add_property, "published lines")
+        assert lines.states() == ["published", "undone"]
+        assert orders.states() == ["intent", "refused"]
+        assert (orders.ids(), lines.ids()) == ([1, 2, 3], [10, 20, 30])
+
+    @pytest.mark.parametrize("kind", ["append-only", "new columns"])
+    def test_without_a_conflict_all_is_published(self, kind: str, orders: LakeTable, lines: LakeTable) -> None:
+        result = publish_all([self.lasting(kind, orders), lines.member("k", [40], replaces=PART)])
+        assert (result.outcome, result.anchor) == ("published", lines.uri)
+        assert (orders.ids(), lines.ids()) == ([1, 2, 3, 7], [40])
+
+    @pytest.mark.parametrize("kind", ["append-only", "new columns"])
+    def test_as_the_anchor_it_is_refused_before_anything(self, kind: str, orders: LakeTable, lines: LakeTable) -> None:
+        members = [self.lasting(kind, orders), lines.member("k", [40])]
+        with pytest.raises(DeltaUnsupportedOperationException, match="cannot be the anchor"):
+            publish_all(members, anchor=orders.uri)
+        assert orders.states() == lines.states() == []
+        assert publish_all(members, anchor=orders.uri, on_late_conflict="keep").outcome == "published"
+
+    def test_two_are_refused_before_anything(self, orders: LakeTable, lines: LakeTable) -> None:
+        members = [self.lasting("append-only", orders), self.lasting("new columns", lines)]
+        with pytest.raises(DeltaUnsupportedOperationException, match=f"Only one table.*{lines.uri} is, too"):
+            publish_all(members)
+        assert orders.states() == lines.states() == []
 
 
 def test_a_version_that_was_given_is_refused(orders: LakeTable, lines: LakeTable) -> None:

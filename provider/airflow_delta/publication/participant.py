@@ -345,9 +345,9 @@ class Participant:
             return None
         return find_commit(self.log, app_id=self.handle.app_id, transaction_id=self.handle.transaction_id, since=self._since)
 
-    def refusal(self) -> dict[str, Any] | None:
-        """Return why state 2 was put here."""
-        commit = state_entry(self.log, self._plan.publication, REFUSED, since=self._since)
+    def reason(self, state: int) -> dict[str, Any] | None:
+        """Return why state 2 or 4 was put here."""
+        commit = state_entry(self.log, self._plan.publication, state, since=self._since)
         text = None if commit is None else ((commit.commit_info or {}).get("tags") or {}).get(REASON_TAG)
         try:
             found = json.loads(text) if isinstance(text, str) else None

@@ -52,6 +52,7 @@ from airflow_delta.table.state.read_snapshot import definition_read, snapshot_of
 
 if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog
+    from airflow_delta.log.table_definition import TableDefinition
 
 _WRITES_PREFIX = "publication-writes-"
 
@@ -73,12 +74,9 @@ def hardness(handle: TransactionHandle, writes: Sequence[StagedWrite]) -> int:
     return found
 
 
-def check_publishable(
-    handle: TransactionHandle, writes: Sequence[StagedWrite], options: PublicationOptions, *, is_anchor: bool, adds_columns: bool
-) -> None:
+def check_publishable(handle: TransactionHandle, writes: Sequence[StagedWrite]) -> None:
     """Refuse what cannot be part of a publication.
 
-    :param adds_columns: the stages change columns or properties of an existing table.
     :raises DeltaUnsupportedOperationException: if it cannot.
     """
 
@@ -101,11 +99,6 @@ def check_publishable(
                 f"stage {write.stage} creates or replaces the table ({mode}), which cannot be taken back. Create the table "
                 "before, or with IF NOT EXISTS."
             )
-    if adds_columns and not is_anchor and options.on_late_conflict != "keep":
-        raise refused(
-            "its stages change columns or properties, which cannot be taken back if a later table is refused. Make it the "
-            "anchor, change the table in a transaction of its own before, or choose on_late_conflict='keep'."
-        )
 
 
 def check_retention(log: DeltaLog, handle: TransactionHandle, writes: Sequence[StagedWrite]) -> None:
@@ -114,12 +107,8 @@ def check_retention(log: DeltaLog, handle: TransactionHandle, writes: Sequence[S
     :param writes: may create the table, or change its properties.
     :raises DeltaUnsupportedOperationException: if its log, or its transaction ids, are kept for less.
     """
-    tables = [log.snapshot.definition] if log.snapshot.version >= 0 else []
-    if not tables or any(write.definition or is_alter(write) for write in writes):
-        before = definition_read(handle, lambda: snapshot_of_transaction(log, handle))
-        stages = in_order(handle, [StageActions(write) for write in writes])
-        tables.append(definition_after(before, stages, seed=handle.transaction_id))
-    for table, name in product(tables, ("delta.logRetentionDuration", "delta.setTransactionRetentionDuration")):
+    names = ("delta.logRetentionDuration", "delta.setTransactionRetentionDuration")
+    for table, name in product(_definitions(log, handle, writes), names):
         kept = table.properties.get(name)
         if kept is not None and int(kept) < WEEK:
             raise handle.error(
@@ -128,6 +117,25 @@ def check_retention(log: DeltaLog, handle: TransactionHandle, writes: Sequence[S
                 f"{int(kept) / DAY:g} days. A publication whose worker is killed goes on from the logs alone, and must find its "
                 "decision and its states there for at least 7 days. Raise the property.",
             )
+
+
+def _definitions(log: DeltaLog, handle: TransactionHandle, writes: Sequence[StagedWrite]) -> list[TableDefinition]:
+    """Return what the table is, if there is one, and what it is after the stages, if they create or alter it."""
+    tables = [log.snapshot.definition] if log.snapshot.version >= 0 else []
+    if not tables or any(write.definition or is_alter(write) for write in writes):
+        before = definition_read(handle, lambda: snapshot_of_transaction(log, handle))
+        stages = in_order(handle, [StageActions(write) for write in writes])
+        tables.append(definition_after(before, stages, seed=handle.transaction_id))
+    return tables
+
+
+def stays(log: DeltaLog, handle: TransactionHandle, writes: Sequence[StagedWrite]) -> str | None:
+    """Return why what the stages do to a table could not be taken back; ``None``: it can, as far as is known before."""
+    if changes_table(log, handle, writes):
+        return "its stages change columns or properties"
+    if any(table.properties.append_only for table in _definitions(log, handle, writes)):
+        return "it is append-only"
+    return None
 
 
 def changes_table(log: DeltaLog, handle: TransactionHandle, writes: Sequence[StagedWrite]) -> bool:
@@ -145,7 +153,10 @@ def changes_table(log: DeltaLog, handle: TransactionHandle, writes: Sequence[Sta
 def ordered(members: Sequence[Member], writes: Sequence[Sequence[StagedWrite]], options: PublicationOptions) -> list[int]:
     """Return the positions of the members in the order of publication: the anchor, tables that are read, appends; by URI.
 
+    If what is published may have to be taken back, the table where that is impossible is the last one.
+
     :raises DeltaIllegalArgumentException: if there are too many, two are of one table, or the anchor is none of them.
+    :raises DeltaUnsupportedOperationException: if more than one could not be taken back, or the anchor.
     """
     if not 1 <= len(members) <= MAX_TABLES:
         raise DeltaIllegalArgumentException(f"A publication has 1 to {MAX_TABLES} tables, not {len(members)}.")
@@ -157,14 +168,40 @@ def ordered(members: Sequence[Member], writes: Sequence[Sequence[StagedWrite]], 
         )
     found = [hardness(member.handle, of_one) for member, of_one in zip(members, writes, strict=True)]
     positions = sorted(range(len(members)), key=lambda n: (-found[n], keys[n]))
+    last = _last(members, writes, options)
+    positions = [n for n in positions if n not in last] or positions
     anchor = positions[0]
     if options.anchor is not None:
         named = [n for n, member in enumerate(members) if options.anchor in (member.log.uri, member.handle.given_table, keys[n])]
         if not named:
             raise DeltaIllegalArgumentException(f"The anchor {options.anchor!r} is not a table of the publication.")
         anchor = named[0]
+        if anchor in last:
+            raise _not_taken_back(members[anchor].handle, last[anchor], "It cannot be the anchor, which is published first.")
     rest = sorted((n for n in positions if n != anchor), key=lambda n: (found[n] == APPENDS, keys[n]))
-    return [anchor, *rest]
+    return [anchor, *rest, *(n for n in last if n != anchor)]
+
+
+def _last(members: Sequence[Member], writes: Sequence[Sequence[StagedWrite]], options: PublicationOptions) -> dict[int, str]:
+    """Return the position of the table that has to be the last one, and why, if there is one."""
+    if options.on_late_conflict == "keep" or len(members) == 1:
+        return {}
+    reasons = (stays(member.log, member.handle, of_one) for member, of_one in zip(members, writes, strict=True))
+    found = {n: why for n, why in enumerate(reasons) if why is not None}
+    if len(found) > 1:
+        first, second = list(found)[:2]
+        also = f"Only one table of a publication may be like that, it is published last; but {members[second].log.uri} is, too: "
+        raise _not_taken_back(members[first].handle, found[first], f"{also}{found[second]}.")
+    return found
+
+
+def _not_taken_back(handle: TransactionHandle, why: str, rule: str) -> DeltaUnsupportedOperationException:
+    return handle.error(
+        DeltaUnsupportedOperationException,
+        f"The transaction on table {handle.table} cannot be published with others like this: {why}, so it could not be taken "
+        f"back if another table were refused after it. {rule} Nothing is published. Name another anchor, change or load the "
+        "table in a transaction of its own before, or choose on_late_conflict='keep'.",
+    )
 
 
 def make_plan(
@@ -180,8 +217,7 @@ def make_plan(
     for position in order:
         member = members[position]
         check_retention(member.log, member.handle, writes[position])
-        changes = changes_table(member.log, member.handle, writes[position])
-        check_publishable(member.handle, writes[position], options, is_anchor=position == order[0], adds_columns=changes)
+        check_publishable(member.handle, writes[position])
     planned = tuple(_planned(members[position], writes[position]) for position in order)
     _check_places([members[position] for position in order], planned)
     plan = PublicationPlan(

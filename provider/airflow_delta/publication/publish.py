@@ -250,10 +250,11 @@ def _error(result: PublicationResult) -> PublicationUndoneException | Publicatio
     if result.outcome == "split":
         published = [uri for uri, state in result.states.items() if state in (PUBLISHED, STANDS)]
         missing = [uri for uri in result.states if uri not in published]
+        standing = result.standing or "on_late_conflict is 'keep', or later commits were built on it"
         return PublicationSplitException(
             f"Publication {result.publication} is split for good: {', '.join(published)} show it, {', '.join(missing)} do not. "
-            f"{why} What is published was not taken back, because on_late_conflict='keep' or because later commits were built on "
-            "it. Look at the tables: publish the missing ones with a transaction of their own, or restore the others.",
+            f"{why} What is published was not taken back: {standing}. Look at the tables: publish the missing ones with a "
+            "transaction of their own, or restore the others.",
             table=missing[0] if missing else None,
             publication=result.publication,
             published=published,

@@ -44,7 +44,7 @@ ANCHOR_TAG = "airflow.publicationAnchor"
 TABLES_TAG = "airflow.publicationTables"
 STATE_TAG = "airflow.publicationState"
 REASON_TAG = "airflow.publicationReason"
-"""Tag of state 2: JSON, why: error, message, table, version and operation of the winner."""
+"""Tag of states 2 and 4: JSON, why: message; of state 2 also error, table, version and operation of the winner."""
 
 OnLateConflict = Literal["undo", "keep"]
 
@@ -247,6 +247,7 @@ class PublicationResult(Payload):
     :param states: by URI; -1: nothing of it is in the log.
     :param committed_before: an earlier try, or another worker, had published it.
     :param reason: why it was not published.
+    :param standing: of one that is split: why what is published was not taken back.
     :param winner: the commit that came between: table, version, operation, error and message.
     :param dirty_reads: commits between a publication and its inverse that were no blind appends: table, version and operation.
     """
@@ -259,6 +260,7 @@ class PublicationResult(Payload):
     states: dict[str, int]
     committed_before: bool = False
     reason: str = ""
+    standing: str = ""
     winner: dict[str, Any] | None = None
     dirty_reads: tuple[dict[str, Any], ...] = ()
 

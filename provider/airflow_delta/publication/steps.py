@@ -262,11 +262,7 @@ class Settlement:
 
     def _undo(self) -> str:
         """Take back what is published, or say that it stands if one table cannot be taken back."""
-        stands = self.plan.on_late_conflict == "keep" or any(
-            state == STANDS or (state == PUBLISHED and table.find_inverse().refused is not None)
-            for table in self.tables
-            for state in [table.look()]
-        )
+        stands = "on_late_conflict is 'keep'" if self.plan.on_late_conflict == "keep" else self._why_it_stands()
         states = set()
         for table in self.tables:
             rounds = Rounds(self.plan, table.uri)
@@ -275,8 +271,8 @@ class Settlement:
                 if state == PUBLISHED:
                     inverse = None if stands else table.find_inverse()
                     if inverse is None or inverse.refused is not None:
-                        stands = True
-                        table.put_state(STANDS)
+                        stands = stands or f"table {table.uri}: {'' if inverse is None else inverse.refused}"
+                        table.put_state(STANDS, reason={"message": stands})
                     else:
                         table.put_state(UNDONE, inverse=inverse)
                 elif table.is_announced:
@@ -286,6 +282,16 @@ class Settlement:
                     break
                 rounds.again("its end was put")
         return "split" if STANDS in states else "undone" if UNDONE in states else "refused"
+
+    def _why_it_stands(self) -> str:
+        """Return why what is published cannot be taken back; empty if it can."""
+        for table in self.tables:
+            state = table.look()
+            if state == STANDS:
+                return (table.reason(STANDS) or {}).get("message") or "another worker has said so"
+            if state == PUBLISHED and (refused := table.find_inverse().refused) is not None:
+                return f"table {table.uri}: {refused}"
+        return ""
 
     def _close(self) -> None:
         """Close the intents of a publication that was never decided."""
@@ -395,16 +401,18 @@ class Settlement:
     def result(self, outcome: str) -> PublicationResult:
         """Return the publication as the logs have it."""
         states: dict[str, int] = {}
-        winner, reason, dirty = None, "", []
+        winner, reason, standing, dirty = None, "", "", []
         for table in self.tables:
             state = table.look()
             if state == REFUSED and outcome == "published":
                 state = PUBLISHED  # before the table was dropped or replaced
             states[table.uri] = (INTENT if table.has_intent else -1) if state is None else state
             if state == REFUSED and winner is None and table.log.snapshot.version >= 0:
-                found = table.refusal()
+                found = table.reason(REFUSED)
                 reason = reason or (found or {}).get("message") or ""
                 winner = found if found and found.get("error") else None
+            if state == STANDS:
+                standing = standing or (table.reason(STANDS) or {}).get("message") or ""
             if state == UNDONE:
                 dirty += table.dirty_reads()
         return PublicationResult(
@@ -414,6 +422,7 @@ class Settlement:
             tables={table.uri: table.result() if states[table.uri] in (PUBLISHED, STANDS) else None for table in self.tables},
             states=states,
             reason=reason,
+            standing=standing,
             winner=winner,
             dirty_reads=tuple(dirty),
         )
