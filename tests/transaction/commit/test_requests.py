@@ -124,7 +124,7 @@ def test_a_lost_race_takes_two_requests(log: DeltaLog, rival: DeltaLog, proxy: F
     transaction = log.start_transaction(observer=Rival(rival, *[1] * losses))
     proxy.set()
     assert transaction.commit([add("a")], WRITE) == 2 + losses
-    race = [request for version in range(2, 2 + losses) for request in (f"PUT {version}.json 412", f"GET {version}.json 200")]
+    race = [request for version in range(2, 2 + losses) for request in (f"PUT {version}.json 412", f"GET {version}.json 206")]
     assert asked(proxy) == [*race, f"PUT {2 + losses}.json 200", f"PUT {2 + losses}.crc 200"]
     assert transaction.outcome is not None
     assert (transaction.outcome.attempts, transaction.outcome.versions_checked) == (losses + 1, losses)
@@ -141,7 +141,7 @@ def test_many_winners_since_the_start_take_one_listing(
     assert transaction.commit([add("a")], WRITE) == 14
     requests = asked(proxy)
     assert requests[0] == LISTING
-    assert sorted(requests[1:13]) == sorted(f"GET {version}.json 200" for version in range(2, 14))
+    assert sorted(requests[1:13]) == sorted(f"GET {version}.json 206" for version in range(2, 14))
     assert requests[13:] == ["PUT 14.json 200", "PUT 14.crc 200"]
 
 
@@ -153,7 +153,7 @@ def test_a_large_entry_is_not_sent_in_vain(
     rival.start_transaction().commit([add("w")], WRITE)
     proxy.set()
     assert transaction.commit([add("a")], WRITE) == 3
-    assert asked(proxy) == [LISTING, "GET 2.json 200", "PUT 3.json 200", "PUT 3.crc 200"]
+    assert asked(proxy) == [LISTING, "GET 2.json 206", "PUT 3.json 200", "PUT 3.crc 200"]
 
 
 def test_what_the_winner_changed_is_seen_without_listing(log: DeltaLog, rival: DeltaLog, proxy: FaultProxy) -> None:
@@ -201,7 +201,7 @@ def test_a_winner_that_cannot_be_read_yet_is_looked_for_in_the_log(log: DeltaLog
     transaction = log.start_transaction(observer=Rival(rival, 1))
     proxy.set(Rule("status", "GET", target=r"0002\.json", status=404, code="NoSuchKey"))
     assert transaction.commit([add("a")], WRITE) == 3
-    assert asked(proxy)[:4] == ["PUT 2.json 412", "GET 2.json 404", LISTING, "GET 2.json 200"]
+    assert asked(proxy)[:4] == ["PUT 2.json 412", "GET 2.json 404", LISTING, "GET 2.json 206"]
 
 
 def test_a_stale_listing_at_the_start_costs_a_race(log: DeltaLog, rival: DeltaLog, proxy: FaultProxy) -> None:
@@ -211,7 +211,7 @@ def test_a_stale_listing_at_the_start_costs_a_race(log: DeltaLog, rival: DeltaLo
     transaction = log.start_transaction()
     assert transaction.read_version == 1
     assert transaction.commit([add("a")], WRITE) == 3
-    assert asked(proxy) == [LISTING, "PUT 2.json 412", "GET 2.json 200", "PUT 3.json 200", "PUT 3.crc 200"]
+    assert asked(proxy) == [LISTING, "PUT 2.json 412", "GET 2.json 206", "PUT 3.json 200", "PUT 3.crc 200"]
 
 
 def test_a_lost_answer_is_settled_by_one_read(log: DeltaLog, proxy: FaultProxy) -> None:
@@ -220,7 +220,7 @@ def test_a_lost_answer_is_settled_by_one_read(log: DeltaLog, proxy: FaultProxy) 
     assert transaction.commit([add("a")], WRITE) == 2
     assert transaction.outcome is not None
     assert transaction.outcome.recognised
-    assert asked(proxy)[:2] == ["PUT 2.json 200", "GET 2.json 200"]
+    assert asked(proxy)[:2] == ["PUT 2.json 200", "GET 2.json 206"]
     assert [request for request in asked(proxy) if request.startswith("PUT")] == ["PUT 2.json 200", "PUT 2.crc 200"]
 
 
@@ -229,7 +229,7 @@ def test_who_finds_others_waiting_reads_on_before_the_next_put(log: DeltaLog, ri
     transaction = log.start_transaction(observer=Rival(rival, 3), policy=policy)
     proxy.set()
     assert transaction.commit([add("a")], WRITE) == 5
-    reads = [f"GET {version}.json 200" for version in (2, 3, 4)]
+    reads = [f"GET {version}.json 206" for version in (2, 3, 4)]
     assert asked(proxy) == ["PUT 2.json 412", *reads, "GET 5.json 404", "PUT 5.json 200", "PUT 5.crc 200"]
 
 
