@@ -9,7 +9,9 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from airflow_delta.exceptions import (
@@ -25,12 +27,13 @@ from airflow_delta.exceptions import (
 )
 from airflow_delta.spark.read import read_change_plan
 from airflow_delta.table.changes.read import plan_changes
+from airflow_delta.table.operations.optimize.plan import plan_optimize
+from airflow_delta.table.operations.rewrite.update import plan_update
 from airflow_delta.transaction import Operation
+from support.table import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-    from support.table import Table
 
 STRUCT = pa.struct([("x", pa.int32()), ("y", pa.list_(pa.string()))])
 
@@ -604,3 +607,41 @@ def test_rows_staged_without_spark(delta: SparkSession, table: Table, mode: str)
     stage(rows.slice(0, 1).drop_columns("c"), mode="append")
     assert [row[0] for row in judge.rows("t")] == ["a", "spark", "z", "ü"]
     assert len({row[0] for row in judge.rows("id")}) == 4
+
+
+@pytest.mark.parametrize("mode", ["none", "name"])
+def test_void_is_in_no_file_and_takes_the_type_of_the_data(delta: SparkSession, table: Table, tmp_path: Any, mode: str) -> None:
+    """As Delta Spark has it: judged by a table that only Delta Spark writes."""
+    twin = Judge(delta, Table(tmp_path / "twin"))
+    judge = Judge(delta, table)
+    properties = {} if mode == "none" else {"delta.columnMapping.mode": mode}
+    for each in (judge, twin):
+        each.create("id INT, v VOID, s STRUCT<a: INT, v: VOID>", **{"delta.enableChangeDataFeed": "true", **properties})
+    row = "SELECT {0} AS id, NULL AS v, named_struct('a', {0}, 'v', NULL) AS s"
+    twin.sql("INSERT INTO {t} " + row.format(1))
+    table.write(row.format(1))  # by Spark
+    struct = pa.struct([("a", pa.int32()), ("v", pa.null())])
+    table.write(pa.table({"id": pa.array([2], pa.int32()), "v": pa.nulls(1), "s": pa.array([{"a": 2}], struct)}))
+    table.run(plan_update, set={"id": "id + 10"}, predicate="id = 1")
+    table.write(row.format(2), mode="overwrite", replace_where="id = 2")
+    table.run(plan_optimize)
+    assert judge.rows("id, v, s.a, s.v") == [(11, None, 1, None), (2, None, 2, None)]
+    files = list(table.path.rglob("*.parquet"))
+    assert len(files) >= 5
+    for file in files:
+        assert ": null\n" not in f"{pq.read_schema(file).remove_metadata()}\n", file
+    if mode == "none":
+        assert {len(pl.read_parquet(file).columns) for file in files} <= {2, 3}  # with _change_type
+
+    typed = "SELECT 3 AS id, 'x' AS v, named_struct('a', 3, 'v', array(named_struct('w', 1.5D))) AS s"
+    with pytest.raises(SchemaMismatchException, match="merge_schema=True gives a column of the type void the type of the data"):
+        table.write(typed)
+    delta.sql(typed).write.format("delta").mode("append").option("mergeSchema", "true").save(twin.table.uri)
+    table.write(typed, merge_schema=True)
+    names = [[(f["name"], f["type"]) for f in each.schema().values()] for each in (judge, twin)]
+    if mode == "none":
+        assert names[0] == names[1]
+    assert judge.rows("id, v, s.v[0].w") == [(11, None, None), (2, None, None), (3, "x", 1.5)]
+    judge.sql("UPDATE {t} SET v = 'y' WHERE id = 2")
+    judge.sql("OPTIMIZE {t}")
+    assert table.read(table.begin(), "v = 'y'")[0][0] == 2

@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from airflow_delta.exceptions import SchemaMismatchException
 from airflow_delta.testing import POINTS, killed_at
 from airflow_delta.testing.runs import DagRunError, DagRunner
 from support import readers
@@ -141,6 +142,11 @@ class TestTables:
         assert sorted(row["id"] for row in table.rows(where="day = 'a'")) == [1, 3]
         assert sorted(row["id"] for row in readers.rows(table.path)) == [1, 2, 3]
         assert (table.path / "staged").is_dir()
+
+    def test_rows_that_their_types_do_not_allow(self, lake):
+        text = pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(b"\0\0\0\0\1\0\0\0"), pa.py_buffer(b"\xff")])
+        with pytest.raises(SchemaMismatchException, match=r"Column v .* row 0 "):
+            lake.table("found").append(pa.table({"v": text}))
 
     def test_what_differs_is_said(self, lake):
         table = lake.table("found")

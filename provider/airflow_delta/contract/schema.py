@@ -206,6 +206,35 @@ def _own_metadata(field: Json) -> Json:
     return {k: v for k, v in (field.get("metadata") or {}).items() if not k.startswith(("delta.", "__"))}
 
 
+def without_void(data_type: Type, table: str, path: str = "") -> Type:
+    """Return a type as in files, which hold nothing of the type ``void``: readers make nulls of a column that a file lacks.
+
+    :param table: for the message.
+    :raises SchemaMismatchException: if only the file could say how many there are: elements, keys and values, or structs without
+        another field.
+    """
+    if isinstance(data_type, str):
+        return data_type
+    if data_type["type"] == "struct":
+        kept = [f for f in data_type["fields"] if f["type"] != "void"]
+        if kept:
+            below = [f"{path}.{f['name']}" if path else f["name"] for f in kept]
+            types = [without_void(f["type"], table, here) for f, here in zip(kept, below, strict=True)]
+            return {**data_type, "fields": [{**f, "type": kind} for f, kind in zip(kept, types, strict=True)]}
+    parts = {part: data_type[part] for part in ("elementType", "keyType", "valueType") if part in data_type}
+    if not parts or "void" in parts.values():
+        raise SchemaMismatchException(
+            f"{f'Column {path}' if path else 'The schema'} of table {table} has the type {type_name(data_type)}, of which no "
+            "file can hold the values (DELTA_COMPLEX_TYPE_COLUMN_CONTAINS_NULL_TYPE). Write typed values with merge_schema=True, "
+            "or drop the column. Nothing was written.",
+            table=table,
+        )
+    return {
+        **data_type,
+        **{name: without_void(kind, table, f"{path}[{name.removesuffix('Type')}]") for name, kind in parts.items()},
+    }
+
+
 def same_type(one: Type, other: Type) -> bool:
     """Return whether two types differ only in nullability and metadata; names are case-sensitive."""
     if isinstance(one, str) or isinstance(other, str):
@@ -351,6 +380,8 @@ def written_schema(
             hint += f" {lost} the column (CAST({merging.casts[0]}) in SQL), or overwrite with overwrite_schema=True."
             if merging.widens:
                 hint += " merge_schema=True widens the column in an existing table with delta.enableTypeWidening=true."
+        if merging.types_void:
+            hint += " merge_schema=True gives a column of the type void the type of the data."
         if merging.makes_variants:
             hint += f" {MAKE_VARIANTS}."
         raise SchemaMismatchException(
@@ -374,12 +405,15 @@ class _Merging:
         self.lossy = False
         self.widens = False
         self.makes_variants = False
+        self.types_void = False
         self.problems: list[str] = []
 
     def struct(self, data: Json, table: Json, prefix: str) -> Json:
         merged, there, known = [], fields_by_name(data), fields_by_name(table)
         for f in table["fields"]:
             given = there.get(f["name"].lower())
+            if given is not None and f["type"] == "void":
+                self.problems += _collated({"fields": [given]}, prefix)
             merged.append(f if given is None else {**f, "type": self.type(given["type"], f["type"], prefix + f["name"])})
         for f in data["fields"]:
             if f["name"].lower() in known:
@@ -396,6 +430,9 @@ class _Merging:
         kind = target if isinstance(target, str) else target["type"]
         if given == "void":
             return target
+        if target == "void" and self.merge:  # the type of the first values
+            self.problems += self._unsupported(given, path)
+            return nullable(given)
         if isinstance(given, str) and isinstance(target, str):
             return self._atomic(given, target, path)
         if isinstance(given, str) or isinstance(target, str) or given["type"] != kind:
@@ -441,6 +478,8 @@ class _Merging:
     def _mismatch(self, given: Type, target: Type, path: str) -> None:
         if target == VARIANT:
             self.makes_variants = True
+        elif target == "void":
+            self.types_void = True
         elif isinstance(given, str) and isinstance(target, str):
             self.casts.append(f"{path} AS {type_name(target).upper()}")
         self.problems.append(f"column {path}: expected {type_name(target)}, got {type_name(given)}")

@@ -28,11 +28,11 @@ from pyspark.sql.types import StructType
 from airflow_delta.contract.mapping import field_metadata, physical_field_name, physical_type, zoneless_values
 from airflow_delta.contract.payloads import Json
 from airflow_delta.contract.request import NUM_BYTES, NUM_FILES, NUM_ROWS, StageRequest
-from airflow_delta.contract.schema import nullable
+from airflow_delta.contract.schema import Type, fields_by_name, nullable, without_void
 from airflow_delta.contract.spark_paths import escape_glob
 from airflow_delta.contract.target import partition_fields
 from airflow_delta.exceptions import DeltaAnalysisException, StagedFileException
-from airflow_delta.spark.rows import RowChecks, spark_name, spark_type
+from airflow_delta.spark.rows import RowChecks, converted, spark_name, spark_type
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -176,10 +176,15 @@ def write_files(
     """
     partitions = partition_fields(target, request)
     names = {field["name"] for field in partitions}
-    if partitions or request.rules.column_mapping != "none":
+    stored = without_void(target, request.table)
+    if partitions or request.rules.column_mapping != "none" or stored != target:
         zoneless = zoneless_values(request.rewrite) if partitions else {}
-        columns = [_stored(field, request, checks, in_path=field["name"] in names) for field in target["fields"]]
-        for position, field in enumerate(target["fields"] if zoneless else ()):
+        whole = fields_by_name(target)
+        columns = [
+            _stored(whole[field["name"].lower()], field["type"], request, checks, in_path=field["name"] in names)
+            for field in stored["fields"]
+        ]
+        for position, field in enumerate(stored["fields"] if zoneless else ()):
             if field["name"] in names and field["type"] == "timestamp":
                 kept = set[str]() if new_rows else zoneless.get(field["name"], set())
                 name = physical_field_name(field, request.rules)
@@ -209,7 +214,7 @@ def write_inserts(
     """
     partitions = physical_names(target, request)
     fields: list[Json] = []
-    for field in target["fields"]:
+    for field in without_void(target, request.table)["fields"]:
         name = physical_field_name(field, request.rules)
         # Values in directory names are copied as they are, whatever their type.
         kind = "string" if name in partitions else nullable(physical_type(field["type"], request.rules))
@@ -267,9 +272,14 @@ def _in_utc(name: str) -> str:
     return f"timestampadd(MICROSECOND, unix_micros({spark_name(name)}), TIMESTAMP_NTZ'1970-01-01 00:00:00')"
 
 
-def _stored(field: Json, request: StageRequest, checks: RowChecks, *, in_path: bool) -> Column:
-    """Return a column as in files or, for a partition column, in directory names."""
+def _stored(field: Json, kind: Type, request: StageRequest, checks: RowChecks, *, in_path: bool) -> Column:
+    """Return a column as in files or, for a partition column, in directory names.
+
+    :param kind: its type in files, under logical names.
+    """
     column = sf.col(spark_name(field["name"]))
+    if kind != field["type"]:
+        column = converted(column, field["type"], kind, field["name"], checks)
     if in_path and field["type"] == "timestamp":
         column = sf.expr(_in_utc(field["name"]))  # whatever the session's time zone
     if in_path and field["type"] in ("string", "binary"):
@@ -281,8 +291,8 @@ def _stored(field: Json, request: StageRequest, checks: RowChecks, *, in_path: b
         column = sf.when(column.cast("string") == sf.lit(HIVE_NULL), lost.cast(field["type"])).otherwise(column)
     if request.rules.column_mapping == "none":
         return column.alias(field["name"])
-    if not isinstance(field["type"], str):
-        column = column.cast(spark_type(physical_type(field["type"], request.rules)))
+    if not isinstance(kind, str):
+        column = column.cast(spark_type(physical_type(kind, request.rules)))
     return column.alias(physical_field_name(field, request.rules), metadata=field_metadata(field))
 
 

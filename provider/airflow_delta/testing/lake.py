@@ -88,18 +88,16 @@ class LakeTable:
         :raises ValueError: if there are no rows to take the columns from.
         """
         import pyarrow as pa
-        import pyarrow.parquet as pq
 
         data = rows if isinstance(rows, pa.Table) else pa.Table.from_pylist([dict(row) for row in rows])
         if not data.num_columns:
             raise ValueError("append() got no rows, and so no columns. For a table without rows, pass an empty pyarrow.Table.")
         log = self.log
         handle = engine.begin(log, transaction_key=f"airflow_delta.testing/{uuid.uuid4()}", partition_by=tuple(partition_by))
-        columns = list(partition_by) or list(log.snapshot.metadata.partition_columns if handle.read_version >= 0 else ())
-        directory = Path(handle.staging_path.removeprefix("file://")) / "rows"
-        pq.write_to_dataset(data, directory, partition_cols=columns or None)
         stage = engine.open_stage(log, handle, task_id="append", attempt=new_attempt())
-        return engine.publish(log, handle, [engine.collect_files(stage, path="rows")], attempt=new_attempt()).version
+        request = engine.plan_stage(stage)
+        report = engine.stage_arrow(log, data, request)
+        return engine.publish(log, handle, [engine.collect_stage(stage, request, report)], attempt=new_attempt()).version
 
     def assert_version(self, version: int) -> None:
         """Check the latest version; -1: there is no table."""

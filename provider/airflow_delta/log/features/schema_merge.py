@@ -130,7 +130,7 @@ def stored_otherwise(
         case MapType(), MapType():
             yield from stored_otherwise(table.key_type, files.key_type, widening=widening, path=(*path, "key"))
             yield from stored_otherwise(table.value_type, files.value_type, widening=widening, path=(*path, "value"))
-        case _ if table != files and not _NESTED & {table.name, files.name}:
+        case _ if table != files and not {*_NESTED, "void"} & {table.name, files.name}:
             promoted = may_change_type(files, table) and any({files.name, table.name} <= kinds for kinds in _PROMOTED)
             if not promoted and not (widening and (may_change_type(files, table) or may_change_type(table, files))):
                 yield dotted(path), files, table
@@ -181,6 +181,8 @@ class _Merge:
                 return MapType(key, value, table.value_contains_null)
         if self.widen and may_change_type(table, data):
             return data
+        if self.merge and table.name == "void":  # no file holds it, so it takes any type
+            return as_nullable(data)
         if not widens(data, table):
             self.problems.append(f"column {path}: expected {table}, got {data}")
         return table
@@ -198,6 +200,8 @@ def merge_schema(
     """Return the table's schema after a write: the same, or with new nullable columns at the end (also of structs).
 
     A column that is missing in the data is written as null. Data of a narrower type is cast, see :func:`write_casts`.
+
+    A column of the type ``void`` takes the type of the data (``mergeSchema``).
 
     :param merge: new columns may be added (``mergeSchema``).
     :param widen: columns take the wider type of the data where type widening allows it.

@@ -23,12 +23,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from airflow_delta.contract.schema import without_void
 from airflow_delta.exceptions import DeltaAnalysisException
 from airflow_delta.log.arrow.arrays import scalar, to_pylist
 from airflow_delta.log.features.column_mapping import field_id
 from airflow_delta.log.schema.partition_values import HIVE_NULL, partition_directory, serialize_partition_value
-from airflow_delta.log.schema.types import ArrayType, DataType, MapType, StructField, StructType, arrow_type, as_nullable
+from airflow_delta.log.schema.types import (
+    ArrayType,
+    DataType,
+    MapType,
+    StructField,
+    StructType,
+    arrow_type,
+    as_nullable,
+    struct_of,
+    type_to_json,
+)
 from airflow_delta.log.statistics.statistics import nan_note
+from airflow_delta.table.arrow.align import Convert, to_table_type
 
 if TYPE_CHECKING:
     from airflow_delta.log.storage.base import LogStore
@@ -164,8 +176,14 @@ class RowWriter:
         self._schema = schema
         self._partitions = [f for name in partitions if (f := schema.find(name)) is not None]
         names = [f.name for f in self._partitions]
-        self._stored = stored_schema(schema, names, mapped=mapped)
-        self._data = [number for number, f in enumerate(schema) if f.name not in names]
+        kept = struct_of(without_void(type_to_json(schema), store.root))
+        self._stored = stored_schema(kept, names, mapped=mapped)
+        self._data = [number for number, f in enumerate(schema) if f.name not in names and f.data_type.name != "void"]
+        self._convert: dict[int, Convert] = {}
+        for number, f in enumerate(schema):
+            held = kept.find(f.name)
+            if held is not None and held.data_type != f.data_type:
+                self._convert[number] = to_table_type(arrow_type(as_nullable(f.data_type)), f.data_type, held.data_type)
         self._keys = [f.physical_name if mapped else f.name for f in self._partitions]
         self._compression = compression
         self._most_rows = most_rows
@@ -221,7 +239,8 @@ class RowWriter:
             yield partition_directory(values, self._keys), self._stored_rows(rows)
 
     def _stored_rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        columns = [batch.column(number) for number in self._data]
+        convert = self._convert
+        columns = [convert[n](batch.column(n)) if n in convert else batch.column(n) for n in self._data]
         # The same bytes under other names: the types differ in nothing else.
         named = [c if c.type == f.type else c.view(f.type) for c, f in zip(columns, self._stored, strict=True)]
         return pa.RecordBatch.from_arrays(named, schema=self._stored)

@@ -433,6 +433,7 @@ class _Columns:
         self._request = request
         self._schema = schema
         self._partitions = partitions
+        self._rows = 0
         self._out = pa.schema([pa.field(f.name, arrow_type(as_nullable(f.data_type))) for f in schema])
         self._counters = {name.lower(): counter for name, counter in counters.items()}
         given = struct_of(data)
@@ -465,7 +466,7 @@ class _Columns:
         for field in self._schema:
             if field.name in self._converts:
                 number, convert = self._converts[field.name]
-                values = aligned(batch, field.name, number, convert, where=f"table {request.table}")
+                values = aligned(batch, field.name, number, convert, where=f"table {request.table}", first_row=self._rows)
             elif field.name in self._constants:
                 constant = self._constants[field.name]
                 values = pa.repeat(constant, batch.num_rows) if constant.is_valid else pa.nulls(batch.num_rows, constant.type)
@@ -475,6 +476,7 @@ class _Columns:
                 values = empty_as_null(values)
             check_not_null(field, values, table=request.table, version=request.read_version)
             arrays.append(values)
+        self._rows += batch.num_rows
         return pa.RecordBatch.from_arrays(arrays, schema=self._out)
 
 

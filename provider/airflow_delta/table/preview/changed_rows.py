@@ -32,6 +32,7 @@ from airflow_delta.log.schema.types import PHYSICAL_NAME, ArrayType, DataType, M
 from airflow_delta.log.statistics.statistics import live_records, total
 from airflow_delta.log.storage.file_names import commit_file
 from airflow_delta.log.table_definition import TableDefinition
+from airflow_delta.table.arrow.align import check_values
 from airflow_delta.table.arrow.files import RowWriter, WrittenFile
 from airflow_delta.table.changes.find import change_files
 from airflow_delta.table.changes.read import CHANGE_TYPE
@@ -222,7 +223,9 @@ class _ChangedRows:
 
     def _cast(self, column: pa.Array, field: pa.Field) -> pa.Array:
         try:
-            return column if column.type == field.type else column.cast(field.type)
+            values = column if column.type == field.type else column.cast(field.type)
+            check_values(values)
+            return values
         except pa.ArrowException as error:
             raise self._handle.error(
                 DeltaAnalysisException,
