@@ -21,6 +21,7 @@ from airflow_delta.exceptions import (
     SchemaDriftException,
     SchemaMismatchException,
 )
+from airflow_delta.operators.arrow import DeltaStageArrowOperator
 from airflow_delta.operators.copy_into import DeltaCopyIntoOperator
 from support import readers
 from support.running_tasks import context
@@ -37,11 +38,15 @@ def source(tables) -> Path:
     path = Path(tables) / "copy_into_source"
     shutil.rmtree(path, ignore_errors=True)
     path.mkdir(parents=True)
-    for name in ("arrow", "stage", "spark_csv", "spark_json", "spark_parquet"):
+    for name in ("arrow", "stage", "function", "spark_csv", "spark_json", "spark_parquet"):
         shutil.rmtree(f"{tables}/copy_into_{name}", ignore_errors=True)
-        if name != "stage":
+        if name not in ("stage", "function"):
             write_deltalake(f"{tables}/copy_into_{name}", NO_ROWS)
     return path
+
+
+def put(path: Path, **columns: list[Any]) -> None:
+    pq.write_table(pa.table(columns), path)
 
 
 def rows(path: str) -> list[tuple[Any, ...]]:
@@ -49,15 +54,15 @@ def rows(path: str) -> list[tuple[Any, ...]]:
 
 
 def test_a_task_alone(run_dag, clear_and_run, tables, source):
-    (source / "a.csv").write_text("id,name\n1,x\n")
+    put(source / "a.parquet", id=[1], name=["x"])
     first = run_dag("copy_into_arrow", DAYS[0])
-    (source / "b.csv").write_text("name,id\ny,2\n")
+    put(source / "b.parquet", name=["y"], id=[2])
     second = run_dag("copy_into_arrow", DAYS[1])
     third = run_dag("copy_into_arrow", DAYS[2])
     assert [run.state for run in (first, second, third)] == ["success"] * 3
     assert rows(f"{tables}/copy_into_arrow") == [(1, "x"), (2, "y")]
     assert DeltaTable(f"{tables}/copy_into_arrow").version() == 2, "the third run commits nothing"
-    (source / "c.csv").write_text("id,name\n3,z\n")
+    put(source / "c.parquet", id=[3], name=["z"])
     assert clear_and_run(second, "load").state == "success"
     assert rows(f"{tables}/copy_into_arrow") == [(1, "x"), (2, "y")], "its key is committed"
     assert clear_and_run(third, "load").state == "success"
@@ -65,7 +70,7 @@ def test_a_task_alone(run_dag, clear_and_run, tables, source):
 
 
 def test_a_stage(run_dag, tables, source):
-    (source / "a.csv").write_text("id,name\n1,x\n")
+    put(source / "a.parquet", id=[1], name=["x"])
     run = run_dag("copy_into_stage", DAYS[0])
     assert run.state == "success"
     (load,) = run.xcom("load.files")["loads"]
@@ -74,6 +79,38 @@ def test_a_stage(run_dag, tables, source):
     assert (skipped.state_of("load.files"), skipped.state_of("load.commit")) == ("skipped", "skipped")
     assert run_dag("copy_into_stage", DAYS[2], force=True).state == "success"
     assert rows(f"{tables}/copy_into_stage") == [(1, "x"), (1, "x")]
+
+
+def test_a_function_of_the_author(run_dag, clear_and_run, tables, source):
+    """Each file once, whatever reads it: the same record, reruns and refusals as COPY INTO."""
+    table = f"{tables}/copy_into_function"
+    (source / "a.csv").write_text("id,name\n1,x\n")
+    (source / "_hidden.csv").write_text("id,name\n9,y\n")
+    first = run_dag("copy_into_function", DAYS[0])
+    assert first.state == "success", first.tasks
+    (load,) = first.xcom("load.files")["loads"]
+    assert (load["number"], load["numFiles"]) == (1, 1)
+    (source / "b.csv").write_text("more,name,id\n-,y,2\n")
+    (source / "c.csv").write_text("id,name\n3,z\n")
+    assert run_dag("copy_into_function", DAYS[1]).state == "success"
+    assert rows(table) == [(1, "x"), (2, "y"), (3, "z")]
+    third = run_dag("copy_into_function", DAYS[2])
+    assert (third.state_of("load.files"), third.state_of("load.commit")) == ("skipped", "skipped")
+    (source / "d.csv").write_text("id,name\n4,d\n")
+    assert clear_and_run(first, "load.start").state == "success"
+    assert len(rows(table)) == 3, "its key is committed"
+    (source / "a.csv").write_text("id,name\n1,x\n1,y\n")
+    assert run_dag("copy_into_function", DAYS[3]).state == "failed", "the table has the former rows of a.csv"
+    assert run_dag("copy_into_function", DAYS[4], force=True).state == "success"
+    assert [name for number, name in rows(table) if number in (1, 4)] == ["x", "x", "y", "d"]
+
+
+def test_a_file_that_changes_while_a_function_reads_it(run_dag, tables, source, monkeypatch):
+    (source / "a.csv").write_text("id,name\n1,x\n")
+    monkeypatch.setenv("COPY_INTO_TOUCH", str(source / "a.csv"))
+    run = run_dag("copy_into_function", DAYS[5])
+    assert run.state == "failed"
+    assert not Path(f"{tables}/copy_into_function/_delta_log/00000000000000000000.json").exists()
 
 
 @pytest.mark.spark
@@ -104,11 +141,11 @@ class TestWhatIsRefused:
     def load(self, tmp_path, monkeypatch):
         monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps({"conn_type": "delta", "host": str(tmp_path)}))
         (tmp_path / "raw").mkdir()
-        (tmp_path / "raw" / "a.csv").write_text("id,name\n1,x\n")
+        put(tmp_path / "raw" / "a.parquet", id=[1], name=["x"])
         write_deltalake(str(tmp_path / "facts"), NO_ROWS)
 
         def run(table: str = "facts", rendered: dict[str, Any] | None = None, **arguments: Any) -> Any:
-            given = {"format": "csv", "format_options": {"header": True}, "engine": "arrow", "source": "raw", **arguments}
+            given = {"format": "parquet", "engine": "arrow", "source": "raw", **arguments}
             handle = start(str(tmp_path / table), transaction_key="mine", delta_conn_id="lake")
             operator = DeltaCopyIntoOperator(task_id="load", transaction=handle, delta_conn_id="lake", **given)
             for name, value in (rendered or {}).items():
@@ -151,18 +188,24 @@ class TestWhatIsRefused:
         with pytest.raises(DeltaIllegalArgumentException, match=why):
             load(**arguments)
 
-    def test_avro_without_spark(self, load):
-        with pytest.raises(DeltaUnsupportedOperationException, match="avro"):
-            load(format="avro")
+    @pytest.mark.parametrize("kind", ["csv", "json", "avro", "orc", "text"])
+    def test_what_only_spark_reads(self, load, kind):
+        with pytest.raises(DeltaUnsupportedOperationException, match=f"loads {kind}, which only Spark reads.*new_files="):
+            load(format=kind)
+
+    @pytest.mark.parametrize("given", [{"format_options": {"mergeSchema": True}}, {"columns": ["id"]}], ids=str)
+    def test_options_of_spark(self, load, given):
+        with pytest.raises(DeltaUnsupportedOperationException, match=f'has {next(iter(given))}, which go with engine="spark"'):
+            load(**given)
 
     def test_a_column_that_the_table_does_not_have(self, load, tmp_path):
-        (tmp_path / "raw" / "a.csv").write_text("id,name,more\n1,x,y\n")
+        put(tmp_path / "raw" / "a.parquet", id=[1], name=["x"], more=["y"])
         with pytest.raises(SchemaMismatchException):
             load()
         assert load(merge_schema=True)["numRecords"] == 1
 
     def test_a_strict_schema(self, load, tmp_path):
-        (tmp_path / "raw" / "a.csv").write_text("id\n1\n")
+        put(tmp_path / "raw" / "a.parquet", id=[1])
         with pytest.raises(SchemaDriftException):
             load(schema_policy="strict")
         assert load()["numRecords"] == 1
@@ -170,3 +213,66 @@ class TestWhatIsRefused:
     def test_only_what_was_modified_later(self, load):
         assert load(modified_after="2099-01-01")["loads"] == []
         assert load(modified_after="2001-01-01T00:00:00+00:00")["numRecords"] == 1
+
+
+def read_them(new_files):
+    return pa.concat_tables([pq.read_table(file.open()) for file in new_files])
+
+
+@pytest.mark.usefixtures("outside_of_the_task_runner")
+class TestWhatIsRefusedOfFunctions:
+    @pytest.fixture
+    def load(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("AIRFLOW_CONN_LAKE", json.dumps({"conn_type": "delta", "host": str(tmp_path)}))
+        (tmp_path / "raw").mkdir()
+        put(tmp_path / "raw" / "a.parquet", id=[1], name=["x"])
+        write_deltalake(str(tmp_path / "facts"), NO_ROWS)
+
+        def run(new_files: Any, function: Any = read_them, **arguments: Any) -> Any:
+            handle = start(str(tmp_path / "facts"), transaction_key="mine", delta_conn_id="lake")
+            operator = DeltaStageArrowOperator(
+                task_id="load",
+                transaction=handle,
+                delta_conn_id="lake",
+                python_callable=function,
+                new_files=new_files,
+                **arguments,
+            )
+            return operator.execute(context(operator))
+
+        return run
+
+    def test_a_name_below_the_base_path(self, load):
+        staged = load("raw/*.parquet")
+        assert (staged["numRecords"], staged["loads"][0]["numFiles"]) == (1, 1)
+
+    def test_nothing_to_load(self, load):
+        assert load("none/*", lambda new_files: 1 / 0)["loads"] == [], "the function is not called"
+        with pytest.raises(AirflowSkipException):
+            load({"none/*": {"skip_if_none": True}})
+
+    @pytest.mark.parametrize(
+        ("given", "why"),
+        [
+            ("None", "source must be a non-empty string"),
+            (["raw", "more"], "new_files"),
+            ({"raw": {}, "more": {}}, "expected a source, or a mapping of one source to its options"),
+            ({"raw": {"recursiv": True}}, "unknown ones: recursiv"),
+            ({"raw": {"force": "None"}}, "force of the task 'load' must be true or false"),
+            ("s3://user:secret@raw/x", "credentials"),
+        ],
+    )
+    def test_arguments(self, load, given, why):
+        with pytest.raises(DeltaIllegalArgumentException, match=why):
+            load(given)
+
+    def test_a_function_that_would_read_none_of_them(self, load):
+        with pytest.raises(DeltaIllegalArgumentException, match="no parameter new_files"):
+            load("raw", lambda: NO_ROWS)
+
+    def test_rows_that_would_be_replaced(self, load):
+        with pytest.raises(DeltaIllegalArgumentException, match='Use mode="append"'):
+            load("raw", mode="overwrite")
+
+    def test_a_parameter_of_the_authors_own(self, load):
+        assert load(None, lambda new_files: NO_ROWS, op_kwargs={"new_files": ["a"]})["numRecords"] == 0

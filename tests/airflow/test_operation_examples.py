@@ -125,16 +125,19 @@ def test_convert(run, root):
 
 
 def test_copy_into(run, root):
-    source = root / "source"
-    source.mkdir(exist_ok=True)
-    (source / "sales-1.csv").write_text("id,amount\n1,2.5\n2,3.5\n")
+    sales, refunds = root / "source" / "sales", root / "source" / "refunds"
+    for directory in (sales, refunds):
+        directory.mkdir(exist_ok=True, parents=True)
+    pq.write_table(pa.table({"id": [1, 2], "amount": [2.5, 3.5]}), sales / "1.parquet")
+    (refunds / "1.csv").write_text("id,amount\n1,-2.5\n")
     run("delta_copy_into")
-    (source / "sales-2.csv").write_text("id,amount\n3,4.5\n")
-    run("delta_copy_into", NEXT_DAY)
+    pq.write_table(pa.table({"id": [3], "amount": [4.5]}), sales / "2.parquet")
+    second = run("delta_copy_into", NEXT_DAY)
     table = Table(root / "sales")
-    assert values(table, "id") == [1, 2, 3]
+    assert values(table, "id") == [1, 1, 2, 3]
+    assert second.tasks["refunds.read", -1][0] == "skipped"
     assert run("delta_copy_into", NEXT_DAY.replace(day=3)).tasks["load", -1][0] == "skipped"
-    assert len(table.versions()) == 3, "the table and two loads"
+    assert len(table.versions()) == 4, "the table and three loads"
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.orc
 import pyarrow.parquet as pq
 import pytest
 
@@ -124,6 +125,16 @@ def test_parquet(read):
         "b.parquet": pa.table({"id": pa.array([2], pa.int64()), "name": ["x"]}),
     }
     assert read("parquet", files) == [{"id": 1, "name": None}, {"id": 2, "name": "x"}]
+
+
+def test_orc_and_text(spark, tmp_path):
+    pyarrow.orc.write_table(pa.table({"id": pa.array([1], pa.int64())}), tmp_path / "a.orc")
+    pyarrow.orc.write_table(pa.table({"id": pa.array([2], pa.int64()), "name": ["x"]}), tmp_path / "b.orc")
+    (tmp_path / "a.txt").write_text("one,1\n\ntwo\n")
+    orc = read_spark_files(spark, [str(tmp_path / n) for n in ("a.orc", "b.orc")], file_format="orc", options={}, table=TABLE)
+    assert sorted(map(tuple, orc.collect())) == [(1, None), (2, "x")]
+    text = read_spark_files(spark, [str(tmp_path / "a.txt")], file_format="text", options={}, table=TABLE)
+    assert [row.asDict() for row in text.collect()] == [{"value": "one,1"}, {"value": ""}, {"value": "two"}]
 
 
 @pytest.mark.parametrize("file_format", ["csv", "json"])

@@ -217,12 +217,12 @@ def without_void(data_type: Type, table: str, path: str = "") -> Type:
         return data_type
     if data_type["type"] == "struct":
         kept = [f for f in data_type["fields"] if f["type"] != "void"]
-        if kept:
+        if kept or not data_type["fields"]:
             below = [f"{path}.{f['name']}" if path else f["name"] for f in kept]
             types = [without_void(f["type"], table, here) for f, here in zip(kept, below, strict=True)]
             return {**data_type, "fields": [{**f, "type": kind} for f, kind in zip(kept, types, strict=True)]}
     parts = {part: data_type[part] for part in ("elementType", "keyType", "valueType") if part in data_type}
-    if not parts or "void" in parts.values():
+    if data_type["type"] == "struct" or "void" in parts.values():
         raise SchemaMismatchException(
             f"{f'Column {path}' if path else 'The schema'} of table {table} has the type {type_name(data_type)}, of which no "
             "file can hold the values (DELTA_COMPLEX_TYPE_COLUMN_CONTAINS_NULL_TYPE). Write typed values with merge_schema=True, "

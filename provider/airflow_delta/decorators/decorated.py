@@ -8,7 +8,7 @@ from typing import Any
 from airflow.sdk.bases.decorator import DecoratedOperator
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
-from airflow_delta.operators.pyspark import without_injected
+from airflow_delta.operators.pyspark import injected_by, without_injected
 
 
 def without_multiple_outputs(decorator: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -37,5 +37,5 @@ def decorated_init(
     time the result of an XCom or a template would itself be rendered as a template.
     """
     own: dict[str, Any] = {"op_args": op_args, "op_kwargs": op_kwargs}
-    own["python_callable"] = without_injected(python_callable)
+    own["python_callable"] = without_injected(python_callable, *injected_by(kwargs))
     DecoratedOperator.__init__(self, **own, kwargs_to_upstream=own, **kwargs)

@@ -14,9 +14,10 @@ from airflow_delta.contract.choices import Given, check_literals, is_literal
 from airflow_delta.contract.options import COMPARES, REPLACEMENTS, check_writer_options, writer_option_problem
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.frames import ROW_LIMIT
-from airflow_delta.operators.pyspark import authors_own, call_function, without_injected
+from airflow_delta.operators.pyspark import authors_own, call_function, injected_by, without_injected
 from airflow_delta.tasks.base import Parts, templated
-from airflow_delta.tasks.new_rows import NewRowsParameters
+from airflow_delta.tasks.new_files import find_new_files, new_files, parse_new_files
+from airflow_delta.tasks.new_rows import NewRowsParameters, check_publishes_alone
 from airflow_delta.tasks.read_versions import OtherTables, ReadVersions
 from airflow_delta.tasks.sql_parameters import SqlParameters
 from airflow_delta.tasks.stage_work import GivenTable, StageOperator, StageReadRecorder, StageWork, WriteOptions, change_bounds
@@ -24,8 +25,10 @@ from airflow_delta.tasks.stage_work import GivenTable, StageOperator, StageReadR
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from airflow_delta.contract.payloads import StagedWrite
     from airflow_delta.contract.request import StageReport, StageRequest
     from airflow_delta.log.delta_log import DeltaLog
+    from airflow_delta.table.stage.source_files import SourceFiles
     from airflow_delta.table.stage.stage_view import SparkWork, StageView
 
 
@@ -128,6 +131,11 @@ class DeltaStageArrowOperator(StageOperator, PythonOperator):
     is refused by name.
 
     :param python_callable: function that returns the rows.
+    :param new_files: files that the function reads: those of a source that the table does not have yet, each exactly once, as
+        :class:`~airflow_delta.operators.copy_into.DeltaCopyIntoOperator` finds and records them. A directory, a file or a pattern
+        of paths; or a mapping of one to options of :class:`~airflow_delta.tasks.new_files.NewFilesParameters`. The function names
+        ``new_files`` among its parameters and gets a tuple of :class:`~airflow_delta.tasks.new_files.NewFile`. All of them count
+        as loaded, also those that it passes over; if there are none, it is not called. (templated)
     :param write_options: ``compression`` and ``maxRecordsPerFile``, as for Spark's Parquet writer. (templated)
 
     The other parameters are those of :class:`~airflow_delta.tasks.stage_work.StageWork`,
@@ -136,17 +144,22 @@ class DeltaStageArrowOperator(StageOperator, PythonOperator):
     """
 
     parts: ClassVar[Parts] = (StageWork, GivenTable, WriteOptions, SqlParameters, ReadVersions)
-    template_fields: Sequence[str] = (*templated(parts), "write_options", *PythonOperator.template_fields)
+    _found: SourceFiles | None = None
+    template_fields: Sequence[str] = (*templated(parts), "new_files", "write_options", *PythonOperator.template_fields)
 
     def __init__(
         self,
         *,
         python_callable: Callable[..., Any],
+        new_files: Any = None,
         write_options: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
         kwargs.setdefault("show_return_value_in_logs", False)
-        super().__init__(python_callable=without_injected(python_callable), **kwargs)
+        visible = without_injected(python_callable, *injected_by({"new_files": new_files}))
+        super().__init__(python_callable=visible, **kwargs)
+        self.new_files = new_files
+        self._check_new_files(inspect.signature(authors_own(python_callable)).parameters)
         if "spark" in inspect.signature(authors_own(python_callable)).parameters:
             raise DeltaIllegalArgumentException(
                 f'The stage {self.task_id!r} has engine="arrow", and its function a parameter spark: there is no Spark session. '
@@ -173,8 +186,32 @@ class DeltaStageArrowOperator(StageOperator, PythonOperator):
         """Return the worker's URI: the worker itself writes."""
         return log.uri
 
-    def plan_stage(self, stage: StageView) -> SparkWork:
-        """Plan the write, and refuse one that needs Spark."""
+    def _check_new_files(self, named: Mapping[str, Any]) -> None:
+        if self.new_files is None:
+            return
+        if "new_files" not in named:
+            raise DeltaIllegalArgumentException(
+                f"The stage {self.task_id!r} has new_files, and its function no parameter new_files: none of them would be read, "
+                "and all count as loaded. Add the parameter."
+            )
+        if (mode := WriteOptions.of(self).mode) != "append":
+            raise DeltaIllegalArgumentException(
+                f"The stage {self.task_id!r} has new_files and mode={mode!r}, which would replace rows of files that count as "
+                'loaded. Use mode="append".'
+            )
+        if isinstance(self.new_files, str | Mapping):
+            parse_new_files(self.new_files, whose=f"the task {self.task_id!r}")
+
+    def plan_stage(self, stage: StageView) -> SparkWork | StagedWrite:
+        """Find the files to load, plan the write, and refuse one that needs Spark."""
+        self._found = None
+        if self.new_files is not None:
+            self._check_new_files({"new_files": None})
+            source, options = parse_new_files(self.new_files, whose=f"the task {self.task_id!r}")
+            check_publishes_alone(self.opened, f"loads the files of {source!r}")
+            _, self._found = find_new_files(stage, self.opened, source, options)
+            if self._found.load is None:
+                return stage.staged(mode="append")
         planned = WriteOptions.of(self).plan(stage, options=self.write_options)
         engine.check_possible(planned.request)
         return planned
@@ -182,5 +219,13 @@ class DeltaStageArrowOperator(StageOperator, PythonOperator):
     def work(self, stage: StageView, request: StageRequest) -> tuple[StageRequest, StageReport]:
         """Call the function and write its rows; raises as :func:`airflow_delta.table.arrow.stage_rows.stage_arrow` does."""
         self._reads = table = ArrowTableReader(stage, self.hold(ReadVersions).tables(self.opened))
-        rows = call_function(self, {"table": table, "transaction": stage.handle})
-        return request, engine.stage_arrow(stage.log, rows, request)
+        injected = {"table": table, "transaction": stage.handle}
+        found = self._found
+        if found is None:
+            return request, engine.stage_arrow(stage.log, call_function(self, injected), request)
+        found.check()
+        report = engine.stage_arrow(stage.log, call_function(self, {**injected, "new_files": new_files(found)}), request)
+        found.check()  # a reader is read while it is written
+        if found.load is not None:
+            table.note_load(found.load)
+        return request, report

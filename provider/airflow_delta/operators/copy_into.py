@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
-
-from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_delta import engine
 from airflow_delta.contract.choices import ENFORCE, SCHEMA_POLICIES, STRICT, Choices, check_choices
@@ -18,12 +16,11 @@ from airflow_delta.contract.payloads import StagedWrite
 from airflow_delta.contract.reader_options import check_reader_options
 from airflow_delta.exceptions import (
     DeltaIllegalArgumentException,
-    DeltaTableNotFoundException,
     DeltaUnsupportedOperationException,
 )
-from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.tasks.base import Parts, templated
-from airflow_delta.tasks.identity import column_names, true_or_false
+from airflow_delta.tasks.identity import column_names
+from airflow_delta.tasks.new_files import NewFilesParameters, find_new_files
 from airflow_delta.tasks.operation import OPERATION, DeltaTableOperator
 from airflow_delta.tasks.spark.progress import spark_work
 from airflow_delta.tasks.spark.session import TaskSession
@@ -35,10 +32,9 @@ if TYPE_CHECKING:
 
     from airflow_delta.contract.request import StageReport, StageRequest
     from airflow_delta.log.delta_log import DeltaLog
-    from airflow_delta.table.stage.source_files import SourceFiles
     from airflow_delta.table.stage.stage_view import SparkWork, StageView
 
-FORMATS = ("csv", "json", "parquet", "avro")
+FORMATS = ("csv", "json", "parquet", "avro", "orc", "text")
 ENGINES = ("spark", "arrow")
 
 
@@ -51,11 +47,11 @@ class DeltaCopyIntoOperator(DeltaTableOperator):
     :param source: a directory, a file, or a pattern of paths: URI, absolute path, or name below the base path of
         ``source_conn_id``. In one part of a path ``*`` is any text, ``?`` one character, ``[ab]`` one of some, ``{a,b}`` one of
         several texts. Files and directories whose names begin with ``_`` or ``.`` are left out. (templated)
-    :param format: ``csv``, ``json``, ``parquet`` or ``avro``.
+    :param format: ``csv``, ``json``, ``parquet``, ``avro``, ``orc``, or ``text``: each line as the column ``value``.
     :param pattern: pattern of paths below ``source``, which then is a directory. (templated)
     :param recursive: also files in directories below.
-    :param format_options: options of Spark's reader of the format, such as ``header``, ``delimiter`` and ``multiLine``; with
-        ``engine="arrow"`` some of CSV's; or JSON of them. (templated)
+    :param format_options: options of Spark's reader of the format, such as ``header``, ``delimiter`` and ``multiLine``;
+        or JSON of them. (templated)
     :param columns: names of the columns of CSV without a header; default: the table's. (templated)
     :param force: load files that were loaded already, too: all that the pattern selects. Their rows are then in the table twice.
         (templated)
@@ -65,7 +61,7 @@ class DeltaCopyIntoOperator(DeltaTableOperator):
     :param assume_new: a consumer of which the table knows nothing has loaded nothing, even if the table may have forgotten it.
         For one run.
     :param skip_if_none: skip the task if there is nothing to load.
-    :param engine: ``spark``, or ``arrow`` to read and write in the worker, without Spark and Java.
+    :param engine: ``spark``, or ``arrow`` to load Parquet in the worker, without Spark and Java.
     :param source_conn_id: connection of type ``delta`` to the source; default: the table's. (templated)
     :param merge_schema: add columns that the table does not have. (templated)
     :param schema_policy: ``enforce`` (default): rows are cast where no value can be lost, and missing columns are null;
@@ -139,8 +135,15 @@ class DeltaCopyIntoOperator(DeltaTableOperator):
         if engine == "spark":
             check_reader_options(format_options, format, whose=whose)
         check_writer_options(write_options, whose=whose)
-        if engine == "arrow" and format == "avro":
-            raise DeltaUnsupportedOperationException(f'{whose} loads avro, which Arrow does not read. Leave out engine="arrow".')
+        if engine == "arrow" and format != "parquet":
+            raise DeltaUnsupportedOperationException(
+                f'{whose} loads {format}, which only Spark reads: engine="arrow" loads Parquet. Leave it out, or read the files '
+                'with a library of your choice: @task.delta_stage(engine="arrow", new_files=...).'
+            )
+        if engine == "arrow" and (format_options or columns):
+            raise DeltaUnsupportedOperationException(
+                f'{whose} has {"format_options" if format_options else "columns"}, which go with engine="spark".'
+            )
         if schema_policy == ENFORCE and expected_schema is not None:
             raise DeltaIllegalArgumentException(f"{whose} has an expected_schema, which goes with schema_policy='strict'.")
         if schema_policy == STRICT and expected_schema is None and merge_schema is True:
@@ -179,24 +182,18 @@ class DeltaCopyIntoOperator(DeltaTableOperator):
         check_source({"path": self.copy_source, "options": self.format_options}, whose=whose)
         if self.engine == "spark":
             check_reader_options(self.format_options, self.format, whose=whose)
-        if not stage.exists and not stage.target.is_known:
-            raise stage.handle.error(
-                DeltaTableNotFoundException,
-                f"There is no table at {stage.handle.table} to load files into. Create it first (DeltaCreateTableOperator), or "
-                "give delta_transaction a schema.",
-            )
-        self._found = found = self._find(stage)
-        self.log.info(
-            "Transaction %s: loads %s files (%s bytes) of %s%s.",
-            stage.handle.transaction_id,
-            len(found.files),
-            sum(file.size for file in found.files),
-            found.source,
-            "" if found.load is None else f" as load {found.load.number} of {found.load.consumer!r}",
-        )
-        if found.load is None:
-            if self.skip_if_none:
-                raise AirflowSkipException(f"{found.source} has no files that {stage.handle.table} does not have.")
+        options: NewFilesParameters = {
+            "pattern": self.pattern,
+            "recursive": self.recursive,
+            "force": self.force,
+            "consumer": self.consumer,
+            "modified_after": self.modified_after,
+            "assume_new": self.assume_new,
+            "skip_if_none": self.skip_if_none,
+            "source_conn_id": self.source_conn_id,
+        }
+        self._source, self._found = find_new_files(stage, self.opened, self.copy_source, options)
+        if self._found.load is None:
             return stage.staged(mode="append")
         planned = engine.plan_stage(
             stage,
@@ -233,13 +230,7 @@ class DeltaCopyIntoOperator(DeltaTableOperator):
         return request, report
 
     def _by_arrow(self, stage: StageView, request: StageRequest) -> StageReport:
-        rows = engine.read_arrow_files(
-            self._found,
-            stage.schema,
-            file_format=self.format,
-            options=self.format_options or {},
-            columns=column_names(self.columns),
-        )
+        rows = engine.read_arrow_files(self._found, stage.schema)
         return engine.stage_arrow(stage.log, rows, request)
 
     def _by_spark(self, stage: StageView, request: StageRequest) -> StageReport:
@@ -265,26 +256,3 @@ class DeltaCopyIntoOperator(DeltaTableOperator):
         conn_id, own = self._found.store.connection, self.hold(TaskSession).spark_credentials
         with SparkStorage(root, conn_id, own=bool(own)).in_session(spark, made=False):
             yield
-
-    def _find(self, stage: StageView) -> SourceFiles:
-        pattern = engine.SourcePattern.parse(self.copy_source, self.pattern, recursive=self.recursive)
-        conn_id = self.source_conn_id or self.opened.delta_conn_id or self.opened.handle.delta_conn_id
-        self._source = log = DeltaHook(conn_id or DeltaHook.default_conn_name).get_log(pattern.base)
-        options = engine.CopyIntoOptions(
-            consumer=self.consumer,
-            force=true_or_false(f"force of the task {self.task_id!r}", self.force),
-            modified_after=self._time(self.modified_after),
-            assume_new=self.assume_new,
-        )
-        return engine.find_source_files(stage, log.store, pattern, options)
-
-    def _time(self, value: Any) -> int | None:
-        if value is None:
-            return None
-        try:
-            given = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
-        except ValueError:
-            raise DeltaIllegalArgumentException(
-                f"modified_after of the task {self.task_id!r} must be an ISO time, got {value!r}."
-            ) from None
-        return int((given if given.tzinfo is not None else given.replace(tzinfo=UTC)).timestamp() * 1000)

@@ -219,19 +219,27 @@ class DeltaStagePySparkOperator(DataFrameStage, PythonOperator):
         return result
 
 
-def without_injected(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function with a signature without the injected parameters, so that Airflow binds only the author's own."""
+def without_injected(function: Callable[..., Any], *more: str) -> Callable[..., Any]:
+    """Return the function with a signature without the injected parameters, so that Airflow binds only the author's own.
+
+    :param more: names of others that the task fills in.
+    """
     signature = inspect.signature(function)
 
     @functools.wraps(function)
     def visible(*args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
 
-    own = [parameter for parameter in signature.parameters.values() if parameter.name not in INJECTED]
+    own = [parameter for parameter in signature.parameters.values() if parameter.name not in (*INJECTED, *more)]
     visible.__signature__ = signature.replace(parameters=own)  # type: ignore[attr-defined]
     # Not __wrapped__, which leads past the author's own decorators. A function returned from here has it already.
     visible.__dict__.setdefault(_AUTHORS, function)
     return visible
+
+
+def injected_by(parameters: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the parameters of a function that parameters of its task fill in."""
+    return ("new_files",) if parameters.get("new_files") is not None else ()
 
 
 def authors_own(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -253,8 +261,8 @@ def call_injected(
             positional.extend(bound.get(name, ()))
         elif parameter.kind is parameter.VAR_KEYWORD:
             named.update({key: value for key, value in bound.get(name, {}).items() if key not in INJECTED})
-        elif name in INJECTED or name in bound:
-            value = injected[name] if name in INJECTED else bound[name]
+        elif name in injected or name in bound:
+            value = injected[name] if name in injected else bound[name]
             if parameter.kind is parameter.KEYWORD_ONLY:
                 named[name] = value
             else:

@@ -23,6 +23,8 @@ _DEFAULTS: Mapping[str, Mapping[str, str]] = {
     "json": {"mode": "FAILFAST"},
     "parquet": {"mergeSchema": "true"},  # else the columns of one file decide
     "avro": {"ignoreExtension": "true"},  # else a setting of Hadoop may leave out files that are not called .avro
+    "orc": {"mergeSchema": "true"},
+    "text": {},
 }
 _TRUE = ("true", "1")
 

@@ -69,7 +69,7 @@ class SourceTables:
         :raises AirflowSkipException: if there are none, and the task is then to be skipped.
         :raises DeltaUnsupportedOperationException: if the transaction is part of a publication, which might be taken back.
         """
-        self._check_publishes_alone(name)
+        check_publishes_alone(self._work, f"reads new rows of {name!r}")
         given = _checked(options, f"new_rows({name!r}) of the task {self._task.task_id!r}")
         skips = given.pop("skip_if_none", False)
         given["consumer"] = given.get("consumer") or self._default_consumer()
@@ -138,18 +138,6 @@ class SourceTables:
         work = self._work
         return DeltaHook(work.delta_conn_id or work.handle.delta_conn_id or DeltaHook.default_conn_name).get_log(name)
 
-    def _check_publishes_alone(self, name: str) -> None:
-        group: Any = self._task.task_group
-        while group is not None and not getattr(group, "holds_publication", False):
-            group = group.parent_group
-        if group is not None:
-            raise self._work.handle.error(
-                DeltaUnsupportedOperationException,
-                f"The task {self._task.task_id!r} reads new rows of {name!r}, and its transaction is part of the publication "
-                f"{group.group_id!r}, which could not take it back. Nothing was staged. Read them in a transaction of table "
-                f"{self._work.handle.table} alone.",
-            )
-
     def _default_consumer(self) -> str:
         """Return the consumer of a Dag that names none.
 
@@ -172,6 +160,24 @@ class SourceTables:
             f"The task {self._task.task_id!r} reads new rows, and {why}. Give new_rows a consumer: a name that stays the same "
             "from "
             "run to run, and that no other transaction on the table has."
+        )
+
+
+def check_publishes_alone(work: StageWork, what: str) -> None:
+    """Refuse what counts as read from then on, in a transaction that might be taken back.
+
+    :param what: what the task does.
+    :raises DeltaUnsupportedOperationException: if the transaction is part of a publication.
+    """
+    task: Any = work.task
+    group: Any = task.task_group
+    while group is not None and not getattr(group, "holds_publication", False):
+        group = group.parent_group
+    if group is not None:
+        raise work.handle.error(
+            DeltaUnsupportedOperationException,
+            f"The task {task.task_id!r} {what}, and its transaction is part of the publication {group.group_id!r}, which could "
+            f"not take it back. Nothing was staged. Do it in a transaction of table {work.handle.table} alone.",
         )
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 NARROWING = {
     *("checks", "clauses", "columns", "condition", "consumer", "deleted", "effective_at"),
-    *("freshness", "inventory", "keys", "max_null_fraction", "max_rows", "min_rows", "modified_after", "partitions"),
+    *("freshness", "inventory", "keys", "max_null_fraction", "max_rows", "min_rows", "modified_after", "new_files", "partitions"),
     *("pattern", "predicate", "replace_on", "replace_using", "replace_where", "rows_change", "set", "steps", "tables", "tracked"),
     *("value_range", "where"),
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from datetime import UTC, datetime
 
-from airflow.sdk import DAG
+from airflow.sdk import DAG, task
 
 from airflow_delta import delta_transaction
 from airflow_delta.operators.copy_into import DeltaCopyIntoOperator
@@ -19,11 +19,15 @@ SCHEMA = {
         {"name": name, "type": kind, "nullable": True, "metadata": {}} for name, kind in (("id", "long"), ("name", "string"))
     ],
 }
-CSV = {"format": "csv", "format_options": {"header": True}}
 
 with DAG("copy_into_arrow", schedule=None, start_date=BEGINS):
     DeltaCopyIntoOperator(
-        task_id="load", table=f"{TABLES}/copy_into_arrow", source=SOURCE, pattern="*.csv", engine="arrow", **CSV
+        task_id="load",
+        table=f"{TABLES}/copy_into_arrow",
+        source=SOURCE,
+        pattern="*.parquet",
+        engine="arrow",
+        format="parquet",
     )
 
 with (
@@ -32,12 +36,31 @@ with (
 ):
     DeltaCopyIntoOperator(
         task_id="files",
-        source=f"{SOURCE}/*.csv",
+        source=f"{SOURCE}/*.parquet",
         engine="arrow",
+        format="parquet",
         skip_if_none=True,
         force="{{ dag_run.conf.get('force', False) }}",
-        **CSV,
     )
+
+with (
+    DAG("copy_into_function", schedule=None, start_date=BEGINS),
+    delta_transaction("load", table=f"{TABLES}/copy_into_function", schema=SCHEMA),
+):
+
+    @task.delta_stage(
+        engine="arrow", new_files={f"{SOURCE}/*.csv": {"force": "{{ dag_run.conf.get('force', False) }}", "skip_if_none": True}}
+    )
+    def files(new_files, transaction):
+        import polars as pl
+
+        for path in os.environ.get("COPY_INTO_TOUCH", "").split():
+            with open(path, "a") as late:
+                late.write("9,late\n")
+        rows = pl.concat([pl.read_csv(file.open()) for file in new_files], how="diagonal")
+        return rows.select("id", "name")
+
+    files()
 
 with DAG("copy_into_spark", schedule=None, start_date=BEGINS):
     for kind in ("csv", "json", "parquet"):

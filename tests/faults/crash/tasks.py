@@ -21,7 +21,6 @@ from airflow_delta.log.checkpoint.columns import to_add_files
 from airflow_delta.log.storage.factory import store_for
 from airflow_delta.streaming import DeltaBatchSink
 from airflow_delta.table.abort import abort
-from airflow_delta.table.arrow.source_files import read_arrow_files
 from airflow_delta.table.arrow.stage_rows import stage_arrow
 from airflow_delta.table.changes.new_rows import NewRowsOptions, find_new_rows, read_new_rows
 from airflow_delta.table.commit.publish import publish
@@ -36,6 +35,7 @@ from airflow_delta.table.start.begin import begin
 from airflow_delta.transaction import CommitPolicy, Operation
 from faults.crash.run import Run, manifests
 from support.actions import column, schema
+from support.source_files import csv_rows
 
 Task = Callable[[Run], None]
 Rows = Sequence[tuple[Any, ...]]
@@ -193,7 +193,7 @@ def stage_files(run: Run) -> None:
     found = find_source_files(view, store_for(pattern.base), pattern, CopyIntoOptions())
     found.check()
     request = plan_stage(view)
-    rows = read_arrow_files(found, view.schema, file_format="csv", options={"header": "true"})
+    rows = csv_rows(found)
     staged = collect_stage(view, request, stage_arrow(view.log, rows, request))
     found.check()
     run.push("staged", replace(staged, loads=() if found.load is None else (found.load,)))

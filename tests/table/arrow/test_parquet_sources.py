@@ -23,7 +23,7 @@ def read(tmp_path):
             pq.write_table(table, path, compression="zstd")
             files.append(LoadedFile(path=path.name, size=path.stat().st_size, modification_time=0))
         found = SourceFiles(store_for(str(tmp_path)), str(tmp_path), None, tuple(files))
-        return read_arrow_files(found, StructType([]), file_format="parquet", options={})
+        return read_arrow_files(found, StructType([]))
 
     return rows
 

@@ -17,11 +17,11 @@ from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
 from airflow_delta.exceptions import DeltaFileNotFoundException, DeltaIllegalStateException, TransactionExpiredException
 from airflow_delta.log import DeltaLog
 from airflow_delta.log.storage.factory import store_for
-from airflow_delta.table.arrow.source_files import read_arrow_files
 from airflow_delta.table.changes.new_rows import NewRowsOptions, find_new_rows, read_new_rows
 from airflow_delta.table.operations.clone import clone_table
 from airflow_delta.table.stage.file_loads import RECORD_DIRECTORY
 from airflow_delta.table.stage.source_files import CopyIntoOptions, SourcePattern, find_source_files
+from support.source_files import csv_rows
 from support.table import Table
 
 SCHEMA = json.dumps({"type": "struct", "fields": [{"name": "id", "type": "long", "nullable": True, "metadata": {}}]})
@@ -60,7 +60,7 @@ class Files:
         found = find_source_files(view, store_for(pattern.base), pattern, CopyIntoOptions(**options))
         if found.load is None:
             return None
-        rows = read_arrow_files(found, view.schema, file_format="csv", options={"header": "true"}).read_all()
+        rows = csv_rows(found)
         return StagedWrite.from_dict({**table.stage(handle, rows).to_dict(), "loads": [found.load.to_dict()]})
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import gzip
 import hashlib
 import json
 import os
@@ -24,7 +23,6 @@ from airflow_delta.exceptions import (
     DeltaFileNotFoundException,
     DeltaIllegalArgumentException,
     DeltaIllegalStateException,
-    DeltaUnsupportedOperationException,
     SchemaMismatchException,
     StageConflictException,
     StagingException,
@@ -42,6 +40,7 @@ from airflow_delta.table.operations.vacuum.run import vacuum
 from airflow_delta.table.stage.file_loads import RECORD_DIRECTORY, Loaded, LoadedFile, LoadRecord, RecordName, new_record
 from airflow_delta.table.stage.source_files import CopyIntoOptions, SourceFiles, SourcePattern, find_source_files, matching
 from support.readers import READERS
+from support.source_files import csv_rows
 from support.table import Table
 
 SCHEMA = json.dumps({"type": "struct", "fields": [{"name": "id", "type": "long", "nullable": True, "metadata": {}}]})
@@ -79,8 +78,7 @@ class World:
         if found.load is None:
             return None
         found.check()
-        view = self.target.view(handle, task_id=task_id)
-        rows = read_arrow_files(found, view.schema, file_format="csv", options={"header": "true"}).read_all()
+        rows = csv_rows(found)
         staged = self.target.stage(handle, rows, task_id=task_id)
         found.check()
         return dataclasses.replace(staged, loads=(found.load,))
@@ -795,88 +793,36 @@ class TestFormats:
         ],
     }
 
-    def read(self, path: Path, file_format: str, schema: Any = None, columns: Any = (), **options: Any) -> pa.Table:
+    def read(self, path: Path) -> pa.Table:
         from airflow_delta.log.schema.types import struct_of
 
         table = Table(path / "t")
-        handle = table.begin(schema=json.dumps(schema or self.SCHEMA))
+        handle = table.begin(schema=json.dumps(self.SCHEMA))
         pattern = SourcePattern.parse(f"{path}/in/")
         found = find_source_files(table.view(handle), store_for(pattern.base), pattern, CopyIntoOptions())
-        given = struct_of(schema or self.SCHEMA)
-        return read_arrow_files(found, given, file_format=file_format, options=options, columns=columns).read_all()
+        return read_arrow_files(found, struct_of(self.SCHEMA)).read_all()
 
     def put(self, path: Path, name: str, text: str | bytes) -> None:
         (path / "in").mkdir(exist_ok=True)
         (path / "in" / name).write_bytes(text.encode() if isinstance(text, str) else text)
 
-    def test_csv(self, tmp_path):
-        self.put(tmp_path, "a.csv", 'ID,name,day,at,price\n1,"a,b",2026-01-02,2026-01-02T03:04:05Z,1.50\n2,,,,\n3,"",,,\n')
-        rows = self.read(tmp_path, "csv", header="true")
-        assert rows.schema.names == ["id", "name", "day", "at", "price"]
-        assert rows.column("name").to_pylist() == ["a,b", None, None], "as on Spark"
-        assert str(rows.column("price")[0]) == "1.50"
-        assert str(rows.column("day")[0]) == "2026-01-02"
-
-    def test_csv_without_a_header(self, tmp_path):
-        self.put(tmp_path, "a.csv", "1;x\n2;y\n")
-        rows = self.read(tmp_path, "csv", columns=["id", "name"], delimiter=";")
-        assert rows.to_pylist() == [{"id": 1, "name": "x"}, {"id": 2, "name": "y"}]
-
-    def test_csv_in_another_order_in_each_file(self, tmp_path):
-        self.put(tmp_path, "a.csv", "id,name\n1,x\n")
-        self.put(tmp_path, "b.csv", "name,id\ny,2\n")
-        assert self.read(tmp_path, "csv", header=True).to_pylist() == [{"id": 1, "name": "x"}, {"id": 2, "name": "y"}]
-
-    def test_compressed(self, tmp_path):
-        self.put(tmp_path, "a.csv.gz", gzip.compress(b"id,name\n1,x\n"))
-        assert self.read(tmp_path, "csv", header=True).to_pylist() == [{"id": 1, "name": "x"}]
-
-    @pytest.mark.parametrize(
-        "text", ["id\nx\n", "id,name\n1\n", "id,name\n1,a,b\n", "id,ID\n1,2\n", "id\n99999999999999999999\n"]
-    )
-    def test_what_csv_does_not_drop(self, tmp_path, text):
-        self.put(tmp_path, "a.csv", text)
-        with pytest.raises(SchemaMismatchException):
-            self.read(tmp_path, "csv", header="true")
-
-    def test_json(self, tmp_path):
-        self.put(tmp_path, "a.json", '{"id": 1, "day": "2026-01-02", "more": {"x": 1}}\n{"name": "n"}\n')
-        rows = self.read(tmp_path, "json")
-        assert rows.column("id").to_pylist() == [1, None]
-        assert str(rows.column("day")[0]) == "2026-01-02"
-        assert rows.column("more").to_pylist() == [{"x": 1}, None], "the stage refuses it, or adds the column"
-
-    @pytest.mark.parametrize("text", ['{"id": "x"}\n', '{"id": 1\n', '{"id": 1.5}\n'])
-    def test_what_json_does_not_drop(self, tmp_path, text):
-        self.put(tmp_path, "a.json", text)
-        with pytest.raises(SchemaMismatchException):
-            self.read(tmp_path, "json")
-
     def test_parquet(self, tmp_path):
         (tmp_path / "in").mkdir()
         pq.write_table(pa.table({"id": pa.array([1], pa.int32())}), tmp_path / "in" / "a.parquet")
         pq.write_table(pa.table({"id": pa.array([2], pa.int64()), "name": ["x"]}), tmp_path / "in" / "b.parquet")
-        assert self.read(tmp_path, "parquet").to_pylist() == [{"id": 1, "name": None}, {"id": 2, "name": "x"}]
+        assert self.read(tmp_path).to_pylist() == [{"id": 1, "name": None}, {"id": 2, "name": "x"}]
 
     def test_types_that_do_not_go_together(self, tmp_path):
         (tmp_path / "in").mkdir()
         pq.write_table(pa.table({"id": pa.array([1])}), tmp_path / "in" / "a.parquet")
         pq.write_table(pa.table({"id": ["x"]}), tmp_path / "in" / "b.parquet")
         with pytest.raises(SchemaMismatchException, match="apart from each other"):
-            self.read(tmp_path, "parquet")
+            self.read(tmp_path)
 
     def test_a_file_that_is_not_parquet(self, tmp_path):
         self.put(tmp_path, "a.parquet", "no")
-        with pytest.raises(SchemaMismatchException, match="cannot be read as parquet"):
-            self.read(tmp_path, "parquet")
-
-    @pytest.mark.parametrize(
-        ("file_format", "options"), [("csv", {"inferSchema": "true"}), ("json", {"multiLine": "true"}), ("avro", {}), ("orc", {})]
-    )
-    def test_what_needs_spark(self, tmp_path, file_format, options):
-        self.put(tmp_path, "a", "x")
-        with pytest.raises(DeltaUnsupportedOperationException, match="Spark"):
-            self.read(tmp_path, file_format, **options)
+        with pytest.raises(SchemaMismatchException, match="cannot be read as Parquet"):
+            self.read(tmp_path)
 
     def test_avro_of_two_schemas(self, tmp_path):
         def header(schema: str, *, blocks: bool = False) -> bytes:
@@ -904,19 +850,6 @@ class TestFormats:
         self.put(tmp_path, "c.avro", header(one)[:40])
         with pytest.raises(SchemaMismatchException, match=r"c\.avro .* is not Avro"):
             find().check_one_avro_schema()
-
-    @pytest.mark.parametrize("options", [{"header": "None"}, {"header": ""}, {"header": "true", "multiLine": 1}])
-    def test_an_option_that_is_neither_true_nor_false(self, tmp_path, options):
-        self.put(tmp_path, "a.csv", "id,name\n1,x\n")
-        with pytest.raises(DeltaIllegalArgumentException, match="must be true or false"):
-            self.read(tmp_path, "csv", **options)
-
-    def test_nested_values_of_csv(self, tmp_path):
-        self.put(tmp_path, "a.csv", "id,tags\n1,x\n")
-        kind = {"type": "array", "elementType": "string", "containsNull": True}
-        schema = {"type": "struct", "fields": [{"name": "tags", "type": kind, "nullable": True, "metadata": {}}]}
-        with pytest.raises(DeltaUnsupportedOperationException, match="CSV has no such values"):
-            self.read(tmp_path, "csv", schema, header="true")
 
 
 def test_a_log_of_the_table_lists_no_record_as_its_own(world):

@@ -1,4 +1,4 @@
-"""The rows of Parquet, CSV and JSON files, read by Arrow in the worker, for a stage that loads them.
+"""The rows of Parquet files, read by Arrow in the worker, for a stage that loads them.
 
 Files are read one after the other. Before the first one is, the columns of all are known: a column that only the last file has is
 in no batch missing.
@@ -6,21 +6,19 @@ in no batch missing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from airflow_delta.exceptions import DeltaUnsupportedOperationException, SchemaMismatchException
+from airflow_delta.exceptions import SchemaMismatchException
 from airflow_delta.log.checkpoint.sort import joined
 from airflow_delta.log.data_files.page_sizes import Chunk, batch_rows, declared, problem_of
 from airflow_delta.log.data_files.reader import longest_value
-from airflow_delta.table.arrow.csv_files import CSV_OPTIONS, CsvFiles
-from airflow_delta.table.arrow.json_files import JsonFiles
 
 if TYPE_CHECKING:
     from airflow_delta.log.schema.types import StructType
@@ -32,49 +30,43 @@ _JOINED_ROWS, _JOINED_BYTES = 65_536, 16 << 20
 _DECODED_BYTES = 64 << 20
 
 
-class _Format(Protocol):
-    def schema(self, file: LoadedFile) -> pa.Schema:
-        """Return the columns of a file."""
-        ...
-
-    def batches(self, file: LoadedFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """Yield its rows.
-
-        :param schema: its columns.
-        """
-        ...
-
-
-def read_arrow_files(
-    found: SourceFiles, table: StructType, *, file_format: str, options: Mapping[str, Any], columns: Sequence[str] = ()
-) -> pa.RecordBatchReader:
+def read_arrow_files(found: SourceFiles, table: StructType) -> pa.RecordBatchReader:
     """Return the rows of the files that a transaction loads.
 
-    :param table: the table's columns: what is of their name is read as their type.
-    :param options: of the format, by Spark's names.
-    :param columns: names of the columns of files without a header.
-    :raises DeltaUnsupportedOperationException: if Arrow has no such format or option.
-    :raises SchemaMismatchException: if a file is not of the format, a value not of its column's type, or if files have a column
-        of the same name with types that do not go together.
+    :param table: the table's columns, whose spelling the columns of files get.
+    :raises SchemaMismatchException: if a file is not Parquet, or if files have a column of the same name with types that do not
+        go together.
     """
-    reader = _reader(found, table, file_format, options, columns)
 
     def schema_of(file: LoadedFile) -> pa.Schema:
-        return _read(found, file, file_format, partial(reader.schema, file)) if file.size else pa.schema([])
+        return _read(found, file, partial(_schema, found, file)) if file.size else pa.schema([])
 
     with ThreadPoolExecutor(_THREADS) as pool:
         schemas = list(pool.map(schema_of, found.files))
     schema = _common(found, schemas, table)
 
     def batches() -> Iterator[pa.RecordBatch]:
-        for file, columns in zip(found.files, schemas, strict=True):
+        for file in found.files:
             if not file.size:
                 continue
-            rows = reader.batches(file, columns)
-            while (batch := _read(found, file, file_format, partial(next, rows, None))) is not None:
-                yield _read(found, file, file_format, partial(_fitted, batch, schema))
+            rows = _batches(found, file)
+            while (batch := _read(found, file, partial(next, rows, None))) is not None:
+                yield _read(found, file, partial(_fitted, batch, schema))
 
     return pa.RecordBatchReader.from_batches(schema, _joined(batches()))
+
+
+def _schema(found: SourceFiles, file: LoadedFile) -> pa.Schema:
+    with found.open(file) as opened:
+        schema = pq.ParquetFile(opened).schema_arrow
+    return pa.schema([(field.name, _plain(field.type)) for field in schema])
+
+
+def _batches(found: SourceFiles, file: LoadedFile) -> Iterator[pa.RecordBatch]:
+    with found.open(file) as opened:
+        parquet = pq.ParquetFile(opened)
+        for group in range(parquet.num_row_groups):
+            yield from parquet.iter_batches(_rows(found, parquet, group, opened), row_groups=[group])
 
 
 def _joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -91,7 +83,7 @@ def _joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield joined(held)
 
 
-def _read(found: SourceFiles, file: LoadedFile, file_format: str, read: Callable[[], Any]) -> Any:
+def _read(found: SourceFiles, file: LoadedFile, read: Callable[[], Any]) -> Any:
     try:
         return read()
     except (pa.ArrowException, UnicodeDecodeError, OSError) as error:
@@ -100,7 +92,7 @@ def _read(found: SourceFiles, file: LoadedFile, file_format: str, read: Callable
             raise
         raise found.store.error(
             SchemaMismatchException,
-            f"The file {file.path} of {found.source} cannot be read as {file_format}: {error}. Nothing was staged. Correct it "
+            f"The file {file.path} of {found.source} cannot be read as Parquet: {error}. Nothing was staged. Correct it "
             "under another name, or leave it out by the pattern.",
         ) from error
 
@@ -151,65 +143,23 @@ def _fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=schema) if arrays else pa.RecordBatch.from_pylist([], schema=schema)
 
 
-def _reader(
-    found: SourceFiles, table: StructType, file_format: str, options: Mapping[str, Any], columns: Sequence[str]
-) -> _Format:
-    if file_format == "parquet":
-        _check_options(found, file_format, options, ())
-        return _Parquet(found)
-    if file_format == "csv":
-        _check_options(found, file_format, options, CSV_OPTIONS)
-        return CsvFiles(found, table, {name.lower(): value for name, value in options.items()}, columns)
-    if file_format == "json":
-        _check_options(found, file_format, options, ())
-        return JsonFiles(found, table)
-    raise found.store.error(
-        DeltaUnsupportedOperationException, f'Files of the format {file_format!r} need Spark. Leave out engine="arrow".'
-    )
+def _rows(found: SourceFiles, parquet: pq.ParquetFile, group: int, opened: Any) -> int:
+    """Return how many rows of a row group to decode at once: one value of a dictionary may stand in all of them."""
+    local, names = found.store.local_root is not None, parquet.schema_arrow.names
+    try:
+        chunks = declared(parquet, opened, group, names, headers=local)
+        if not local and problem_of(chunks) is not None:
+            chunks = declared(parquet, opened, group, names, headers=True)
+    except ValueError as error:
+        raise pa.ArrowInvalid(str(error)) from error
+    if (problem := problem_of(chunks)) is not None:
+        raise pa.ArrowInvalid(problem)
 
+    def longest(chunk: Chunk) -> int:
+        encoded = pq.ParquetFile(opened, metadata=parquet.metadata, read_dictionary=[chunk.path])
+        return longest_value(encoded, group, chunk)
 
-def _check_options(found: SourceFiles, file_format: str, options: Mapping[str, Any], known: Sequence[str]) -> None:
-    unknown = sorted(name for name in options if name.lower() not in known)
-    if unknown:
-        raise found.store.error(
-            DeltaUnsupportedOperationException,
-            f'The option {unknown[0]!r} of {file_format} needs Spark: with engine="arrow" there are '
-            f"{', '.join(known) or 'no options of this format'}.",
-        )
-
-
-class _Parquet:
-    def __init__(self, found: SourceFiles) -> None:
-        self._found = found
-
-    def schema(self, file: LoadedFile) -> pa.Schema:
-        with self._found.store.open_input(file.path, file.size) as opened:
-            schema = pq.ParquetFile(opened).schema_arrow
-        return pa.schema([(field.name, _plain(field.type)) for field in schema])
-
-    def batches(self, file: LoadedFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:  # noqa: ARG002 - as for CSV
-        with self._found.store.open_input(file.path, file.size) as opened:
-            parquet = pq.ParquetFile(opened)
-            for group in range(parquet.num_row_groups):
-                yield from parquet.iter_batches(self._rows(parquet, group, opened), row_groups=[group])
-
-    def _rows(self, parquet: pq.ParquetFile, group: int, opened: Any) -> int:
-        """Return how many rows of a row group to decode at once: one value of a dictionary may stand in all of them."""
-        local, names = self._found.store.local_root is not None, parquet.schema_arrow.names
-        try:
-            chunks = declared(parquet, opened, group, names, headers=local)
-            if not local and problem_of(chunks) is not None:
-                chunks = declared(parquet, opened, group, names, headers=True)
-        except ValueError as error:
-            raise pa.ArrowInvalid(str(error)) from error
-        if (problem := problem_of(chunks)) is not None:
-            raise pa.ArrowInvalid(problem)
-
-        def longest(chunk: Chunk) -> int:
-            encoded = pq.ParquetFile(opened, metadata=parquet.metadata, read_dictionary=[chunk.path])
-            return longest_value(encoded, group, chunk)
-
-        return batch_rows(chunks, _JOINED_ROWS, longest, limit=_DECODED_BYTES, least=1)
+    return batch_rows(chunks, _JOINED_ROWS, longest, limit=_DECODED_BYTES, least=1)
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:

@@ -143,6 +143,10 @@ class SourceFiles:
     files: tuple[LoadedFile, ...]
     directory: str = ""
 
+    def open(self, file: LoadedFile) -> Any:
+        """Open a file of ``files`` for random access."""
+        return self.store.open_input(file.path, file.size)
+
     def check(self) -> None:
         """Check that all files are as they were found.
 
