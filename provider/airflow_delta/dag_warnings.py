@@ -1,4 +1,4 @@
-"""What in a Dag file works, and deserves a second look: warnings while Airflow parses it, which its list of Dags shows."""
+"""What in a Dag file works, and deserves a second look: warnings while Airflow parses it, in the Dag processor's log."""
 
 from __future__ import annotations
 

@@ -34,6 +34,25 @@ def wiring_problems(task: Any) -> Iterator[str]:
         yield from _shared_key_problems(task)
 
 
+def wiring_warnings(task: Any) -> Iterator[str]:
+    """Yield what is likely to be meant otherwise between a task and the others of its transactions."""
+    if role_of(task) != "commit" or (task.allow_skipped if hasattr(task, "allow_skipped") else True) is not False:
+        return
+    for start in _starts_of(task):
+        before_start = start.get_flat_relative_ids(upstream=True)
+        for stage in (source for source in _sources(task, "staged") if role_of(source) == "stage"):
+            branches = (each for each in stage.get_flat_relatives(upstream=True) if hasattr(class_of(each), "skip_all_except"))
+            branch = next((each for each in branches if each.task_id not in before_start), None)
+            if branch is not None:
+                yield (
+                    f"{branch.task_id!r} may skip the stage {stage.task_id!r}, and then the commit is skipped, too: the run "
+                    "succeeds and publishes nothing. To publish what the other stages have staged, set allow_skipped=True and "
+                    "trigger_rule='none_failed' on the commit (commit_kwargs of delta_transaction); to skip the whole "
+                    "transaction, put the branch before its start task."
+                )
+                return
+
+
 def role_of(task: Any) -> str | None:
     """Return what a task, mapped or not, does in a transaction; ``None`` if it is in none."""
     return getattr(class_of(task), "transaction_role", None)

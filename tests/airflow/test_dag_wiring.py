@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from datetime import datetime
 
 import pytest
 from airflow.sdk import DAG, task, task_group
 
 from airflow_delta import delta_transaction
-from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.exceptions import DeltaDagWarning, DeltaIllegalArgumentException
 from airflow_delta.operators.audit import DeltaAuditOperator
 from airflow_delta.operators.delete_update import DeltaDeleteOperator, DeltaUpdateOperator
 from airflow_delta.operators.stage import DeltaStageFilesOperator
@@ -200,3 +201,50 @@ ACCEPTED = [
 @pytest.mark.parametrize("write", ACCEPTED, ids=lambda each: each.__name__)
 def test_accepted(write):
     parsed(write)
+
+
+BRANCHED = """
+from datetime import datetime
+
+from airflow.sdk import dag, task
+
+from airflow_delta import delta_transaction
+from airflow_delta.operators.stage import DeltaStageFilesOperator
+
+
+@dag("branched", schedule=None, start_date=datetime(2026, 1, 1))
+def the_dag():
+    @task.branch
+    def choose():
+        return "txn.one"
+
+    with delta_transaction("txn", table="/t", commit_kwargs={commit}) as txn:
+        chosen = {inside}
+        chosen >> [DeltaStageFilesOperator(task_id=name, path="rows") for name in ("one", "two")]
+    {outside}
+
+
+the_dag()
+"""
+
+
+@pytest.mark.parametrize(
+    ("commit", "inside", "outside", "is_warned"),
+    [
+        ({}, "choose()", "", True),
+        ({"allow_skipped": True, "trigger_rule": "none_failed"}, "choose()", "", False),
+        ({}, "task(lambda: None, task_id='no_branch')()", "choose() >> txn.start", False),
+    ],
+)
+def test_a_branch_that_lets_a_run_publish_nothing_is_warned_about(tmp_path, commit, inside, outside, is_warned):
+    from airflow.dag_processing.dagbag import DagBag
+
+    body = BRANCHED.replace("{commit}", repr(commit)).replace("{inside}", inside).replace("{outside}", outside)
+    (tmp_path / "dags.py").write_text(body)
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        bag = DagBag(dag_folder=str(tmp_path))
+    assert bag.import_errors == {}
+    said = [each.message for each in found if each.category is DeltaDagWarning]
+    assert len(said) == is_warned
+    assert not is_warned or "'txn.choose' may skip the stage 'txn.one'" in str(said[0])

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 from airflow.task.priority_strategy import PriorityWeightStrategy
-
-if TYPE_CHECKING:
-    from airflow.models.taskinstance import TaskInstance
 
 AHEAD = 10_000
 
@@ -19,6 +16,6 @@ class EndsTransaction(PriorityWeightStrategy):
     As a rule of its own this adds nothing to the weights of the tasks before it, as a large ``priority_weight`` would.
     """
 
-    def get_weight(self, ti: TaskInstance) -> int:
+    def get_weight(self, ti: Any) -> int:
         """Return the task's own weight, ahead of others."""
-        return AHEAD + (1 if ti.task is None else ti.task.priority_weight)
+        return AHEAD + int(ti.task.priority_weight)
