@@ -16,6 +16,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from airflow_delta import exceptions
 from airflow_delta.cli.definition import get_delta_cli_commands
+from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.sensors.publication import DeltaPublicationSensor
 from airflow_delta.triggers.delta import DeltaTableVersionTrigger
 from airflow_delta.triggers.publication import DeltaPublicationTrigger, next_publication
@@ -275,3 +276,13 @@ class TestCommandLine:
     def test_the_commands_are_there(self):
         (group,) = get_delta_cli_commands()
         assert {"versions", "settle"} <= {command.name for command in group.subcommands}
+
+
+def test_a_link_settles_the_table_behind_it(half, tmp_path):
+    links = []
+    for name in NAMES:
+        link = tmp_path / f"link to {name}"
+        link.symlink_to(half.table(name))
+        links.append(str(link))
+    DeltaHook().get_versions(links, settle=True)
+    assert half.rows() == AFTER
