@@ -309,7 +309,7 @@ def test_commits_before_the_run_began_are_not_read(path, monkeypatch):
         read.clear()
 
 
-@pytest.mark.parametrize("claim", [NOW - HOUR, NOW // 1000, 0])
+@pytest.mark.parametrize("claim", [NOW - HOUR, NOW // 1000, 0], ids=["an hour behind", "in seconds", "zero"])
 @pytest.mark.parametrize("name", ["timestamp", "in_commit_timestamp"])
 def test_a_writer_whose_clock_is_wrong_does_not_hide_what_the_run_has_published(path, name, claim):
     """Else the renamed group publishes a second time."""
