@@ -38,9 +38,9 @@ HANDS = [
         "success",
         f"its commit was skipped though no task has skipped it, as when a run is marked by hand; {LOST}",
     ),
-    ("skip", "skipped", "success", "success", f"its commit was skipped; {LOST}"),
-    ("gate", "skipped", "success", "success", f"its commit was skipped; {LOST}"),
-    ("nothing", "skipped", "success", "success", f"its commit was skipped; {LOST}"),
+    ("skip", "skipped", "success", "success", f"its commit was skipped, as txn.check says; {LOST}"),
+    ("gate", "skipped", "success", "success", f"its commit was skipped, as txn.gate says; {LOST}"),
+    ("nothing", "skipped", "success", "success", f"its commit was skipped, as txn.look says; {LOST}"),
     ("fail", "upstream_failed", "success", "failed", None),
 ]
 
@@ -116,3 +116,15 @@ def test_airflow_tasks_test_is_known_by_its_variable_or_its_words(monkeypatch, c
     task = SimpleNamespace(task_id="commit", log=logging.getLogger("a task"))
     tested.warn_if_tested(task, "/lake/t", "change")
     assert ("it is about to change /lake/t" in caplog.text) is said
+
+
+def test_a_check_that_runs_again_alone_is_told_of_the_abort(run_dag, clear_and_run, caplog):
+    """It passes, and only the commit would say that its rows are gone."""
+    with caplog.at_level(logging.ERROR, logger="airflow_delta.tasks.ended"):
+        run = run_dag("states_by_hand", datetime(2026, 3, 1, tzinfo=UTC), hand="fail")
+        assert (run.state_of("txn.check"), run.state_of("txn.abort"), caplog.messages) == ("failed", "success", [])
+        run = clear_and_run(run, "txn.check", hand="")
+    assert run.state_of("txn.check") == "success"
+    [said] = [message for message in caplog.messages if "What this task does will not be published" in message]
+    assert "was aborted" in said
+    assert "Clear the start task with everything downstream" in said

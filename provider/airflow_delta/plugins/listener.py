@@ -2,6 +2,8 @@
 
 A listener of Airflow, called on the worker when a task has failed for good. It does something in Dags with a transaction only,
 but for any of their tasks: an extraction, an audit of one's own, and an approval end a transaction as well as a stage does.
+
+When such a task of an author's own runs again after its transaction was aborted, its log says so at once.
 """
 
 from __future__ import annotations
@@ -30,6 +32,24 @@ def on_task_instance_failed(previous_state: Any, task_instance: Any, error: Any)
             leave_note(task_instance.get_template_context(), task_instance.task, error)
     except Exception:
         logger.warning("Could not leave the error for the table's page", exc_info=True)
+
+
+@hookimpl
+def on_task_instance_running(previous_state: Any, task_instance: Any) -> None:  # noqa: ARG001 - as Airflow calls it
+    """Warn in the log of a task that was cleared alone in an aborted transaction; never fails."""
+    try:
+        if not is_running_task(task_instance) or int(task_instance.try_number) < 2:
+            return
+        if _has_transaction(task_instance.task) and not _is_own(task_instance.task):
+            from airflow_delta.tasks.ended import warn_of_abort
+
+            warn_of_abort(task_instance.task, task_instance.get_template_context())
+    except Exception:
+        logger.debug("Could not look at the transaction of this task", exc_info=True)
+
+
+def _is_own(task: Any) -> bool:
+    return (getattr(task, "operator_class", None) or type(task)).__module__.startswith("airflow_delta.")
 
 
 def _has_transaction(task: Any) -> bool:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import logging
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta import engine
 from airflow_delta.dag_wiring import role_of
 from airflow_delta.exceptions import DeltaIllegalArgumentException
-from airflow_delta.tasks.handle_check import argument_of, scope_of, start_tasks
+from airflow_delta.tasks.handle_check import argument_of, open_transaction, scope_of, start_tasks
 from airflow_delta.tasks.identity import whole_number
 from airflow_delta.tasks.restart import ON_CLEAR, Restart
 
@@ -17,6 +19,26 @@ if TYPE_CHECKING:
 
     from airflow_delta.contract.payloads import CommitResult, TransactionHandle
     from airflow_delta.log.delta_log import DeltaLog
+
+logger = logging.getLogger(__name__)
+
+
+def warn_of_abort(task: Any, context: Context) -> None:
+    """Say in the log of a task that is not ours, and runs again, that the transaction it stands in was aborted.
+
+    A check of an author's own may pass then, long after its rows are gone, and only the commit would refuse. A look for each of
+    the transactions between whose start and commit the task stands.
+    """
+    for start in task.get_flat_relatives(upstream=True):
+        if role_of(start) != "start" or not any(role_of(other) == "commit" for other in task.get_flat_relatives(upstream=False)):
+            continue
+        handle = context["ti"].xcom_pull(task_ids=start.task_id)
+        if handle is None:
+            continue
+        between = SimpleNamespace(task_id=task.task_id, transaction=handle, delta_conn_id=None, changes_table=False)
+        log, opened = open_transaction(between, context, start=start)
+        if is_aborted(log, opened):
+            logger.error("What this task does will not be published: %s", engine.aborted_error(opened))
 
 
 def find_end(task: Any, context: Context, log: DeltaLog, handle: TransactionHandle) -> CommitResult | None:

@@ -257,26 +257,31 @@ def unpublished(abort: Any, context: Context, handle: TransactionHandle) -> Unpu
     if failed:
         why = f"its commit was {state or 'not run'} although {', '.join(failed)} failed, as when a run is marked as failed"
         return Unpublished(why, True, _rows(commit, context, handle))
-    is_meant = state == "skipped" and _is_skipped_by_the_dag(context, before)
-    by_hand = "" if is_meant else " though no task has skipped it, as when a run is marked by hand"
-    return Unpublished(f"its commit was {state or 'not run'}{by_hand}", False, _rows(commit, context, handle), is_meant)
+    skippers = _skipped_by(context, before) if state == "skipped" else []
+    if skippers:
+        tasks = context["dag"].task_dict
+        stages = {name for (name, _), its in before.items() if its == "skipped" and role_of(tasks[name]) == "stage"}
+        way = f"; to publish without {', '.join(sorted(stages))}, set allow_skipped=True and trigger_rule='none_failed' on the commit"
+        why = f"its commit was skipped, as {', '.join(skippers)} says{way if stages else ''}"
+        return Unpublished(why, False, _rows(commit, context, handle), is_meant=True)
+    why = f"its commit was {state or 'not run'} though no task has skipped it, as when a run is marked by hand"
+    return Unpublished(why, False, _rows(commit, context, handle))
 
 
-def _is_skipped_by_the_dag(context: Context, before: Mapping[tuple[str, int], str | None]) -> bool:
-    """Return whether a task before the commit has skipped itself or what follows, as a branch or an approval does.
+def _skipped_by(context: Context, before: Mapping[tuple[str, int], str | None]) -> list[str]:
+    """Return the tasks before the commit that have skipped themselves or what follows, as a branch or an approval does.
 
     Who marks a run skips tasks that have not run. Of those, the Dag's are only tasks that were to be mapped over nothing.
     """
     ti: Any = context["ti"]
-    if any(ti.xcom_pull(task_ids=sorted({task_id for task_id, _ in before}), key=skip_key()) or ()):
-        return True
+    names = sorted({task_id for task_id, _ in before})
+    branches = {name for name in names if any(ti.xcom_pull(task_ids=[name], key=skip_key()) or ())}
     skipped = {task_id for (task_id, _), state in before.items() if state == "skipped"}
     tasks = [context["dag"].task_dict[task_id] for task_id in skipped]
     mapped = [task for task in tasks if task.is_mapped or task.get_closest_mapped_task_group() is not None]
-    if any(not skipped & task.upstream_task_ids for task in mapped):
-        return True
+    over_nothing = {task.task_id for task in mapped if not skipped & task.upstream_task_ids}
     ran = {found["task_id"] for found in ti.get_task_breadcrumbs(ti.dag_id, ti.run_id) if found["duration"]}
-    return bool(skipped & ran)
+    return sorted(branches | over_nothing | (skipped & ran))
 
 
 def _commit_before(abort: Any, context: Context) -> Any:
