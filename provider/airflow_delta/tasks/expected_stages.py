@@ -261,8 +261,9 @@ def unpublished(abort: Any, context: Context, handle: TransactionHandle) -> Unpu
     if skippers:
         tasks = context["dag"].task_dict
         stages = {name for (name, _), its in before.items() if its == "skipped" and role_of(tasks[name]) == "stage"}
-        way = f"; to publish without {', '.join(sorted(stages))}, set allow_skipped=True and trigger_rule='none_failed' on the commit"
-        why = f"its commit was skipped, as {', '.join(skippers)} says{way if stages else ''}"
+        way = "set allow_skipped=True and trigger_rule='none_failed' on the commit"
+        without = f"; to publish without {', '.join(sorted(stages))}, {way}" if stages else ""
+        why = f"its commit was skipped, as {', '.join(skippers)} says{without}"
         return Unpublished(why, False, _rows(commit, context, handle), is_meant=True)
     why = f"its commit was {state or 'not run'} though no task has skipped it, as when a run is marked by hand"
     return Unpublished(why, False, _rows(commit, context, handle))
