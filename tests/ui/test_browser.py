@@ -39,6 +39,14 @@ PATIENCE = 240_000  # milliseconds, on two busy cores
 INSIDE = "/plugin/delta-tables/delta-tables"
 AXE_SCRIPT = AXE / "node_modules" / "axe-core" / "axe.min.js"
 SERIOUS = ("serious", "critical")
+BACKGROUND = "element => getComputedStyle(element).backgroundColor"
+WIDTHS = (300, 390, 721, 900, 1024, 1081, 1200, 1341, 1400)  # either side of where the style sheet changes
+UNNAMED = """() => [...document.querySelectorAll("table.cards tbody tr")].flatMap((row) =>
+  [...row.cells].slice(1).filter((cell) => cell.innerText.trim() && !cell.dataset.label && !cell.className.includes("at-"))
+    .map((cell) => cell.outerHTML))"""
+OVERLAPPING = """() => [...document.querySelectorAll("table.cards tbody td")]
+  .filter((cell) => cell.scrollWidth > cell.clientWidth + 1 && getComputedStyle(cell).display !== "inline")
+  .map((cell) => cell.outerHTML)"""
 
 
 @pytest.fixture(scope="module")
@@ -170,6 +178,12 @@ def test_what_happened_last_night(visit, server):
     page = visit("/plugin/delta-tables")
     row = frame(page).locator("#tables tbody tr", has_text="/nights")
     expect(row.locator(".failure")).to_contain_text("rejected by clara")
+    alone = visit(table_path(server, "right"))
+    red = frame(alone).locator("#transactions .state.failed").evaluate(BACKGROUND)
+    assert row.locator(".failure .state.rejected").evaluate(BACKGROUND) != red, "a person's answer is no failure"
+    superseded = frame(page).locator("#tables tbody tr", has_text="/sales").locator(".failure")
+    expect(superseded).to_contain_text("version 17 came later")
+    assert superseded.locator(".state.failed").evaluate(BACKGROUND) != red, "the table has newer rows"
     row.locator(".failure a").click()
     rows = frame(page).locator("#transactions tbody tr")
     expect(rows).to_have_count(6)
@@ -272,13 +286,28 @@ def test_the_theme_follows_that_of_airflow(visit):
 def test_times_are_in_the_zone_of_airflow(visit, server):
     from playwright.sync_api import expect
 
-    def shown(zone):
+    def shown(zone, name):
         first = frame(visit(table_path(server, "sales"), zone=zone)).locator("#history time").first
-        expect(first).not_to_have_text(re.compile("UTC"))  # a script puts the zone in, some time after the page is there
-        return first.inner_text(), first.get_attribute("datetime")
+        expect(first).to_have_text(re.compile(f" {name}$"))  # a script puts the zone in, some time after the page is there
+        return first.inner_text()[:19], first.get_attribute("datetime")
 
-    (there, moment), (here, same) = shown("Asia/Tokyo"), shown("UTC")
+    (there, moment), (here, same) = shown("Asia/Tokyo", "GMT[+]9"), shown("UTC", "UTC")
     assert (there != here, moment) == (True, same)
+
+
+def test_every_time_and_interval_names_its_zone(visit, server):
+    from playwright.sync_api import expect
+
+    for path in (table_path(server, "nights"), table_path(server, "sales", "commit", version=15), "/plugin/delta-tables"):
+        page = visit(path, zone="Asia/Tokyo")
+        expect(frame(page).locator("time").first).to_have_text(re.compile("GMT"))
+        alone, intervals = (frame(page).locator(which).all_inner_texts() for which in (":not(.interval) > time", ".interval"))
+        assert any(alone), path
+        assert [text for text in [*alone, *intervals] if text and not text.endswith(" GMT+9")] == [], (
+            path
+        )  # folded ones are empty
+        # The zone of an interval comes once.
+        assert [text for text in intervals if text.count("GMT") > 1] == [], path
 
 
 def test_links_of_a_commit_task_lead_here(visit, server):
@@ -483,6 +512,25 @@ def test_no_page_has_a_serious_fault_or_is_wider_than_the_window(visit, server, 
             if fault["impact"] in SERIOUS:
                 found.setdefault(name, []).append([fault["id"], fault["help"], fault["nodes"][0]["html"]])
     assert (json.dumps(found, indent=1), wide) == ("{}", [])
+
+
+def test_pages_fit_windows_of_every_width(visit, server):
+    page, wide, unnamed, overlapping, facts = visit("/delta-tables/", user="admin"), [], [], [], {}
+    for name, path in pages_of(server).items():
+        page.goto(path)
+        for width in WIDTHS:
+            page.set_viewport_size({"width": width, "height": 1000})
+            if page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth"):
+                wide.append((name, width))
+            if width <= 390:
+                unnamed += [(name, width, cell) for cell in page.evaluate(UNNAMED)]
+                overlapping += [(name, width, cell) for cell in page.evaluate(OVERLAPPING)]
+                found = page.locator(".facts.wide")
+                if found.count():
+                    columns = found.evaluate("element => getComputedStyle(element).gridTemplateColumns.split(' ').length")
+                    facts.setdefault(columns, []).append((name, width))
+    assert (wide, unnamed, overlapping) == ([], [], [])
+    assert list(facts) == [2], "statistics are side by side on a telephone too"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 
 from airflow_delta.ui import charts as formats
 from airflow_delta.ui import own_files
-from airflow_delta.ui.charts import commit_chart, sparkline
+from airflow_delta.ui.charts import chart_legend, commit_chart, sparkline
 from support.places import files
 
 TEMPLATES = files(Path(own_files.HERE) / "templates", "*.html")
@@ -41,6 +41,22 @@ def test_numbers_and_times():
     assert formats.format_time(10**20) == formats.UNKNOWN
 
 
+DAY = 86_400_000
+
+
+@pytest.mark.parametrize(
+    ("interval", "text"),
+    [
+        ((0, DAY), "1970-01-01 \u2192 1970-01-02 UTC"),
+        ((0, 0), "1970-01-01 UTC"),
+        ((3_600_000, DAY), "1970-01-01 01:00 \u2192 1970-01-02 00:00 UTC"),
+    ],
+)
+def test_times_name_their_zone(interval, text):
+    assert formats.format_time(interval[1] or DAY).striptags().endswith(" UTC")
+    assert formats.format_interval(interval).striptags() == text
+
+
 @pytest.mark.parametrize(
     ("operation", "kind"),
     [
@@ -60,7 +76,7 @@ def commit(version, rows=10, added=1000, removed=0, operation="WRITE"):
     return {
         "version": version,
         "operation": operation,
-        "kind": "write",
+        "kind": formats.operation_group(operation),
         "num_records": rows,
         "bytes_added": added,
         "bytes_removed": removed,
@@ -99,9 +115,52 @@ def test_what_came_and_what_left_have_one_scale():
 
 
 def test_a_sparkline_leaves_gaps():
-    line = ElementTree.fromstring(str(sparkline([1, None, 3], "Rows")))
+    line = ElementTree.fromstring(str(sparkline([1, None, 3], "Rows", formats.row_count)))
     assert len(list(line.iter("rect"))) == 2
-    assert str(sparkline([], "Rows")) == ""
+    assert str(sparkline([], "Rows", formats.row_count)) == ""
+
+
+@pytest.mark.parametrize(
+    ("values", "text", "seen", "label"),
+    [
+        ([1, 3, 2], formats.row_count, "up to 3 rows", "Of it by 3 commits, oldest first: latest 2 rows, largest 3 rows"),
+        (
+            [1536, None],
+            formats.format_bytes,
+            "up to 1.5 KiB",
+            "Of it by 2 commits, oldest first: latest unknown, largest 1.5 KiB",
+        ),
+        ([0], formats.row_count, "up to 0 rows", "Of it by 1 commit, oldest first: latest 0 rows, largest 0 rows"),
+        ([None, None], formats.row_count, "Of it unknown", None),
+    ],
+)
+def test_a_sparkline_says_what_it_shows(values, text, seen, label):
+    line = ElementTree.fromstring(str(sparkline(values, "Of it", text)))
+    assert line.find("span").text == seen
+    assert [chart.get("aria-label") for chart in line.iter("svg")] == ([] if label is None else [label])
+
+
+def test_a_legend_names_what_is_in_its_chart_and_no_more():
+    assert chart_legend([commit(2), commit(1)]) == [("write", "WRITE")]
+    several = [commit(3, operation="DELETE", removed=5), commit(2, operation="MERGE"), commit(1, operation="UPDATE"), commit(0)]
+    assert chart_legend(several) == [
+        ("remove", "DELETE"),
+        ("change", "MERGE, UPDATE"),
+        ("write", "WRITE"),
+        ("taken", "bytes removed"),
+    ]
+    many = [commit(number, operation=f"SET {number}") for number in range(7)]
+    assert chart_legend(many) == [("metadata", "SET 6, SET 5, SET 4, SET 3, 3 more")]
+
+
+def test_a_chart_says_what_its_axis_counts_and_what_it_leaves_out():
+    commits = [commit(version, rows=None if version == 45 else 10) for version in range(45, 0, -1)]
+    words = {narrow: ElementTree.fromstring(str(commit_chart(commits, narrow=narrow))) for narrow in (False, True)}
+    told = {narrow: [text.text for text in chart.iter("text")] for narrow, chart in words.items()}
+    assert "Rows in added files, unknown for 1" in told[False]
+    assert "Rows in added files (latest 30 of 45), unknown for 1" in told[True]
+    assert "Bytes added, removed (latest 30 of 45)" in told[True]
+    assert "Version" in told[False]
 
 
 @pytest.mark.parametrize("path", [*TEMPLATES, *STATIC], ids=lambda path: path.name)

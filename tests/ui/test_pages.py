@@ -439,6 +439,18 @@ def test_a_history(client, known):
     assert 'id="v3"' in text
     assert "<svg" in text
     assert "data-load=" in text
+    (legend,) = re.findall(r'<ul class="legend".*?</ul>', text, re.DOTALL)
+    operations = dict.fromkeys((commit["kind"], commit["operation"]) for commit in data["commits"])
+    assert re.findall(r'<li class="op (\w+)">([^<]*)</li>', legend) == list(operations)
+
+
+def test_the_list_says_what_its_charts_show(client, airflow, table):
+    asset_id = airflow.asset(str(table))
+    for version in (1, 3):
+        airflow.event(asset_id, str(table), version)
+    text = client().get(f"/delta-tables/?q={quote(str(table))}").text
+    assert re.findall(r'class="of">([^<]*)<', text) == ["up to 30 rows", "up to 2.9 KiB"]
+    assert 'data-label="Rows and bytes of added files"' in text
 
 
 def test_a_long_history_is_paged(client, airflow, tmp_path):
@@ -449,8 +461,8 @@ def test_a_long_history_is_paged(client, airflow, tmp_path):
     assert "Newer" not in first.text
     assert "before=26" in first.text
     middle = client().get(page("table", str(path), limit=20, before=26)).text
-    assert "Newest" in middle
-    assert "Older" in middle
+    assert ">← Newest</a>" in middle
+    assert ">Older →</a>" in middle
 
 
 def test_one_commit(client, known):
@@ -460,6 +472,12 @@ def test_one_commit(client, known):
     assert "2 concurrent commits; none conflicts" in text
     assert "a.parquet" in text
     assert 'id="dag-run"' in text
+    assert ">← Older: version 2</a>" in text
+    assert "Newer: version" not in text
+    assert ">Newer: version 3 →</a>" in client().get(page("commit", known, version=2)).text
+    (winners,) = re.findall(r'<table[^>]* id="winners">.*?</table>', text, re.DOTALL)
+    labels = re.findall(r'data-label="([^"]*)"', winners)
+    assert labels == 2 * re.findall(r"<th[^>]*>([^<]*)</th>", winners) == 2 * ["Version", "Operation", "Dag run", "Committed"]
     first = client().get(page("commit", known, version=0)).text
     assert "Set by this commit" in first
     assert "There was nothing to check against." in first
@@ -537,6 +555,7 @@ def test_a_table_that_is_gone(client, airflow, tmp_path):
     answer = client().get(page("table", str(tmp_path / "gone")))
     assert answer.status_code == 404
     assert "There is no table here" in answer.text
+    assert 'class="problem "' in answer.text, "not red: nothing is broken"
 
 
 def test_a_damaged_log(client, known):
@@ -544,6 +563,7 @@ def test_a_damaged_log(client, known):
     answer = client().get(page("table", known))
     assert answer.status_code == 502
     assert "damaged" in answer.text
+    assert 'class="problem broken"' in answer.text
     assert client().get(page("api/commit", known, version=3)).status_code == 502
 
 

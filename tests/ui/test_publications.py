@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from urllib.parse import quote
@@ -100,6 +101,9 @@ def test_the_page_says_who_may_settle_an_open_one(client, tables):
     assert f'data-publication="{OPEN}"' in text
     assert "airflow delta settle" in text
     assert "and 1 that you may not see" in text
+    # One word for a state, in the colour of what it means.
+    assert re.findall(r'<span class="state (\w+)">(\w+)</span>', text) == [("open", "open"), ("published", "published")]
+    assert "intent" not in re.findall(r'class="as">([^<]*)<', text)
 
 
 def test_tags_that_are_no_publication(client, tmp_path, airflow):

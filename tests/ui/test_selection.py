@@ -106,7 +106,7 @@ def test_a_search_says_what_it_looked_at_and_goes_on(client, table, monkeypatch)
     # A page that has no match is no end.
     text = client().get(page("table", table, operation="CLONE")).text
     assert "No commit of these versions matches." in text
-    assert "search on" in text
+    assert "search older ones" in text
 
 
 def test_a_search_costs_a_page_at_most(client, table):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 from urllib.parse import quote
 
@@ -44,6 +45,10 @@ class Pages:
         assert answer.status_code == 200, answer.text
         return answer.text
 
+    def list_text(self, name: str) -> str:
+        self._airflow.ask_again()
+        return self._client("viewer").get(f"/delta-tables/?q={quote(f'{self._lake}/{name}')}").text
+
     def listed(self, name: str, user: str = "viewer") -> dict[str, Any]:
         self._airflow.ask_again()
         tables = self._client(user).get(f"/delta-tables/api/tables?q={quote(f'{self._lake}/{name}')}").json()["tables"]
@@ -84,6 +89,40 @@ def test_where_a_run_failed_and_why(runs, pages, fault, conf, by, error):
     assert told["repaired_by"] is None
     assert told["ended_by"]["task_url"].endswith(f"/runs/{run_id}/tasks/{by[0]}")
     assert pages.listed("nights")["last_failure"]["run_id"] == run_id
+
+
+def test_the_last_failure_is_red_until_a_good_version_comes(runs, pages):
+    runs.run("night", 11, **FINE, fault="extract")
+    assert pages.table("nights")["last_failure"]["followed_by"] is None
+    assert 'id="last-failure" class="bad"' in pages.text("nights")
+    assert 'class="state failed"' in pages.list_text("nights")
+    runs.run("night", 12, **FINE)
+    version = pages.table("nights")["version"]
+    for told in (pages.table("nights"), pages.listed("nights")):
+        assert told["last_failure"]["followed_by"]["version"] == version
+    for text, mark in (
+        (pages.text("nights"), 'id="last-failure" class=""'),
+        (pages.list_text("nights"), 'class="state failed past"'),
+    ):
+        assert mark in text
+        assert f"version {version}</a> came later" in text
+
+
+@pytest.mark.parametrize(
+    ("operation", "timestamp", "counts"),
+    [
+        ("WRITE", 11, True),
+        ("WRITE", 10, False),
+        ("OPTIMIZE", 11, False),
+        ("SET TBLPROPERTIES", 11, False),
+        ("DELETE", None, False),
+    ],
+)
+def test_which_versions_come_after_a_failure(operation, timestamp, counts):
+    from airflow_delta.ui.views import newer_rows
+
+    commits = [{"version": 4, "operation": operation, "timestamp": timestamp}]
+    assert newer_rows(commits, since=10) == (4 if counts else None)
 
 
 TXN = "Transaction 7f3c9a52-0d0b-4b9e-9c1f-2f6f0f6b6a11"
@@ -152,6 +191,9 @@ def test_who_rejected(runs, pages):
     (told,) = pages.transactions("approvals")
     assert (task_of(told)[:2], told["rejected_by"]) == (("rejected", "txn.approve"), "Clara <b>")
     assert "Rejected by Clara &lt;b&gt;" in pages.text("approvals")
+    # A person's answer is no failure.
+    assert re.search(r'id="last-failure" class=""><dt>Last rejection<', pages.text("approvals"))
+    assert 'class="state rejected"' in pages.list_text("approvals")
     # Cleared, and approved by somebody else: who rejected it first is not forgotten.
     runs.clear("approved_night", run_id, **FINE)
     runs.answer("approved_night", run_id, "txn.approve", "Approve", "Emil")

@@ -6,7 +6,7 @@ Numbers, sizes and times as the pages show them.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -100,7 +100,10 @@ def format_time(milliseconds: Any) -> Markup:
 
 
 def format_interval(interval: Any) -> Markup:
-    """Return a data interval as two times that the script converts, or one if it has no length: dates if both are midnights."""
+    """Return a data interval as two times that the script converts, or one if it has no length: dates if both are midnights.
+
+    Their zone comes once, at the end.
+    """
     if not interval:
         return escape(UNKNOWN)
     try:
@@ -111,11 +114,11 @@ def format_interval(interval: Any) -> Markup:
     short = all((moment.hour, moment.minute, moment.second) == (0, 0, 0) for moment in shown)
     times = [
         Markup('<time datetime="{}">{}</time>').format(
-            moment.isoformat(timespec="milliseconds"), moment.strftime("%Y-%m-%d" if short else "%Y-%m-%d %H:%M UTC")
+            moment.isoformat(timespec="milliseconds"), moment.strftime("%Y-%m-%d" if short else "%Y-%m-%d %H:%M")
         )
         for moment in shown
     ]
-    return Markup('<span class="interval">{}</span>').format(Markup(" \u2192 ").join(times))
+    return Markup('<span class="interval">{} <span class="zone">UTC</span></span>').format(Markup(" \u2192 ").join(times))
 
 
 def ago(milliseconds: Any) -> str:
@@ -135,20 +138,25 @@ def _span(seconds: float) -> str:
 
 _WIDTH, _NARROW, _LEFT, _RIGHT = 960, 360, 64, 8
 _MOST_NARROW = 30
+_OPERATIONS_IN_LEGEND = 4
 # A panel: its title, then the bars. The versions are below the last one.
 _HEAD, _PLOT, _GAP, _AXIS = 20, 62, 8, 18
 _PANEL = _HEAD + _PLOT + _GAP
 
 
-def sparkline(values: Sequence[float | None], label: str) -> Markup:
-    """Return a row of small bars, oldest first, with a gap for ``None``.
+def sparkline(values: Sequence[float | None], what: str, text: Callable[[Any], str]) -> Markup:
+    """Return a row of small bars, oldest first, with a gap for ``None``, and what they show in words.
 
-    :param label: text for screen readers.
+    :param what: what is counted: ``Rows in added files``.
+    :param text: writes a value with its unit.
     """
     if not values:
         return Markup("")
-    highest = max((value for value in values if value), default=0) or 1
-    width, height = 132, 26
+    known = [value for value in values if value is not None]
+    if not known:
+        return Markup('<span class="spark"><span class="of">{} unknown</span></span>').format(what)
+    highest = max(known)
+    width, height = 132, 20
     slot = width / max(len(values), 12)
     bars = Markup("").join(
         Markup('<rect class="bar{}" x="{:.2f}" y="{:.2f}" width="{:.2f}" height="{:.2f}" rx="1"></rect>').format(
@@ -161,9 +169,35 @@ def sparkline(values: Sequence[float | None], label: str) -> Markup:
         for index, value in enumerate(values)
         if value is not None
     )
+    latest = "unknown" if values[-1] is None else text(values[-1])
+    label = f"{what} by {count_of(len(values), 'commit')}, oldest first: latest {latest}, largest {text(highest)}"
     return Markup(
-        '<svg class="spark" viewBox="0 0 {w} {h}" width="{w}" height="{h}" role="img" aria-label="{label}">{bars}</svg>'
-    ).format(w=width, h=height, label=label, bars=bars)
+        '<span class="spark"><span class="of">up to {most}</span>'
+        '<svg viewBox="0 0 {w} {h}" width="{w}" height="{h}" role="img" aria-label="{label}">'
+        "<title>{label}</title>{bars}</svg></span>"
+    ).format(most=text(highest), w=width, h=height, label=label, bars=bars)
+
+
+def row_count(value: Any) -> str:
+    """Return a count of rows: ``1 row``."""
+    return count_of(value, "row")
+
+
+def chart_legend(commits: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """Return what the colours of a chart mean, of those that are in it: kind and words, the latest commit's first.
+
+    :param commits: as for :func:`commit_chart`.
+    """
+    operations: dict[str, dict[str, None]] = {}
+    for commit in sorted(commits, key=lambda commit: -int(commit["version"])):
+        operations.setdefault(commit["kind"], {})[commit["operation"] or "unknown operation"] = None
+    entries = []
+    for kind, found in operations.items():
+        more = len(found) - _OPERATIONS_IN_LEGEND
+        entries.append((kind, ", ".join([*list(found)[:_OPERATIONS_IN_LEGEND], *([f"{more} more"] if more > 0 else [])])))
+    if any(commit["bytes_removed"] for commit in commits):
+        entries.append(("taken", "bytes removed"))
+    return entries
 
 
 def commit_chart(commits: Sequence[Mapping[str, Any]], *, narrow: bool = False) -> Markup:
@@ -176,13 +210,16 @@ def commit_chart(commits: Sequence[Mapping[str, Any]], *, narrow: bool = False) 
         return Markup("")
     shown = sorted(commits, key=lambda commit: int(commit["version"]))[-_MOST_NARROW if narrow else 0 :]
     width = _NARROW if narrow else _WIDTH
+    of = f" (latest {len(shown)} of {len(commits)})" if len(shown) < len(commits) else ""
+    rows = [commit["num_records"] for commit in shown]
+    unknown = f", unknown for {rows.count(None)}" if None in rows else ""
     panels = (
-        _panel(shown, width, 0, "Rows added", [commit["num_records"] for commit in shown], None, compact),
+        _panel(shown, width, 0, f"Rows in added files{of}{unknown}", rows, None, compact),
         _panel(
             shown,
             width,
             _PANEL,
-            "Bytes added, removed",
+            f"Bytes added, removed{of}",
             [commit["bytes_added"] for commit in shown],
             [commit["bytes_removed"] for commit in shown],
             format_bytes,
@@ -192,7 +229,7 @@ def commit_chart(commits: Sequence[Mapping[str, Any]], *, narrow: bool = False) 
     # A group, not an image: its columns are links.
     return Markup(
         '<svg class="chart {}" viewBox="0 0 {} {}" preserveAspectRatio="xMidYMid meet" role="group" '
-        'aria-label="Rows and bytes of versions {} to {}">{}{}{}</svg>'
+        'aria-label="Rows in added files, bytes added and removed by versions {} to {}">{}{}{}</svg>'
     ).format(
         "narrow" if narrow else "broad",
         width,
@@ -243,7 +280,7 @@ def _panel(
 
 def _column(commit: Mapping[str, Any], x: float, width: float, start: float, line: float, up: float, down: float) -> Markup:
     """Return the bars of one commit as a link; the whole column is clickable, however small they are."""
-    rows = "rows unknown" if commit["num_records"] is None else f"{format_number(commit['num_records'])} rows"
+    rows = "rows unknown" if commit["num_records"] is None else f"{row_count(commit['num_records'])} in added files"
     title = (
         f"Version {commit['version']}: {commit['operation'] or 'unknown operation'}\n{rows}, "
         f"{format_bytes(commit['bytes_added'])} added, {format_bytes(commit['bytes_removed'])} removed"
@@ -267,7 +304,7 @@ def _slot(commits: Sequence[Mapping[str, Any]], full: int) -> float:
 def _axis(commits: Sequence[Mapping[str, Any]], full: int, y: float) -> Markup:
     slot, most = _slot(commits, full), 8 if full == _NARROW else 16
     step = max(-(-len(commits) // most), 1)
-    return Markup("").join(
+    return Markup('<text class="tick" x="{}" y="{:.1f}">Version</text>').format(_LEFT - 8, y) + Markup("").join(
         Markup('<text class="axis" x="{:.1f}" y="{:.1f}">{}</text>').format(_LEFT + index * slot + slot / 2, y, commit["version"])
         for index, commit in enumerate(commits)
         if (len(commits) - 1 - index) % step == 0

@@ -39,7 +39,13 @@ def templates() -> jinja2.Environment:
         kind=charts.operation_group,
         unless_default=charts.keys_of_their_own,
     )
-    environment.globals.update(sparkline=charts.sparkline, commit_chart=charts.commit_chart)
+    environment.globals.update(
+        sparkline=charts.sparkline,
+        commit_chart=charts.commit_chart,
+        chart_legend=charts.chart_legend,
+        format_bytes=charts.format_bytes,
+        row_count=charts.row_count,
+    )
     return environment
 
 

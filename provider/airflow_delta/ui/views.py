@@ -242,7 +242,7 @@ def _row(
         "kind": operation_group(operation),
         "timestamp": _whole(latest.get("timestamp")),
         "commit_url": commit_url(prefix, table.uri, latest["version"]) if latest else None,
-        **_summary(viewer, table, found, root, prefix),
+        **_summary(viewer, table, found, events, root, prefix),
         "runs": list(runs.values())[:_RUNS],
         "num_runs": len(runs),
         "rows": [_whole(event.get("num_records")) for event in reversed(events)],
@@ -293,7 +293,7 @@ def history_page(
         "selected": selected.to_dict(),
         "publications": publication_rows(viewer, table, commits, prefix),
         "searched": {"newest": commits[0]["version"], "oldest": commits[-1]["version"]} if commits else None,
-        **_summary(viewer, table, found, root, prefix),
+        **_summary(viewer, table, found, commits, root, prefix),
         "transactions": rows,
         "num_transactions": len(found),
         "freshness": expected,
@@ -316,13 +316,41 @@ def _tell_keys(commits: Sequence[dict[str, Any]], keys: MetKeys, root: str) -> N
             commit["key_met"] = {"version": before.get("version"), "run": before.get("run")}
 
 
-def _summary(viewer: Viewer, table: KnownTable, found: Sequence[Transaction], root: str, prefix: str) -> dict[str, Any]:
-    """Return the last failure of a table, and how many transactions are open."""
+def _summary(
+    viewer: Viewer,
+    table: KnownTable,
+    found: Sequence[Transaction],
+    commits: Sequence[Mapping[str, Any]],
+    root: str,
+    prefix: str,
+) -> dict[str, Any]:
+    """Return the last failure or rejection of a table, and how many transactions are open.
+
+    Its ``followed_by`` is the newest version since then that has changed rows: the table's newest rows are good ones.
+
+    :param commits: newest first, with ``version``, ``operation`` and ``timestamp``.
+    """
     failed = next((one for one in found if one.ending.state in FAILED), None)
-    return {
-        "last_failure": None if failed is None else transaction_row(viewer, table, failed, root, prefix),
-        "open_transactions": sum(1 for one in found if one.ending.state in OPEN),
-    }
+    open_transactions = sum(1 for one in found if one.ending.state in OPEN)
+    if failed is None:
+        return {"last_failure": None, "open_transactions": open_transactions}
+    version = newer_rows(commits, since=failed.at)
+    followed_by = None if version is None else {"version": version, "url": commit_url(prefix, table.uri, version)}
+    row = {**transaction_row(viewer, table, failed, root, prefix), "followed_by": followed_by}
+    return {"last_failure": row, "open_transactions": open_transactions}
+
+
+def newer_rows(commits: Sequence[Mapping[str, Any]], *, since: int) -> int | None:
+    """Return the newest version after a time that changes rows: not one that only moves them, or sets something.
+
+    :param commits: newest first, with ``version``, ``operation`` and ``timestamp``.
+    :param since: in milliseconds.
+    """
+    for commit in commits:
+        kind = operation_group(_words(commit.get("operation")))
+        if (_whole(commit.get("timestamp")) or 0) > since and kind not in ("upkeep", "metadata"):
+            return int(commit["version"])
+    return None
 
 
 def commit_page(viewer: Viewer, table: KnownTable, detail: Mapping[str, Any], root: str, prefix: str) -> dict[str, Any]:

@@ -36,30 +36,46 @@
       return undefined;
     }
   })();
+  // In Swedish, since it writes dates like ISO 8601, and offsets where a zone has no name that everybody knows.
   const localize = (root) => {
     let format;
     try {
       format = new Intl.DateTimeFormat("sv-SE", {
         timeZone: zone,
-        dateStyle: "short",
-        timeStyle: "medium",
+        year: "numeric",
+        month: "2-digit",
+        day: "2-digit",
+        hour: "2-digit",
+        minute: "2-digit",
+        second: "2-digit",
+        hourCycle: "h23",
+        timeZoneName: "short",
       });
     } catch {
       return;
     }
     const told = (time) => {
       const moment = new Date(time.dateTime);
-      return Number.isNaN(moment.getTime()) ? time.textContent : format.format(moment);
+      if (Number.isNaN(moment.getTime())) return null;
+      const part = Object.fromEntries(format.formatToParts(moment).map(({ type, value }) => [type, value]));
+      const text = `${part.year}-${part.month}-${part.day} ${part.hour}:${part.minute}:${part.second}`;
+      return { text, zone: part.timeZoneName };
     };
     for (const time of root.querySelectorAll("time[datetime]")) {
-      if (!time.closest(".interval")) time.textContent = told(time);
+      const shown = time.closest(".interval") ? null : told(time);
+      if (shown) time.textContent = `${shown.text} ${shown.zone}`;
     }
-    // Of an interval between two midnights, the dates say it all.
+    // Of an interval between two midnights, the dates say it all. Its zone comes last, unless the clock changes in between.
     for (const interval of root.querySelectorAll(".interval")) {
       const times = [...interval.querySelectorAll("time[datetime]")];
-      const texts = times.map(told);
-      const end = texts.every((text) => text.endsWith(" 00:00:00")) ? / 00:00:00$/ : /(?<=:\d\d):00$/;
-      times.forEach((time, index) => (time.textContent = texts[index].replace(end, "")));
+      const ends = times.map(told);
+      if (ends.includes(null)) continue;
+      const last = ends.at(-1).zone;
+      const cut = ends.every(({ text }) => text.endsWith(" 00:00:00")) ? / 00:00:00$/ : /(?<=:\d\d):00$/;
+      ends.forEach(({ text, zone: own }, index) => {
+        times[index].textContent = text.replace(cut, "") + (own === last ? "" : ` ${own}`);
+      });
+      interval.querySelector(".zone").textContent = last;
     }
   };
   localize(document);
