@@ -17,6 +17,7 @@ _HOMES = {
     "LocalStore": "airflow_delta.log.storage.local",
     "ObjectStore": "airflow_delta.log.storage.object",
     "PER_SECOND": "airflow_delta.log.data_files.footers",
+    "PartitionsFilter": "airflow_delta.log.replay.filter",
     "PathFilter": "airflow_delta.log.replay.filter",
     "Predicate": "airflow_delta.log.expressions.predicate",
     "calls_unknown": "airflow_delta.log.expressions.nodes",

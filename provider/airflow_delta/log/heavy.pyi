@@ -25,6 +25,7 @@ from airflow_delta.log.expressions.predicate import Predicate as Predicate
 from airflow_delta.log.expressions.predicate import partition_texts as partition_texts
 from airflow_delta.log.features.clustering import parse_column_list as parse_column_list
 from airflow_delta.log.replay.filter import FileFilter as FileFilter
+from airflow_delta.log.replay.filter import PartitionsFilter as PartitionsFilter
 from airflow_delta.log.replay.filter import PathFilter as PathFilter
 from airflow_delta.log.replay.filter import canonical_paths as canonical_paths
 from airflow_delta.log.replay.live_files import count_files as count_files

@@ -383,14 +383,14 @@ class Snapshot(Subject):
 
     # -- files ----------------------------------------------------------------------------------------------------------------
 
-    def files(self, predicate: str | Predicate | None = None, columns: Sequence[str] | None = None) -> pa.Table:
+    def files(self, predicate: str | Predicate | FileFilter | None = None, columns: Sequence[str] | None = None) -> pa.Table:
         """Return the table's files as an Arrow table.
 
         The cost is that of the columns: for 10^6 files, paths take 100 MB, each partition value 20 MB, and statistics (text of
         half a kilobyte each) 400 MB and most of the time, so they are read only if asked for. ``num_files`` and
         ``size_in_bytes`` need no list at all.
 
-        :param predicate: SQL text or a parsed predicate. Files that cannot have matching rows, by partition values and
+        :param predicate: SQL text, a parsed predicate or a filter. Files that cannot have matching rows, by partition values and
             statistics, are left out; the files returned need not have any.
         :param columns: columns to return, of ``path``, ``partition_values``, ``size``, ``modification_time``, ``data_change``,
             ``stats``, ``tags``, ``deletion_vector``, ``base_row_id``, ``default_row_commit_version``, ``clustering_provider``;
@@ -424,12 +424,12 @@ class Snapshot(Subject):
         cutoff = int(time.time() * 1000) - self.properties.deleted_file_retention
         return self.read_with_checkpoint(lambda reader, tail: heavy.tombstones(reader, tail, retained_after=cutoff))
 
-    def _file_filter(self, predicate: str | Predicate) -> FileFilter:
+    def _file_filter(self, predicate: str | Predicate | FileFilter) -> FileFilter:
         if isinstance(predicate, str):
             predicate = heavy.Predicate.parse(
                 predicate, self.schema, self.metadata.partition_columns, table=self.log.uri, version=self.version
             )
-        return heavy.FileFilter(predicate)
+        return heavy.FileFilter(predicate) if isinstance(predicate, heavy.Predicate) else predicate
 
     def tail_files(self) -> TailFiles:
         """Return the file actions of the commits after the checkpoint, reconciled; raises as :meth:`check_readable` does."""

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from airflow_delta.log.schema.partition_index import Column, is_named_exactly
 from airflow_delta.log.schema.partition_values import Instants
 from airflow_delta.log.schema.types import FLOATING, INTEGRAL, DataType
 
@@ -313,6 +314,38 @@ def conjuncts(expression: Expression) -> list[Expression]:
 def conjunction(parts: list[Expression]) -> Expression:
     """Return the conjunction of one or more expressions."""
     return parts[0] if len(parts) == 1 else And(tuple(parts))
+
+
+def named_values(expression: Expression) -> dict[Column, frozenset[Any]]:
+    """Return values of which a row must have one for the expression to be true, for partition columns that it compares with some.
+
+    :returns: values, ``None`` for null, by physical name and type; without columns whose values are not compared exactly.
+    """
+    match expression:
+        case And(parts):
+            found: dict[Column, frozenset[Any]] = {}
+            for column, values in (item for part in parts for item in named_values(part).items()):
+                found[column] = found[column] & values if column in found else values
+            return found
+        case Or(parts):
+            first, *others = map(named_values, parts)
+            return {
+                column: values.union(*(other[column] for other in others))
+                for column, values in first.items()
+                if all(column in other for other in others)
+            }
+        case Compare("=" | "<=>", column, literal):
+            return _named(column, [literal.value])
+        case In(column, literals):
+            return _named(column, [literal.value for literal in literals])
+        case IsNull(column):
+            return _named(column, [None])
+    return {}
+
+
+def _named(column: ColumnReference, values: list[Any]) -> dict[Column, frozenset[Any]]:
+    exact = column.is_partition and column.char_length is None and is_named_exactly(column.data_type)
+    return {(column.physical_path[0], column.data_type): frozenset(values)} if exact else {}
 
 
 def push_down_not(expression: Expression, negate: bool = False) -> Expression:

@@ -20,6 +20,7 @@ from airflow_delta.log.expressions.ast import And, Expression, Not, Opaque, Or
 from airflow_delta.log.expressions.functions import NOT_DETERMINISTIC, OF_THE_SESSION, oversized, refused_function
 from airflow_delta.log.expressions.simple import Columns, UnsupportedError, parse_simple
 from airflow_delta.log.expressions.text import SqlSyntaxError, bare, split, tree_of
+from airflow_delta.log.schema.partition_index import NamedValues, PartitionIndex
 from airflow_delta.log.schema.partition_values import Instants, parse_partition_value, possible_instants
 from airflow_delta.log.schema.types import StructType
 
@@ -222,6 +223,11 @@ class Predicate:
         return self._parts[1]
 
     @cached_property
+    def named_values(self) -> NamedValues:
+        """Return the values that it names for partition columns: it is true for rows only that have one of them in each."""
+        return ast.named_values(self.expression)
+
+    @cached_property
     def evaluate(self) -> Callable[[ast.Row], ast.Truth]:
         """Return a function from a row (values by physical path) to true, false or ``None`` (unknown)."""
         return ast.compile_expression(self.expression)
@@ -282,28 +288,61 @@ class Predicate:
         :param length: number of files.
         """
         import pyarrow as pa
-        import pyarrow.compute as pc
 
-        from airflow_delta.log.arrow.arrays import array as to_array
-        from airflow_delta.log.arrow.arrays import repeated, scalar
+        from airflow_delta.log.arrow import arrays
 
         part = None if self.partition_part is None else self.partition_part.widened
         if part is None or not part.columns:
             keep = part is None or part.evaluate({}) is True
-            return repeated(keep, length)
+            return arrays.repeated(keep, length)
         encoded = [texts(column.physical_path[0]).dictionary_encode(null_encoding="encode") for column in part.columns]
         values = [
             [_value(text, column) for text in array.dictionary.to_pylist()]
             for array, column in zip(encoded, part.columns, strict=True)
         ]
-        # One number for each combination: dictionary indices as digits of a mixed-radix number.
-        codes = encoded[0].indices.cast(pa.int64())
-        for array in encoded[1:]:
-            codes = pc.add(pc.multiply(codes, scalar(len(array.dictionary))), array.indices.cast(pa.int64()))
-        combined = codes.dictionary_encode()
+        combined = _combined(encoded)
         paths = [column.physical_path for column in part.columns]
         kept = [part._may_hold(dict(zip(paths, _digits(code, values), strict=True))) for code in combined.dictionary.to_pylist()]
-        return to_array(kept, pa.bool_()).take(combined.indices)
+        return arrays.array(kept, pa.bool_()).take(combined.indices)
+
+
+def partitions_mask(predicates: Sequence[Predicate], texts: Callable[[str], pa.Array], length: int) -> pa.BooleanArray:
+    """Return which files may have rows that match any of some predicates, judged by their partition parts.
+
+    Predicates that name values of partition columns are asked only about partitions with these.
+
+    :param texts: as for :meth:`Predicate.partition_mask`. So is ``length``.
+    """
+    import pyarrow as pa
+
+    from airflow_delta.log.arrow import arrays
+
+    parts = [predicate.partition_part for predicate in predicates]
+    names = list(dict.fromkeys(column.physical_path[0] for part in parts if part is not None for column in part.columns))
+    if None in parts or not names:
+        return arrays.repeated(any(part is None or part.matches_partition({}) for part in parts), length)
+    encoded = [texts(name).dictionary_encode(null_encoding="encode") for name in names]
+    values = [array.dictionary.to_pylist() for array in encoded]
+    combined = _combined(encoded)
+    index = PartitionIndex(dict(zip(names, _digits(code, values), strict=True)) for code in combined.dictionary.to_pylist())
+    kept = [False] * len(index.partitions)
+    for part in filter(None, parts):
+        for at in index.having(part.named_values):
+            kept[at] = kept[at] or part.matches_partition(index.partitions[at])
+    return arrays.array(kept, pa.bool_()).take(combined.indices)
+
+
+def _combined(encoded: Sequence[pa.DictionaryArray]) -> pa.DictionaryArray:
+    """Return a number for each combination of values: their indices as digits of a mixed-radix number (see :func:`_digits`)."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from airflow_delta.log.arrow.arrays import scalar
+
+    codes = encoded[0].indices.cast(pa.int64())
+    for array in encoded[1:]:
+        codes = pc.add(pc.multiply(codes, scalar(len(array.dictionary))), array.indices.cast(pa.int64()))
+    return codes.dictionary_encode()
 
 
 def _value(text: str | None, column: ast.ColumnReference) -> Any:

@@ -14,7 +14,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Sequence
 from decimal import Decimal
-from functools import cached_property
+from functools import cache, cached_property, partial
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -28,7 +28,7 @@ from airflow_delta.log.checkpoint.columns import FILE_SCHEMA
 from airflow_delta.log.checkpoint.part import RowGroup
 from airflow_delta.log.checkpoint.reader import CheckpointReader
 from airflow_delta.log.expressions import ast
-from airflow_delta.log.expressions.predicate import Predicate, partition_texts
+from airflow_delta.log.expressions.predicate import Predicate, partition_texts, partitions_mask
 from airflow_delta.log.replay.row_groups import Range, may_hold
 from airflow_delta.log.schema.partition_values import MAX_OFFSET
 from airflow_delta.log.schema.types import FLOATING, INTEGRAL, DataType, DecimalType
@@ -128,6 +128,38 @@ class FileFilter:
 
     def _partition_mask(self, values: pa.MapArray) -> pa.BooleanArray:
         return self._predicate.partition_mask(lambda name: partition_texts(values, name), len(values))
+
+
+class PartitionsFilter(FileFilter):
+    """Selects the files of the partitions in which one of several predicates may select rows.
+
+    :param predicates: conditions that partition values decide, or may.
+    """
+
+    def __init__(self, predicates: Sequence[Predicate]) -> None:
+        self._predicates = predicates
+        self._steps: list[Step] = []
+
+    def prepare(self, _reader: CheckpointReader) -> None:
+        """Read partition values."""
+        evaluate = self._of_any_type(lambda rows: self._partition_mask(rows.column("partitionValues")))
+        self._steps, self._undecided = [(["partitionValues"], evaluate)], False
+
+    def decided(self, live: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the live files of these partitions, of those that the step has let pass."""
+        return live.filter(self._partition_mask(live.column("partitionValues"))) if self._undecided else live
+
+    def keeps(self, group: RowGroup) -> bool:
+        """Return whether a row group may have files of these partitions."""
+        ranges = cache(partial(_range, group))
+        return any(may_hold(predicate.expression, ranges) for predicate in self._predicates)
+
+    def filter_actions(self, adds: list[AddFile]) -> list[AddFile]:
+        """Return the files of these partitions."""
+        return _selected(adds, self._partition_mask(_column(adds, "partition_values")))
+
+    def _partition_mask(self, values: pa.MapArray) -> pa.BooleanArray:
+        return partitions_mask(self._predicates, lambda name: partition_texts(values, name), len(values))
 
 
 class PathFilter(FileFilter):

@@ -17,7 +17,7 @@ Three rules have no counterpart between transactions:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -26,10 +26,13 @@ from airflow_delta.exceptions import DeltaConcurrentModificationException, Stage
 from airflow_delta.log.actions.actions import AddFile, CommitInfo, Protocol, RemoveFile, encode_actions
 from airflow_delta.log.actions.decode import CommitFile
 from airflow_delta.log.actions.reconciliation import file_key
+from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.table.definition.create import written
 from airflow_delta.table.stage.load import StageActions, stage_id
-from airflow_delta.table.stage.net_effect import key_set, whole_files
+from airflow_delta.table.stage.meetings import Meetings
+from airflow_delta.table.stage.net_effect import key_set
 from airflow_delta.table.stage.view import TransactionView
+from airflow_delta.table.stage.whole_files import whole_files
 from airflow_delta.transaction.conflicts.checker import ConflictChecker
 from airflow_delta.transaction.conflicts.current_transaction import CurrentTransaction
 from airflow_delta.transaction.conflicts.resolution import Resolution
@@ -53,28 +56,46 @@ def check_stages(view: TransactionView) -> None:
     """
     if len(view.stages) < 2:
         return
-    rows = SharedRows(view.log.store, CommitPolicy().conflict_read_limit)
-    stages = [_Stage(view, position, stage, rows) for position, stage in enumerate(view.stages)]
-    # The parts of one overwrite are not compared with each other: they may be a thousand.
-    apart = {part: [other for other in stages if other.part_of != part] for part in {stage.part_of for stage in stages}}
-    apart[None] = stages
-    for stage in stages:
-        if others := stage.conflicts_with_overwrites(apart[stage.part_of]):
+    together = _Together(view)
+    for stage in together.stages:
+        if others := stage.conflicts_with_overwrites():
             raise _overwrite_conflict(stage, others[0])
-    order = _Order(stages)
-    for stage in stages:
-        for other in stage.conflicts_with(apart[stage.part_of]):
+    order = _Order(together.stages)
+    for stage in together.stages:
+        for other in stage.conflicts_with():
             order.put_before(stage, other)
     ring = order.ring()
     if ring is not None:
         raise _conflict(ring)
 
 
+class _Together:
+    """The stages of a transaction, and what is found out once for all of them."""
+
+    def __init__(self, view: TransactionView) -> None:
+        self.view = view
+        self.rows = SharedRows(view.log.store, CommitPolicy().conflict_read_limit)
+        self.stages = [_Stage(self, position, stage) for position, stage in enumerate(view.stages)]
+        self.meetings = Meetings(self.stages)
+        self.replace_only = all(stage.replaces or not stage.actions.removes for stage in self.stages)
+        """Whether files are removed by overwrites alone, which may all remove the same ones."""
+
+    @cached_property
+    def whole_files(self) -> dict[str, list[AddFile]]:
+        """The files of the version that was read that each overwrite removes whole."""
+        if self.view.handle.read_version < 0:
+            return {}
+        # Once the table is defined, nothing of the version that was read is left.
+        overwrites = [stage.actions for stage in self.stages if not any(before.write.definition for before in stage.before)]
+        return whole_files(self.view, TableReads(self.view.snapshot), overwrites)
+
+
 class _Stage:
     """A stage as the checker sees it: one that lost, or one that won."""
 
-    def __init__(self, view: TransactionView, position: int, actions: StageActions, rows: SharedRows) -> None:
-        self.view = view
+    def __init__(self, together: _Together, position: int, actions: StageActions) -> None:
+        self.together = together
+        self.view = together.view
         self.position = position
         self.actions = actions
         self.write: StagedWrite = actions.write
@@ -83,7 +104,6 @@ class _Stage:
         """The overwrite that it is, together with other instances of its task."""
         self.id = stage_id(self.write)
         self.after = frozenset(self.write.after)
-        self._rows = rows
 
     def is_apart(self, other: _Stage) -> bool:
         """Tell whether they are not of one overwrite, and neither was planned on top of the other."""
@@ -93,38 +113,49 @@ class _Stage:
 
     # -- as the one that lost -------------------------------------------------------------------------------------------------
 
-    def conflicts_with(self, stages: Sequence[_Stage]) -> list[_Stage]:
+    def conflicts_with(self) -> list[_Stage]:
         """Return the stages that changed what this one has read, rewritten or replaced: it must come before them."""
-        declared = self.write.reads
+        declared, meetings = self.write.reads, self.together.meetings
         reads = bool(declared.predicates or declared.files or declared.whole_table)
         if not (reads or self.may_remove):
             return []
-        others = list(filter(self.is_apart, stages))
-        found = [other for other in others if self.removes_files_of(other)]
+        found = self._removing_same()
         if reads:
-            left = [(other, other.commit) for other in others if other not in found]
-            found += self._lost_to(left, self.reads)
+            known = {other.position for other in found}
+            touching = meetings.touching(self, self.reads)
+            left = [other for other in touching if other.position not in known and self.is_apart(other)]
+            found += self._lost_to([(other, other.commit) for other in left], self.reads)
         if self.replaces:
-            left = [(other, other.commit_of_adds) for other in others if other not in found and not other.replaces]
-            found += self._lost_to(left, self.replaced_rows)
+            known = {other.position for other in found}
+            adding = meetings.adding(self, self.replaced_rows)
+            left = [other for other in adding if other.position not in known and not other.replaces and self.is_apart(other)]
+            found += self._lost_to([(other, other.commit_of_adds) for other in left], self.replaced_rows)
         return found
 
-    def conflicts_with_overwrites(self, stages: Sequence[_Stage]) -> list[_Stage]:
+    def conflicts_with_overwrites(self) -> list[_Stage]:
         """Return the overwrites of other tasks that have new rows in what this one replaces."""
         if not self.replaces:
             return []
-        new = [(other, other.commit_of_adds) for other in stages if other.replaces and self.is_apart(other)]
-        return self._lost_to(new, self.replaced_rows)
+        adding = self.together.meetings.adding(self, self.replaced_rows)
+        others = [other for other in adding if other.replaces and self.is_apart(other)]
+        return self._lost_to([(other, other.commit_of_adds) for other in others], self.replaced_rows)
+
+    def _removing_same(self) -> list[_Stage]:
+        """Return the stages that remove a file of which this one removes rows, too, unless both replace all of its rows."""
+        if self.together.replace_only or not self.may_remove:
+            return []
+        others = self.together.meetings.removing(file.path for file in self.removed)
+        return [other for other in others if not (self.replaces and other.replaces) and self.is_apart(other)]
 
     def _lost_to(self, winners: Sequence[tuple[_Stage, WinningCommit]], reads: ReadSet) -> list[_Stage]:
         """Return those of other stages that this one cannot be serialised after."""
-        may_matter = self._filter(reads)
-        winners = [(other, commit) for other, commit in winners if (other.actions.adds or other.may_remove) and may_matter(other)]
+        winners = [(other, commit) for other, commit in winners if other.actions.adds or other.may_remove]
         if not winners:
             return []
         current = self._as_transaction(reads)
-        self._rows.begin()
-        resolution = Resolution(current, "rows", self._rows)
+        rows = self.together.rows
+        rows.begin()
+        resolution = Resolution(current, "rows", rows)
         checker = ConflictChecker(current, lambda _version: 0, resolution)
         checker.begin([commit for _other, commit in winners])
         found = []
@@ -135,23 +166,19 @@ class _Stage:
                 found.append(other)
         return found
 
-    def _filter(self, reads: ReadSet) -> Callable[[_Stage], bool]:
-        """Return a quick test for the stages that touch a partition that was read; of many, most do not.
+    @cached_property
+    def _seen(self) -> TableDefinition:
+        """What the table was that the stage was planned on."""
+        seen = self.view.seen_by(self.actions)
+        return seen if seen.is_known else written(self.write)
 
-        Files that were read are found by their paths, so only reads by predicates are ruled out.
-        """
-        if reads.whole_table or reads.has_recorded_files or self.may_remove or not self.view.target.partition_columns:
-            return lambda _other: True
-
-        def may_matter(other: _Stage) -> bool:
-            return any(not values or read.covers(values) for values in other.partitions for read in reads.predicates.values())
-
-        return may_matter
+    @property
+    def is_partitioned(self) -> bool:
+        """Whether partitions say what the stage has read."""
+        return bool(self._seen.partition_columns)
 
     def _as_transaction(self, reads: ReadSet) -> CurrentTransaction:
-        view, seen = self.view, self.view.seen_by(self.actions)
-        if not seen.is_known:
-            seen = written(self.write)
+        view, seen = self.view, self._seen
         return CurrentTransaction(
             table=view.log.uri,
             read_version=view.handle.read_version,
@@ -208,11 +235,12 @@ class _Stage:
         """Whether the stage may remove files."""
         return self.replaces or bool(self.actions.removes)
 
-    def removes_files_of(self, other: _Stage) -> bool:
-        """Tell whether both remove a file, and do not both replace all of its rows."""
-        return not ((self.replaces and other.replaces) or self.removed_paths.isdisjoint(other.removed_paths))
-
     # -- as the one that won --------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def before(self) -> list[StageActions]:
+        """The stages that it was planned on top of."""
+        return self.view.before(self.actions)
 
     @cached_property
     def removed(self) -> list[RemoveFile]:
@@ -220,26 +248,11 @@ class _Stage:
         if not self.replaces:
             return self.actions.removes
         listed = {file_key(remove) for remove in self.actions.removes}
-        before = [other for other in self.view.stages if stage_id(other.write) in self.write.after]
-        staged = {file_key(add): add for stage in before for add in stage.adds}
+        staged = {file_key(add): add for stage in self.before for add in stage.adds}
         whole = [staged[key] for key in self.view.gone(staged.values(), self.actions)]
-        defined = any(other.write.definition for other in before)  # nothing of the version that was read is left
-        if self.view.handle.read_version >= 0 and not defined:
-            whole += whole_files(self.view, TableReads(self.view.snapshot), self.actions) or ()
+        whole += self.together.whole_files.get(self.id, ())
         changes = self.write.data_change
         return [*self.actions.removes, *(add.remove(0, data_change=changes) for add in whole if file_key(add) not in listed)]
-
-    @cached_property
-    def partitions(self) -> list[Mapping[str, str | None]]:
-        """The partitions of the files that the stage adds and removes."""
-        files: list[AddFile | RemoveFile] = [*self.removed, *self.actions.adds]
-        values = [file.partition_values or {} for file in files]
-        return list({tuple(each.items()): each for each in values}.values())
-
-    @cached_property
-    def removed_paths(self) -> frozenset[str]:
-        """The paths of the files that the stage removes."""
-        return frozenset(file.path for file in self.removed)
 
     @cached_property
     def commit(self) -> WinningCommit:

@@ -21,15 +21,16 @@ from airflow_delta.log.expressions.ast import quote_name
 from airflow_delta.log.schema.types import INTEGRAL, DataType, DecimalType
 from airflow_delta.table.stage.data_change import check_dropped
 from airflow_delta.table.stage.load import StageActions, load_key_rows, not_staged, stage_id
+from airflow_delta.table.stage.whole_files import LISTS_FILES, whole_files
 from airflow_delta.table.start.rerun import files_to_replace
 from airflow_delta.transaction.operation_kinds import COMPACTIONS
 
 if TYPE_CHECKING:
     from airflow_delta.contract.payloads import KeyRead
+    from airflow_delta.log.expressions.predicate import Predicate
     from airflow_delta.table.stage.view import TransactionView
     from airflow_delta.transaction import OptimisticTransaction
     from airflow_delta.transaction.reads.row_condition import KeySet
-    from airflow_delta.transaction.reads.table_reads import TableReads
 
 
 def key_set(view: TransactionView, stage: StageActions, predicate: str) -> Callable[[], KeySet] | None:
@@ -92,10 +93,6 @@ def _text(value: Any) -> str:
     return value
 
 
-_LISTS_FILES = ("append", "rewrite", "alter")
-"""Modes that list all files that they remove."""
-
-
 @dataclass(slots=True)
 class NetEffect:
     """The files that a transaction removes and adds in the end.
@@ -106,7 +103,7 @@ class NetEffect:
 
     _removes: dict[FileKey, RemoveFile] = field(default_factory=dict)
     _adds: dict[FileKey, AddFile] = field(default_factory=dict)
-    _added_by: dict[FileKey, str] = field(default_factory=dict)
+    _keys_of: dict[str, list[FileKey]] = field(default_factory=dict)
     _rewritten_by: dict[str, StagedWrite] = field(default_factory=dict)
 
     @property
@@ -121,9 +118,8 @@ class NetEffect:
 
     def staged_before(self, stage: StageActions) -> list[AddFile]:
         """Return the files added by the stages that this one builds on."""
-        if not stage.write.after:
-            return []
-        return [add for key, add in self._adds.items() if self._added_by[key] in stage.write.after]
+        keys = [key for earlier in dict.fromkeys(stage.write.after) for key in self._keys_of.get(earlier, ())]
+        return [self._adds[key] for key in keys if key in self._adds]
 
     def drop_staged(self, keys: Iterable[FileKey]) -> None:
         """Drop files that an earlier stage added; they never reach the log."""
@@ -142,7 +138,7 @@ class NetEffect:
                 self._rewritten_by[remove.path] = stage.write
         for add in stage.adds:
             self._adds[file_key(add)] = add
-            self._added_by[file_key(add)] = stage_id(stage.write)
+        self._keys_of[stage_id(stage.write)] = list(map(file_key, stage.adds))
 
     def add_whole(self, files: Iterable[AddFile], by: StagedWrite | None, handle: TransactionHandle) -> None:
         """Add files that leave the table with all their rows.
@@ -180,7 +176,8 @@ def find_replaced(view: TransactionView, txn: OptimisticTransaction) -> NetEffec
     :raises StageConflictException: if two stages contradict each other.
     """
     handle, replaced, defined = view.handle, NetEffect(), False
-    whole: list[tuple[StageActions, list[AddFile]]] = []
+    reads = _Reads(view, txn)
+    overwrites: list[StageActions] = []
     for stage in view.stages:
         before = replaced.staged_before(stage)
         if before:
@@ -192,16 +189,22 @@ def find_replaced(view: TransactionView, txn: OptimisticTransaction) -> NetEffec
         if defined:
             continue  # an earlier stage defines the table: nothing of the version that was read is left
         defined = bool(stage.write.definition)
-        _record_reads(view, txn, stage)
-        if txn.read_version < 0:
-            if stage.write.mode not in _LISTS_FILES:
-                txn.filter_files()
-            continue
-        files = whole_files(view, txn, stage)
-        if files is not None:
-            whole.append((stage, files))
-    for stage, files in whole:  # once the rewrites of all stages are known
-        replaced.add_whole(files, stage.write, handle)
+        reads.record(stage)
+        if stage.write.mode not in LISTS_FILES:
+            overwrites.append(stage)
+    reads.list_files()
+    if txn.read_version < 0:
+        if overwrites:
+            txn.filter_files()
+        overwrites = []
+    whole = whole_files(view, txn, overwrites)
+    added: set[tuple[int, bool, tuple[str, ...]]] = set()
+    for stage in overwrites:  # once the rewrites of all stages are known
+        files, write = whole.get(stage_id(stage.write), ()), stage.write
+        same = id(files), write.data_change, tuple(write.after)
+        if same not in added:  # parts of one overwrite may share their list
+            added.add(same)
+            replaced.add_whole(files, write, handle)
     earlier = files_to_replace(view.log, txn.snapshot, handle)
     if earlier:
         txn.track_files_read([file.path for file in earlier])
@@ -209,55 +212,49 @@ def find_replaced(view: TransactionView, txn: OptimisticTransaction) -> NetEffec
     return replaced
 
 
-def _record_reads(view: TransactionView, txn: OptimisticTransaction, stage: StageActions) -> None:
-    reads = stage.write.reads
-    rewrites = stage.write.mode == "rewrite"
-    if reads.whole_table:
-        if not reads.selected:
-            txn.filter_files(columns=["path"])
-        txn.read_whole_table(rows=True, selected=reads.selected)
-    own = stage.write.replace_where if stage.write.mode == "overwrite" else None
-    for text in reads.predicates:
-        predicate = view.predicate_of(stage, text)
+class _Reads:
+    """Records in a transaction what stages and their tasks have read; files are listed once for all of them."""
+
+    def __init__(self, view: TransactionView, txn: OptimisticTransaction) -> None:
+        self._view = view
+        self._txn = txn
+        self._whole_table = False
+        self._predicates: list[Predicate] = []
+
+    def record(self, stage: StageActions) -> None:
+        """Record what a stage has read."""
+        txn, reads = self._txn, stage.write.reads
+        if reads.whole_table:
+            self._whole_table |= not reads.selected
+            txn.read_whole_table(rows=True, selected=reads.selected)
+        for text in reads.predicates:
+            self._record_predicate(stage, text)
+        moved = {remove.path for remove in stage.removes} if stage.write.operation in COMPACTIONS else set()
+        if moved:
+            parameters = stage.write.parameters
+            ordered = stage.write.operation != "OPTIMIZE" or any(parameters.get(name) for name in ("zOrderBy", "clusterBy"))
+            txn.track_files_moved(moved, reordered=ordered)
+        files = [path for path in reads.files if path not in moved]
+        if files:
+            txn.track_files_read(files, whole=not (reads.predicates or reads.whole_table))
+        if reads.app_ids:
+            txn.track_app_ids(*reads.app_ids)
+
+    def _record_predicate(self, stage: StageActions, text: str) -> None:
+        view, txn, write = self._view, self._txn, stage.write
+        predicate, own = view.predicate_of(stage, text), write.replace_where if write.mode == "overwrite" else None
         # A rewrite lists the files that it depends on; others that it looked at had no matching rows.
-        if rewrites or (text == own and stage.removes):
-            keys, marked, scanned = key_set(view, stage, text), text in reads.marked, text in reads.scanned
+        if write.mode == "rewrite" or (text == own and stage.removes):
+            keys, marked, scanned = key_set(view, stage, text), text in write.reads.marked, text in write.reads.scanned
             txn.track_read_predicates(predicate, keys=keys, marked=marked, scanned=scanned)
+        elif predicate.data_part is None and txn.read_version >= 0:
+            self._predicates.append(predicate)
         else:
             txn.filter_files(predicate, columns=["path"])
-    moved = {remove.path for remove in stage.removes} if stage.write.operation in COMPACTIONS else set()
-    if moved:
-        parameters = stage.write.parameters
-        ordered = stage.write.operation != "OPTIMIZE" or any(parameters.get(name) for name in ("zOrderBy", "clusterBy"))
-        txn.track_files_moved(moved, reordered=ordered)
-    files = [path for path in reads.files if path not in moved]
-    if files:
-        txn.track_files_read(files, whole=not (reads.predicates or reads.whole_table))
-    if reads.app_ids:
-        txn.track_app_ids(*reads.app_ids)
 
-
-def whole_files(view: TransactionView, txn: OptimisticTransaction | TableReads, stage: StageActions) -> list[AddFile] | None:
-    """Return the files that a stage removes whole, and record them as read.
-
-    ``None`` if there are none, or the stage lists its removes itself.
-    """
-    write = stage.write
-    if write.mode in _LISTS_FILES:
-        return None
-    from airflow_delta.log.checkpoint.columns import FILE_COLUMNS, to_add_files
-
-    if write.mode == "dynamic":
-        return to_add_files(txn.filter_files_for_partitions(stage.adds, columns=FILE_COLUMNS))
-    if write.replace_where is None:
-        return to_add_files(txn.filter_files(columns=FILE_COLUMNS))
-    predicate = view.predicate_of(stage, write.replace_where)
-    if not predicate.partition_only:
-        txn.track_read_predicates(predicate)
-        return None
-    files = to_add_files(txn.filter_files(predicate, columns=FILE_COLUMNS))
-    if not predicate.zone_dependent:
-        return files
-    # For files that need a time zone, Spark wrote the rows that stay; with change data, the stage lists the other files too.
-    listed = {remove.path for remove in stage.removes}
-    return [file for file in files if file.path not in listed and predicate.selects_partition(file.partition_values)]
+    def list_files(self) -> None:
+        """List the files that are read by what stages have read the table by."""
+        if self._whole_table:
+            self._txn.filter_files(columns=["path"])
+        if self._predicates:
+            self._txn.filter_files_for_any(self._predicates, columns=["path"])

@@ -141,10 +141,17 @@ class TransactionView:
         """Return what the table was that a stage was planned on, whose columns its predicates name."""
         key = stage_id(stage.write)
         if key not in self._seen:
-            after = stage.write.after
-            before = [other for other in self.stages if stage_id(other.write) in after] if after else []
-            self._seen[key] = definition_after(self.definition, before, seed=self.handle.transaction_id)
+            self._seen[key] = definition_after(self.definition, self.before(stage), seed=self.handle.transaction_id)
         return self._seen[key]
+
+    def before(self, stage: StageActions) -> list[StageActions]:
+        """Return the stages that a stage was planned on top of."""
+        known = self._positions
+        return [self.stages[at] for at in sorted({known[earlier] for earlier in stage.write.after if earlier in known})]
+
+    @cached_property
+    def _positions(self) -> dict[str, int]:
+        return {stage_id(stage.write): at for at, stage in enumerate(self.stages)}
 
     def predicate_of(self, stage: StageActions, text: str) -> Predicate:
         """Return a predicate of a staged write; it may name columns that this stage or an earlier one adds.

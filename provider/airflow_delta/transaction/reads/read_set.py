@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 from airflow_delta.exceptions import DeltaAnalysisException
 from airflow_delta.log import heavy
 from airflow_delta.log.actions.reconciliation import canonical_path
+from airflow_delta.log.schema.partition_index import NamedValues, parsed_values
 from airflow_delta.log.schema.partition_values import Instants, is_zoneless, normalise, parse_partition_value, possible_instants
 
 if TYPE_CHECKING:
@@ -36,6 +37,10 @@ EVERYTHING = "true"
 class PartitionMatcher(Protocol):
     """The partition part of a predicate, as :class:`airflow_delta.log.expressions.predicate.Predicate` evaluates it."""
 
+    @property
+    def named_values(self) -> NamedValues:
+        """Values of partition columns of which each matching partition has one."""
+
     def matches_partition(self, partition_values: PartitionValues) -> bool:
         """Tell whether a file of that partition may hold matching rows."""
 
@@ -45,14 +50,14 @@ class ReadPredicate:
     """One read of the table.
 
     :param text: the predicate as the caller gave it.
-    :param matches: tells whether a file of a partition belongs to what was read.
+    :param matcher: tells whether a file of a partition belongs to what was read; ``None``: all do.
     :param rows: which rows were read; ``None``: all of these files.
     :param marked: the transaction marks every row that was read in a deletion vector, or removes its file.
     :param scanned: removing one of these rows conflicts, although the files are not recorded.
     """
 
     text: str
-    matches: Callable[[PartitionValues], bool] | None
+    matcher: PartitionMatcher | None
     rows: RowCondition | None = None
     marked: bool = False
     scanned: bool = False
@@ -60,13 +65,13 @@ class ReadPredicate:
 
     def covers(self, partition_values: PartitionValues) -> bool:
         """Tell whether a file of that partition belongs to what was read; caches the answer for each partition."""
-        if self.matches is None:
+        if self.matcher is None:
             return True
         key = tuple(partition_values.items())
         known = self._known.get(key)
         if known is None:
             try:
-                known = self.matches(partition_values)
+                known = self.matcher.matches_partition(partition_values)
             except DeltaAnalysisException:  # a value that does not parse as its column's type cannot be ruled out
                 known = True
             self._known[key] = known
@@ -114,8 +119,7 @@ class ReadSet:
         :param rows: which rows of these partitions it selects, if not all. So does ``key``.
         :param marked: see :class:`ReadPredicate`. So is ``scanned``.
         """
-        matches = None if matcher is None else matcher.matches_partition
-        self.predicates.setdefault(key, ReadPredicate(text, matches, rows, marked, scanned))
+        self.predicates.setdefault(key, ReadPredicate(text, matcher, rows, marked, scanned))
 
     def add_files(self, files: pa.Table) -> None:
         """Record the files of a scan by predicates that are recorded, a table with a column ``path``."""
@@ -278,6 +282,29 @@ class PartitionSet:
         row = _normalised(tuple(partition_values.get(f.physical_name) for f in self.schema.fields), self.schema)
         return row in self.members or self._may_be(row) is not None
 
+    @property
+    def named_values(self) -> NamedValues:
+        """Values of partition columns of which each partition that matches has one."""
+        found = {}
+        for position, column in enumerate(self.schema.fields):
+            values = parsed_values({member[position] for member in self.members}, column.data_type)
+            if values is not None:
+                found[column.physical_name, column.data_type] = values
+        return found
+
+    def union(self, others: Iterable[PartitionSet]) -> PartitionSet:
+        """Return the partitions that are in this set or in others with the same columns."""
+        sets = [self, *others]
+        members = frozenset().union(*(each.members for each in sets))
+        return replace(self, members=members, zoneless=frozenset().union(*(each.zoneless for each in sets)))
+
+    def replaces(self, partition_values: Mapping[str, str | None]) -> bool:
+        """Tell whether the files of a partition are replaced with this set.
+
+        :raises DeltaAnalysisException: if the reader's time zone decides.
+        """
+        return self._has([partition_values.get(column.physical_name) for column in self.schema.fields], replace=True)
+
     def _may_be(self, row: tuple[str | None, ...]) -> tuple[str | None, ...] | None:
         """Return a member that a partition equals in some time zone."""
         candidates = self.members if _has_zoneless(row, self.schema) else self.zoneless
@@ -319,15 +346,11 @@ class PartitionSet:
         codes = repeated(0, len(values))
         for column in columns:
             codes = pc.add(pc.multiply(codes, scalar(len(column.dictionary))), column.indices.cast(pa.int64()))
-        wanted = [code for code in pc.unique(codes).to_pylist() if self._has(code, columns, replace)]
+        wanted = [code for code in pc.unique(codes).to_pylist() if self._has(_texts_of(code, columns), replace=replace)]
         return pc.is_in(codes, value_set=array(wanted, pa.int64()))
 
-    def _has(self, code: int, columns: list[pa.DictionaryArray], replace: bool) -> bool:
-        row: list[str | None] = []
-        for column in reversed(columns):
-            code, position = divmod(code, len(column.dictionary))
-            row.append(column.dictionary[position].as_py())
-        known = _normalised(tuple(reversed(row)), self.schema)
+    def _has(self, row: Sequence[str | None], *, replace: bool) -> bool:
+        known = _normalised(tuple(row), self.schema)
         if known in self.members:
             return True
         if replace and (other := self._may_be(known)) is not None:
@@ -337,6 +360,14 @@ class PartitionSet:
                 "first (UPDATE its timestamp) so that the log has a zone."
             )
         return False
+
+
+def _texts_of(code: int, columns: Sequence[pa.DictionaryArray]) -> list[str | None]:
+    row: list[str | None] = []
+    for column in reversed(columns):
+        code, position = divmod(code, len(column.dictionary))
+        row.append(column.dictionary[position].as_py())
+    return row[::-1]
 
 
 def _normalised(row: tuple[str | None, ...], schema: StructType) -> tuple[str | None, ...]:

@@ -98,9 +98,33 @@ class TableReads:
         if self.snapshot.version < 0:
             self.recorded.add_predicate("the partitions of the new files")
             return self._no_files(columns)
-        partitions = PartitionSet.of((file.partition_values for file in new_files), self.snapshot.partition_schema)
-        self.recorded.add_predicate(partitions.text, partitions, partitions.members)
-        return partitions.select(self.snapshot.files(columns=columns), replace=True)
+        return self.filter_files_for_partition_sets([self.partitions_of(new_files)], columns=columns)
+
+    def partitions_of(self, files: Iterable[AddFile]) -> PartitionSet:
+        """Return the partitions of files, as the table is partitioned at its version."""
+        return PartitionSet.of((file.partition_values for file in files), self.snapshot.partition_schema)
+
+    def filter_files_for_partition_sets(self, sets: Sequence[PartitionSet], *, columns: Sequence[str] | None = None) -> pa.Table:
+        """Return the files that are in any of some partitions, listed once; see :meth:`filter_files_for_partitions`.
+
+        :param sets: see :meth:`partitions_of`; each is recorded.
+        """
+        for partitions in sets:
+            self.recorded.add_predicate(partitions.text, partitions, partitions.members)
+        return sets[0].union(sets[1:]).select(self.snapshot.files(columns=columns), replace=True)
+
+    def filter_files_for_any(self, predicates: Sequence[Predicate], *, columns: Sequence[str] | None = None) -> pa.Table:
+        """Return the files of :meth:`filter_files` for any of several predicates, listed once; each is recorded.
+
+        :param predicates: bound to the table, which exists, without conditions on statistics (:attr:`Predicate.data_part`).
+        """
+        if len(predicates) == 1:
+            return self._filter_files(predicates, columns=columns)
+        for predicate in predicates:
+            self._record(predicate)
+        files = self.snapshot.files(heavy.PartitionsFilter(predicates), columns)
+        self.recorded.add_files(files)
+        return files
 
     def track_files_read(self, paths: Iterable[str], *, whole: bool = True) -> None:
         """Record files as read, by path as the log has it.
