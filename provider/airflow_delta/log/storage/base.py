@@ -164,6 +164,13 @@ class LogStore(Subject, ABC):
         :param cuts: paths that split it evenly, for a store that :attr:`lists_in_pieces`.
         """
 
+    def list_readable(self, directory: str) -> Iterator[FileStatus]:
+        """Yield files as :meth:`list_recursive` does, but pass over those that an odd name beside them hides, with a warning.
+
+        For a listing that may lack files, which does not delete what it lacks.
+        """
+        return self.list_recursive(directory)
+
     @abstractmethod
     def list_directories(self, directory: str) -> list[str]:
         """Return the names of the subdirectories of a directory, sorted, without listing their contents."""

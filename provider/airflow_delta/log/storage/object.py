@@ -20,7 +20,7 @@ from obstore import store as stores
 from obstore.exceptions import BaseError
 
 from airflow_delta.contract.location import AZURE, GCS, S3, Location, azure_host
-from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.exceptions import DeltaIllegalArgumentException, DeltaIllegalStateException
 from airflow_delta.log.storage.answers import StoreAnswer
 from airflow_delta.log.storage.base import (
     AmbiguousPutError,
@@ -33,6 +33,7 @@ from airflow_delta.log.storage.base import (
 )
 from airflow_delta.log.storage.credentials import Renewal
 from airflow_delta.log.storage.endpoints import AZURE_ENDPOINT, client_config, with_place
+from airflow_delta.log.storage.file_names import LOG_DIRECTORY
 from airflow_delta.log.storage.options import (
     CLIENT_OPTIONS,
     ENDPOINTS,
@@ -219,6 +220,12 @@ class ObjectStore(LogStore):
             self._check_renewal(error)
             if (refused := self._refused(error, operation, path)) is not None:
                 raise refused from error
+            if isinstance(error, errors.InvalidPathError):
+                raise self.error(
+                    DeltaIllegalStateException,
+                    f"{operation} {self.root}/{path} failed: an object there has a name that the store's client cannot handle "
+                    f"({self._told(error)}), and hides others from it. Rename the object, or move it elsewhere.",
+                ) from error
             raise StoreUnavailableError(
                 f"{operation} {self.root}/{path} failed: {self._told(error)}. Check {self._whose}."
             ) from error
@@ -328,6 +335,34 @@ class ObjectStore(LogStore):
         with ThreadPoolExecutor(min(_THREADS, len(pieces))) as pool:
             for found in pool.map(lambda piece: list(self._list(prefix, *piece)), pieces):
                 yield from found
+
+    def list_readable(self, directory: str) -> Iterator[FileStatus]:
+        """Yield the objects below a directory; pass over those that an odd name beside them hides, with a warning."""
+        prefix, client = f"{directory}/" if directory else None, self._client()
+        found = _unless_hidden(lambda: list(self._list(prefix)))
+        if not isinstance(found, DeltaIllegalStateException):
+            yield from found
+            return
+        listed = _unless_hidden(lambda: self._call(directory, lambda: obstore.list_with_delimiter(client, prefix), "Listing"))
+        if not isinstance(listed, DeltaIllegalStateException):
+            inner = dict.fromkeys(name.rstrip("/") for name in listed["common_prefixes"])
+            for status in map(self._status, listed["objects"]):
+                if status.size or not (_is_marker(status, directory) or status.path in inner):
+                    yield status
+            for name in inner:
+                yield from self.list_readable(name)
+            return
+        # It is this directory that has it. An empty part (a//b) sorts before names that begin with a digit, a letter or "_".
+        first = f"{prefix or ''}0"
+        later = _unless_hidden(lambda: list(self._list(prefix, first)))
+        are_all = isinstance(later, DeltaIllegalStateException)
+        if are_all and LOG_DIRECTORY in directory.split("/"):
+            raise found  # or nothing would show that the files beside it are those of a table
+        lost = "all of it" if are_all else "what begins with another sign than a digit, a letter or '_'"
+        logger.warning("%s Of the directory %s, %s is passed over.", found, f"{self.root}/{directory}", lost)
+        if not isinstance(later, DeltaIllegalStateException):
+            own = self.head(first)
+            yield from [*([own] if own is not None else []), *later]
 
     def list_directories(self, directory: str) -> list[str]:
         """Return the names between a directory and the next slash."""
@@ -507,6 +542,16 @@ class ObjectStore(LogStore):
         paths = [status.path for status in self.list_recursive(directory)]
         self.delete(paths)
         return len(paths)
+
+
+def _unless_hidden(read: Callable[[], T]) -> T | DeltaIllegalStateException:
+    """Return what is read, or the error if the name of an object is one that the client cannot handle."""
+    try:
+        return read()
+    except DeltaIllegalStateException as error:
+        if not isinstance(error.__cause__, errors.InvalidPathError):
+            raise
+        return error
 
 
 def _is_marker(empty: FileStatus, listed: str) -> bool:

@@ -156,7 +156,7 @@ class SourceFiles:
         if len(self.files) <= _HEADS:
             now = {file.path: self.store.head(file.path) for file in self.files}
         else:
-            listed = {status.path: status for status in self.store.list_recursive(self.directory)}
+            listed = {status.path: status for status in self.store.list_readable(self.directory)}
             now = {file.path: listed.get(file.path) or self.store.head(file.path) for file in self.files}
         gone = [file.path for file in self.files if now[file.path] is None]
         if gone:
@@ -335,7 +335,7 @@ def matching(store: LogStore, pattern: SourcePattern) -> tuple[str, list[FileSta
 def _selected(store: LogStore, directory: str, pattern: SourcePattern) -> list[FileStatus]:
     prefix = f"{directory}/" if directory else ""
     matches = pattern.matcher().fullmatch
-    listed = ((status, status.path.removeprefix(prefix)) for status in store.list_recursive(directory))
+    listed = ((status, status.path.removeprefix(prefix)) for status in store.list_readable(directory))
     found, tables = [], set()
     for status, path in listed:
         above, log, _ = f"/{path}".partition(f"/{LOG_DIRECTORY}/")
