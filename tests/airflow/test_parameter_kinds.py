@@ -119,6 +119,8 @@ def test_mapped_notes(tmp_path):
 
 
 @pytest.mark.airflow
+@pytest.mark.spark
+@pytest.mark.usefixtures("spark")
 def test_options_of_a_load_that_a_run_gives(run_dag, tables):
     ways = ("task", "text", "param")
     empty = pa.table({"id": pa.array([], pa.int64()), "name": pa.array([], pa.string())})
@@ -133,9 +135,7 @@ def test_options_of_a_load_that_a_run_gives(run_dag, tables):
 
 
 def load(tmp_path, **options):
-    return DeltaCopyIntoOperator(
-        task_id="load", table=str(tmp_path / "t"), source=str(tmp_path), format="csv", engine="arrow", **options
-    )
+    return DeltaCopyIntoOperator(task_id="load", table=str(tmp_path / "t"), source=str(tmp_path), format="csv", **options)
 
 
 @pytest.mark.usefixtures("outside_of_the_task_runner")

@@ -726,7 +726,7 @@ OTHERS = [
         "7.3",
         "consistent dataChange holds for commitLarge too",
         [created()],
-        started(lambda t: t.commit_large([add("a"), remove("b", data_change=False)], RESTORE), policy=FATAL),
+        started(lambda t: t.commit_large([add("a"), remove("b", data_change=False)], Operation.clone("s", 1)), policy=FATAL),
         Raises(DeltaIllegalStateException),
     ),
 ]

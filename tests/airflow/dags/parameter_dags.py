@@ -63,7 +63,6 @@ with DAG("options_of_a_run", schedule=None, start_date=START, params={"options":
             source=f"{TABLES}/options_of_a_run",
             format="csv",
             format_options=given,
-            engine="arrow",
         )
 
 
