@@ -101,10 +101,13 @@ class Settlement:
         :raises DeltaError: what it was refused for, unless this worker gives it up.
         :raises PublicationPendingException: if that is not possible now.
         """
+        rounds = Rounds(self.plan, self.anchor.uri)
         with self._markers:
             outcome = self._run(give_up, why)
+            while INTENT in (result := self.result(outcome)).states.values():  # a look has missed it
+                rounds.again("an intent is open after its end")
+                outcome = self._run(give_up, why)
             self._note_end()
-            result = self.result(outcome)
             for table in self.tables:
                 self._release(table)
             if outcome == "refused" and not give_up:

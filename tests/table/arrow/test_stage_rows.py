@@ -357,7 +357,9 @@ def test_what_is_void_is_in_no_file_and_takes_the_type_of_the_data(table, mapped
         table.write(typed)
     table.write(typed, merge_schema=True)
     after = {"id": 2, "v": "x", "s": {"a": None, "v": {"w": 1.5}}, "l": [{"a": None, "v": [1]}]}
-    rows = read_table(table.log()).to_table().to_pylist() if mapped else read(table)  # which asks readers without the feature
+    # The others have no column mapping, and with an old PyArrow delta-rs cannot read a struct that got a field.
+    ours = mapped or int(pa.__version__.partition(".")[0]) < 21
+    rows = read_table(table.log()).to_table().to_pylist() if ours else read(table)
     assert sorted(rows, key=lambda row: row["id"]) == [expected, after]
 
 
