@@ -182,7 +182,7 @@ test-lowest: $(LOWEST_STAMP)
 
 coverage: $(STAMP)
 	@$(RUN) $(IN_MEMORY) $(BIN)/python -m pytest -q -n 2 --dist loadfile --cov --cov-report=term-missing:skip-covered -m "not slow and not airflow and not spark" tests/log tests/transaction tests/conformance tests/fuzz \
-	  tests/publication tests/table/stage tests/table/operations/vacuum
+	  tests/publication tests/table/stage tests/table/files tests/table/operations/vacuum
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from support.table import Table
 
 HERE = Path(__file__).parent
-ENGINE = ("log", "transaction", "conformance", "fuzz")
-"""Folders whose tests count for the engine's coverage."""
-
 DEPENDS = {
     "airflow": ("airflow", "ui", "testing"),
     "frames": (
@@ -151,10 +148,7 @@ def pytest_collection_finish() -> None:
 
 
 def _counts(item: pytest.Item) -> bool:
-    inside = item.path.relative_to(HERE)
-    if inside.parts[0] not in ENGINE or inside.name == "test_time_limits.py":
-        return False
-    return not any(item.get_closest_marker(name) for name in ("airflow", "spark"))
+    return item.path.name != "test_time_limits.py" and not any(item.get_closest_marker(name) for name in ("airflow", "spark"))
 
 
 @pytest.hookimpl(wrapper=True)
