@@ -45,7 +45,7 @@ _UNKNOWN = object()
 
 @dataclass(frozen=True)
 class DagProblem:
-    """Something in a Dag file that will fail when the task runs.
+    """Something in a Dag file that will fail when the task runs, or may do what its author does not mean.
 
     :param dag_id: id of the Dag.
     :param task_id: id of the task.
@@ -71,6 +71,18 @@ def dag_problems(dag: Any, *, predicates: bool = True) -> list[DagProblem]:
         messages = [*task_problems(task), *(_text_problems(task) if predicates and _is_ours(task) else ())]
         found += [DagProblem(str(dag.dag_id), str(task.task_id), message) for message in messages]
     return found
+
+
+def dag_warnings(dag: Any) -> list[DagProblem]:
+    """Return what tasks of a Dag may do, and its author may not mean: the warnings that parsing it prints.
+
+    :param dag: a Dag as its file defines it.
+    """
+    return [
+        DagProblem(str(dag.dag_id), str(task.task_id), message)
+        for task in dag.tasks
+        for message in dict.fromkeys(task_warnings(task))
+    ]
 
 
 def check_dag(dag: Any) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from airflow_delta.contract.choices import choices_of
 from airflow_delta.dag_checks import check_dag, dag_problems
-from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.exceptions import DeltaDagWarning, DeltaIllegalArgumentException
 from airflow_delta.masking import message_of
 from airflow_delta.operators.audit import DeltaAuditOperator
 from airflow_delta.operators.stage import DeltaStageFilesOperator
@@ -378,6 +378,7 @@ class TestCommand:
         broken, wrong = json.loads(done.stdout)
         assert broken["problem"] == "ValueError: no such thing"
         assert (wrong["dag"], wrong["task"]) == ("checked", "d")
+        assert [broken["severity"], wrong["severity"]] == ["error"] * 2
         assert "something is missing after '='" in wrong["problem"]
 
     def test_nothing_is_wrong_and_modules_beside_the_file_are_found(self, tmp_path, airflow_database):
@@ -387,3 +388,15 @@ class TestCommand:
         assert (done.returncode, done.stdout.strip()) == (0, "Checked 1 Dag: nothing is wrong with their Delta tasks."), (
             done.stderr
         )
+
+    def test_it_shows_what_parsing_warns_of(self, tmp_path, airflow_database):
+        """Which is no failure: these Dags run."""
+        with_warning = 'DeltaDeleteOperator(task_id="d", table="/lake/t", predicate="id = {{ params.id }}")'
+        with pytest.warns(DeltaDagWarning):
+            bag_of(tmp_path, with_warning)
+        done = check_dags(str(tmp_path), "--output", "plain")
+        _, row, *_, last = done.stdout.strip().splitlines()
+        assert (done.returncode, row.split()[1:6]) == (0, ["checked", "d", "warning", "predicate", "puts"]), (
+            done.stdout + done.stderr
+        )
+        assert last == "Checked 1 Dag: nothing is wrong with their Delta tasks."

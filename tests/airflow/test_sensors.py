@@ -94,7 +94,7 @@ class TestDagRuns:
         by_hand.create_table(path, partition_columns=["part"])
         for version, (operation, part) in enumerate([("WRITE", "x"), ("MERGE", "x"), ("MERGE", "y"), ("MERGE", "y")], start=1):
             by_hand.write_commit(path, version, by_hand.info(operation), by_hand.add(f"{version}.parquet", part=part))
-        found = run(after_version=0, operation="MERGE", partitions="part = 'y'")
+        found = run(after_version=0, operation="MERGE", partitions="part = :part", part="y")
         assert found.state == "success"
         commit = found.xcom("wait")
         assert (commit["version"], commit["observed_version"], commit["partitions"]) == (3, 4, [{"part": "y"}])
@@ -203,7 +203,7 @@ class TestArguments:
             execute(sensor(path, fail_if_missing=True))
 
     def test_templated(self):
-        named = {"table", "delta_conn_id", "version", "after_version", "operation", "partitions"}
+        named = {"table", "delta_conn_id", "version", "after_version", "operation", "partitions", "parameters"}
         assert named <= set(DeltaTableVersionSensor.template_fields)
 
     def test_mapped(self):

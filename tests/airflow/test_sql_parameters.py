@@ -2,36 +2,46 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import warnings
 from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
 from airflow.sdk import DAG
+from airflow.sdk.exceptions import TaskDeferred
 
 from airflow_delta.contract.sql_parameters import SQL_TEXTS
 from airflow_delta.dag_checks import check_tasks
 from airflow_delta.exceptions import DeltaDagWarning, DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
+from airflow_delta.log import DeltaLog
+from airflow_delta.operators.arrow import DeltaStageArrowOperator
 from airflow_delta.operators.audit import DeltaAuditOperator
 from airflow_delta.operators.delete_update import DeltaDeleteOperator, DeltaUpdateOperator
 from airflow_delta.operators.merge import DeltaMergeOperator
 from airflow_delta.operators.optimize import DeltaOptimizeOperator
+from airflow_delta.operators.pyspark import TableReader
 from airflow_delta.operators.scd2 import DeltaScd2MergeOperator
 from airflow_delta.operators.sql import DeltaStageSqlOperator
 from airflow_delta.operators.stage import DeltaStageFilesOperator
-from airflow_delta.tasks.base import DeltaOperator
+from airflow_delta.sensors.delta import DeltaTableVersionSensor
+from airflow_delta.table import begin
+from airflow_delta.triggers.delta import DeltaTableVersionTrigger
 from support.readers import rows
 from support.running_tasks import context
 from support.sql_values import TEXTS
+from support.state_store import TaskStateStore
 from support.task_classes import task_classes
 
 ATTACK = "x' OR true -- "
 
 
 def test_every_task_with_sql_takes_parameters():
-    with_sql = {each for each in task_classes() if issubclass(each, DeltaOperator) and SQL_TEXTS & {*each.template_fields}}
-    assert len(with_sql) >= 14
+    with_sql = {each for each in task_classes() if SQL_TEXTS & {*each.template_fields}}
+    assert len(with_sql) >= 15
+    assert DeltaTableVersionSensor in with_sql
     assert {each for each in with_sql if "parameters" not in each.template_fields} == set()
 
 
@@ -138,6 +148,158 @@ def test_rows_of_a_table_in_a_function(tmp_path):
     for number, text in enumerate(TEXTS):
         found = DeltaHook().get_df(table, where="note = :note AND id >= :least", parameters={"note": text, "least": 0})
         assert found["id"].to_pylist() == [number]
+
+
+def test_changed_rows_in_a_function(tmp_path):
+    import deltalake
+
+    table = str(tmp_path / "t")
+    changes = {"delta.enableChangeDataFeed": "true"}
+    deltalake.write_deltalake(table, pa.table({"note": [ATTACK, "other"], "id": [1, 2]}), configuration=changes)
+    found = DeltaHook().read_changes(table, starting_version=0, where="note = :note", parameters={"note": ATTACK})
+    assert found["id"].to_pylist() == [1]
+
+
+def ids(rows):
+    found = rows.read_all() if isinstance(rows, pa.RecordBatchReader) else rows
+    return found["id"].to_pylist() if isinstance(found, pa.Table) else [row["id"] for row in found.collect()]
+
+
+def stage_that_reads(tmp_path, function):
+    """Run a stage whose function reads its table, and another one with the same rows: values that try to be SQL."""
+    import deltalake
+
+    for name in ("own", "other"):
+        notes = pa.table({"note": list(TEXTS), "id": list(range(len(TEXTS)))})
+        deltalake.write_deltalake(str(tmp_path / name), notes)
+    other = str(tmp_path / "other")
+
+    def rows(table):
+        function(table, other)
+        return pa.table({"note": ["new"], "id": [100]})
+
+    handle = begin(DeltaLog.for_table(str(tmp_path / "own")), transaction_key="reads")
+    stage = DeltaStageArrowOperator(task_id="rows", python_callable=rows, transaction=handle.to_dict(), read_versions={other: 0})
+    return stage.execute(context(stage))["reads"]
+
+
+def check_reader(table, other, texts):
+    """Try every way to read rows by a predicate."""
+    for text in texts:
+        parameters = {"note": text, "least": 0}
+        expected = [TEXTS.index(text)]
+        where = "note = :note AND id >= :least"
+        assert ids(table(where, parameters=parameters)) == expected
+        assert ids(table.other(other, where, parameters=parameters)) == expected
+        consumer = f"c{expected[0]}{type(table).__name__}"
+        assert ids(table.new_rows(other, where, parameters=parameters, consumer=consumer)) == expected
+    for given, what in (({"note": "x"}, ":least, which has no value"), ([1], "parameters must be a mapping of names")):
+        with pytest.raises(DeltaIllegalArgumentException, match=what):
+            table("id >= :least", parameters=given)
+
+
+@pytest.mark.usefixtures("outside_of_the_task_runner")
+def test_what_a_function_reads_by_a_value(tmp_path):
+    """The commit checks for conflicts with the values, too."""
+
+    def function(table, other):
+        check_reader(table, other, TEXTS)
+        assert table.read("note = :note", parameters={"note": TEXTS[1]}, columns=["id"])["id"].to_pylist() == [1]
+
+    reads = stage_that_reads(tmp_path, function)
+    assert len(reads["predicates"]) == len(TEXTS) + 1
+    assert all(each.startswith("note = '") and ":note" not in each for each in reads["predicates"])
+
+
+@pytest.mark.spark
+@pytest.mark.usefixtures("outside_of_the_task_runner")
+def test_what_a_function_reads_by_a_value_with_spark(tmp_path, spark):
+    def function(table, other):
+        reader = TableReader(spark, table._stage, table._others)
+        check_reader(reader, other, ["' OR true OR '", "it's"])
+        reader.as_view("by_a_value", "note = :note", parameters={"note": "it's"})
+        assert ids(spark.table("by_a_value")) == [TEXTS.index("it's")]
+
+    stage_that_reads(tmp_path, function)
+
+
+@pytest.fixture
+def users(tmp_path):
+    """A table with a partition for each of two users; the name of the second tries to be SQL."""
+    import deltalake
+
+    table = str(tmp_path / "t")
+    for number, user in enumerate(["ann", ATTACK]):
+        rows = pa.table({"user": [user], "id": [number]})
+        deltalake.write_deltalake(table, rows, mode="append", partition_by=["user"])
+    return table
+
+
+def waiting(table, **given):
+    arguments = {"partitions": "user = :user", "parameters": {"user": "{{ params.user }}"}, **given}
+    return lambda: DeltaTableVersionSensor(task_id="t", table=table, after_version=-1, poke_interval=0.01, **arguments)
+
+
+@pytest.mark.usefixtures("outside_of_the_task_runner")
+def test_a_sensor_waits_for_the_partition_that_its_author_wrote(users):
+    for user, version in (("ann", 0), (ATTACK, 1)):
+        sensor = prepared(waiting(users, deferrable=False), user=user)
+        assert sensor.execute(context(sensor))["version"] == version
+    other = prepared(waiting(users, deferrable=False), user="x' OR 'a' = 'a")
+    assert not other.poke({"task_state_store": TaskStateStore()}).is_done
+    with pytest.raises(DeltaIllegalArgumentException, match="partitions of the task 't' names the parameter :user"):
+        prepared(waiting(users, parameters={"day": 1}))
+    with pytest.raises(DeltaIllegalArgumentException, match=r"params\.user in parameters of the task"):
+        prepared(waiting(users), user=None)
+
+
+@pytest.mark.usefixtures("outside_of_the_task_runner")
+def test_a_deferred_sensor_waits_for_the_same(users):
+    import deltalake
+
+    text = "y' OR true -- :user"
+    sensor = prepared(waiting(users, deferrable=True), user=text)
+    with pytest.raises(TaskDeferred) as deferred:
+        sensor.execute(context(sensor))
+    made = deferred.value.trigger.serialize()[1]
+    trigger = DeltaTableVersionTrigger(**json.loads(json.dumps(made)))
+    assert trigger.serialize()[1] == made
+    for user in ("bob", text):
+        deltalake.write_deltalake(users, pa.table({"user": [user], "id": [2]}), mode="append", partition_by=["user"])
+
+    async def first():
+        return (await anext(trigger.run())).payload
+
+    assert asyncio.run(first())["commit"]["version"] == 3
+
+
+def test_a_watcher_takes_values_and_stays_the_same_trigger():
+    given = {"day": datetime(2026, 1, 1, tzinfo=UTC)}
+    made = DeltaTableVersionTrigger("/t", partitions="day > :day", parameters=given)
+    path, arguments = made.serialize()
+    assert arguments["partitions"].startswith("day > TIMESTAMP'2026-01-01")
+    again = DeltaTableVersionTrigger(**json.loads(json.dumps(arguments)))
+    assert (again.serialize(), again.state_key) == ((path, arguments), made.state_key)
+    assert "parameters" not in DeltaTableVersionTrigger("/t").serialize()[1], "a watcher from before is the same"
+    with pytest.raises(DeltaIllegalArgumentException, match="partitions of the trigger names the parameter :day"):
+        DeltaTableVersionTrigger("/t", partitions="day > :day", parameters={})
+
+
+def test_a_dag_with_nothing_but_a_sensor_is_checked_when_it_is_parsed():
+    def warned(**task):
+        with DAG("sql", schedule=None) as dag, warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            DeltaTableVersionSensor(task_id="t", table="/t", **task)
+            DeltaTableVersionSensor(task_id="u", table="/t")
+            for each in dag.tasks:  # as Airflow does once it has read the file
+                each.resolve_template_files()
+        return [str(each.message) for each in found if each.category is DeltaDagWarning]
+
+    (said,) = warned(partitions="user = '{{ params.user }}'")
+    assert said.startswith("The task 't': partitions puts params into SQL")
+    assert warned(partitions="user = :user", parameters={"user": "{{ params.user }}"}) == []
+    with pytest.raises(DeltaIllegalArgumentException, match="'t': parameters must be a mapping of names"):
+        warned(partitions="a = :a", parameters={"a": object()})
 
 
 @pytest.mark.parametrize(

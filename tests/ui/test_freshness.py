@@ -93,7 +93,7 @@ def test_expected_until_it_is_there(runs, page, days):
     run_id = runs.begin("awaited_ahead", 2, awaited=str(days))
     (one,) = page(days)["freshness"]
     assert (one["dag_id"], one["run_id"], one["task_id"]) == ("awaited_ahead", "manual__2026-03-02", "there")
-    assert one["waits_for"] == {"partitions": "day = DATE '2026-03-02'"}
+    assert one["waits_for"] == {"partitions": "day = :day", "parameters": [":day = 2026-03-02"]}
     assert (one["state"], one["expected"], one["missed"], one["last"]) == ("waiting", AHEAD, False, None)
     write(days, 3)  # of another day: it goes on waiting
     runs.look("awaited_ahead", run_id)
@@ -111,7 +111,14 @@ def test_expected_until_it_is_there(runs, page, days):
     (one,) = page(days)["freshness"]
     assert (one["state"], one["expected"], one["last"]["version"]) == ("waiting", AHEAD, 2)
     text = page(days, kind="table")
-    for part in ("Expected by", "2100-01-01 07:00:00 UTC", 'title="in 7', "day = DATE &#39;2026-03-04&#39;", "Version 2"):
+    for part in (
+        "Expected by",
+        "2100-01-01 07:00:00 UTC",
+        'title="in 7',
+        "<code>day = :day</code>",
+        "<code>:day = 2026-03-04</code>",
+        "Version 2",
+    ):
         assert part in text
     write(days, 5)
     assert page(days, before=1)["freshness"] == []  # an older page of the history

@@ -24,7 +24,7 @@ from airflow_delta.airflow_internals.command_line import (
 )
 from airflow_delta.assets.delta import delta_asset_uri, table_of_asset_uri
 from airflow_delta.cli.output import print_data, print_line, print_rows, printable, progress_shown, size, span, utc, with_runs
-from airflow_delta.dag_checks import dag_problems
+from airflow_delta.dag_checks import dag_problems, dag_warnings
 from airflow_delta.exceptions import DeltaError, DeltaTableNotFoundException, VacuumRetentionPeriodTooShortException
 from airflow_delta.links.delta import masked_by_airflow
 from airflow_delta.masking import message_of
@@ -322,7 +322,7 @@ def delta_pool(args: Namespace) -> None:
 
 @command()
 def delta_check_dags(args: Namespace) -> None:
-    """Show what is wrong with the Delta tasks of Dag files; a file that cannot be read counts as wrong."""
+    """Show what is wrong with the Delta tasks of Dag files, and warnings; a file that cannot be read counts as wrong."""
     dags_folder = Path(conf.get("core", "dags_folder"))
     wanted = Path(args.dag_folder) if args.dag_folder else dags_folder
     # As in Airflow, where a Dag file can import modules of its bundle.
@@ -330,18 +330,26 @@ def delta_check_dags(args: Namespace) -> None:
     bag = dag_bag(str(wanted))
     dags = sorted(bag.dags.values(), key=lambda dag: str(dag.dag_id))
     rows = [
-        {"file": str(path), "dag": None, "task": None, "problem": printable(message_of(error))}
+        {"file": str(path), "dag": None, "task": None, "severity": "error", "problem": printable(message_of(error))}
         for path, error in sorted(bag.import_errors.items())
     ]
-    rows += [
-        {"file": str(dag.relative_fileloc), "dag": problem.dag_id, "task": problem.task_id, "problem": problem.message}
-        for dag in dags
-        for problem in dag_problems(dag)
-    ]
+    for dag in dags:
+        found = [("error", problem) for problem in dag_problems(dag)] + [("warning", each) for each in dag_warnings(dag)]
+        rows += [
+            {
+                "file": str(dag.relative_fileloc),
+                "dag": one.dag_id,
+                "task": one.task_id,
+                "severity": severity,
+                "problem": one.message,
+            }
+            for severity, one in found
+        ]
+    wrong = any(row["severity"] == "error" for row in rows)
     if not print_data(rows, args.output):
         if rows:
             print_rows(rows, args.output, fold=("problem",))
-        else:
+        if not wrong:
             print_line(f"Checked {len(dags)} {'Dag' if len(dags) == 1 else 'Dags'}: nothing is wrong with their Delta tasks.")
-    if rows:
+    if wrong:
         raise SystemExit(1)

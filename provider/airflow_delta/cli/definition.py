@@ -257,7 +257,8 @@ DELTA_COMMANDS = (
         help="Check the Delta tasks of Dag files: parameters, predicates, transactions",
         description=(
             "Read Dag files, and show what is wrong with their Delta tasks as far as the files say: parameters, the syntax of "
-            "predicates and expressions without templates, stages without a transaction. Ends with 1 if there is anything."
+            "predicates and expressions without templates, stages without a transaction. Ends with 1 if anything is. Shows the "
+            "warnings of parsing them, too."
         ),
         func=lazy_load_command("airflow_delta.cli.commands.delta_check_dags"),
         args=(ARG_DAG_FOLDER, ARG_OUTPUT, ARG_VERBOSE),

@@ -13,7 +13,7 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
-from airflow_delta.contract.kinds import Kind
+from airflow_delta.contract.kinds import Kind, taken
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 
 SQL_TEXTS = {
@@ -127,3 +127,13 @@ SQL_PARAMETERS = Kind(
     "a mapping of names to strings, numbers (Decimal, too), booleans, dates, datetimes or None",
     _parameters,
 )
+
+
+def with_given(text: str | None, parameters: Any, *, whose: str) -> str | None:
+    """Return a text of SQL with the values that a caller gives its named parameters; without ``parameters`` as it is.
+
+    :param whose: what the text is, for errors.
+    :raises DeltaIllegalArgumentException: if ``parameters`` are not values of names, or lack a name that the text has.
+    """
+    values = taken("parameters", parameters, SQL_PARAMETERS)
+    return text if text is None or values is None else with_parameters(text, values, whose=whose)

@@ -14,9 +14,9 @@ from airflow.sdk.log import mask_secret
 
 from airflow_delta import engine, publication
 from airflow_delta.contract.catalog_names import Reservation, TableName
-from airflow_delta.contract.kinds import table_text, taken
+from airflow_delta.contract.kinds import table_text
 from airflow_delta.contract.location import AZURE, FILE, Location, check_no_secret, store_of
-from airflow_delta.contract.sql_parameters import SQL_PARAMETERS, with_parameters
+from airflow_delta.contract.sql_parameters import with_given
 from airflow_delta.exceptions import (
     CatalogConflictException,
     CatalogNotFoundException,
@@ -278,8 +278,7 @@ class DeltaHook(BaseHook):
         """
         log = self.get_log(table)
         check_df_type(df_type, log.uri)
-        if where is not None and taken("parameters", parameters, SQL_PARAMETERS) is not None:
-            where = with_parameters(where, parameters or {}, whose="where")
+        where = with_given(where, parameters, whose="where")
         options: dict[str, Any] = {"version": version, "timestamp": timestamp, "where": where, "columns": columns}
         if df_type == "spark":
             return read_with_spark(log, spark, **options)
@@ -294,6 +293,7 @@ class DeltaHook(BaseHook):
         ending_version: int | None = None,
         ending_timestamp: datetime | int | None = None,
         where: str | None = None,
+        parameters: Mapping[str, Any] | None = None,
         columns: Sequence[str] | None = None,
         df_type: DataFrameType = "arrow",
         limit: int | None = ROW_LIMIT,
@@ -322,7 +322,7 @@ class DeltaHook(BaseHook):
             "starting_timestamp": starting_timestamp,
             "ending_version": ending_version,
             "ending_timestamp": ending_timestamp,
-            "where": where,
+            "where": with_given(where, parameters, whose="where"),
             "columns": columns,
         }
         if df_type == "spark":

@@ -12,6 +12,7 @@ from airflow.providers.standard.operators.python import PythonOperator
 from airflow_delta import engine
 from airflow_delta.contract.choices import Given, check_literals, is_literal
 from airflow_delta.contract.options import COMPARES, REPLACEMENTS, check_writer_options, writer_option_problem
+from airflow_delta.contract.sql_parameters import with_given
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.frames import ROW_LIMIT
 from airflow_delta.operators.pyspark import authors_own, call_function, injected_by, without_injected
@@ -43,20 +44,29 @@ class ArrowTableReader(StageReadRecorder):
         super().__init__(stage)
         self._others = others
 
-    def __call__(self, predicate: str | None = None) -> pa.Table:
+    def __call__(self, predicate: str | None = None, *, parameters: Mapping[str, Any] | None = None) -> pa.Table:
         """Return rows of the table; as :meth:`read` with its defaults."""
-        return self.read(predicate)
+        return self.read(predicate, parameters=parameters)
 
-    def read(self, where: str | None = None, *, columns: Sequence[str] | None = None, limit: int | None = ROW_LIMIT) -> pa.Table:
+    def read(
+        self,
+        where: str | None = None,
+        *,
+        parameters: Mapping[str, Any] | None = None,
+        columns: Sequence[str] | None = None,
+        limit: int | None = ROW_LIMIT,
+    ) -> pa.Table:
         """Return rows of the table at the version that the transaction reads, or as the stages of ``after`` leave it.
 
         :param where: Spark SQL predicate, of what :meth:`airflow_delta.hooks.delta.DeltaHook.get_df` evaluates.
+        :param parameters: values of named parameters (``:day``) in ``where``.
         :param columns: names of columns; default: all.
         :param limit: number of rows that may be returned; ``None`` for any.
         :raises DeltaTableNotFoundException: if the table does not exist yet.
         :raises ReadLimitException: if there are more rows than ``limit``.
         :raises PredicateException: if ``where`` does not parse, or only Spark can evaluate it.
         """
+        where = with_given(where, parameters, whose="where")
         rows = engine.table_rows(self._stage, where, columns=columns, limit=limit)
         self.note(where)
         return rows.to_table()
@@ -78,6 +88,7 @@ class ArrowTableReader(StageReadRecorder):
         name: str,
         where: str | None = None,
         *,
+        parameters: Mapping[str, Any] | None = None,
         columns: Sequence[str] | None = None,
         limit: int | None = ROW_LIMIT,
         **options: Unpack[NewRowsParameters],
@@ -90,6 +101,7 @@ class ArrowTableReader(StageReadRecorder):
         :param name: URI, absolute path, or name below the base path of the stage's connection.
         :param where: Spark SQL predicate, of what :meth:`airflow_delta.hooks.delta.DeltaHook.get_df` evaluates; rows that do not
             satisfy it are passed over for good.
+        :param parameters: values of named parameters (``:day``) in ``where``.
         :param columns: names of columns; default: all.
         :param limit: number of rows that may be returned; ``None`` for any.
         :param options: :class:`~airflow_delta.tasks.new_rows.NewRowsParameters`.
@@ -100,25 +112,33 @@ class ArrowTableReader(StageReadRecorder):
         """
         if self._others is None:
             raise DeltaIllegalArgumentException(f"This stage reads no other tables, so it cannot read the new rows of {name!r}.")
+        where = with_given(where, parameters, whose="where")
         found = self._others.sources.find(self._stage, name, options)
         rows = engine.read_new_rows(found, where, columns=columns, limit=limit).to_reader()
         self.note_source(found.position)
         return rows
 
     def other(
-        self, name: str, where: str | None = None, *, columns: Sequence[str] | None = None, limit: int | None = ROW_LIMIT
+        self,
+        name: str,
+        where: str | None = None,
+        *,
+        parameters: Mapping[str, Any] | None = None,
+        columns: Sequence[str] | None = None,
+        limit: int | None = ROW_LIMIT,
     ) -> pa.Table:
         """Return rows of another table, at its version in ``read_versions``; no commit to it conflicts with this read.
 
         :param name: as ``read_versions`` has it.
         :param where: Spark SQL predicate, of what :meth:`airflow_delta.hooks.delta.DeltaHook.get_df` evaluates.
+        :param parameters: values of named parameters (``:day``) in ``where``.
         :param columns: names of columns; default: all.
         :param limit: number of rows that may be returned; ``None`` for any.
         :raises DeltaIllegalArgumentException: if ``read_versions`` does not have the table.
         """
         if self._others is None:
             raise DeltaIllegalArgumentException(f"This stage has no read_versions, so it cannot read the table {name!r} by them.")
-        table = self._others.read(name)
+        where, table = with_given(where, parameters, whose="where"), self._others.read(name)
         return engine.read_table(table.log, version=table.version, where=where, columns=columns, limit=limit).to_table()
 
 

@@ -14,6 +14,7 @@ from airflow.providers.standard.operators.python import PythonOperator
 
 from airflow_delta import engine
 from airflow_delta.contract.options import check_writer_options
+from airflow_delta.contract.sql_parameters import with_given
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.tasks.base import Parts, not_a_dataframe, templated
 from airflow_delta.tasks.new_rows import NewRowsParameters
@@ -47,12 +48,14 @@ class TableReader(StageReadRecorder):
         self._spark = spark
         self._others = others
 
-    def __call__(self, predicate: str | None = None) -> DataFrame:
+    def __call__(self, predicate: str | None = None, *, parameters: Mapping[str, Any] | None = None) -> DataFrame:
         """Return rows of the table at the version that the transaction reads, or as the stages of ``after`` leave it.
 
         :param predicate: Spark SQL predicate.
+        :param parameters: values of named parameters (``:day``) in ``predicate``.
         :raises DeltaTableNotFoundException: if the table does not exist yet.
         """
+        predicate = with_given(predicate, parameters, whose="predicate")
         plan = engine.plan_scan(self._stage, predicate)
         self.note(predicate)
         return engine.read_scan_plan(self._spark, plan)
@@ -75,18 +78,26 @@ class TableReader(StageReadRecorder):
         )
         return engine.read_change_plan(self._spark, plan)
 
-    def other(self, name: str, predicate: str | None = None) -> DataFrame:
+    def other(self, name: str, predicate: str | None = None, *, parameters: Mapping[str, Any] | None = None) -> DataFrame:
         """Return rows of another table, at its version in ``read_versions``; no commit to it conflicts with this read.
 
         :param name: as ``read_versions`` has it.
         :param predicate: Spark SQL predicate.
+        :param parameters: values of named parameters (``:day``) in ``predicate``.
         :raises DeltaIllegalArgumentException: if ``read_versions`` does not have the table.
         """
         if self._others is None:
             raise DeltaIllegalArgumentException(f"This stage has no read_versions, so it cannot read the table {name!r} by them.")
-        return self._read(self._others.read(name), predicate)
+        return self._read(self._others.read(name), with_given(predicate, parameters, whose="predicate"))
 
-    def new_rows(self, name: str, predicate: str | None = None, **options: Unpack[NewRowsParameters]) -> DataFrame:
+    def new_rows(
+        self,
+        name: str,
+        predicate: str | None = None,
+        *,
+        parameters: Mapping[str, Any] | None = None,
+        **options: Unpack[NewRowsParameters],
+    ) -> DataFrame:
         """Return the rows of another table that this one does not have yet; the commit records that it has them now.
 
         The rows are those that commits added after the position of the last run. No commit to that table conflicts with this
@@ -94,6 +105,7 @@ class TableReader(StageReadRecorder):
 
         :param name: URI, absolute path, or name below the base path of the stage's connection.
         :param predicate: Spark SQL predicate; rows that do not satisfy it are passed over for good.
+        :param parameters: values of named parameters (``:day``) in ``predicate``.
         :param options: :class:`~airflow_delta.tasks.new_rows.NewRowsParameters`.
         :raises DeltaUnsupportedOperationException: if rows were removed meanwhile.
         :raises VersionNotFoundException: if commits have left its log before they were read.
@@ -101,6 +113,7 @@ class TableReader(StageReadRecorder):
         """
         if self._others is None:
             raise DeltaIllegalArgumentException(f"This stage reads no other tables, so it cannot read the new rows of {name!r}.")
+        predicate = with_given(predicate, parameters, whose="predicate")
         found = self._others.sources.find(self._stage, name, options)
         rows = engine.read_scan_plan(self._spark, engine.scan_new_rows(found, predicate))
         self.note_source(found.position)
@@ -132,16 +145,17 @@ class TableReader(StageReadRecorder):
     def _read(self, table: OtherTable, predicate: str | None) -> DataFrame:
         return engine.read_scan_plan(self._spark, engine.plan_version_scan(table.log, table.version, predicate))
 
-    def as_view(self, name: str, predicate: str | None = None) -> None:
+    def as_view(self, name: str, predicate: str | None = None, *, parameters: Mapping[str, Any] | None = None) -> None:
         """Give these rows a name in SQL; a table that does not exist yet has none, if its schema is known.
 
         :param name: of the temporary view; the next call in this session replaces it.
         :param predicate: Spark SQL predicate.
+        :param parameters: values of named parameters (``:day``) in ``predicate``.
         :raises DeltaTableNotFoundException: if the table does not exist and the start task was given no schema.
         """
         target = self._stage.target
         if self._stage.exists or not target.is_known:
-            rows = self(predicate)
+            rows = self(predicate, parameters=parameters)
         else:
             self.note(None)
             rows = self._spark.createDataFrame([], engine.StructType.fromJson(target.struct))

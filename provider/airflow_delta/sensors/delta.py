@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from airflow.sdk import PokeReturnValue, RetryPolicy, conf
 
 from airflow_delta import engine
-from airflow_delta.contract.kinds import table_text
+from airflow_delta.contract.kinds import Kinds, table_text
+from airflow_delta.contract.sql_parameters import SQL_PARAMETERS
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.retry_policies import REFUSALS
@@ -48,6 +49,7 @@ class DeltaTableVersionSensor(NextSensor):
         default: all. (templated)
     :param partitions: Spark SQL predicate over partition columns, such as ``day >= '2026-01-01'``: only commits that touched a
         partition that may satisfy it. (templated)
+    :param parameters: values of named parameters (``:day``) in ``partitions``, as of a task with SQL. (templated)
     :param data_change_only: ignore commits that changed no rows (OPTIMIZE, ALTER TABLE, CREATE TABLE), even if ``operation``
         names them.
     :param fail_if_missing: fail if there is no table at the first look.
@@ -57,7 +59,16 @@ class DeltaTableVersionSensor(NextSensor):
     The other parameters are those of Airflow's ``BaseSensorOperator``.
     """
 
-    template_fields: Sequence[str] = ("table", "delta_conn_id", "version", "after_version", "operation", "partitions")
+    template_fields: Sequence[str] = (
+        "table",
+        "delta_conn_id",
+        "version",
+        "after_version",
+        "operation",
+        "partitions",
+        "parameters",
+    )
+    kinds: ClassVar[Kinds] = {"parameters": SQL_PARAMETERS}
     ui_color = "#e6f1f2"
     state_key = "delta_table_version"
 
@@ -70,6 +81,7 @@ class DeltaTableVersionSensor(NextSensor):
         after_version: int | str | None = None,
         operation: str | Sequence[str] | None = None,
         partitions: str | None = None,
+        parameters: Mapping[str, Any] | None = None,
         data_change_only: bool = True,
         fail_if_missing: bool = False,
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
@@ -83,6 +95,7 @@ class DeltaTableVersionSensor(NextSensor):
         self.after_version = after_version
         self.operation = operation
         self.partitions = partitions
+        self.parameters = parameters
         self.data_change_only = data_change_only
         self.fail_if_missing = fail_if_missing
         self.deferrable = deferrable

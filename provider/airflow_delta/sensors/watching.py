@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 from airflow_delta import engine, exceptions
 from airflow_delta.exceptions import DeltaError
 from airflow_delta.tasks.identity import whole_number
-from airflow_delta.tasks.parameters import text_of
+from airflow_delta.tasks.parameters import ParameterChecks, text_of
 from airflow_delta.tasks.templates import is_of_text, render_fields
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from airflow_delta.table.observe.watch import Watermark
 
 
-class LogSensor(BaseSensorOperator):
+class LogSensor(ParameterChecks, BaseSensorOperator):
     """A sensor that looks at the logs of tables, and may wait in the triggerer (:mod:`airflow_delta.triggers.watching`)."""
 
     def watched(self) -> Sequence[str]:

@@ -25,11 +25,10 @@ from airflow.sdk import BaseOperator, RetryPolicy, TriggerRule
 
 from airflow_delta.contract.choices import Choices, Given, check_choices, check_literals
 from airflow_delta.contract.kinds import Kinds
-from airflow_delta.contract.sql_parameters import SQL_TEXTS
-from airflow_delta.dag_checks import HANDS_ON, check_tasks, parent_defaults
+from airflow_delta.dag_checks import HANDS_ON, parent_defaults
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.tasks.lineage import TaskLineage, lineage_on_complete, lineage_on_start
-from airflow_delta.tasks.parameters import put_values_into_sql, take_rendered, text_of, with_literals
+from airflow_delta.tasks.parameters import ParameterChecks, text_of, with_literals
 from airflow_delta.tasks.templates import is_of_text, render_fields
 
 if TYPE_CHECKING:
@@ -199,14 +198,13 @@ def templated(parts: Parts) -> tuple[str, ...]:
     return tuple(name for part in parts for name in part.template_fields)
 
 
-class DeltaOperator(BaseOperator):
+class DeltaOperator(ParameterChecks, BaseOperator):
     """Base of the operators that are made of parts.
 
     :param kwargs: parameters of the parts and of any Airflow task.
     :cvar choices: words that a parameter may be, by parameter; those of the parts come on top.
     :cvar kinds: kinds of values that a parameter may be, by parameter; those of the parts come on top.
     :cvar sql_fields: template fields in which ``{{ table }}`` is :data:`TABLE_VIEW`.
-    :cvar bound_fields: template fields with SQL whose named parameters Spark gets as arguments.
     :cvar emits_table: whether a task that commits by itself has the asset of its table as outlet, unless it is given others.
     """
 
@@ -214,7 +212,6 @@ class DeltaOperator(BaseOperator):
     choices: ClassVar[Choices] = {}
     kinds: ClassVar[Kinds] = {}
     sql_fields: ClassVar[tuple[str, ...]] = ()
-    bound_fields: ClassVar[tuple[str, ...]] = ()
     default_retry_policy: ClassVar[RetryPolicy | None] = None
     emits_table: ClassVar[bool] = False
 
@@ -255,16 +252,6 @@ class DeltaOperator(BaseOperator):
             )
         return with_own_settings(cls, super().partial(**kwargs), kwargs)
 
-    def resolve_template_files(self) -> None:
-        """Check this task, and those of its Dag that cannot do so: Airflow calls this when it has read the whole Dag file."""
-        super().resolve_template_files()
-        dag = self.get_dag()
-        tasks = [self] if dag is None else dag.tasks
-        first = next(task for task in tasks if isinstance(task, DeltaOperator))
-        # Sensors do not ask for themselves either.
-        others = (task for task in tasks if first is self and (task.is_mapped or not isinstance(task, DeltaOperator)))
-        check_tasks([self, *others])
-
     @staticmethod
     def literal_problems(given: Given) -> Iterator[str]:  # noqa: ARG004 - for those with something to check
         """Yield what is wrong with the parameters, as far as they are literals."""
@@ -275,15 +262,6 @@ class DeltaOperator(BaseOperator):
         held = part.of(self)
         self._held = (*self._held, held)
         return held
-
-    def pre_execute(self, context: Context) -> None:
-        """Take the rendered parameters as what they mean; Airflow calls this right before :meth:`execute`.
-
-        :raises DeltaIllegalArgumentException: if one is not of its kind.
-        """
-        super().pre_execute(context)
-        take_rendered(self)
-        put_values_into_sql(self, [name for name in self.template_fields if name in SQL_TEXTS and name not in self.bound_fields])
 
     def on_kill(self) -> None:
         """End the work of the parts; a commit reads :attr:`is_cancelled` right before it puts its log entry."""

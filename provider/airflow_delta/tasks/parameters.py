@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_delta.contract.kinds import is_settled, kinds_of, taken, value_problem
-from airflow_delta.contract.sql_parameters import with_parameters
+from airflow_delta.contract.sql_parameters import SQL_TEXTS, with_parameters
+from airflow_delta.dag_checks import check_tasks
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 
 if TYPE_CHECKING:
     import jinja2
+    from airflow.sdk import BaseOperator, Context
+
+    _Task = BaseOperator
+else:
+    _Task = object  # Airflow gives each class of an operator a constructor, which would hide that of the next base
 
 
 def with_literals(operator_class: Any, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -73,3 +79,30 @@ def _with_parameters(given: Any, values: Mapping[str, Any], whose: str) -> Any:
     if isinstance(given, list | tuple):
         return [_with_parameters(value, values, whose) for value in given]
     return given
+
+
+class ParameterChecks(_Task):
+    """What operators and sensors do with their parameters: when Airflow has read the Dag file, and when the task runs.
+
+    :cvar bound_fields: template fields with SQL whose named parameters Spark gets as arguments.
+    """
+
+    bound_fields: ClassVar[tuple[str, ...]] = ()
+
+    def resolve_template_files(self) -> None:
+        """Check this task, and those of its Dag that cannot do so: Airflow calls this when it has read the whole Dag file."""
+        super().resolve_template_files()
+        dag = self.get_dag()
+        tasks = [self] if dag is None else dag.tasks
+        first = next(task for task in tasks if isinstance(task, ParameterChecks))
+        others = (task for task in tasks if first is self and not isinstance(task, ParameterChecks))
+        check_tasks([self, *others])
+
+    def pre_execute(self, context: Context) -> None:
+        """Take the rendered parameters as what they mean; Airflow calls this right before :meth:`execute`.
+
+        :raises DeltaIllegalArgumentException: if one is not of its kind.
+        """
+        super().pre_execute(context)
+        take_rendered(self)
+        put_values_into_sql(self, [name for name in self.template_fields if name in SQL_TEXTS and name not in self.bound_fields])

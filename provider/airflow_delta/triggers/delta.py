@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta import engine
 from airflow_delta.assets.delta import dedupe_key, watched_extras
+from airflow_delta.contract.sql_parameters import with_given
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.triggers.watching import LogTrigger, refuse_previews
 
@@ -61,6 +62,7 @@ class DeltaTableVersionTrigger(LogTrigger["Match"]):
         watcher with a stored state continues from that.
     :param operation: Delta operations to report, one or several, such as ``WRITE``; default: all.
     :param partitions: Spark SQL predicate over partition columns: only commits that touched a partition that may satisfy it.
+    :param parameters: values of named parameters (``:day``) in ``partitions``, which has them as literals from then on.
     :param data_change_only: ignore commits that changed no rows (OPTIMIZE, ALTER TABLE), even if ``operation`` names them.
     :param poll_interval: seconds between two polls of the log.
     :param label: distinguishes triggers that are otherwise equal.
@@ -82,6 +84,7 @@ class DeltaTableVersionTrigger(LogTrigger["Match"]):
         after_version: int | None = None,
         operation: str | Sequence[str] | None = None,
         partitions: str | None = None,
+        parameters: Mapping[str, Any] | None = None,
         data_change_only: bool = True,
         poll_interval: float = 60.0,
         label: str | None = None,
@@ -102,7 +105,7 @@ class DeltaTableVersionTrigger(LogTrigger["Match"]):
         self.tables = (table,)
         refuse_previews(self.tables)
         self.operation = operation
-        self.partitions = partitions
+        self.partitions = with_given(partitions, parameters, whose="partitions of the trigger")
         self.data_change_only = data_change_only
         self.label = label
         self.version = version

@@ -221,6 +221,8 @@ def _conditions(session: Session, table: KnownTable, sensors: Sequence[_Instance
                 keys[named] = location_key(*named)
             if keys[named] == table.key:
                 told = {name: fields[name] for name in _CONDITIONS if fields.get(name) not in (None, "", "None", [])}
+                if "partitions" in told and isinstance(values := fields.get("parameters"), Mapping):
+                    told["parameters"] = [f":{name} = {value}" for name, value in values.items()]
                 found[key[0], key[1], key[2], key[3]] = told
     return found
 

@@ -35,6 +35,7 @@ def make(name: str, way: dict) -> None:
             after_version=of_conf("after_version"),
             operation=of_conf("operation"),
             partitions=of_conf("partitions"),
+            parameters={"part": of_conf("part")},
             poke_interval=0.2,
             timeout=240,
             **{"deferrable": False, **way},

@@ -28,7 +28,8 @@ def awaited(dag_id: str, reference, schedule: str | None = None) -> None:
         DeltaTableVersionSensor(
             task_id="there",
             table="{{ dag_run.conf.get('awaited', '" + ROOT + "/days') }}",
-            partitions="day = DATE '{{ ds }}'",
+            partitions="day = :day",
+            parameters={"day": "{{ ds }}"},
             after_version=-1,
             mode="reschedule",
             poke_interval=0,
