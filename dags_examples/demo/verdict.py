@@ -36,7 +36,7 @@ def look(table: Place) -> State:
     if not log.table_exists():
         return State(-1, frozenset(), frozenset(), frozenset())
     delta = table.delta_rs()
-    live = frozenset(uri.removeprefix("file://").removeprefix(f"{table.uri}/") for uri in delta.file_uris())
+    live = frozenset(delta.get_add_actions().column("path").to_pylist())
     files = (status.path for status in log.store.list_recursive(""))
     on_disk = frozenset(path for path in files if path.endswith(".parquet") and not path.startswith("_delta_log/"))
     return State(delta.version(), live, on_disk, frozenset(int(values["month"]) for values in delta.partitions()))

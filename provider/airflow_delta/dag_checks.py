@@ -18,7 +18,7 @@ from airflow_delta.contract.choices import Given, choice_problem, choices_of, is
 from airflow_delta.contract.kinds import kinds_of, value_problem
 from airflow_delta.contract.queries import with_escaped_quotes
 from airflow_delta.contract.sql_parameters import SQL_TEXTS
-from airflow_delta.dag_warnings import sql_of_a_run
+from airflow_delta.dag_warnings import kept_sql_of_a_run, sql_of_a_run
 from airflow_delta.dag_wiring import class_of, role_of, wiring_problems, wiring_warnings
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaDagWarning, DeltaIllegalArgumentException
 from airflow_delta.key_precision import shared_key_problem
@@ -114,6 +114,8 @@ def task_warnings(task: Any) -> Iterator[str]:
         if name in SQL_TEXTS:
             for value in _values(task, name):
                 yield from sql_of_a_run(name, value)
+    for value in _values(task, "changes"):
+        yield from kept_sql_of_a_run(value)
     yield from wiring_warnings(task)
 
 

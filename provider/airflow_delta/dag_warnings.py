@@ -25,16 +25,38 @@ def sql_of_a_run(name: str, value: Any) -> Iterator[str]:
     elif isinstance(value, list | tuple):
         for number, each in enumerate(value):
             yield from sql_of_a_run(f"{name}[{number}]", each)
-    elif isinstance(value, str) and ("params" in value or "conf" in value) and "{" in value:
-        for given in dict.fromkeys(_given_by_a_run(value)):
+    elif isinstance(value, str):
+        for given in _given_by_a_run(value):
             yield (
                 f"{name} puts {given} into SQL: whoever may trigger a run decides what it does. Name a parameter there, such as "
                 f':value, and pass parameters={{"value": ...}}, in which it stays a value.'
             )
 
 
+def kept_sql_of_a_run(changes: Any) -> Iterator[str]:
+    """Yield warnings of changes to a table that put what a run is given into expressions that the table keeps.
+
+    These have no parameters: other engines read them, which need not know the literals that a value becomes.
+
+    :param changes: of ALTER TABLE, in their JSON form.
+    """
+    for number, change in enumerate(changes if isinstance(changes, list | tuple) else ()):
+        for name in ("expression", "default"):
+            text = change.get(name) if isinstance(change, dict) else None
+            for given in _given_by_a_run(text) if isinstance(text, str) else ():
+                yield (
+                    f"changes[{number}][{name!r}] puts {given} into SQL that the table keeps: whoever may trigger a run decides "
+                    "what it does. Write it into the Dag file, or make a number of the value (| int, | float)."
+                )
+
+
 def _given_by_a_run(template: str) -> Iterator[str]:
-    """Yield what a template prints of the parameters or the configuration of a run."""
+    """Yield what a template prints of the parameters or the configuration of a run, each once."""
+    if "{" in template and ("params" in template or "conf" in template):
+        yield from dict.fromkeys(_printed_of_a_run(template))
+
+
+def _printed_of_a_run(template: str) -> Iterator[str]:
     try:
         tree = Environment().parse(template)  # noqa: S701 - nothing is rendered
     except TemplateSyntaxError:  # the task reports it

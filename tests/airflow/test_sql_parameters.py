@@ -12,11 +12,13 @@ import pytest
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import TaskDeferred
 
+from airflow_delta.contract.changes import AddConstraint, ChangeColumn
 from airflow_delta.contract.sql_parameters import SQL_TEXTS
 from airflow_delta.dag_checks import check_tasks
 from airflow_delta.exceptions import DeltaDagWarning, DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.log import DeltaLog
+from airflow_delta.operators.alter import DeltaAlterTableOperator
 from airflow_delta.operators.arrow import DeltaStageArrowOperator
 from airflow_delta.operators.audit import DeltaAuditOperator
 from airflow_delta.operators.delete_update import DeltaDeleteOperator, DeltaUpdateOperator
@@ -326,3 +328,22 @@ def test_what_a_run_puts_into_sql_is_warned_about(predicate, said):
     found = parse(predicate=predicate)
     assert len(found) == (0 if said is None else 1)
     assert said is None or said in found[0]
+
+
+@pytest.mark.parametrize(
+    ("template", "said"),
+    [
+        ("{{ params.least }}", "puts params"),
+        ("{{ dag_run.conf.least }}", "puts dag_run.conf"),
+        ("{{ params.least | int }}", None),
+    ],
+)
+def test_what_a_run_puts_into_sql_that_the_table_keeps_is_warned_about(template, said):
+    changes = [AddConstraint("least", f"amount > {template}"), ChangeColumn("amount", default=template, comment=template)]
+    with DAG("sql", schedule=None), warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        check_tasks([DeltaAlterTableOperator(task_id="t", table="/t", changes=changes)])
+    told = [str(each.message) for each in found if each.category is DeltaDagWarning]
+    assert len(told) == (0 if said is None else 2)
+    for place, each in zip(("changes[0]['expression']", "changes[1]['default']"), told, strict=said is not None):
+        assert f"{place} {said} into SQL that the table keeps" in each

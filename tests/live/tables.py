@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from live.names import ROWS
@@ -72,8 +71,7 @@ class ScenarioTable(Table):
 
         if self.version < 0:
             return set()
-        uris = deltalake.DeltaTable(str(self.path)).file_uris()
-        return {str(Path(uri.removeprefix("file://")).relative_to(self.path)) for uri in uris}
+        return set(deltalake.DeltaTable(str(self.path)).get_add_actions().column("path").to_pylist())
 
     def append(self, month: str, run: str = "another-writer") -> None:
         """Append a stage's rows as another engine: delta-rs."""
