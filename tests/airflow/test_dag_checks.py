@@ -396,7 +396,6 @@ class TestCommand:
             bag_of(tmp_path, with_warning)
         done = check_dags(str(tmp_path), "--output", "plain")
         _, row, *_, last = done.stdout.strip().splitlines()
-        assert (done.returncode, row.split()[1:6]) == (0, ["checked", "d", "warning", "predicate", "puts"]), (
-            done.stdout + done.stderr
-        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert row[row.index(" checked ") :].split()[:5] == ["checked", "d", "warning", "predicate", "puts"]
         assert last == "Checked 1 Dag: nothing is wrong with their Delta tasks."

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Sequence
 
+import pyarrow as pa
 import pytest
 
+from airflow_delta.log.checkpoint import files as checkpoint_files
+from airflow_delta.log.checkpoint.part import CheckpointPart, RowGroup
 from airflow_delta.publication import get_versions
 from airflow_delta.publication.records import PublicationId, table_mark
 from publication.lake import LakeTable, publish_all
@@ -45,6 +49,33 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     monkeypatch.setattr(PublicationId, "parse", parsed)
     monkeypatch.setattr(PublicationId, "is_one", asked)
     return found
+
+
+@pytest.fixture
+def rows_read(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Count the rows that are read from checkpoints, whose row groups are small."""
+    monkeypatch.setattr(checkpoint_files, "ROW_GROUP_ROWS", 100)
+    found: Counter[str] = Counter()
+    batches = CheckpointPart.batches
+
+    def counted(part: CheckpointPart, groups: Sequence[RowGroup], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        for batch in batches(part, groups, columns):
+            found["rows"] += batch.num_rows
+            yield batch
+
+    monkeypatch.setattr(CheckpointPart, "batches", counted)
+    return found
+
+
+def test_the_next_publication_reads_no_more_for_them(orders: LakeTable, lines: LakeTable, rows_read: Counter[str]) -> None:
+    remember([orders, lines], PAST)
+    members = [orders.member("next", [7]), lines.member("next", [40])]
+    rows_read.clear()
+    publish_all(members, anchor=orders.uri)
+    assert rows_read["rows"] <= 1_000, "some row groups, each read once"
+    rows_read.clear()
+    assert get_versions({"orders": orders.log(), "lines": lines.log()}).held_back == {}
+    assert rows_read["rows"] <= 2 * (PAST + 200), "the states, not the intents"
 
 
 def test_they_cost_no_look(orders: LakeTable, lines: LakeTable, looks: Counter[str]) -> None:

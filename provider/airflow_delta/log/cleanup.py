@@ -125,7 +125,7 @@ def needed_by_publications(snapshot: Snapshot, versions: Mapping[int, VersionFil
     if is_open := next(iter(open_intents(snapshot.intents)), None):
         _tell_of_publication(snapshot, is_open)
         return 0
-    states = {app_id: version for app_id, version in snapshot.transactions.items() if app_id.startswith(STATE_APP)}
+    states = snapshot.transaction_versions(STATE_APP)
     retention = snapshot.properties.set_transaction_retention
     forgotten = 0 if retention is None else now - retention + DAY
     for version, files in versions.items():
@@ -138,9 +138,10 @@ def needed_by_publications(snapshot: Snapshot, versions: Mapping[int, VersionFil
         commit = decode_commit(version, data, table=snapshot.log.uri)
         transaction = str((commit.commit_info or {}).get("txnId"))
         for txn in commit.txns:
-            is_published = txn.app_id.startswith(STATE_APP) and txn.version == states.get(txn.app_id, 1) == 1
+            publication = txn.app_id.removeprefix(STATE_APP)
+            is_published = txn.app_id != publication and txn.version == states.get(publication, 1) == 1
             if is_published and _has_plan(snapshot.log.store, transaction, txn.app_id):
-                _tell_of_publication(snapshot, txn.app_id.removeprefix(STATE_APP))
+                _tell_of_publication(snapshot, publication)
                 return version - 1
     return None
 

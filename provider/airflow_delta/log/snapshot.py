@@ -15,7 +15,7 @@ import msgspec
 from airflow_delta.exceptions import DeltaLogCorruptedException, DeltaTableNotFoundException, Subject
 from airflow_delta.log import heavy
 from airflow_delta.log.actions.actions import AddFile, DomainMetadata, Metadata, Protocol, SetTransaction
-from airflow_delta.log.actions.decode import CommitFile, CommitHead, read_small_state, required_timestamp
+from airflow_delta.log.actions.decode import CommitFile, CommitHead, SmallState, read_small_state, required_timestamp
 from airflow_delta.log.actions.intents import PREFIXES, open_intents, unexpired
 from airflow_delta.log.checksum.totals import MAX_FILES, Totals
 from airflow_delta.log.features.protocol import check_can_read
@@ -28,7 +28,9 @@ from airflow_delta.log.snapshot_state import (
     TailCache,
     earlier_intents,
     missing_actions,
+    no_text,
     resolve_state,
+    with_prefix,
 )
 from airflow_delta.log.storage.file_names import commit_file
 from airflow_delta.log.table_definition import TableDefinition
@@ -266,8 +268,7 @@ class Snapshot(Subject):
                 base = self._from_checkpoint(lambda reader: reader.set_transactions()) or {}
                 state = self._small_state()
                 if state.base_transactions is None:
-                    early = read_small_state(self._early_commits(), table=self.log.uri)
-                    state = self._state = replace(state, base_transactions={**base, **early.transactions})
+                    state = self._state = replace(state, base_transactions={**base, **self._early_state().transactions})
                 everything = state.transactions() or {}
         return {txn.app_id: txn for txn in self._unexpired(everything.values())}
 
@@ -286,8 +287,7 @@ class Snapshot(Subject):
             before = earlier_intents(self.log.store, self.segment, base, self.log.read_commit_range)
             if before is None:
                 before = self._from_checkpoint(lambda reader: reader.transactions_of(PREFIXES)) or []
-                early = read_small_state(self._early_commits(), table=self.log.uri).transactions
-                before += [txn for app_id, txn in early.items() if app_id.startswith(PREFIXES)]
+                before += [txn for app_id, txn in self._early_state().transactions.items() if app_id.startswith(PREFIXES)]
             self._state = replace(self._small_state(), base_intents=tuple(open_intents(before).values()))
             return self._state.intents() or []
 
@@ -296,16 +296,27 @@ class Snapshot(Subject):
         """Return the last version of every application (Delta's ``transactions``)."""
         return {app_id: txn.version for app_id, txn in self.set_transactions.items()}
 
-    def transaction_version(self, app_id: str) -> int | None:
-        """Return the last version that an application committed, or ``None``.
+    def transaction_versions(self, prefix: str) -> dict[str, int]:
+        """Return the last version of every application in :attr:`set_transactions` whose id begins so, by what follows in it.
 
-        Looks into the commits first, then into the checksum, then into the ``txn`` rows of the checkpoint.
+        There may be many, of publications of the past: no object is made of each row of a checkpoint.
         """
-        txn = self.set_transaction(app_id)
-        return txn.version if txn is not None else None
+        with self._lock:
+            none_expires = self._segment is not None and self.properties.set_transaction_retention is None
+            if not none_expires or self._small_state().base_transactions is not None:
+                return with_prefix(self.set_transactions, prefix)
+            base = self._from_checkpoint(lambda reader: reader.transactions(prefix)) or {}
+            later = self._early_state().apply(self._small_state().overlay)
+        return base | with_prefix(later.transactions, prefix)
+
+    def transaction_version(self, app_id: str) -> int | None:
+        """Return the last version that an application committed, or ``None``, as :meth:`set_transaction` has it."""
+        return None if (txn := self.set_transaction(app_id)) is None else txn.version
 
     def set_transaction(self, app_id: str, *, expired: bool = False) -> SetTransaction | None:
         """Return the last transaction of an application, or ``None`` if there is none or it has expired.
+
+        Looks into the commits first, then into the checksum, then into the ``txn`` rows of the checkpoint, once for each id.
 
         :param expired: return an expired one too, if it is still in the log.
         """
@@ -314,19 +325,21 @@ class Snapshot(Subject):
         with self._lock:
             state = self._small_state()
             txn = state.overlay.transactions.get(app_id)
-            if txn is None and state.base_transactions is not None:
-                txn = state.base_transactions.get(app_id)
+            if txn is None and state.knows(app_id):
+                txn = (state.base_transactions or state.asked).get(app_id)
             elif txn is None:
-                txn = read_small_state(self._early_commits(), table=self.log.uri).transactions.get(app_id)
+                txn = self._early_state().transactions.get(app_id)
                 if txn is None:
                     txn = self._from_checkpoint(lambda reader: reader.set_transaction(app_id))
                     if self._small_state() is not state:  # fell back to an older checkpoint: look again
                         return self.set_transaction(app_id, expired=expired)
+                state.asked[app_id] = txn
         return txn if txn is None or expired else next(iter(self._unexpired([txn])), None)
 
-    def _early_commits(self) -> list[CommitFile]:
-        """Return the commits between the checkpoint and the checksum that the state was read from."""
-        return self.log.read_commit_range(range(self.segment.first_commit, self._small_state().base_version + 1))
+    def _early_state(self) -> SmallState:
+        """Return the state from the commits between the checkpoint and the checksum that the state was read from."""
+        early = range(self.segment.first_commit, self._small_state().base_version + 1)
+        return read_small_state(self.log.read_commit_range(early), table=self.log.uri)
 
     def _unexpired(self, transactions: Collection[SetTransaction]) -> Collection[SetTransaction]:
         retention = self.properties.set_transaction_retention
@@ -345,8 +358,7 @@ class Snapshot(Subject):
                 base = self._from_checkpoint(lambda reader: reader.domain_metadata()) or {}
                 state = self._small_state()
                 if state.base_domains is None:
-                    early = read_small_state(self._early_commits(), table=self.log.uri)
-                    state = self._state = replace(state, base_domains={**base, **early.domains})
+                    state = self._state = replace(state, base_domains={**base, **self._early_state().domains})
                 domains = state.domains() or {}
         return domains
 
@@ -455,19 +467,15 @@ class Snapshot(Subject):
                 return read(None, tail)
             try:
                 return read(reader, tail)
-            except DeltaLogCorruptedException as error:
+            except (DeltaLogCorruptedException, UnicodeDecodeError) as error:
                 self._drop_checkpoint(error)
-            except UnicodeDecodeError as error:
-                self._drop_checkpoint(self._no_text(error))
 
     def _from_checkpoint(self, read: Callable[[CheckpointReader], T]) -> T | None:
         while (reader := self.checkpoint_reader()) is not None:
             try:
                 return read(reader)
-            except DeltaLogCorruptedException as error:
+            except (DeltaLogCorruptedException, UnicodeDecodeError) as error:
                 self._drop_checkpoint(error)
-            except UnicodeDecodeError as error:
-                self._drop_checkpoint(self._no_text(error))
         return None
 
     def checkpoint_reader(self) -> CheckpointReader | None:
@@ -480,18 +488,11 @@ class Snapshot(Subject):
             return None
         return heavy.CheckpointReader(self.log.store, checkpoint.parts, version=checkpoint.version, table=self.log.uri)
 
-    def _no_text(self, error: UnicodeDecodeError) -> DeltaLogCorruptedException:
-        checkpoint = self.segment.checkpoint
-        version = checkpoint.version if checkpoint is not None else self.version
-        return self.error(
-            DeltaLogCorruptedException,
-            f"The checkpoint of version {version} of table {self.log.uri} is damaged: it has invalid UTF-8 ({error}).",
-            version=version,
-        )
-
-    def _drop_checkpoint(self, error: DeltaLogCorruptedException) -> None:
+    def _drop_checkpoint(self, error: DeltaLogCorruptedException | UnicodeDecodeError) -> None:
         """Replace the segment by one without its checkpoint, or raise the error if there is none."""
         checkpoint = self.segment.checkpoint
+        if isinstance(error, UnicodeDecodeError):
+            error = no_text(self.version if checkpoint is None else checkpoint.version, table=self.log.uri, error=error)
         if checkpoint is None:
             raise error
         excluded = self.corrupt_checkpoints | {checkpoint.version}

@@ -6,8 +6,8 @@ opened only for what these do not have.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from airflow_delta.exceptions import DeltaLogCorruptedException
@@ -49,6 +49,7 @@ class SnapshotState:
     :param base_domains: all domains at the base, or ``None``.
     :param totals: totals at ``totals_version``, at or below the snapshot's version; ``None`` if only ``checksum`` may have them.
     :param checksum: checksum of ``base_version``, if the state was read from it.
+    :param asked: transactions at the base that were looked up in older files one by one; ``None``: it has none.
     """
 
     overlay: SmallState
@@ -61,6 +62,7 @@ class SnapshotState:
     totals: Totals | None = None
     totals_version: int = -1
     checksum: VersionChecksum | None = None
+    asked: dict[str, SetTransaction | None] = field(default_factory=dict)
 
     def advanced(self, commits: Sequence[CommitFile], *, table: str) -> SnapshotState:
         """Return the state after further commits."""
@@ -99,6 +101,10 @@ class SnapshotState:
         if self.base_transactions is None:
             return None
         return {**self.base_transactions, **self.overlay.transactions}
+
+    def knows(self, app_id: str) -> bool:
+        """Tell whether the transaction of an application at the base is known without older files, if it has one."""
+        return self.base_transactions is not None or app_id in self.asked
 
     def domains(self) -> dict[str, DomainMetadata] | None:
         """Return the live domains, or ``None`` if older files must be read."""
@@ -217,6 +223,20 @@ class TailCache:
         if len(waiting) > _WAITING_COMMITS or sum(len(commit.data) for commit in waiting) > _WAITING_BYTES:
             return None
         return TailCache(self._base, waiting)
+
+
+def with_prefix(transactions: Mapping[str, SetTransaction], prefix: str) -> dict[str, int]:
+    """Return the versions of the applications whose id begins so, by what follows in it."""
+    return {app_id[len(prefix) :]: txn.version for app_id, txn in transactions.items() if app_id.startswith(prefix)}
+
+
+def no_text(version: int, *, table: str, error: UnicodeDecodeError) -> DeltaLogCorruptedException:
+    """Return the error for a checkpoint with invalid UTF-8."""
+    return DeltaLogCorruptedException(
+        f"The checkpoint of version {version} of table {table} is damaged: it has invalid UTF-8 ({error}).",
+        table=table,
+        version=version,
+    )
 
 
 def missing_actions(

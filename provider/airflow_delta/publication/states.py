@@ -27,7 +27,6 @@ from airflow_delta.transaction.intents import INTENT_APP, STATE_APP, open_intent
 if TYPE_CHECKING:
     from airflow_delta.contract.payloads import CommitResult
     from airflow_delta.log import Snapshot
-    from airflow_delta.log.actions.actions import SetTransaction
     from airflow_delta.log.delta_log import DeltaLog
 
 
@@ -36,10 +35,7 @@ def states_of(snapshot: Snapshot) -> dict[str, int]:
 
     Other writers may name their applications so, too: whoever takes one for a publication parses its id.
     """
-    if snapshot.version < 0:
-        return {}
-    found = snapshot.set_transactions
-    return {app_id.removeprefix(STATE_APP): txn.version for app_id, txn in found.items() if app_id.startswith(STATE_APP)}
+    return snapshot.transaction_versions(STATE_APP)
 
 
 def publication_states(log: DeltaLog) -> dict[str, int]:
@@ -82,15 +78,15 @@ def decided_by(log: DeltaLog, transaction_id: str, *, since: int) -> str | None:
         if needle not in file.data:
             continue
         for txn in decode_commit(file.version, file.data, table=log.uri).txns:
-            if _is_decision(txn, prefix):
-                return txn.app_id.removeprefix(STATE_APP)
-    left = log.snapshot.set_transactions.values() if oldest > since else ()
-    return next((txn.app_id.removeprefix(STATE_APP) for txn in left if _is_decision(txn, prefix)), None)
+            publication = txn.app_id.removeprefix(STATE_APP)
+            if txn.app_id.startswith(prefix) and _is_decision(publication, txn.version):
+                return publication
+    left = log.snapshot.transaction_versions(prefix) if oldest > since else {}
+    return next((found for rest, state in left.items() if _is_decision(found := f"{transaction_id}.{rest}", state)), None)
 
 
-def _is_decision(txn: SetTransaction, prefix: str) -> bool:
-    publication = txn.app_id.removeprefix(STATE_APP)
-    return txn.app_id.startswith(prefix) and txn.version in (PUBLISHED, UNDONE, STANDS) and PublicationId.is_one(publication)
+def _is_decision(publication: str, state: int) -> bool:
+    return state in (PUBLISHED, UNDONE, STANDS) and PublicationId.is_one(publication)
 
 
 def publication_tables(log: DeltaLog, publication: str) -> tuple[str, ...]:

@@ -26,14 +26,20 @@ from airflow_delta.publication.states import (
 from airflow_delta.transaction.intents import INTENT_APP, STATE_APP, open_intents
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from airflow_delta.log import Snapshot
     from airflow_delta.log.delta_log import DeltaLog
 
 logger = logging.getLogger(__name__)
 
+_Half = tuple[str, list[str], list[str]]
+"""A publication, the tables that show it, and those of it that do not."""
+
 _SHOWN = (PUBLISHED, STANDS)
+
+_ONE_BY_ONE = 4
+"""Publications whose keys are looked up one by one: each look reads a part of a checkpoint."""
 
 _ROUNDS = 8
 """Looks at tables that change all the time; after that, what a table lacks is held back on the others."""
@@ -45,6 +51,8 @@ class _Table:
     :ivar version: at which it is read.
     :ivar snapshot: its newest version, as of the last look.
     :ivar seen: when that was, as a number that grows with every look at any table.
+    :ivar states: of publications on it.
+    :ivar shown: the publications that it shows.
     """
 
     def __init__(self, log: DeltaLog, looks: Iterator[int]) -> None:
@@ -55,6 +63,7 @@ class _Table:
         self.version = self.head = self.snapshot.version
         self.intents = open_intents(self.snapshot.intents)  # first: a checksum has them without all other transactions
         self.states = states_of(self.snapshot)
+        self.shown = {publication for publication, state in self.states.items() if state in _SHOWN}
         self._later: dict[str, set[int]] = {}
 
     def recall(self, publication: str, since: int | None) -> None:
@@ -69,11 +78,8 @@ class _Table:
             state = state_by_entries(self.log, self.snapshot, publication, since=0, begun=since)
         if state is not None:
             self.states[publication] = state
-
-    @property
-    def shown(self) -> set[str]:
-        """Return the publications that the newest version shows."""
-        return {publication for publication, state in self.states.items() if state in _SHOWN}
+        if state in _SHOWN:
+            self.shown.add(publication)
 
     def shows(self, publication: str) -> bool:
         """Tell whether the publication is in the version that is read."""
@@ -153,7 +159,10 @@ def check_versions(tables: Mapping[str, tuple[DeltaLog, int]]) -> None:
     snapshots = {name: log.snapshot_at(version) if version >= 0 else None for name, (log, version) in tables.items()}
     marks = {name: table_mark(log) for name, (log, _) in tables.items()}
     states = {name: {} if snapshot is None else states_of(snapshot) for name, snapshot in snapshots.items()}
-    for publication in sorted({publication for found in states.values() for publication in found}):
+    shows = [{publication for publication, state in found.items() if state in _SHOWN} for found in states.values()]
+    differing = set().union(*shows).difference(set(shows[0]).intersection(*shows[1:])) if shows else set()
+    _read_ahead([snapshot for snapshot in snapshots.values() if snapshot is not None], len(differing))
+    for publication in sorted(differing):
         members = [name for name in tables if marks[name] in _tables_of(publication)]
         shown = [name for name in members if states[name].get(publication) in _SHOWN]
         showing = [tables[name][0] for name in shown]
@@ -193,14 +202,17 @@ def get_versions(logs: Mapping[str, DeltaLog]) -> VersionVector:
     lost: dict[str, set[str]] = {}
     for _ in range(_ROUNDS):
         _recall(tables)
-        again = _lacking_too_early(tables)
+        halves = _halves(tables)
+        again = _lacking_too_early(tables, halves)
         if not again:
-            lost, again = _lost(tables)
+            lost, again = _lost(tables, halves)
         if not again:
             break
         lost = {}
         tables.update({name: _Table(logs[name], looks) for name in sorted(again)})
-    return _cut(tables, lost)
+    else:
+        halves = _halves(tables)
+    return _cut(tables, lost, {publication for publication, _, _ in halves})
 
 
 def _recall(tables: Mapping[str, _Table]) -> None:
@@ -210,22 +222,23 @@ def _recall(tables: Mapping[str, _Table]) -> None:
                 other.recall(publication, intent.last_updated)
 
 
-def _halves(tables: Mapping[str, _Table]) -> Iterator[tuple[str, list[str], list[str]]]:
-    """Yield the publications that some newest versions show and others do not, with these and those."""
-    shown = {name: table.shown for name, table in tables.items()}
-    found = {
+def _halves(tables: Mapping[str, _Table]) -> list[_Half]:
+    """Return the publications that some newest versions show and others do not, with these and those."""
+    candidates = {
         publication
-        for one, has in shown.items()
+        for one, has in tables.items()
         for other, table in tables.items()
         if one != other
-        for publication in has - shown[other]
+        for publication in has.shown - table.shown
         if table.mark in publication
     }
-    for publication in sorted(found):
+    found: list[_Half] = []
+    for publication in sorted(candidates):
         names = _members(tables, publication)
-        showing = [name for name in names if publication in shown[name]]
+        showing = [name for name in names if publication in tables[name].shown]
         if 0 < len(showing) < len(names):
-            yield publication, showing, [name for name in names if name not in showing]
+            found.append((publication, showing, [name for name in names if name not in showing]))
+    return found
 
 
 def _members(tables: Mapping[str, _Table], publication: str) -> list[str]:
@@ -233,20 +246,18 @@ def _members(tables: Mapping[str, _Table], publication: str) -> list[str]:
     return [name for name, table in tables.items() if table.mark in marks]
 
 
-def _lacking_too_early(tables: Mapping[str, _Table]) -> set[str]:
+def _lacking_too_early(tables: Mapping[str, _Table], halves: Sequence[_Half]) -> set[str]:
     """Return the tables that were looked at before another one that shows what they lack."""
     return {
-        name
-        for _, shown, lacking in _halves(tables)
-        for name in lacking
-        if tables[name].seen < max(tables[one].seen for one in shown)
+        name for _, shown, lacking in halves for name in lacking if tables[name].seen < max(tables[one].seen for one in shown)
     }
 
 
-def _lost(tables: Mapping[str, _Table]) -> tuple[dict[str, set[str]], set[str]]:
+def _lost(tables: Mapping[str, _Table], halves: Sequence[_Half]) -> tuple[dict[str, set[str]], set[str]]:
     """Return the tables that no longer have what they had, by publication, and those that have changed since the last look."""
     found: dict[str, set[str]] = {}
-    for publication, shown, lacking in _halves(tables):
+    _read_ahead([table.snapshot for table in tables.values()], len(halves))
+    for publication, shown, lacking in halves:
         if any(tables[name].stands(publication) for name in shown):
             continue
         for name in lacking:
@@ -257,13 +268,18 @@ def _lost(tables: Mapping[str, _Table]) -> tuple[dict[str, set[str]], set[str]]:
     return found, {name for name, table in tables.items() if table.log.snapshot is not table.snapshot and _has_moved(table)}
 
 
+def _read_ahead(snapshots: Iterable[Snapshot], publications: int) -> None:
+    """Read all transactions of versions at once, if those of many publications will be looked up."""
+    for snapshot in snapshots if publications > _ONE_BY_ONE else ():
+        _ = snapshot.set_transactions
+
+
 def _has_moved(table: _Table) -> bool:
     now = table.log.snapshot
     return now.version != table.head or (now.version >= 0 and now.metadata.id != table.snapshot.metadata.id)
 
 
-def _cut(tables: Mapping[str, _Table], lost: Mapping[str, set[str]]) -> VersionVector:
-    open_ones = {publication for publication, _, _ in _halves(tables)}
+def _cut(tables: Mapping[str, _Table], lost: Mapping[str, set[str]], open_ones: set[str]) -> VersionVector:
     held_back: dict[str, tuple[str, ...]] = {}
     split: dict[str, tuple[str, ...]] = {}
     again = True

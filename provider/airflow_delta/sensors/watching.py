@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 from airflow_delta import engine, exceptions
 from airflow_delta.exceptions import DeltaError
 from airflow_delta.tasks.identity import whole_number
-from airflow_delta.tasks.parameters import ParameterChecks, text_of
+from airflow_delta.tasks.parameters import check_parsed, text_of, use_rendered
 from airflow_delta.tasks.templates import is_of_text, render_fields
 
 if TYPE_CHECKING:
@@ -21,8 +21,20 @@ if TYPE_CHECKING:
     from airflow_delta.table.observe.watch import Watermark
 
 
-class LogSensor(ParameterChecks, BaseSensorOperator):
+class LogSensor(BaseSensorOperator):
     """A sensor that looks at the logs of tables, and may wait in the triggerer (:mod:`airflow_delta.triggers.watching`)."""
+
+    bound_fields: ClassVar[tuple[str, ...]] = ()
+
+    def resolve_template_files(self) -> None:
+        """Check this task as operators do, when Airflow has read the whole Dag file."""
+        super().resolve_template_files()
+        check_parsed(self)
+
+    def pre_execute(self, context: Context) -> None:
+        """Take the rendered parameters as what they mean, right before the task runs."""
+        super().pre_execute(context)
+        use_rendered(self)
 
     def watched(self) -> Sequence[str]:
         """Return the tables, as given."""

@@ -171,13 +171,13 @@ def _delete_staged(log: DeltaLog, directory: str) -> int:
 
 def _open_plan(log: DeltaLog, transaction_id: str) -> str | None:
     """Return the path of a publication's plan below a transaction, unless this table's log says that it was refused."""
-    states = log.snapshot.set_transactions.items()
-    ended = [app_id for app_id, txn in states if app_id.startswith(STATE_APP) and txn.version > _PUBLISHED]
+    states = log.snapshot.transaction_versions(STATE_APP)
+    ended = [publication for publication, state in states.items() if state > _PUBLISHED]
     for status in log.store.list_from(transaction_directory(transaction_id), PLAN_PREFIX, stat=False):
         if not status.name.startswith(PLAN_PREFIX):
             break
         digest = status.name.removeprefix(PLAN_PREFIX).removesuffix(".json")
-        if status.name.endswith(".json") and not any(f".{digest}." in app_id for app_id in ended):
+        if status.name.endswith(".json") and not any(f".{digest}." in publication for publication in ended):
             return status.path
     return None
 

@@ -28,7 +28,7 @@ from airflow_delta.contract.kinds import Kinds
 from airflow_delta.dag_checks import HANDS_ON, parent_defaults
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.tasks.lineage import TaskLineage, lineage_on_complete, lineage_on_start
-from airflow_delta.tasks.parameters import ParameterChecks, text_of, with_literals
+from airflow_delta.tasks.parameters import check_parsed, text_of, use_rendered, with_literals
 from airflow_delta.tasks.templates import is_of_text, render_fields
 
 if TYPE_CHECKING:
@@ -198,13 +198,14 @@ def templated(parts: Parts) -> tuple[str, ...]:
     return tuple(name for part in parts for name in part.template_fields)
 
 
-class DeltaOperator(ParameterChecks, BaseOperator):
+class DeltaOperator(BaseOperator):
     """Base of the operators that are made of parts.
 
     :param kwargs: parameters of the parts and of any Airflow task.
     :cvar choices: words that a parameter may be, by parameter; those of the parts come on top.
     :cvar kinds: kinds of values that a parameter may be, by parameter; those of the parts come on top.
     :cvar sql_fields: template fields in which ``{{ table }}`` is :data:`TABLE_VIEW`.
+    :cvar bound_fields: template fields with SQL whose named parameters Spark gets as arguments.
     :cvar emits_table: whether a task that commits by itself has the asset of its table as outlet, unless it is given others.
     """
 
@@ -212,6 +213,7 @@ class DeltaOperator(ParameterChecks, BaseOperator):
     choices: ClassVar[Choices] = {}
     kinds: ClassVar[Kinds] = {}
     sql_fields: ClassVar[tuple[str, ...]] = ()
+    bound_fields: ClassVar[tuple[str, ...]] = ()
     default_retry_policy: ClassVar[RetryPolicy | None] = None
     emits_table: ClassVar[bool] = False
 
@@ -252,6 +254,11 @@ class DeltaOperator(ParameterChecks, BaseOperator):
             )
         return with_own_settings(cls, super().partial(**kwargs), kwargs)
 
+    def resolve_template_files(self) -> None:
+        """Check this task, and those of its Dag that cannot do so: Airflow calls this when it has read the whole Dag file."""
+        super().resolve_template_files()
+        check_parsed(self)
+
     @staticmethod
     def literal_problems(given: Given) -> Iterator[str]:  # noqa: ARG004 - for those with something to check
         """Yield what is wrong with the parameters, as far as they are literals."""
@@ -262,6 +269,14 @@ class DeltaOperator(ParameterChecks, BaseOperator):
         held = part.of(self)
         self._held = (*self._held, held)
         return held
+
+    def pre_execute(self, context: Context) -> None:
+        """Take the rendered parameters as what they mean; Airflow calls this right before :meth:`execute`.
+
+        :raises DeltaIllegalArgumentException: if one is not of its kind.
+        """
+        super().pre_execute(context)
+        use_rendered(self)
 
     def on_kill(self) -> None:
         """End the work of the parts; a commit reads :attr:`is_cancelled` right before it puts its log entry."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from airflow_delta.contract.kinds import is_settled, kinds_of, taken, value_problem
 from airflow_delta.contract.sql_parameters import SQL_TEXTS, with_parameters
@@ -12,11 +12,6 @@ from airflow_delta.exceptions import DeltaIllegalArgumentException
 
 if TYPE_CHECKING:
     import jinja2
-    from airflow.sdk import BaseOperator, Context
-
-    _Task = BaseOperator
-else:
-    _Task = object  # Airflow gives each class of an operator a constructor, which would hide that of the next base
 
 
 def with_literals(operator_class: Any, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -81,28 +76,23 @@ def _with_parameters(given: Any, values: Mapping[str, Any], whose: str) -> Any:
     return given
 
 
-class ParameterChecks(_Task):
-    """What operators and sensors do with their parameters: when Airflow has read the Dag file, and when the task runs.
+def check_parsed(task: Any) -> None:
+    """Check a task, and those of its Dag that cannot do so, once Airflow has read the whole Dag file."""
+    dag = task.get_dag()
+    tasks = [task] if dag is None else dag.tasks
+    first = next(each for each in tasks if _asks_for_itself(each))
+    others = (each for each in tasks if first is task and not _asks_for_itself(each))
+    check_tasks([task, *others])
 
-    :cvar bound_fields: template fields with SQL whose named parameters Spark gets as arguments.
+
+def _asks_for_itself(task: Any) -> bool:
+    return hasattr(task, "bound_fields")  # an operator or sensor of ours; not if it is mapped
+
+
+def use_rendered(task: Any) -> None:
+    """Take the rendered parameters of a running task as what they mean, right before it works.
+
+    :raises DeltaIllegalArgumentException: if one is not of its kind, or a text names a parameter that has no value.
     """
-
-    bound_fields: ClassVar[tuple[str, ...]] = ()
-
-    def resolve_template_files(self) -> None:
-        """Check this task, and those of its Dag that cannot do so: Airflow calls this when it has read the whole Dag file."""
-        super().resolve_template_files()
-        dag = self.get_dag()
-        tasks = [self] if dag is None else dag.tasks
-        first = next(task for task in tasks if isinstance(task, ParameterChecks))
-        others = (task for task in tasks if first is self and not isinstance(task, ParameterChecks))
-        check_tasks([self, *others])
-
-    def pre_execute(self, context: Context) -> None:
-        """Take the rendered parameters as what they mean; Airflow calls this right before :meth:`execute`.
-
-        :raises DeltaIllegalArgumentException: if one is not of its kind.
-        """
-        super().pre_execute(context)
-        take_rendered(self)
-        put_values_into_sql(self, [name for name in self.template_fields if name in SQL_TEXTS and name not in self.bound_fields])
+    take_rendered(task)
+    put_values_into_sql(task, [name for name in task.template_fields if name in SQL_TEXTS and name not in task.bound_fields])

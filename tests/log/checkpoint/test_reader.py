@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ from airflow_delta.exceptions import DeltaLogCorruptedException
 from airflow_delta.log import DeltaLog, DomainMetadata
 from airflow_delta.log.checkpoint import files as checkpoint_files
 from airflow_delta.log.checkpoint import part as checkpoint_part
+from airflow_delta.log.checkpoint.part import CheckpointPart, RowGroup
 from airflow_delta.log.checkpoint.reader import CheckpointReader
 from airflow_delta.log.checkpoint_write.writer import write_checkpoint
 from airflow_delta.log.storage.base import FileStatus
@@ -82,6 +84,7 @@ def test_every_kind_of_action(request: pytest.FixtureRequest, writer: str, setti
         assert found.configuration == {"delta.appendOnly": "false"}
         assert reader.domain_metadata() == {}
     assert reader.transactions() == {"a": 3, "b": 5}
+    assert [reader.transactions(prefix) for prefix in ("a", "b", "aa", "c")] == [{"": 3}, {"": 5}, {}, {}]
     assert [reader.transaction_version(app) for app in ("a", "b", "c")] == [3, 5, None]
     adds = [row for batch in reader.batches("add", ["path", "size"]) for row in batch.to_pylist()]
     assert len(adds) == 16
@@ -99,6 +102,40 @@ def test_small_actions_do_not_read_the_row_groups_of_files(our_table: Path, monk
     assert len(reader.row_groups("add")) == 4
     assert len(reader.row_groups("txn")) < len(groups)
     assert not set(reader.row_groups("add")) & set(reader.row_groups("protocol"))
+
+
+def test_transactions_do_not_read_the_row_groups_of_others(our_table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint_files, "ROW_GROUP_ROWS", 4)
+    write_commit(our_table, 1, *(txn(f"{letter}/{n:02}", n) for letter in "xyz" for n in range(40)))
+    write_checkpoint(DeltaLog.for_table(str(our_table)).snapshot)
+    log_path(our_table, f"{0:020d}.checkpoint.parquet").unlink(missing_ok=True)
+    read: list[int] = []
+    batches = checkpoint_part.CheckpointPart.batches
+
+    def counted(part: CheckpointPart, groups: Sequence[RowGroup], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        read.append(len(groups))
+        return batches(part, groups, columns)
+
+    monkeypatch.setattr(checkpoint_part.CheckpointPart, "batches", counted)
+    reader = reader_of(our_table)
+    assert reader.transaction_version("y/07") == 7
+    assert reader.transaction_version("zz") is None
+    assert reader.transactions("y/") == {f"{n:02}": n for n in range(40)}
+    named = [*(("x", n) for n in range(10, 20)), *(("z", n) for n in range(30, 40))]
+    assert reader.transactions_of(("x/1", "z/3")) == [txn(f"{letter}/{n}", n) for letter, n in named]
+    assert read[0] == 1
+    assert read[1] == 0
+    assert read[2] <= 12
+    assert read[3] <= 8
+
+
+def test_bounds_that_are_no_text_skip_nothing(our_table: Path) -> None:
+    part = next((our_table / "_delta_log").glob("*.checkpoint.parquet"))
+    rows = pa.array([b"a", b"b", b"\xff\xfe"], pa.binary()).view(pa.string())
+    txns = pa.StructArray.from_arrays([rows, pa.array([3, 5, 7], pa.int64())], names=["appId", "version"])
+    pq.write_table(pa.table({"txn": txns}), part)
+    assert [reader_of(our_table).transaction_version(app) for app in ("a", "b", "c")] == [3, 5, None]
+    assert reader_of(our_table).transactions("b") == {"": 5}
 
 
 def test_many_parts(our_table: Path) -> None:

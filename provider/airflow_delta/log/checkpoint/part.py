@@ -5,7 +5,7 @@ Which bytes of a checkpoint file hold the columns to read, so that a store is as
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -154,7 +154,7 @@ class RowGroup:
     def bounds(self, leaf: Path) -> tuple[Any, Any] | None:
         """Return the least and the greatest value of a leaf.
 
-        ``None`` if the footer does not say, or if they are dates or times that Python cannot hold.
+        ``None`` if the footer does not say, or if they are nothing that Python can hold: some dates and times, half a letter.
         """
         position = self.part.leaves.get(leaf)
         if position is None:
@@ -167,8 +167,15 @@ class RowGroup:
             if moment is not None:
                 return moment(statistics.min_raw), moment(statistics.max_raw)
             return statistics.min, statistics.max
-        except OverflowError:
+        except (OverflowError, UnicodeDecodeError):
             return None
+
+    def may_begin(self, leaf: Path, prefixes: Iterable[str]) -> bool:
+        """Return whether a text in a leaf may begin with one of these; ``False`` is certain."""
+        low, high = self.bounds(leaf) or (None, None)
+        if not isinstance(low, str) or not isinstance(high, str):
+            return True
+        return any(low[: len(prefix)] <= prefix <= high[: len(prefix)] for prefix in prefixes)
 
     def may_hold(self, kind: str) -> bool:
         """Return whether it may have rows of that kind (``add``, ``txn``, ...)."""

@@ -10,8 +10,9 @@ Files listed in a JSON manifest itself, not in a sidecar, presented as one more 
 
 from __future__ import annotations
 
+import functools
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from typing import Any, TypeVar
@@ -141,39 +142,55 @@ class CheckpointReader:
         """Return the last transaction of every application, by its id."""
         return {txn.app_id: txn for txn in self.transactions_of(("",))}
 
-    def transactions(self) -> dict[str, int]:
-        """Return the last version of every application, by its id."""
-        if self.manifest is not None:
-            return {txn.app_id: txn.version for txn in self.manifest.transactions}
+    def transactions(self, prefix: str = "") -> dict[str, int]:
+        """Return the last version of every application whose id begins so, by what follows in it; reads only their rows."""
         found: dict[str, int] = {}
-        for batch in self._batches(self._state_parts, "txn", ["appId", "version"]):
-            found.update(zip(batch.column("appId").to_pylist(), batch.column("version").to_pylist(), strict=True))
+        for batch in self._txns((prefix,), _TXN[:2]):
+            if batch is None:
+                return {txn.app_id.removeprefix(prefix): txn.version for txn in self.transactions_of((prefix,))}
+            rest = [app_id[len(prefix) :] for app_id in batch.column("appId").to_pylist()]
+            found.update(zip(rest, batch.column("version").to_pylist(), strict=True))
         return found
 
     def transactions_of(self, prefixes: tuple[str, ...]) -> list[SetTransaction]:
-        """Return the last transactions of the applications whose id begins so; reads only the ``txn`` rows."""
-        if self.manifest is not None:
-            return [txn for txn in self.manifest.transactions if txn.app_id.startswith(prefixes)]
+        """Return the last transactions of the applications whose id begins so; reads only such ``txn`` rows."""
         found: list[SetTransaction] = []
-        for batch in self._batches(self._state_parts, "txn", ["appId", "version", "lastUpdated"]):
+        for batch in self._txns(prefixes, _TXN):
+            if batch is None:
+                return [txn for txn in self._actions("txn", SetTransaction) if txn.app_id.startswith(prefixes)]
             names = set(batch.schema.names)
             columns = [batch.column(name).to_pylist() if name in names else [None] * batch.num_rows for name in _TXN]
-            if None in columns[0] or None in columns[1]:  # says which is invalid, and in which file
-                return [txn for txn in self._actions("txn", SetTransaction) if txn.app_id.startswith(prefixes)]
-            rows = zip(*columns, strict=True)
             found += [
                 SetTransaction(app_id=app_id, version=version, last_updated=when)
-                for app_id, version, when in rows
-                if app_id.startswith(prefixes)
+                for app_id, version, when in zip(*columns, strict=True)
             ]
         return found
+
+    def _txns(self, prefixes: tuple[str, ...], columns: Sequence[str]) -> Iterator[pa.RecordBatch | None]:
+        """Yield the ``txn`` rows of the applications whose id begins so, from the row groups that may have such ids.
+
+        ``None`` if rows have to be taken one by one: those of a manifest are actions already, and of those that lack an id or a
+        version, the action says which is invalid, and in which file.
+        """
+        if self.manifest is not None:
+            yield None
+            return
+        leaf = tuple(MARKERS["txn"].split("."))
+        for batch in self._batches(self._state_parts, "txn", columns, lambda group: group.may_begin(leaf, prefixes)):
+            ids = batch.column("appId")
+            if ids.null_count or "version" not in batch.schema.names or batch.column("version").null_count:
+                yield None
+                return
+            masks = [pc.starts_with(ids, prefix) for prefix in prefixes]
+            yield batch if "" in prefixes else batch.filter(functools.reduce(pc.or_, masks))
 
     def set_transaction(self, app_id: str) -> SetTransaction | None:
         """Return the last transaction of one application, or ``None``; reads only the ``txn`` rows."""
         found: SetTransaction | None = None
         if self.manifest is not None:
             return {txn.app_id: txn for txn in self.manifest.transactions}.get(app_id)
-        for batch in self._batches(self._state_parts, "txn", ["appId", "version", "lastUpdated"]):
+        leaf = tuple(MARKERS["txn"].split("."))
+        for batch in self._batches(self._state_parts, "txn", _TXN, lambda group: group.may_begin(leaf, (app_id,))):
             for row in batch.filter(pc.equal(batch.column("appId"), scalar(app_id))).to_pylist():
                 found = SetTransaction(app_id=app_id, version=row["version"], last_updated=row.get("lastUpdated"))
         return found
@@ -236,10 +253,11 @@ class CheckpointReader:
         parts: Sequence[CheckpointPart],
         kind: str,
         columns: Sequence[str],
+        keeps: Callable[[RowGroup], bool] | None = None,
     ) -> Iterator[pa.RecordBatch]:
         names = [f"{kind}.{column}" for column in columns]
         for part in parts:
-            groups = [g for g in part.row_groups if g.may_hold(kind)]
+            groups = [g for g in part.row_groups if g.may_hold(kind) and (keeps is None or keeps(g))]
             for batch in part.batches(groups, names):
                 yield flatten(batch, kind)
 
