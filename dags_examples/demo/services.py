@@ -174,7 +174,7 @@ def environment(home: Path, port: int) -> dict[str, str]:
     scratch = home / "scratch"
     scratch.mkdir()
     # One small JVM for each stage: several run at once on two cores.
-    java_options = f"-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData -Djava.io.tmpdir={scratch}"
+    java_options = f'-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData -Djava.io.tmpdir="{scratch}"'
     spark = {
         "conn_type": "spark",
         "host": "local[1]",

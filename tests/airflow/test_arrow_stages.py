@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -49,7 +50,7 @@ print("java", "pyspark" in sys.modules, [child.name() for child in psutil.Proces
 
 @pytest.mark.airflow
 def test_dag_runs_without_spark_and_without_java(airflow_database, tables, run_dag):
-    path = os.pathsep.join(folder for folder in os.environ["PATH"].split(os.pathsep) if not Path(folder, "java").exists())
+    path = os.pathsep.join(folder for folder in os.environ["PATH"].split(os.pathsep) if not shutil.which("java", path=folder))
     env = {**os.environ, "JAVA_HOME": "", "PATH": path, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONWARNINGS": "ignore"}
     code = [sys.executable, "-c", WITHOUT_SPARK, str(HERE / "dags/arrow_dags.py"), "arrow_stages", "arrow_reads"]
     done = subprocess.run(code, env=env, capture_output=True, text=True, check=False, timeout=300)

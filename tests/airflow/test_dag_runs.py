@@ -10,6 +10,8 @@ import deltalake
 import pyarrow as pa
 import pytest
 
+from airflow_delta.assets.delta import delta_asset
+from airflow_delta.tasks.mapped_identity import value_name
 from support import readers
 
 pytestmark = pytest.mark.airflow
@@ -59,7 +61,7 @@ class TestKilledCommit:
     def test_the_asset_event_is_emitted_once_with_what_was_committed(self, run, tables):
         ((uri, extra),) = run.events()
         handle = run.xcom("txn.start")
-        assert uri == f"delta://file{tables}/killed_commit"
+        assert uri == delta_asset(f"{tables}/killed_commit").uri
         expected = {
             "version": 0,
             "read_version": -1,
@@ -151,7 +153,7 @@ def test_the_same_key_again(run_dag, tables, day, policy, state, version, rows):
         assert second.tries_of("txn.start") == 1
     # A templated table has no static asset; the alias names the table when it is known.
     events = second.events()
-    assert {uri for uri, _ in events} == {f"delta://file{tables}/rerun_{policy}"}
+    assert {uri for uri, _ in events} == {delta_asset(f"{tables}/rerun_{policy}").uri}
     assert [extra["version"] for _, extra in events] == ([0] if policy == "fail" else [0, version])
     assert {extra["app_id"] for _, extra in events} == {"the-key"}
 
@@ -237,7 +239,8 @@ def test_a_transaction_for_each_index_of_a_mapped_group(run_dag, tables):
     run = run_dag("per_region")
     assert run.state == "success"
     keys = [run.xcom("region.txn.start", index)["appId"] for index in range(2)]
-    assert keys == [f"per_region/region.txn/{run.run_id}/name={tables}/region_{name}" for name in "ab"]
+    names = [value_name({"name": f"{tables}/region_{name}"}, "region.txn") for name in "ab"]
+    assert keys == [f"per_region/region.txn/{run.run_id}/{name}" for name in names]
     assert values(tables, "region_a") == values(tables, "region_b") == [1]
 
 

@@ -10,7 +10,6 @@ import logging
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -34,9 +33,10 @@ from airflow_delta.table.start.begin import begin
 from airflow_delta.tasks.spark import earlier_try
 from airflow_delta.tasks.spark.earlier_try import REQUEST_KEY
 from airflow_delta.tasks.spark.runner import SparkRunner
+from support.programs import python_program
 from support.running_tasks import context, kept
 
-SPARK_SUBMIT = """#!{python}
+SPARK_SUBMIT = """\
 import json, os, pathlib, sys, time
 import pyarrow as pa, pyarrow.parquet as pq
 
@@ -122,10 +122,7 @@ class World:
 def world(tmp_path, monkeypatch, outside_of_the_task_runner):
     monkeypatch.setattr(earlier_try, "_POLL", 0.1)
     made = World(tmp_path)
-    program = tmp_path / "bin" / "spark-submit"
-    program.parent.mkdir()
-    program.write_text(SPARK_SUBMIT.format(python=sys.executable, runs=str(made.runs)))
-    program.chmod(0o755)
+    program = python_program(tmp_path / "bin" / "spark-submit", SPARK_SUBMIT.format(runs=str(made.runs)))
     monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[1]"}))
     return made

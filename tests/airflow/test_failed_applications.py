@@ -122,6 +122,8 @@ def test_without_java_one_line_says_what_to_do(handle, tmp_path, monkeypatch):
 
 def test_what_spark_says_of_java():
     assert "JAVA_HOME is not set" in str(java_error("JAVA_HOME is not set"))
+    wrong = "/a b/bin/spark-class: line 96: /opt/my java/bin/java: No such file or directory"
+    assert "and /opt/my java/bin/java does not exist" in str(java_error(wrong))
     assert "is older" in str(java_error("java.lang.UnsupportedClassVersionError: org/apache/spark/launcher/Main"))
     assert java_error("26/11/25 17:13:50 INFO SparkContext: Running Spark version 4.2.0") is None
 

@@ -81,7 +81,7 @@ class TestMetrics:
             "delta.commit.rows": 3,
             "delta.commit.bytes": size,
         }
-        assert {metric.tags["table"] for metric in found} == {uri}
+        assert {metric.tags["table"] for metric in found} == {tag_value(uri)}
         assert {metric.tags["dag_id"] for metric in found} == {"a_dag"}
         assert next(metric for metric in found if metric.name == "delta.commit.files").tags["operation"] == "WRITE"
 
@@ -150,7 +150,7 @@ class TestMetrics:
         log.write_commit = beaten
         with pytest.raises(exceptions.MaxCommitRetriesExceededException), watched_commit(TaskMetrics(None), Lines(), uri):
             txn.commit([], Operation("TEST", {}))
-        assert values(statsd.received(), table=uri) == {"delta.commit.attempts": 3}
+        assert values(statsd.received(), table=tag_value(uri)) == {"delta.commit.attempts": 3}
 
     def test_the_attempts_before_a_conflict(self, uri, statsd, monkeypatch):
         deltalake.write_deltalake(uri, pa.table({"id": [1]}))
@@ -442,7 +442,7 @@ class TestDagRuns:
         assert names["delta.commit.found"] == 1  # the retry
         assert {metric.tags["task_id"] for metric in found} == {"txn.start", "txn.stage", "txn.commit", "txn.abort"}
         assert values(found, outcome="committed")["delta.abort"] == 1
-        assert {metric.tags["table"] for metric in found} == {f"{tables}/observed_killed_commit"}
+        assert {metric.tags["table"] for metric in found} == {tag_value(f"{tables}/observed_killed_commit")}
 
     @pytest.mark.slow
     def test_the_conflict_of_a_run(self, run_dag, statsd, tables):

@@ -118,12 +118,17 @@ def test_a_client_of_spark_connect_that_is_not_whole(tmp_path: Path) -> None:
     assert 'pip install "airflow-provider-delta[connect]"' in done.stdout
 
 
-def test_a_worker_without_spark_submit() -> None:
-
-    try:
-        subprocess.run(["spark-submit-that-is-not-there"], check=True)
-    except FileNotFoundError as failure:
-        error = submit_error(failure, "/lake/t", "spark_default")
+@pytest.mark.parametrize("refused", [False, True])
+def test_a_worker_without_spark_submit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: bool) -> None:
+    """Of a folder on PATH, or a program there, that its user must not use the system says "refused" rather than "not found"."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    if refused:
+        (tmp_path / "spark-submit").touch(mode=0o644)
+    with pytest.raises(PermissionError if refused else FileNotFoundError) as caught:
+        subprocess.run(["spark-submit"], check=True)
+    error = submit_error(caught.value, "/lake/t", "spark_default")
     assert isinstance(error, MissingSparkException)
-    assert "There is no spark-submit-that-is-not-there on this worker" in error.message
-    assert submit_error(FileNotFoundError(2, "none", "/data/rows"), "/lake/t", "spark_default") is None
+    assert "There is no spark-submit on this worker to submit the application with" in error.message
+    assert ("must not execute it" in error.message) == refused
+    for kind in (FileNotFoundError, PermissionError):
+        assert submit_error(kind(2, "none", "/data/spark_rows"), "/lake/t", "spark_default") is None

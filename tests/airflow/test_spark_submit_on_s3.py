@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,12 +21,13 @@ from airflow_delta.table.stage.stage_view import open_stage
 from airflow_delta.table.stage.write.plan import plan_stage
 from airflow_delta.table.start.begin import begin
 from airflow_delta.tasks.spark.runner import SparkRunner
+from support.programs import python_program
 from support.running_tasks import context
 
 pytestmark = pytest.mark.s3
 
 SECRETS = ("very-secret", "hunter2")
-SPARK_SUBMIT = """#!{python}
+SPARK_SUBMIT = """\
 import io, json, os, pathlib, sys
 import boto3, pyarrow as pa, pyarrow.parquet as pq
 
@@ -73,11 +73,8 @@ def lake(s3_lake, monkeypatch, tmp_path, outside_of_the_task_runner):
         define=s3_lake.define,
     )
     monkeypatch.setenv("AIRFLOW_CONN_CLUSTER", json.dumps({"conn_type": "spark", "host": "local[1]", "extra": extra}))
-    program = tmp_path / "bin" / "spark-submit"
-    program.parent.mkdir()
     names = {"called": str(made.called), "failure": str(made.failure), "endpoint": made.endpoint}
-    program.write_text(SPARK_SUBMIT.format(python=sys.executable, **names))
-    program.chmod(0o755)
+    program = python_program(tmp_path / "bin" / "spark-submit", SPARK_SUBMIT.format(**names))
     monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.delenv("SPARK_HOME", raising=False)
     return made

@@ -6,7 +6,6 @@ JARs that cannot be resolved (:mod:`support.delta_jars`) are an error of every t
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +14,7 @@ import pytest
 
 from support.delta_jars import AVRO, DELTA, EXTENSIONS, one_at_a_time
 from support.parts import keep_part
+from support.programs import pyspark_environment
 from support.table import Table
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def delta(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "A Spark without Delta runs in this process: run tests/delta_spark on its own (make test-delta-spark)", pytrace=False
         )
     directory = tmp_path_factory.mktemp("delta-spark")
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ.update(pyspark_environment())
     builder = SparkSession.builder.master("local[2]").appName("airflow-delta-judge")
     for key, value in CONFIGURATION.items():
         builder = builder.config(key, value)

@@ -30,6 +30,7 @@ import psutil
 from live.names import GATED_POOLS, HOLDING_POOL, ONE_SLOT, SLOTS, SLOTS_TO_HOLD
 from live.postgres import Postgres
 from support.documents import section
+from support.programs import pyspark_environment
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
@@ -293,7 +294,7 @@ def environment(airflow: Airflow, database: str, port: int) -> dict[str, str]:
         "host": "local[1]",
         "extra": {
             "spark.driver.bindAddress": "127.0.0.1",
-            "spark.driver.extraJavaOptions": f"-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Djava.io.tmpdir={home}/scratch",
+            "spark.driver.extraJavaOptions": f'-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Djava.io.tmpdir="{home}/scratch"',
             "spark.driver.host": "127.0.0.1",
             "spark.driver.memory": "640m",
             "spark.log.level": "ERROR",
@@ -348,8 +349,7 @@ def environment(airflow: Airflow, database: str, port: int) -> dict[str, str]:
         "NO_PROXY": "127.0.0.1,localhost",
         "no_proxy": "127.0.0.1,localhost",
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        "PYSPARK_DRIVER_PYTHON": sys.executable,
-        "PYSPARK_PYTHON": sys.executable,
+        **pyspark_environment(),
         "PYTHONPATH": os.pathsep.join((str(ROOT / "provider"), str(ROOT / "tests"))),
         "SPARK_LOCAL_DIRS": f"{home}/scratch",
         "SPARK_LOCAL_IP": "127.0.0.1",

@@ -9,6 +9,7 @@ import tempfile
 from pyspark.sql import SparkSession
 
 from support.delta_jars import EXTENSIONS, one_at_a_time
+from support.programs import pyspark_environment
 
 CONFIGURATION = {
     **EXTENSIONS,
@@ -25,7 +26,7 @@ CONFIGURATION = {
 
 
 def main(statements: list[str]) -> None:
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ.update(pyspark_environment())
     builder = SparkSession.builder.master("local[1]").appName("another-engine")
     for key, value in CONFIGURATION.items():
         builder = builder.config(key, value)

@@ -38,9 +38,9 @@ def test_threads_do_not_get_the_rows_of_one_another(table: Path) -> None:
 
 
 @pytest.mark.parametrize("name", readers.READERS)
-def test_one_that_differs_or_fails_is_an_error(table: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_one_that_differs_or_fails_is_an_error(table: Path, plain_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     if name == readers.PATHS:
-        table = written(table.parent / "table", "u")
+        table = written(plain_path / "table", "u")
     monkeypatch.setitem(readers.READERS, name, lambda *_: pa.table({"id": [1, 3], "part": ["ü %"] * 2}))
     with pytest.raises(AssertionError, match=r"differ on version"):
         readers.rows(table)

@@ -70,9 +70,9 @@ def test_nothing_waits_for_ever_for_its_turn():
 
 
 def test_the_tests_run_in_each_place_by_turn():
-    """In memory and in /tmp; the Makefile knows each of them."""
-    chosen = [dict(sections.chosen(["docs/faq.md"], number))["tests"]["part"]["TEST_PLACE"] for number in range(2)]
-    assert sorted(chosen) == ["memory", "tmp"]
+    """In memory, in /tmp, and below a path with spaces; the Makefile knows each of them."""
+    chosen = [dict(sections.chosen(["docs/faq.md"], number))["tests"]["part"]["TEST_PLACE"] for number in range(3)]
+    assert sorted(chosen) == ["memory", "spaces", "tmp"]
     makefile = (ROOT / "Makefile").read_text()
     assert set(chosen) <= set(re.findall(r"^PLACE_(\w+) :=", makefile, re.MULTILINE))
 
@@ -89,7 +89,8 @@ def test_make_works_in_a_checkout_whose_path_has_a_space(tmp_path):
     (checkout / ".venv" / "bin" / "python").chmod(0o755)
     for name in (".complete", "spark-classes.jsa"):
         (checkout / ".venv" / name).touch()
-    environment = {**os.environ, "TMPDIR": "/a place"}
+    inherited = ("MAKEFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "MFLAGS")  # of `make test`: make would tell where it is
+    environment = {name: value for name, value in os.environ.items() if name not in inherited} | {"TMPDIR": "/a place"}
     for place, folder in (("memory", "/a place"), ("tmp", "/tmp"), ("spaces", "/tmp/airflow delta tests")):
         command = ["make", "test", f"TEST_PLACE={place}"]
         done = subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True, timeout=60, check=False)

@@ -79,9 +79,9 @@ def test_files_lie_in_the_directory_of_their_partition(spark, tmp_path, mapping)
         assert len(table.rows()) == 2 * len(VALUES)
 
 
-def test_polars_reads_what_was_compacted(spark, tmp_path):
+def test_polars_reads_what_was_compacted(spark, plain_path):
     """It takes the values of partitions from the paths of files."""
-    table = Table(tmp_path / "table", spark)
+    table = Table(plain_path / "table", spark)
     for number in (1, 2):
         table.write(f"SELECT {number} AS id, 'a' AS p UNION ALL SELECT 3, NULL", begin={"partition_by": ["p"]})
     table.run(plan_optimize)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import stat
 import subprocess
 import sys
@@ -118,7 +119,7 @@ def submit(tmp_path):
     for module in (pyspark, py4j):
         (site / module.__name__).symlink_to(Path(module.__file__).parent)
     python = tmp_path / "bare-python"
-    python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    python.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -S "$@"\n')
     python.chmod(0o755)
     job = tmp_path / "job.py"
     job.write_text(JOB)

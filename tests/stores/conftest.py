@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
@@ -17,6 +16,7 @@ from stores.airflow_home import AirflowHome
 from stores.install import PROGRAMS
 from stores.proxy import FaultProxy
 from stores.servers import STORES, Versitygw
+from support.programs import pyspark_environment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -111,7 +111,7 @@ def spark(stores: Running, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
     if SparkContext._active_spark_context is not None:
         pytest.fail("A Spark without the stores' JARs runs in this process: run tests/stores on its own", pytrace=False)
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ.update(pyspark_environment())
     directory = tmp_path_factory.mktemp("spark")
     configuration = {
         "spark.ui.enabled": "false",

@@ -12,6 +12,7 @@ from stores.airflow_home import AirflowHome
 from stores.cluster_table import DELETED, EVERYTHING, LOADED, Lake
 from stores.clusters import CLUSTER_PYTHON, SMALL, WITH_S3, StandaloneCluster
 from stores.servers import Versitygw, s3_client
+from support.programs import python_program
 
 PROPERTIES = {**SMALL, **WITH_S3, "spark.cores.max": "2"}
 
@@ -97,7 +98,7 @@ def test_a_python_driver_in_cluster_mode_is_refused(airflow: AirflowHome, cluste
     assert not list(lake.path.rglob("request.json"))
 
 
-OTHER_PYTHON = """#!{python}
+OTHER_PYTHON = """\
 import collections, runpy, sys
 version = collections.namedtuple("version_info", "major minor micro releaselevel serial")
 sys.version_info = version(3, 99, 0, "final", 0)
@@ -110,9 +111,7 @@ def test_python_code_that_executors_cannot_run(
     airflow: AirflowHome, cluster: StandaloneCluster, lake: Lake, tmp_path: Path
 ) -> None:
     """Code of the author's, such as a UDF: the executors' Python has to be of the driver's minor version."""
-    program = tmp_path / "python"
-    program.write_text(OTHER_PYTHON.format(python=CLUSTER_PYTHON))
-    program.chmod(0o755)
+    program = python_program(tmp_path / "python", OTHER_PYTHON, python=CLUSTER_PYTHON)
     airflow.variables["PYSPARK_PYTHON"] = str(program)
     run = airflow.run("python_code")
     assert run.state == "failed"

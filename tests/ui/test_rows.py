@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import urlencode
 
 import deltalake
 import pyarrow as pa
@@ -25,8 +26,7 @@ NAMES = ["a", "b", "c"]
 
 
 def url(name: str, table: Path | str, version: int, **parameters: object) -> str:
-    query = "".join(f"&{key}={value}" for key, value in parameters.items())
-    return f"/delta-tables/{name}?table={quote(str(table), safe='')}&version={version}{query}"
+    return f"/delta-tables/{name}?{urlencode({'table': table, 'version': version, **parameters})}"
 
 
 def rows(ids: list[int], names: list[str]) -> pa.Table:
@@ -288,13 +288,12 @@ def test_rows_on_a_page_and_as_a_part(client, known):
     assert "No row changed." in client("op").get(url("rows", known, 4)).text
     data = client("op").get(url("api/rows", known, 1)).json()
     assert data["sample"]["added"] == [["4", "d"]]
-    assert data["command"].startswith(f"airflow delta diff {known} --version 1")
+    assert data["command"].startswith(f"airflow delta diff {shlex.quote(str(known))} --version 1")
 
 
 @pytest.mark.airflow
 def test_the_command_that_a_page_names_is_one(client, known):
     """What is beyond the limits, the command line shows."""
-    import shlex
     import subprocess
     import sys
 

@@ -54,8 +54,8 @@ with (
     def files(new_files, transaction):
         import polars as pl
 
-        for path in os.environ.get("COPY_INTO_TOUCH", "").split():
-            with open(path, "a") as late:
+        if touched := os.environ.get("COPY_INTO_TOUCH"):
+            with open(touched, "a") as late:
                 late.write("9,late\n")
         rows = pl.concat([pl.read_csv(file.open()) for file in new_files], how="diagonal")
         return rows.select("id", "name")

@@ -6,6 +6,7 @@ import json
 import shutil
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import msgspec
 import pyarrow as pa
@@ -98,7 +99,7 @@ def ids(table: Table) -> list[int]:
 
 
 def read(table: Table, path: str) -> pa.Table:
-    return pq.read_table(path.removeprefix("file:") if path.startswith("file:") else table.path / path)
+    return pq.read_table(table.path / unquote(path.removeprefix("file:")))
 
 
 @pytest.fixture(params=[False, True], ids=["shallow", "deep"])

@@ -134,7 +134,8 @@ def test_no_writer_takes_it_for_a_table(table: Table) -> None:
             Table(Path(found.path)).begin()
 
 
-def test_changes_of_an_overwrite(table: Table) -> None:
+def test_changes_of_an_overwrite(plain_path: Path) -> None:
+    table = Table(plain_path / "table")
     write(table, [1, 2])
     handle = table.begin()
     found = preview_changes(table.log(), handle, [stage(table, handle, [2, 3], mode="overwrite")])

@@ -119,7 +119,7 @@ _JARS = "spark.jars.packages"
 _FULL, _CLIENT = "pyspark", "pyspark-client"
 _INSTALL = 'pip install "airflow-provider-delta[spark]"'
 _WITHOUT = 'A stage of small data needs neither Spark nor Java: @task.delta_stage(engine="arrow").'
-_NO_JAVA = re.compile(r"(\S+/bin/java): (?:No such file|not found)")
+_NO_JAVA = re.compile(r"(?:^|: )([^:\n]+/bin/java): (?:No such file|not found)", re.MULTILINE)
 
 
 def check_pyspark() -> None:
@@ -202,12 +202,18 @@ def missing_client(error: ImportError) -> MissingSparkException:
 
 
 def no_spark_submit(failure: BaseException) -> MissingSparkException | None:
-    """Return the typed error of a submission that found no ``spark-submit``; ``None`` for any other."""
-    if not isinstance(failure, FileNotFoundError) or "spark" not in os.path.basename(str(failure.filename or "")):
+    """Return the typed error of a submission that found no ``spark-submit`` it may execute; ``None`` for any other.
+
+    A folder of PATH that the worker's user must not search makes "not found" a refusal.
+    """
+    if not isinstance(failure, FileNotFoundError | PermissionError):
         return None
+    if not re.match(r"spark\w*-submit", os.path.basename(str(failure.filename or ""))):
+        return None
+    refused = ", or the worker's user must not execute it" if isinstance(failure, PermissionError) else ""
     return MissingSparkException(
-        f"There is no {failure.filename} on this worker to submit the application with. Install the cluster's Spark there and "
-        f'put it on PATH, or the extra "spark" of this provider: {_INSTALL}. {_WITHOUT}'
+        f"There is no {failure.filename} on this worker to submit the application with{refused}. Install the cluster's Spark "
+        f'there and put it on PATH, or the extra "spark" of this provider: {_INSTALL}. {_WITHOUT}'
     )
 
 
