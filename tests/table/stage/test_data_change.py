@@ -266,6 +266,14 @@ def test_rows_of_such_a_write_are_not_changed_either(flow: Flow) -> None:
     assert flow.commit() == ({False: [1, 2], True: [10]}, {False: [1, 2]})
 
 
+def test_files_that_a_stage_before_has_removed_are_not_such_a_writes(flow: Flow) -> None:
+    """It was planned on what the DELETE left, which is another partition's."""
+    deleted = flow.delete("p = 'b'")
+    write = flow.append(1, 2, mode="overwrite", replace_where="p = 'a' OR p = 'b'")
+    flow.staged = [deleted, same_rows(write)]
+    assert flow.commit() == ({False: [1, 2]}, {True: [3, 4], False: [1, 2]})
+
+
 @pytest.mark.parametrize("second", [12, None], ids=["appends", "rearranges"])
 def test_rows_that_a_write_left_are_not_its_to_replace(flow: Flow, second: int | None) -> None:
     """``rerun_policy='replace'`` takes back what a key has brought, not what it has put into other files."""

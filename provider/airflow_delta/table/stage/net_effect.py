@@ -105,6 +105,7 @@ class NetEffect:
     _adds: dict[FileKey, AddFile] = field(default_factory=dict)
     _keys_of: dict[str, list[FileKey]] = field(default_factory=dict)
     _rewritten_by: dict[str, StagedWrite] = field(default_factory=dict)
+    _removed_by: dict[FileKey, str] = field(default_factory=dict)
 
     @property
     def removes(self) -> list[RemoveFile]:
@@ -134,6 +135,7 @@ class NetEffect:
                 self.drop_staged([key])
             else:
                 self._removes[key] = remove
+                self._removed_by[key] = stage_id(stage.write)
             if stage.adds:  # otherwise it keeps no rows
                 self._rewritten_by[remove.path] = stage.write
         for add in stage.adds:
@@ -147,6 +149,8 @@ class NetEffect:
         :raises StageConflictException: if another stage has rewritten some of their rows.
         """
         for file in files:
+            if by is not None and self._removed_by.get(file_key(file)) in by.after:
+                continue  # it was gone when the stage was planned
             other = self._rewritten_by.get(file.path)
             if other is not None and (by is None or stage_id(other) not in by.after):
                 name, way = "rerun_policy='replace'", "Leave that to the stages: rerun_policy='append'"
