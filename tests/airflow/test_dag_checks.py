@@ -390,7 +390,7 @@ class TestCommand:
         )
 
     def test_it_shows_what_parsing_warns_of(self, tmp_path, airflow_database):
-        """Which is no failure: these Dags run."""
+        """A warning alone is not a failure: these Dags run."""
         with_warning = 'DeltaDeleteOperator(task_id="d", table="/lake/t", predicate="id = {{ params.id }}")'
         with pytest.warns(DeltaDagWarning):
             bag_of(tmp_path, with_warning)

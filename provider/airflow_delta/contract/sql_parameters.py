@@ -130,10 +130,10 @@ SQL_PARAMETERS = Kind(
 
 
 def with_given(text: str | None, parameters: Any, *, whose: str) -> str | None:
-    """Return a text of SQL with the values that a caller gives its named parameters; without ``parameters`` as it is.
+    """Return SQL text with the given values in place of its named parameters; unchanged without ``parameters``.
 
     :param whose: what the text is, for errors.
-    :raises DeltaIllegalArgumentException: if ``parameters`` are not values of names, or lack a name that the text has.
+    :raises DeltaIllegalArgumentException: if ``parameters`` is not a mapping of names to values, or the text names another one.
     """
     values = taken("parameters", parameters, SQL_PARAMETERS)
     return text if text is None or values is None else with_parameters(text, values, whose=whose)

@@ -90,9 +90,9 @@ def _asks_for_itself(task: Any) -> bool:
 
 
 def use_rendered(task: Any) -> None:
-    """Take the rendered parameters of a running task as what they mean, right before it works.
+    """Turn the rendered parameters of a running task into what it uses, and write the values of ``parameters`` into its SQL.
 
-    :raises DeltaIllegalArgumentException: if one is not of its kind, or a text names a parameter that has no value.
+    :raises DeltaIllegalArgumentException: if one is of the wrong kind, or the SQL names a parameter without a value.
     """
     take_rendered(task)
     put_values_into_sql(task, [name for name in task.template_fields if name in SQL_TEXTS and name not in task.bound_fields])

@@ -154,7 +154,7 @@ class RowGroup:
     def bounds(self, leaf: Path) -> tuple[Any, Any] | None:
         """Return the least and the greatest value of a leaf.
 
-        ``None`` if the footer does not say, or if they are nothing that Python can hold: some dates and times, half a letter.
+        ``None`` if the footer does not say, or Python cannot hold them: some dates and times, a text cut inside a character.
         """
         position = self.part.leaves.get(leaf)
         if position is None:
@@ -171,7 +171,7 @@ class RowGroup:
             return None
 
     def may_begin(self, leaf: Path, prefixes: Iterable[str]) -> bool:
-        """Return whether a text in a leaf may begin with one of these; ``False`` is certain."""
+        """Return whether any text in a leaf may begin with one of these prefixes; only ``False`` is certain."""
         low, high = self.bounds(leaf) or (None, None)
         if not isinstance(low, str) or not isinstance(high, str):
             return True

@@ -204,13 +204,13 @@ def missing_client(error: ImportError) -> MissingSparkException:
 def no_spark_submit(failure: BaseException) -> MissingSparkException | None:
     """Return the typed error of a submission that found no ``spark-submit`` it may execute; ``None`` for any other.
 
-    A folder of PATH that the worker's user must not search makes "not found" a refusal.
+    If the worker's user may not search a folder of PATH, "not found" comes as a refusal.
     """
     if not isinstance(failure, FileNotFoundError | PermissionError):
         return None
     if not re.match(r"spark\w*-submit", os.path.basename(str(failure.filename or ""))):
         return None
-    refused = ", or the worker's user must not execute it" if isinstance(failure, PermissionError) else ""
+    refused = ", or the worker's user may not execute it" if isinstance(failure, PermissionError) else ""
     return MissingSparkException(
         f"There is no {failure.filename} on this worker to submit the application with{refused}. Install the cluster's Spark "
         f'there and put it on PATH, or the extra "spark" of this provider: {_INSTALL}. {_WITHOUT}'
