@@ -9,6 +9,9 @@ from airflow_delta.lazy import door
 
 _HOMES = {
     "AuditedTable": "airflow_delta.table.audit.audit",
+    "HeldChecks": "airflow_delta.table.audit.held",
+    "held_queries": "airflow_delta.table.audit.held",
+    "held_ratio": "airflow_delta.table.audit.held",
     "CatalogLogStore": "airflow_delta.catalog.store",
     "CommitConditions": "airflow_delta.table.observe.watch",
     "CommitPolicy": "airflow_delta.transaction.policy",

@@ -72,12 +72,17 @@ with DAG("{dag_id}", schedule=None, start_date=datetime(2026, 1, 1)):
         assert params.get("is_open")
 
     @task
+    def look():
+        return None
+
+    @task
     def check():
         raise ValueError("refused")
 
     stages = [stage(name) for name in {stages!r}]
     commit = DeltaCommitOperator(task_id="commit", transaction=start.output, staged=[each.output for each in stages])
     stages >> gate() >> commit
+    stages >> look() >> commit
     if {is_checked}:
         stages >> check() >> commit
 """
@@ -143,6 +148,18 @@ def test_a_task_that_the_dag_file_has_since_stops_the_commit(run_dag, changing, 
     assert said in told
     assert "(not in this run: the Dag file has it since)" in told
     assert not deltalake.DeltaTable.is_deltatable(changing.table)
+
+
+def test_a_stage_that_is_renamed_after_a_check_is_not_checked(run_dag, clear_and_run, changing, capfd):
+    run = run_dag(changing.dag_id, bag=changing.bag("a"))
+    assert (run.state_of("look"), run.state_of("commit")) == ("success", "upstream_failed")
+    renamed = changing.bag("b")
+    run = clear_and_run(run, "gate", "commit", bag=renamed, is_open=True)
+    assert (run.state_of("b"), run.state_of("gate"), run.state_of("commit")) == ("success", "success", "failed")
+    assert "look has not seen run 1-" in "".join(capfd.readouterr())
+    assert not deltalake.DeltaTable.is_deltatable(changing.table)
+    run = clear_and_run(run, "look", "commit", bag=renamed)
+    assert (run.state_of("commit"), ids(changing.table)) == ("success", [ord("b")])
 
 
 def test_a_stage_that_the_dag_file_has_since_does_not_undo_a_commit(run_dag, changing):

@@ -257,10 +257,7 @@ class TestKilled:
             handles, reports = leave_at(world, killed_at, number)
         position = NAMES.index(inner)
         handles[position] = world.run(f"{inner}.start")
-        if handles[position]["committed"] is None:
-            reports[position] = world.stage(handles)[position]
-        else:
-            reports[position] = [world.run(f"{inner}.stage", transaction=handles[position])]
+        (reports[position],) = world.stage(handles, only=[inner])
         assert world.commit(handles, reports)["outcome"] == "published"
         assert world.rows() == AFTER
         assert world.abort(handles)["outcome"] == "published"

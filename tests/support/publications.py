@@ -54,9 +54,11 @@ class World:
     def begin(self) -> list[dict]:
         return [self.run(f"{name}.start") for name in NAMES]
 
-    def stage(self, handles, values=(1, 2)) -> list[list[dict]]:
+    def stage(self, handles, values=(1, 2), only=NAMES) -> list[list[dict]]:
         reports = []
         for name, handle in zip(NAMES, handles, strict=True):
+            if name not in only:
+                continue
             if handle["committed"] is None:
                 directory = Path(handle["stagingPath"]) / "rows"
                 directory.mkdir(parents=True, exist_ok=True)

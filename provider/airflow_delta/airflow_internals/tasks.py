@@ -56,6 +56,14 @@ def is_running_task(instance: Any) -> bool:
     return runner is not None and isinstance(instance, runner.RuntimeTaskInstance)
 
 
+def resumes(ti: Any) -> bool:
+    """Return whether a running task goes on after it was deferred.
+
+    Waits for: a task instance that tells. Airflow asks the same before it deletes the XComs of an earlier try.
+    """
+    return getattr(getattr(ti, "_ti_context_from_server", None), "next_method", None) is not None
+
+
 def arguments_given_to(task: Any) -> frozenset[str]:
     """Return the names of the arguments that a task, or an instance of a mapped one, was made with; empty if it does not say.
 

@@ -5,15 +5,18 @@ Standard library only: SQL checks travel to a Spark job, and their answers back.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_delta.contract.payloads import CONTRACT, Payload
+from airflow_delta.contract.payloads import CONTRACT, Payload, StagedWrite
 from airflow_delta.contract.request import Arguments
 
 FAIL, WARN = "fail", "warn"
 """What a failed check means: nothing is published, or a warning in the log."""
+
+HOLDS_AT = COMMIT, READ = "commit", "read"
+"""The version for which a check of the table must hold: that which is published, or that which was read."""
 
 STAGED, RESULT, BEFORE = "staged", "result", "before"
 VIEWS = (STAGED, RESULT, BEFORE)
@@ -23,6 +26,14 @@ VIEWS = (STAGED, RESULT, BEFORE)
 RATIOS = ("min_ratio", "max_ratio")
 BOUNDS = ("min", "max")
 """Keys of the limits of ``rows_change``, and of a column in ``value_range``."""
+
+
+def stages_of(writes: Iterable[StagedWrite]) -> dict[str, dict[str, str]]:
+    """Return which attempts staged writes are of: by transaction id and stage key."""
+    found: dict[str, dict[str, str]] = {}
+    for write in writes:
+        found.setdefault(write.transaction_id, {})[write.stage] = write.attempt
+    return found
 
 
 def limits_problem(name: str, given: Any, keys: tuple[str, str]) -> str | None:
@@ -87,9 +98,34 @@ class AuditCheck(Payload):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class HeldCheck(Payload):
+    """A check that must hold when the commit is put.
+
+    :param name: of the task and the check, for errors.
+    :param version: for which it holds.
+    :param predicates: rows of the table that it has read: those that satisfy one of them.
+    :param whole_table: it has read all rows.
+    :param ratios: of ``rows_change``, as text: fewest and most rows after the commit, divided by those before it.
+    :param rows_before: rows of the table at ``version``, for ``ratios``.
+    :param rows_after: rows after the commit, if it were the next version.
+    """
+
+    name: str
+    version: int
+    predicates: tuple[str, ...] = ()
+    whole_table: bool = False
+    ratios: tuple[str | None, str | None] | None = None
+    rows_before: int = 0
+    rows_after: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class AuditReport(Payload):
     """Outcome of an audit: the XCom of its task.
 
+    :param version: for which it holds: the newest one when it ran, unless the commit conflicts; -1 without a table.
+    :param stages: the attempts that were judged, from :func:`stages_of`. A commit publishes no others.
+    :param held: what must hold in the version that is published, too.
     :param passed: no check of severity ``fail`` has failed.
     :param already_committed: the log already held the transaction: there is nothing to publish, and nothing was checked.
     """
@@ -98,6 +134,9 @@ class AuditReport(Payload):
     transaction_id: str
     table: str
     read_version: int
+    version: int = -1
+    stages: dict[str, dict[str, str]] = field(default_factory=dict)
+    held: tuple[HeldCheck, ...] = ()
     passed: bool
     already_committed: bool = False
     checks: tuple[AuditCheck, ...] = ()
@@ -113,12 +152,14 @@ class PublicationAuditReport(Payload):
     """Outcome of an audit over the tables of a publication: the XCom of its task.
 
     :param tables: by URI, the version that each table's transaction reads.
+    :param stages: as of :class:`AuditReport`, of all transactions.
     :param passed: no check of severity ``fail`` has failed.
     :param already_committed: a table's log already held its transaction, and nothing was checked.
     """
 
     contract: int = CONTRACT
     tables: dict[str, int] = field(default_factory=dict)
+    stages: dict[str, dict[str, str]] = field(default_factory=dict)
     passed: bool
     already_committed: bool = False
     checks: tuple[AuditCheck, ...] = ()

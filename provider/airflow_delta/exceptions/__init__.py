@@ -70,6 +70,7 @@ from airflow_delta.exceptions.tables import (
     VersionsNotContiguousException,
 )
 from airflow_delta.exceptions.transactions import (
+    ChecksOutdatedException,
     CommitCancelledException,
     CommitStateUnknownException,
     ConcurrentAppendException,
@@ -111,6 +112,7 @@ __all__ = [
     "CatalogNotFoundException",
     "CatalogUnavailableException",
     "CharVarcharLimitException",
+    "ChecksOutdatedException",
     "CommitCancelledException",
     "CommitStateUnknownException",
     "ConcurrentAppendException",

@@ -213,6 +213,12 @@ class UpstreamFailedException(StagingException):
     error_class = "DELTA_UPSTREAM_FAILED"
 
 
+class ChecksOutdatedException(StagingException):
+    """A task between start and commit has not seen what would be published, so nothing is: a stage has run again since."""
+
+    error_class = "DELTA_CHECKS_OUTDATED"
+
+
 class StageConflictException(StagingException):
     """Two stages of a transaction contradict each other (both rewrite a file, or a partition)."""
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk import BaseXCom
 
 from airflow_delta import engine
-from airflow_delta.contract.audit import BOUNDS, RATIOS, WARN, limits_problem
-from airflow_delta.contract.choices import FAIL_OR_WARN, Choices, Given, check_choices, check_literals, is_literal
+from airflow_delta.contract.audit import BOUNDS, COMMIT, HOLDS_AT, RATIOS, READ, WARN, limits_problem
+from airflow_delta.contract.choices import FAIL_OR_WARN, Choices, Given, check_choices, check_literals, choice_problem, is_literal
 from airflow_delta.contract.payloads import read_version_name, what_was_read
 from airflow_delta.exceptions import DeltaAuditFailedException, DeltaIllegalArgumentException
 from airflow_delta.links.delta import DeltaTransactionLink
@@ -27,7 +27,7 @@ from airflow_delta.tasks.stage_work import GivenTable
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_delta.contract.audit import AuditCheck, AuditReport, SqlCheck
+    from airflow_delta.contract.audit import AuditCheck, AuditReport, HeldCheck, SqlCheck
     from airflow_delta.contract.payloads import TransactionHandle
     from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.table.audit.audit import AuditedTable
@@ -57,6 +57,9 @@ class DeltaAuditOperator(DeltaOperator):
         in seconds; ``now`` defaults to the time of the check. (templated)
     :param partitions: predicate on partition columns: the commit adds and removes files only in partitions that satisfy it.
         (templated)
+    :param holds_at: ``commit``: what a check says of the table holds in the version that is published, or nothing is. Rows that
+        others change meanwhile, and that it has read, make it outdated; ``rows_change`` is computed again. ``read``: it holds for
+        the version that the transaction reads. Default: ``commit`` for ``rows_change``, ``read`` for ``checks``. (templated)
     :param on_failure: ``fail`` (default) or ``warn``, for checks that do not set it. (templated)
     :param on_undecidable: ``fail`` (default) or ``warn``, if statistics cannot decide a check. (templated)
     :param delta_conn_id: connection to the table; default: the start task's. (templated)
@@ -66,7 +69,7 @@ class DeltaAuditOperator(DeltaOperator):
     """
 
     transaction_role: ClassVar[str] = "audit"
-    choices: ClassVar[Choices] = {"on_failure": FAIL_OR_WARN, "on_undecidable": FAIL_OR_WARN}
+    choices: ClassVar[Choices] = {"on_failure": FAIL_OR_WARN, "on_undecidable": FAIL_OR_WARN, "holds_at": HOLDS_AT}
     changes_table: ClassVar[bool] = False
     parts: ClassVar[Parts] = (GivenTable, SqlParameters, SparkRunner)
     template_fields: Sequence[str] = (
@@ -80,6 +83,7 @@ class DeltaAuditOperator(DeltaOperator):
         "value_range",
         "freshness",
         "partitions",
+        "holds_at",
         "on_failure",
         "on_undecidable",
         "delta_conn_id",
@@ -103,6 +107,7 @@ class DeltaAuditOperator(DeltaOperator):
         value_range: Mapping[str, Mapping[str, Any]] | None = None,
         freshness: Mapping[str, Any] | None = None,
         partitions: str | None = None,
+        holds_at: str | None = None,
         on_failure: str = "fail",
         on_undecidable: str = "fail",
         delta_conn_id: str | None = None,
@@ -119,6 +124,7 @@ class DeltaAuditOperator(DeltaOperator):
         self.value_range = value_range
         self.freshness = freshness
         self.partitions = partitions
+        self.holds_at = holds_at
         self.on_failure = on_failure
         self.on_undecidable = on_undecidable
         check_choices(self, self.choices)
@@ -167,6 +173,8 @@ class DeltaAuditOperator(DeltaOperator):
         )
 
     def _audit(self, log: DeltaLog, handle: TransactionHandle, context: Context) -> AuditReport:
+        if (problem := choice_problem("holds_at", self.holds_at, HOLDS_AT)) is not None:
+            raise DeltaIllegalArgumentException(f"The audit {self.task_id!r}: {problem}")
         queries = engine.parse_sql_checks(self.checks, on_failure=self.on_failure)
         statistics = engine.statistics_checks(
             min_rows=self.min_rows,
@@ -208,7 +216,14 @@ class DeltaAuditOperator(DeltaOperator):
         outcomes = statistics.run(table)
         if queries:
             outcomes += self._ask(log, table, queries, context)
-        return engine.audit_report(handle, outcomes)
+        held = self._at_commit(table, queries, outcomes)
+        return engine.audit_report(handle, outcomes, table.writes, held, version=table.version)
+
+    def _at_commit(self, table: AuditedTable, queries: Sequence[SqlCheck], outcomes: Sequence[AuditCheck]) -> list[HeldCheck]:
+        """Return what the commit asks again."""
+        changes = [] if self.holds_at == READ else [each for each in outcomes if each.name == "rows_change"]
+        held = [one for each in changes for one in engine.held_ratio(table, self.rows_change or {}, each, self.task_id)]
+        return held + (engine.held_queries(table, queries, self.task_id) if self.holds_at == COMMIT else [])
 
     def _ask(self, log: DeltaLog, table: AuditedTable, queries: Sequence[SqlCheck], context: Context) -> list[AuditCheck]:
         runner = self.hold(SparkRunner)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_delta import engine
+from airflow_delta.contract.audit import stages_of
 from airflow_delta.links.delta import DeltaTransactionLink
 from airflow_delta.retry_policies import AUDIT_ERRORS
 from airflow_delta.tasks.base import DeltaOperator, Parts, templated
@@ -27,9 +28,10 @@ class DeltaDiffOperator(DeltaOperator):
 
     Place it between stages and commit, as an audit; what is staged is checked as the commit checks it. Rows that a stage only
     copies to another file cancel out. Returns JSON: ``transactionId``, ``table``, ``readVersion``, ``alreadyCommitted``,
-    ``keys``, ``exact``, ``added``, ``removed``, ``changed`` (``None`` without ``keys``), ``schemaChanges`` (``kind``: ``new``,
-    ``dropped``, ``renamed`` or ``type``; ``column``, ``before``, ``after``), ``sample``, and ``body``: all of it as Markdown. If
-    there are more rows to compare than ``limit``, ``exact`` is false and the counts are upper bounds, without a sample.
+    ``version`` (that it is compared with), ``stages`` (as of an audit), ``keys``, ``exact``, ``added``, ``removed``, ``changed``
+    (``None`` without ``keys``), ``schemaChanges`` (``kind``: ``new``, ``dropped``, ``renamed`` or ``type``; ``column``,
+    ``before``, ``after``), ``sample``, and ``body``: all of it as Markdown. If there are more rows to compare than ``limit``,
+    ``exact`` is false and the counts are upper bounds, without a sample.
 
     :param transaction: the handle: output of the start task. Inside a ``delta_transaction`` group it is filled in. (templated)
     :param staged: outputs of the stages: one, several, or mapped. Default inside a ``delta_transaction`` group: all its stages
@@ -89,24 +91,34 @@ class DeltaDiffOperator(DeltaOperator):
         sample: dict[str, Any] = {"added": [], "removed": [], "changed": []}
         return self._result(
             handle,
-            {"keys": list(column_names(self.keys)), "exact": True, **none, "schemaChanges": [], "sample": sample},
+            {
+                "version": committed.version,
+                "stages": {},
+                "keys": list(column_names(self.keys)),
+                "exact": True,
+                **none,
+                "schemaChanges": [],
+                "sample": sample,
+            },
             body,
             committed=True,
         )
 
     def _diff(self, log: DeltaLog, handle: TransactionHandle, context: Context) -> dict[str, Any]:
         sample, limit = whole_number("sample", self.sample), whole_number("limit", self.limit)
+        table = engine.AuditedTable(log, handle, valid_reports(context, handle, flatten_reports(self.staged)))
         found = engine.staged_diff(
-            engine.AuditedTable(log, handle, valid_reports(context, handle, flatten_reports(self.staged))),
+            table,
             keys=column_names(self.keys),
             sample=engine.SAMPLE if sample is None else sample,
             limit=engine.ROWS_COMPARED if limit is None else limit,
         )
         self.log.info("Transaction %s: %s", handle.transaction_id, engine.summary(found))
-        return self._result(handle, engine.diff_to_dict(found), engine.diff_to_text(found), committed=False)
+        diff = {**engine.diff_to_dict(found), "version": table.version, "stages": stages_of(table.writes)}
+        return self._result(handle, diff, engine.diff_to_text(found), committed=False)
 
     def _result(self, handle: TransactionHandle, diff: dict[str, Any], body: str, *, committed: bool) -> dict[str, Any]:
-        known = {name: value for name, value in diff.items() if name not in ("table", "version", "readVersion")}
+        known = {name: value for name, value in diff.items() if name not in ("table", "readVersion")}
         return {
             "transactionId": handle.transaction_id,
             "table": handle.table,

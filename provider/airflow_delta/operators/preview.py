@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_delta import engine
+from airflow_delta.contract.audit import stages_of
 from airflow_delta.contract.choices import PREVIEWS, Choices, check_choices
 from airflow_delta.contract.files import stage_key
 from airflow_delta.links.delta import DeltaTransactionLink
@@ -28,10 +29,10 @@ class DeltaPreviewOperator(DeltaOperator):
     data is copied for ``only="table"``: the files are named where they are. Readers read it by its path; no writer can write to
     it. It is no asset, and goes with the transaction.
 
-    Returns JSON: ``transactionId``, ``table``, ``readVersion``, ``only``, ``alreadyCommitted``, ``path``, ``version``,
-    ``numFiles``, ``numAddedFiles``, ``numRemovedFiles``, ``numAddedRecords`` and ``numRemovedRecords`` (``None`` if statistics
-    lack them). If the transaction is already committed, ``path`` and ``version`` are those of the table itself, or ``None`` for
-    the changes.
+    Returns JSON: ``transactionId``, ``table``, ``readVersion``, ``only``, ``stages`` (as of an audit), ``alreadyCommitted``,
+    ``path``, ``version``, ``numFiles``, ``numAddedFiles``, ``numRemovedFiles``, ``numAddedRecords`` and ``numRemovedRecords``
+    (``None`` if statistics lack them). If the transaction is already committed, ``path`` and ``version`` are those of the table
+    itself, or ``None`` for the changes.
 
     :param transaction: the handle: output of the start task. Inside a ``delta_transaction`` group it is filled in. (templated)
     :param staged: outputs of the stages: one, several, or mapped. Default inside a ``delta_transaction`` group: all its stages
@@ -100,6 +101,7 @@ class DeltaPreviewOperator(DeltaOperator):
             task=stage_key(me["task_id"], me["map_index"]),
             attempt=me["attempt"],
         )
+        value["stages"] = stages_of(staged)
         self.log.info(
             "Transaction %s: %s files added and %s removed can be read as a Delta table at %s, version %s. Nothing is published.",
             handle.transaction_id,

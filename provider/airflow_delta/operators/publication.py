@@ -11,7 +11,7 @@ from airflow.sdk import BaseOperator, BaseXCom, RetryPolicy
 
 from airflow_delta import engine
 from airflow_delta import publication as publications
-from airflow_delta.contract.audit import PublicationAuditReport
+from airflow_delta.contract.audit import PublicationAuditReport, stages_of
 from airflow_delta.contract.choices import FAIL_OR_WARN, Choices, check_choices
 from airflow_delta.contract.files import new_attempt
 from airflow_delta.contract.kinds import TRUTH, Kinds
@@ -26,7 +26,8 @@ from airflow_delta.exceptions import (
 from airflow_delta.links.delta import DeltaTableLink
 from airflow_delta.retry_policies import AUDIT_ERRORS, FINAL_ERRORS
 from airflow_delta.tasks.base import DeltaOperator, Parts, own_settings, templated, warn_if_tested, with_own_settings
-from airflow_delta.tasks.committing import CommitPart, check_upstream
+from airflow_delta.tasks.checked import check_seen
+from airflow_delta.tasks.committing import CommitPart, check_upstream, tasks_between
 from airflow_delta.tasks.ended import check_not_aborted, is_aborted
 from airflow_delta.tasks.expected_stages import unpublished
 from airflow_delta.tasks.identity import stage_identity, whole_number
@@ -135,6 +136,7 @@ class DeltaCommitPublicationOperator(DeltaOperator):
         :raises HandleMismatchException: if a transaction, or a report, is not one of the Dag file.
         :raises MissingStageException: if an instance of a stage did not report.
         :raises UpstreamFailedException: if a task between start and commit failed or has not ended.
+        :raises ChecksOutdatedException: if one has not seen what the stages before it have staged since.
         :raises DeltaConcurrentModificationException: if a commit conflicts on a table before the decision; nothing is published.
         :raises PublicationUndoneException: if one did after it, and what was published is taken back.
         :raises PublicationSplitException: if that could not be taken back, or was not to be; final.
@@ -212,7 +214,7 @@ class DeltaCommitPublicationOperator(DeltaOperator):
     def _publish(
         self, committer: CommitPart, context: Context, tables: Sequence[PublishedTable], members: Sequence[Member]
     ) -> PublicationResult:
-        first, others = tables[0], [table.handle.table for table in tables[1:]]
+        first = tables[0]
         metrics = TaskMetrics(context["ti"])
         try:
             with committer.watched(context, first.log, first.name):
@@ -221,18 +223,24 @@ class DeltaCommitPublicationOperator(DeltaOperator):
                     attempt=new_attempt(context["ti"].try_number),
                     options=self._options(tables),
                     policy=committer.policy(),
-                    check=partial(check_upstream, self, context, first.handle, others),
+                    check=partial(self._check, context, tables),
                 )
         except DeltaError as error:
             outcome = failed_outcome(error)
             note = {
                 "publication": getattr(error, "publication", None),
                 "outcome": outcome,
-                "tables": [first.handle.table, *others],
+                "tables": [table.handle.table for table in tables],
             }
             note_outcome(self, context, note)
             metrics.count("publication", table=error.table or first.handle.table, outcome=outcome)
             raise
+
+    def _check(self, context: Context, tables: Sequence[PublishedTable]) -> None:
+        first, *others = tables
+        check_upstream(self, context, first.handle, [table.handle.table for table in others])
+        writes = [write for table in tables for write in table.writes]
+        check_seen(self, context, first.handle, writes, tasks_between(self, context))
 
     def _finish(
         self, committer: CommitPart, context: Context, tables: Sequence[PublishedTable], result: PublicationResult
@@ -421,7 +429,8 @@ class DeltaAuditPublicationOperator(DeltaOperator):
             level = logging.INFO if check.passed else logging.WARNING if check.severity == "warn" else logging.ERROR
             self.log.log(level, "Check %s %s: %s", check.name, "passed" if check.passed else "FAILED", check.message)
         failed = [check for check in outcomes if not check.passed and check.severity == "fail"]
-        value = PublicationAuditReport(tables=read, passed=not failed, checks=tuple(outcomes)).to_dict()
+        stages = stages_of(write for table in audited.values() for write in table.writes)
+        value = PublicationAuditReport(tables=read, stages=stages, passed=not failed, checks=tuple(outcomes)).to_dict()
         if not failed:
             return value
         if self.do_xcom_push:

@@ -26,7 +26,8 @@ from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.links.delta import PAGE_KEY, DeltaCommitLink, DeltaTableLink, DeltaTransactionLink, transaction_page
 from airflow_delta.retry_policies import FINAL_ERRORS
 from airflow_delta.tasks.base import DeltaOperator, Parts, templated, warn_if_tested
-from airflow_delta.tasks.committing import CommitPart, check_upstream
+from airflow_delta.tasks.checked import check_seen, held_checks
+from airflow_delta.tasks.committing import CommitPart, check_upstream, tasks_between
 from airflow_delta.tasks.ended import is_aborted
 from airflow_delta.tasks.expected_stages import expected_stages, unpublished, valid_reports
 from airflow_delta.tasks.handle_check import has_previews, new_transaction_id, open_transaction
@@ -241,6 +242,8 @@ class DeltaCommitOperator(DeltaOperator):
         :raises MissingStageException: if an instance of a stage did not report.
         :raises UpstreamFailedException: if a task between start and commit failed or has not ended, unless ``trigger_rule`` of
             this task accepts that.
+        :raises ChecksOutdatedException: if such a task has not seen what the stages before it have staged since, with the same
+            exception.
         :raises AirflowSkipException: if every stage was skipped and ``allow_skipped`` allows that.
         :raises DeltaConcurrentModificationException: if another commit conflicts and no restart is left.
         :raises TransactionAbortedException: if the transaction was aborted and no restart is left.
@@ -270,7 +273,7 @@ class DeltaCommitOperator(DeltaOperator):
         self.lineage.note_reads(handle, staged)
         if restart is not None:
             restart.go_on(log, handle)
-        check = partial(self._check, context, handle, restart, all_skipped=all_skipped)
+        check = partial(self._check, context, handle, staged, restart, all_skipped=all_skipped)
         try:
             result = self._publish(committer, context, log, handle, staged, expected, check)
         except DeltaConcurrentModificationException as conflict:
@@ -318,7 +321,15 @@ class DeltaCommitOperator(DeltaOperator):
         if has_previews(self, context):
             engine.end_previews(log, handle.transaction_id, keep=self.keep_preview)
 
-    def _check(self, context: Context, handle: TransactionHandle, restart: Restart | None, *, all_skipped: bool) -> None:
+    def _check(
+        self,
+        context: Context,
+        handle: TransactionHandle,
+        staged: Sequence[StagedWrite],
+        restart: Restart | None,
+        *,
+        all_skipped: bool,
+    ) -> None:
         check_upstream(self, context, handle)
         if all_skipped:
             if restart is not None:
@@ -327,6 +338,7 @@ class DeltaCommitOperator(DeltaOperator):
                 f"Transaction {handle.transaction_id} on table {handle.table}: every stage was skipped, so there is nothing to "
                 "publish, and the commit is skipped too (allow_skipped=True)."
             )
+        check_seen(self, context, handle, staged, tasks_between(self, context))
 
     def _publish(
         self,
@@ -338,6 +350,9 @@ class DeltaCommitOperator(DeltaOperator):
         expected: Mapping[tuple[str, int], str | None] | None,
         check: Callable[[], None],
     ) -> CommitResult:
+        options = committer.options(context)
+        if handle.committed is None and (held := held_checks(context, tasks_between(self, context))):
+            options["policy"] = replace(options["policy"], check_winners=engine.HeldChecks(log, handle, held))
         with committer.watched(context, log, (handle.given_table, handle.delta_conn_id)):
             return engine.publish(
                 log,
@@ -347,7 +362,7 @@ class DeltaCommitOperator(DeltaOperator):
                 expected=expected,
                 user=committing_user(self, context),
                 check=check,
-                **committer.options(context),
+                **options,
             )
 
     def _restart(self, context: Context) -> Restart | None:

@@ -36,11 +36,17 @@ def on_task_instance_failed(previous_state: Any, task_instance: Any, error: Any)
 
 @hookimpl
 def on_task_instance_running(previous_state: Any, task_instance: Any) -> None:  # noqa: ARG001 - as Airflow calls it
-    """Warn in the log of a task that was cleared alone in an aborted transaction; never fails."""
+    """Note what is before a task of a transaction, and warn in the log of one cleared alone after an abort; never fails."""
     try:
-        if not is_running_task(task_instance) or int(task_instance.try_number) < 2:
+        if not is_running_task(task_instance) or not _has_transaction(task_instance.task):
             return
-        if _has_transaction(task_instance.task) and not _is_own(task_instance.task):
+        from airflow_delta.tasks.checked import note_seen
+
+        note_seen(task_instance.get_template_context())
+    except Exception:
+        logger.warning("Could not note what this task has before it", exc_info=True)
+    try:
+        if int(task_instance.try_number) > 1 and not _is_own(task_instance.task):
             from airflow_delta.tasks.ended import warn_of_abort
 
             warn_of_abort(task_instance.task, task_instance.get_template_context())

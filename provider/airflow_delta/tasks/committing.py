@@ -390,7 +390,7 @@ def check_upstream(commit: BaseOperator, context: Context, handle: TransactionHa
     :param others: the other tables that the commit publishes.
     :raises UpstreamFailedException: if there is such a task.
     """
-    states = instances(context, _between(commit, context))
+    states = instances(context, tasks_between(commit, context))
     bad = [f"{name_of(*key)} ({state or 'not run yet'})" for key, state in sorted(states.items()) if state not in _PASSED]
     if not bad:
         return
@@ -414,7 +414,7 @@ def check_upstream(commit: BaseOperator, context: Context, handle: TransactionHa
     )
 
 
-def _between(commit: BaseOperator, context: Context) -> set[str]:
+def tasks_between(commit: BaseOperator, context: Context) -> set[str]:
     """Return the tasks after the start task (if the Dag file shows it) and before the commit."""
     definition: Any = context["dag"].task_dict.get(commit.task_id)
     if definition is None:

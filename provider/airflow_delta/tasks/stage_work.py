@@ -38,6 +38,7 @@ from airflow_delta.exceptions import DeltaIllegalArgumentException, SchemaDriftE
 from airflow_delta.retry_policies import FINAL_ERRORS
 from airflow_delta.task_loops import check_no_loop
 from airflow_delta.tasks.base import DeltaOperator, Part
+from airflow_delta.tasks.checked import note_attempt
 from airflow_delta.tasks.ended import find_end
 from airflow_delta.tasks.expected_stages import check_not_lost, valid_reports
 from airflow_delta.tasks.handle_check import Each, argument_of, definition_mark, open_transaction
@@ -473,9 +474,10 @@ class StageOperator(DeltaOperator):
         if self.is_own_transaction:
             return self.run_alone(work, context)
         self.open(work, context)
-        if (done := work.report_if_committed(self.skipped_mode)) is not None:
-            return done
-        return work.report(self.stage(work))
+        done = work.report_if_committed(self.skipped_mode)
+        value = work.report(self.stage(work)) if done is None else done
+        note_attempt(context, value)
+        return value
 
     @final
     def stage(self, work: StageWork) -> StagedWrite:

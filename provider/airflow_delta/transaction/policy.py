@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.log.actions.actions import CommitInfo
@@ -58,6 +58,9 @@ class CommitPolicy:
     :param cancelled: called right before every put; if it returns true, the commit stops with nothing written.
     :param check_actions: called with the metadata and the actions of the commit before anything is written, and again when the
         commits of others have changed them; raises what forbids it.
+    :param check_winners: called with the commits of others that the commit goes on after, before it is put: those found
+        together (:class:`~airflow_delta.transaction.conflicts.winning_commit.WinningCommit`), in ascending order, each once;
+        raises what forbids it.
     :param checkpoint: ``inline`` writes a due checkpoint after the commit, ``off`` leaves it to maintenance.
     :param checksum: write ``<version>.crc`` after the commit.
     :param fail_on_hook_error: raise an error if a post-commit hook fails. The commit is valid either way.
@@ -97,6 +100,7 @@ class CommitPolicy:
     total_timeout: float | None = 600.0
     cancelled: Callable[[], bool] | None = None
     check_actions: Callable[[Metadata, Sequence[Action]], None] | None = None
+    check_winners: Callable[[Sequence[Any]], None] | None = None
     checkpoint: Literal["inline", "off"] = "inline"
     checksum: bool = True
     fail_on_hook_error: bool = False

@@ -26,8 +26,10 @@ from airflow_delta.contract.audit import (
     AuditArguments,
     AuditCheck,
     AuditReport,
+    HeldCheck,
     SqlAnswer,
     SqlCheck,
+    stages_of,
 )
 from airflow_delta.contract.files import attempt_directory, transaction_directory
 from airflow_delta.contract.payloads import ScanPlan, StagedWrite, TransactionHandle
@@ -37,6 +39,7 @@ from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.log.actions.actions import AddFile, RemoveFile
 from airflow_delta.log.actions.reconciliation import FileKey, file_key
 from airflow_delta.log.statistics.statistics import live_records, num_records
+from airflow_delta.table.audit.newest import OnNewest, on_newest
 from airflow_delta.table.commit.commit import StagedCommit, staged_commit
 from airflow_delta.table.stage.conflicts import check_stages
 from airflow_delta.table.stage.data_change import REARRANGING
@@ -46,6 +49,7 @@ from airflow_delta.table.stage.stage_view import open_stage
 from airflow_delta.table.stage.view import view_of
 
 if TYPE_CHECKING:
+    from airflow_delta.log import Snapshot
     from airflow_delta.log.delta_log import DeltaLog
 
 OPERATION = "AUDIT"
@@ -83,9 +87,24 @@ class AuditedTable:
         return staged_commit(self.view)
 
     @cached_property
+    def _newest(self) -> OnNewest | None:
+        """What would be committed after the newest version, if others have committed since that which was read."""
+        return on_newest(self.view)
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """Return the version before the commit: the newest one, or that which was read if the commit would conflict."""
+        return self.view.snapshot if self._newest is None else self._newest.snapshot
+
+    @property
+    def version(self) -> int:
+        """Return the version that the checks see before the commit; -1 if there is no table."""
+        return self.handle.read_version if self._newest is None else self._newest.snapshot.version
+
+    @cached_property
     def added(self) -> list[AddFile]:
         """Return the files that the commit adds."""
-        return self._commit.replaced.adds
+        return self._commit.replaced.adds if self._newest is None else self._newest.adds
 
     @cached_property
     def staged(self) -> list[AddFile]:
@@ -96,7 +115,8 @@ class AuditedTable:
         ``data_change=False`` are judged like others: that they are unchanged is only a claim.
         """
         owners = {file_key(add): stage.write for stage in self.view.stages for add in stage.adds}
-        return [add for add in self.added if self._brings_rows(add, owners[file_key(add)])]
+        staged = self._commit.replaced.adds
+        return [add for add in staged if self._brings_rows(add, owners[file_key(add)])]
 
     def _brings_rows(self, add: AddFile, write: StagedWrite) -> bool:
         path = unquote(add.path)
@@ -110,8 +130,9 @@ class AuditedTable:
 
     @cached_property
     def removed(self) -> dict[FileKey, RemoveFile]:
-        """Return the files of the version that was read that the commit removes, by key."""
-        return {file_key(file): file for file in self._commit.replaced.removes}
+        """Return the files that the commit removes, by key."""
+        removes = self._commit.replaced.removes if self._newest is None else self._newest.removes
+        return {file_key(file): file for file in removes}
 
     # -- rows -----------------------------------------------------------------------------------------------------------------
 
@@ -123,10 +144,10 @@ class AuditedTable:
 
     @cached_property
     def rows_before(self) -> int | None:
-        """Return how many rows the version that was read has; ``None`` if the statistics of a file lack the number."""
+        """Return how many rows :attr:`version` has; ``None`` if the statistics of a file lack the number."""
         if self.handle.read_version < 0:
             return 0
-        files = self.view.snapshot.files(columns=("stats", "deletion_vector"))
+        files = self.snapshot.files(columns=("stats", "deletion_vector"))
         deleted = pc.sum(pc.struct_field(files.column("deletion_vector"), "cardinality")).as_py() or 0
         total = 0
         for text in files.column("stats").to_pylist():
@@ -152,7 +173,7 @@ class AuditedTable:
         view = replace(self.view, spark_table_uri=spark_table_uri)
         if name == STAGED:
             return scan_of(view, self.staged)
-        files = view.snapshot.add_files() if self.handle.read_version >= 0 else []
+        files = self.snapshot.add_files() if self.handle.read_version >= 0 else []
         if name == BEFORE:  # of a table that does not exist yet: no rows, and the columns that it gets
             return scan_of(view, files, target=view.definition if self.handle.read_version >= 0 else self.target)
         kept = [file for file in files if file_key(file) not in self.removed]
@@ -280,12 +301,28 @@ def judge_answers(checks: Sequence[SqlCheck], report: StageReport) -> list[Audit
     return outcomes
 
 
-def audit_report(handle: TransactionHandle, checks: Sequence[AuditCheck], *, already_committed: bool = False) -> AuditReport:
-    """Return the outcome of all checks together."""
+def audit_report(
+    handle: TransactionHandle,
+    checks: Sequence[AuditCheck],
+    writes: Sequence[StagedWrite] = (),
+    held: Sequence[HeldCheck] = (),
+    *,
+    version: int | None = None,
+    already_committed: bool = False,
+) -> AuditReport:
+    """Return the outcome of all checks together.
+
+    :param writes: what was judged.
+    :param held: what the commit asks again.
+    :param version: that was seen; default: the version that was read.
+    """
     return AuditReport(
         transaction_id=handle.transaction_id,
         table=handle.table,
         read_version=handle.read_version,
+        version=handle.read_version if version is None else version,
+        stages=stages_of(writes),
+        held=tuple(held),
         passed=all(check.passed or check.severity != FAIL for check in checks),
         already_committed=already_committed,
         checks=tuple(checks),

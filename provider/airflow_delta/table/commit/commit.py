@@ -244,12 +244,12 @@ class StagedCommit:
     tags: dict[str, str]
 
 
-def staged_commit(view: TransactionView) -> StagedCommit:
+def staged_commit(view: TransactionView, policy: CommitPolicy | None = None) -> StagedCommit:
     """Return what :func:`commit_stages` commits, without committing it.
 
     :param view: as for :func:`commit_stages`.
     """
-    options, altered = CommitOptions(), altered_table(view)
+    options, altered = CommitOptions(policy=policy), altered_table(view)
     if altered is not None:
         return _prepared(with_altered_reads(view, altered), options, altered=altered)
     current = view.snapshot.metadata if view.handle.read_version >= 0 else None

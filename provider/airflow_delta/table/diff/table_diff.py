@@ -118,7 +118,7 @@ class TableDiff:
 
 
 def staged_diff(table: AuditedTable, *, keys: Sequence[str] = (), sample: int = SAMPLE, limit: int = ROWS_COMPARED) -> TableDiff:
-    """Return what the commit of some stages would do to the version that their transaction reads.
+    """Return what the commit of some stages would do to the newest version, or, after a conflict, to the one that was read.
 
     :param table: the stages, checked and put together as the commit does.
     :param keys: columns that identify a row.
@@ -126,10 +126,10 @@ def staged_diff(table: AuditedTable, *, keys: Sequence[str] = (), sample: int = 
     :param limit: rows of the files that come, and of those that go, that may be compared.
     :raises DeltaIllegalArgumentException: if a key is no column, or a number is not valid.
     """
-    log, version = table.log, table.handle.read_version
+    log, version = table.log, table.version
     files = ChangedFiles(version, 0)
     add_rewritten(log, files, table.added, (file.as_add() for file in table.removed.values()))
-    before = table.view.snapshot.metadata if version >= 0 else None
+    before = table.snapshot.metadata if version >= 0 else None
     target = table.target
     after = before
     if target.is_known:

@@ -1,0 +1,269 @@
+"""Checks of an audit that must hold in the version that is published, looked at in the loop of the commit.
+
+A check holds for the version that it has read. Of what others commit after that, only rows that it would have read matter: its
+reads are compared with winning commits as those of a transaction are, for this check alone. What the log alone answers is
+computed again, from the rows that winners add and remove. Both cost what the winners cost.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from airflow_delta.contract.audit import BEFORE, FAIL, RATIOS, RESULT, AuditCheck, HeldCheck, SqlCheck
+from airflow_delta.exceptions import (
+    ChecksOutdatedException,
+    DeltaAnalysisException,
+    DeltaAuditFailedException,
+    DeltaConcurrentModificationException,
+)
+from airflow_delta.log.actions.actions import CommitInfo
+from airflow_delta.log.expressions.text import SqlSyntaxError, tokens_of
+from airflow_delta.log.statistics.statistics import live_records
+from airflow_delta.transaction.conflicts.checker import ConflictChecker
+from airflow_delta.transaction.conflicts.current_transaction import CurrentTransaction
+from airflow_delta.transaction.conflicts.resolution import Resolution
+from airflow_delta.transaction.conflicts.rows_of_winners import WinnersRows
+from airflow_delta.transaction.policy import CommitPolicy, ConflictOptions
+from airflow_delta.transaction.prepare.isolation import IsolationLevel
+from airflow_delta.transaction.reads.table_reads import TableReads
+
+if TYPE_CHECKING:
+    from airflow_delta.contract.payloads import TransactionHandle
+    from airflow_delta.log import Snapshot
+    from airflow_delta.log.actions.actions import AddFile
+    from airflow_delta.log.delta_log import DeltaLog
+    from airflow_delta.table.audit.audit import AuditedTable
+    from airflow_delta.transaction.conflicts.winning_commit import WinningCommit
+
+
+def held_ratio(table: AuditedTable, limits: Mapping[str, Any], outcome: AuditCheck, task: str) -> list[HeldCheck]:
+    """Return how ``rows_change`` is looked at again by the commit; nothing if it has not decided, or only warns.
+
+    :param limits: as the author gives them.
+    :param outcome: of the check.
+    :param task: for errors.
+    """
+    before, after = table.rows_before, table.rows_after
+    if not outcome.passed or outcome.severity != FAIL or before is None or after is None:
+        return []
+    low, high = (None if limits.get(key) is None else str(limits[key]) for key in RATIOS)
+    name = f"{outcome.name} of {task}"
+    version = table.version
+    return [HeldCheck(name=name, version=version, ratios=(low, high), rows_before=before, rows_after=after)]
+
+
+def held_queries(table: AuditedTable, checks: Sequence[SqlCheck], task: str) -> list[HeldCheck]:
+    """Return what SQL checks have read of the table; nothing of those that only warn, or only read what is staged.
+
+    :param task: for errors.
+    """
+    if table.handle.read_version < 0:
+        return []
+    found = []
+    for check in checks:
+        if check.on_failure != FAIL or not _READS_TABLE.search(check.sql):
+            continue
+        condition = condition_of(check.sql)
+        if condition is not None and not _is_bound(table.view.snapshot, condition):
+            condition = None
+        given = {"whole_table": True} if condition is None else {"predicates": (condition,)}
+        found.append(HeldCheck(name=f"{check.name} of {task}", version=table.version, **given))
+    return found
+
+
+_READS_TABLE = re.compile(rf"\b(?:{RESULT}|{BEFORE})\b", re.IGNORECASE)
+_FROM_TABLE = re.compile(rf"\bFROM\s+`?(?:{RESULT}|{BEFORE})`?\s+WHERE\b", re.IGNORECASE)
+_ENDS = ("GROUP_BY", "HAVING", "ORDER_BY", "SORT_BY", "CLUSTER_BY", "DISTRIBUTE_BY", "LIMIT", "OFFSET", "WINDOW", "SEMICOLON")
+_MORE = ("SELECT", "JOIN", "UNION", "INTERSECT", "EXCEPT", "WITH", "QUALIFY", "LATERAL")
+
+
+def condition_of(sql: str) -> str | None:
+    """Return the condition on the rows that a query reads of the table; ``None`` if it may read others.
+
+    Only of one ``SELECT ... FROM result WHERE ...`` without joins and subqueries: whatever else a query says, it reads the whole
+    table, which is never too little.
+    """
+    if len(_READS_TABLE.findall(sql)) != 1 or (start := _FROM_TABLE.search(sql)) is None:
+        return None
+    try:
+        tokens = tokens_of(sql)
+    except SqlSyntaxError:
+        return None
+    kinds = [token.token_type.name for token in tokens]
+    if kinds.count("SELECT") != 1 or kinds.count("WHERE") != 1 or set(kinds) & (set(_MORE) - {"SELECT"}):
+        return None
+    first = kinds.index("WHERE") + 1
+    if tokens[first - 1].end + 1 != start.end():  # the words are in a string or a comment
+        return None
+    last = next((at for at in range(first, len(kinds)) if kinds[at] in _ENDS), len(kinds))
+    return sql[tokens[first].start : tokens[last - 1].end + 1] if last > first else None
+
+
+def _is_bound(snapshot: Snapshot, condition: str) -> bool:
+    """Return whether a condition is one on the columns of the table."""
+    try:
+        TableReads(snapshot).track_read_predicates(condition, scanned=True)
+    except DeltaAnalysisException:
+        return False
+    return True
+
+
+@dataclass(slots=True)
+class _Reads:
+    """The reads of a check, and what winners change of them."""
+
+    check: HeldCheck
+    checker: ConflictChecker
+
+
+@dataclass(slots=True)
+class _Rows:
+    """The rows of a table as winners change them."""
+
+    check: HeldCheck
+    change: int = 0
+    unknown: int | None = None
+    """A version of which it is not known how many rows it changed."""
+
+
+@dataclass
+class HeldChecks:
+    """What a commit asks about the commits of others that do not conflict with it.
+
+    :param checks: those that hold for the version that was read, or a later one.
+    """
+
+    log: DeltaLog
+    handle: TransactionHandle
+    checks: Sequence[HeldCheck]
+    _rows: list[_Rows] = field(init=False)
+    _added: dict[str, AddFile] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._rows = [_Rows(check) for check in self.checks if check.ratios is not None]
+
+    def __call__(self, winners: Sequence[WinningCommit]) -> None:
+        """Refuse to go on after winners that a check has not seen, and that may change its answer.
+
+        :param winners: that were found together, in ascending order; each is given once.
+        :raises ChecksOutdatedException: if a winner changes rows that a check has read.
+        :raises DeltaAuditFailedException: if a check does not hold after the winners.
+        """
+        if self.handle.read_version < 0:
+            return  # nobody else can have created the table
+        for reads in self._reads:
+            new = [winner for winner in winners if winner.version > reads.check.version]
+            reads.checker.begin(new)
+            for winner in new:
+                try:
+                    reads.checker.check_files(winner)
+                except DeltaConcurrentModificationException as met:
+                    raise self._outdated(reads.check, winner) from met
+        if self._rows:
+            for winner in winners:
+                self._add_up(winner)
+            for rows in self._rows:
+                self._judge(rows, winners[-1].version)
+
+    def _add_up(self, winner: WinningCommit) -> None:
+        """Note how many rows a winner has added and removed."""
+        change = None if winner.only_moves_rows else self._change_of(winner)
+        self._added |= {file.path: file for file in winner.added_files}
+        for rows in self._rows:
+            if winner.version <= rows.check.version or winner.only_moves_rows:
+                continue
+            if change is None:
+                rows.unknown = winner.version
+            else:
+                rows.change += change
+
+    def _change_of(self, winner: WinningCommit) -> int | None:
+        """Return the rows that a winner adds less those that it removes; ``None`` if the log does not say.
+
+        Few writers give the statistics of files that they remove. Those are looked up where the files were added.
+        """
+        added = [live_records(file) for file in winner.added_files]
+        removed = {file.path: live_records(file) for file in winner.removed_files}
+        if missing := {path for path, rows in removed.items() if rows is None}:
+            before = {path: self._added[path] for path in missing & self._added.keys()}
+            before |= self._snapshot.files_at(missing - before.keys())
+            removed |= {path: live_records(file) for path, file in before.items()}
+        counts = [*added, *removed.values()]
+        return None if None in counts else sum(filter(None, added)) - sum(filter(None, removed.values()))
+
+    def _outdated(self, check: HeldCheck, winner: WinningCommit) -> ChecksOutdatedException:
+        what = "the table" if check.whole_table else f"rows where {' or '.join(check.predicates)}"
+        return self.handle.error(
+            ChecksOutdatedException,
+            f"{self._about(check)} holds for version {check.version}, and version {winner.version} "
+            f"({winner.operation or 'unknown operation'}) has changed {what} since, which it has read. Clear the audit "
+            "with everything downstream to check again.",
+        )
+
+    def _about(self, check: HeldCheck) -> str:
+        return f"Transaction {self.handle.transaction_id} on table {self.handle.table} is not published: the check {check.name}"
+
+    def _judge(self, rows: _Rows, version: int) -> None:
+        check, about = rows.check, self._about(rows.check)
+        if rows.unknown is not None:
+            raise self.handle.error(
+                ChecksOutdatedException,
+                f"{about} holds for version {check.version}, and it is not known how many rows version {rows.unknown} has "
+                "changed since: its files have no row counts (COMPUTE STATISTICS adds them). Clear the audit with "
+                "everything downstream to check again.",
+            )
+        before, after = check.rows_before + rows.change, check.rows_after + rows.change
+        if before <= 0 or check.ratios is None:
+            return
+        low, high = (None if text is None else Decimal(text) for text in check.ratios)
+        ratio = Decimal(after) / before
+        if (low is not None and ratio < low) or (high is not None and ratio > high):
+            raise self.handle.error(
+                DeltaAuditFailedException,
+                f"{about} holds for version {check.version}, not after version {version}, which others have committed since: "
+                f"{before} rows before the commit and {after} after it, {ratio:.4g} times as many. Clear the start task to stage "
+                "again in a new transaction.",
+                failed=(check.name,),
+            )
+
+    @cached_property
+    def _reads(self) -> list[_Reads]:
+        found = [check for check in self.checks if check.predicates or check.whole_table]
+        return [_Reads(check, self._checker(check)) for check in found]
+
+    @cached_property
+    def _snapshot(self) -> Snapshot:
+        return self.log.snapshot_at(self.handle.read_version)
+
+    def _checker(self, check: HeldCheck) -> ConflictChecker:
+        snapshot, recorder = self._snapshot, TableReads(self._snapshot)
+        if check.whole_table:
+            recorder.read_whole_table(rows=True)
+        for predicate in check.predicates:
+            recorder.track_read_predicates(predicate, scanned=True)
+        current = CurrentTransaction(
+            table=self.log.uri,
+            read_version=snapshot.version,
+            reads=recorder.recorded,
+            metadata=snapshot.metadata,
+            protocol=snapshot.protocol,
+            partition_columns=snapshot.metadata.partition_columns,
+            actions=(),
+            is_blind_append=False,
+            isolation_level=IsolationLevel.SERIALIZABLE,
+            commit_info=CommitInfo(),
+            operation="AUDIT",
+            read_metadata=snapshot.metadata,
+            read_protocol=snapshot.protocol,
+            read_high_water_mark=lambda: 0,
+            options=ConflictOptions(),
+            snapshot_at=self.log.snapshot_at,
+            validate=lambda _actions: None,
+        )
+        rows = WinnersRows(self.log.store, CommitPolicy().conflict_read_limit)
+        return ConflictChecker(current, lambda _version: 0, Resolution(current, "rows", rows))

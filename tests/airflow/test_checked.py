@@ -1,0 +1,129 @@
+"""What was checked is what is published: checks whose stage has run again alone, by whole Dag runs."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import deltalake
+import pyarrow as pa
+import pytest
+
+from support.readers import rows
+
+pytestmark = pytest.mark.airflow
+
+
+@pytest.fixture
+def waiting(run_dag, tables):
+    """A run whose stage has staged five rows and whose checks have passed, before its commit."""
+
+    def begin(kind: str, day: int):
+        run = run_dag(f"checked_by_{kind}", datetime(2026, 1, day, tzinfo=UTC), rows="5")
+        assert (run.state_of("after"), run.state_of("gate"), run.state_of("commit")) == ("success", "failed", "upstream_failed")
+        return run
+
+    return begin
+
+
+def published(tables, run) -> int | None:
+    table = f"{tables}/{run.dag_id}_{int(run.run_id[16:18])}"
+    return len(rows(table)) if deltalake.DeltaTable.is_deltatable(table) else None
+
+
+@pytest.mark.parametrize("kind", ["audit", "diff", "preview", "task"])
+def test_rows_that_no_check_has_seen_are_not_published(waiting, clear_and_run, tables, kind, capfd):
+    run = waiting(kind, 1)
+    run = clear_and_run(run, "stage", "gate", "commit", rows="1", open=True)
+    assert (run.state_of("check"), run.state_of("gate"), run.state_of("commit")) == ("success", "success", "failed")
+    assert published(tables, run) is None
+    said = "".join(capfd.readouterr())
+    assert "ChecksOutdatedException" in said
+    assert "check has seen run 1-" in said
+    assert "of stage, of which run 2-" in said
+    # The task that has seen the check is not enough, and neither is the check alone.
+    run = clear_and_run(run, "after", "commit")
+    assert (run.state_of("commit"), published(tables, run)) == ("failed", None)
+    run = clear_and_run(run, "check", "commit")
+    if kind == "audit":  # which now sees the one row
+        assert (run.state_of("check"), published(tables, run)) == ("failed", None)
+        return
+    assert (run.state_of("commit"), published(tables, run)) == ("failed", None)
+    assert "after has seen run " in "".join(capfd.readouterr())
+    run = clear_and_run(run, "after", "commit")
+    assert (run.state_of("commit"), published(tables, run)) == ("success", 1)
+
+
+@pytest.mark.parametrize("kind", ["audit", "task", "empty"])
+def test_what_is_cleared_with_its_checks_is_published(waiting, clear_and_run, tables, kind):
+    run = waiting(kind, 2)
+    run = clear_and_run(run, "stage", "check", "after", "gate", "commit", rows="4", open=True)
+    assert (run.state, published(tables, run)) == ("success", 4)
+
+
+@pytest.mark.parametrize("kind", ["audit", "task", "empty"])
+def test_a_gate_that_opens_later_changes_nothing(waiting, clear_and_run, tables, kind):
+    run = waiting(kind, 3)
+    run = clear_and_run(run, "gate", "commit", open=True)
+    assert (run.state, published(tables, run)) == ("success", 5)
+
+
+def test_instances_of_a_mapped_check_are_compared_one_by_one(run_dag, clear_and_run, tables, capfd):
+    """Each index of a mapped group has a stage and a check of it; one more check sees all of them."""
+    run = run_dag("checked_in_a_group", datetime(2026, 1, 4, tzinfo=UTC), rows="5")
+    assert run.state_of("commit") == "upstream_failed"
+    run = clear_and_run(run, "each.stage", "all", "gate", "commit", rows="2", open=True)
+    assert run.state_of("commit") == "failed"
+    said = "".join(capfd.readouterr())
+    for index in range(3):
+        assert f"each.check[{index}] has seen run 1-" in said
+    run = clear_and_run(run, "each.check", "all", "commit")
+    assert (run.state, published(tables, run)) == ("success", 6)
+
+
+# -- what others commit between a check and the put -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def held(run_dag, tables):
+    """A run that stages ``rows`` ids from 0 on; after its audit, others add two rows to the ten of the table."""
+
+    def run(kind: str, name: str, **conf):
+        deltalake.write_deltalake(f"{tables}/held_{name}", pa.table({"id": pa.array(range(100, 110), pa.int64())}))
+        given = {"rows": "5", "others": [3, 200], **conf}
+        return run_dag(f"held_by_{kind}", datetime(2026, 1, len(name), tzinfo=UTC), name=name, **given)
+
+    return run
+
+
+def test_the_rows_of_a_table_are_counted_again_after_others(held, tables, capfd):
+    """Ten rows and five: once and a half as many. With two rows of others less, with eight of them taken away more."""
+    run = held("statistics", "a", most="1.5")
+    assert (run.state, len(rows(f"{tables}/held_a"))) == ("success", 17)
+    run = held("statistics", "bb", others="DELETE", most="1.5")
+    assert (run.state_of("txn.audit"), run.state_of("txn.commit")) == ("success", "failed")
+    assert len(rows(f"{tables}/held_bb")) == 2
+    said = "".join(capfd.readouterr())
+    assert "rows_change of txn.audit holds for version 0, not after version 1" in said
+    assert "2 rows before the commit and 7 after it, 3.5 times as many" in said
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("name", "where", "holds_at", "state"),
+    [
+        ("whole", "", "commit", "failed"),
+        ("theirs", "WHERE id < 100", "commit", "failed"),
+        ("others", "WHERE id BETWEEN 110 AND 150", "commit", "success"),
+        ("as-read", "", "read", "success"),
+    ],
+)
+def test_ids_that_are_unique_stay_so_or_nothing_is_published(held, tables, capfd, name, where, holds_at, state):
+    """Others add id 3, which the stage has as well."""
+    run = held("sql", name, holds_at=holds_at, where=where)
+    assert (run.state_of("txn.audit"), run.state_of("txn.commit")) == ("success", state)
+    assert len(rows(f"{tables}/held_{name}")) == (17 if state == "success" else 12)
+    if state == "failed":
+        said = "".join(capfd.readouterr())
+        assert "ChecksOutdatedException" in said
+        assert "the check ids are unique of txn.audit holds for version 0, and version 1 (WRITE) has changed" in said
