@@ -37,6 +37,7 @@ _ALONE = {
 _OF_THE_PUBLICATION = {
     "on_conflict": "fail",
     "on_clear": "fail",
+    "on_outdated": None,
     "max_restarts": 3,
     "restart_conn_id": None,
     "conflict_detection": None,
@@ -251,6 +252,7 @@ def delta_publication(
     patience: float | None = None,
     on_conflict: str | None = None,
     on_clear: str | None = None,
+    on_outdated: str | None = None,
     max_restarts: int | str | None = None,
     restart_conn_id: str | None = None,
     conflict_detection: str | None = None,
@@ -277,9 +279,12 @@ def delta_publication(
         on again. (templated)
     :param on_clear: if a task inside is cleared without the start tasks after an abort: ``fail`` at once (default), or
         ``restart``. (templated)
+    :param on_outdated: if checks have not seen what would be published, or what they say of the table may not hold there:
+        ``fail``, or ``check_again``: run them again, and everything after them. Default: ``check_again`` with
+        ``on_conflict="restart"`` and ``restart_conn_id``. (templated)
     :param max_restarts: maximum number of restarts by one task without success in between. (templated)
-    :param restart_conn_id: connection to Airflow's REST API, needed for ``restart`` if the Dag has tasks that are not downstream
-        of the start tasks. (templated)
+    :param restart_conn_id: connection to Airflow's REST API, needed for ``check_again``, and for ``restart`` if the Dag has
+        tasks that are not downstream of the start tasks. (templated)
     :param conflict_detection: how closely the commit checks concurrent commits: ``delta``, ``statistics`` or ``rows`` (default).
         (templated)
     :param outlets: one or several assets that the commit emits; default: those of the tables.
@@ -296,6 +301,7 @@ def delta_publication(
         patience=patience,
         on_conflict=on_conflict,
         on_clear=on_clear,
+        on_outdated=on_outdated,
         max_restarts=max_restarts,
         restart_conn_id=restart_conn_id,
         conflict_detection=conflict_detection,

@@ -248,6 +248,7 @@ def delta_transaction(
     create: bool = True,
     on_conflict: str | None = None,
     on_clear: str | None = None,
+    on_outdated: str | None = None,
     max_restarts: int | str | None = None,
     restart_conn_id: str | None = None,
     conflict_detection: str | None = None,
@@ -271,9 +272,12 @@ def delta_transaction(
         task on again. (templated)
     :param on_clear: if a task of the transaction is cleared without the start task after an abort: ``fail`` at once (default), or
         ``restart``: run everything from the start task on again. (templated)
+    :param on_outdated: if checks have not seen what would be published, or what they say of the table may not hold there:
+        ``fail``, or ``check_again``: run them again, and everything after them. Default: ``check_again`` with
+        ``on_conflict="restart"`` and ``restart_conn_id``. (templated)
     :param max_restarts: maximum number of restarts by one task without success in between. (templated)
-    :param restart_conn_id: connection to Airflow's REST API, needed for ``restart`` if the Dag has tasks that are not downstream
-        of the start task. (templated)
+    :param restart_conn_id: connection to Airflow's REST API, needed for ``check_again``, and for ``restart`` if the Dag has
+        tasks that are not downstream of the start task. (templated)
     :param conflict_detection: how closely the commit checks concurrent commits since the version that was read: ``delta``,
         ``statistics`` or ``rows`` (default), as in :class:`~airflow_delta.tasks.committing.CommitPart`. (templated)
     :param outlets: one or several assets that the commit emits; default: the table's own, unless its name, or the connection of a
@@ -327,6 +331,7 @@ def delta_transaction(
         **given(
             on_conflict=on_conflict,
             on_clear=on_clear,
+            on_outdated=on_outdated,
             max_restarts=max_restarts,
             restart_conn_id=restart_conn_id,
             keep_preview=keep_preview,

@@ -30,8 +30,8 @@ from airflow_delta.table.stage.stage_view import open_stage
 from airflow_delta.table.stage.write.collect import collect_files
 from airflow_delta.table.start.begin import begin
 from airflow_delta.tasks import restart
+from airflow_delta.tasks.clearing import _base_url, _verify, clear_with_downstream
 from airflow_delta.tasks.handle_check import definition_mark, new_transaction_id
-from airflow_delta.tasks.restart import _base_url, _verify, clear_with_downstream
 from support.running_tasks import context
 from support.state_store import TaskStateStore
 
@@ -355,7 +355,7 @@ class Api:
 @pytest.fixture
 def api(monkeypatch):
     server = Api()
-    monkeypatch.setattr("airflow_delta.tasks.restart._PAUSE", 0.0)
+    monkeypatch.setattr("airflow_delta.tasks.clearing._PAUSE", 0.0)
 
     def connection(**fields):
         value = {"conn_type": "http", "host": server.url, **fields}

@@ -211,19 +211,52 @@ def test_wait_between_stage_and_commit(live: Live, dag_id: str) -> None:
 # -- clears -------------------------------------------------------------------------------------------------------------------
 
 
-def test_clear_a_stage_before_the_commit(live: Live) -> None:
-    """It stages again for the same transaction, and what the commit publishes is what it staged last."""
+def test_clear_a_stage_alone_before_the_commit(live: Live) -> None:
+    """What it stages again has not been checked, and is not published."""
     table = live.table("clear-stage-before")
     run = live.trigger("load", table=str(table), faults={"audit": "hold"})
+    held = run.reached("audit")
+    run.clear(STAGE)
+    run.wait_for_task(STAGE, "success", tries=2)
+    held.open()
+    run.wait("failed")
+    assert (run.tries_of(COMMIT), table.version) == (1, -1)
+    assert run.xcom(COMMIT, key="delta_commit_failure")["exception"] == "ChecksOutdatedException"
+
+    run.clear(START, downstream=True)
+    run.wait_for_task(COMMIT, "success", tries=2)
+    run.wait()
+    holds(table, (run, 3), version=0)
+
+
+def test_clear_a_stage_whose_check_is_asked_again(live: Live) -> None:
+    """``on_outdated="check_again"``: the commit has the check run again, and publishes what it has seen."""
+    table = live.table("clear-stage-checked")
+    run = live.trigger("load_checked", table=str(table), faults={"audit": "hold"})
     held = run.reached("audit")
     transaction = run.xcom(START)["transactionId"]
     run.clear(STAGE)
     run.wait_for_task(STAGE, "success", tries=2)
     held.open()
+    run.wait_for_task(COMMIT, "success")
     run.wait()
+    assert [run.tries_of(task) for task in (START, STAGE, "txn.audit", COMMIT)] == [1, 2, 2, 2]
     holds(table, (run, 2), version=0)
     assert table.commits()[0]["txnId"] == transaction
     assert len(table.staged_files()) == 2, "the first try's file stays where it is, referenced by no version"
+
+
+def test_clear_a_stage_with_its_check_before_the_commit(live: Live) -> None:
+    """It stages again for the same transaction, and what the commit publishes is what it staged last."""
+    table = live.table("clear-stage-with-check")
+    run = live.trigger("load", table=str(table), faults={"audit": "hold"})
+    run.reached("audit")
+    transaction = run.xcom(START)["transactionId"]
+    run.clear(STAGE, downstream=True)
+    run.wait_for_task(COMMIT, "success")
+    run.wait()
+    holds(table, (run, 2), version=0)
+    assert table.commits()[0]["txnId"] == transaction
 
 
 def test_clear_a_stage_after_the_commit(live: Live) -> None:

@@ -18,6 +18,9 @@ FAIL, WARN = "fail", "warn"
 HOLDS_AT = COMMIT, READ = "commit", "read"
 """The version for which a check of the table must hold: that which is published, or that which was read."""
 
+RUN_AGAIN = "Clear what is outdated with everything downstream, or the start task, if the transaction was aborted since"
+"""The way out of outdated checks, for errors; ``on_outdated="check_again"`` of the commit does the first."""
+
 STAGED, RESULT, BEFORE = "staged", "result", "before"
 VIEWS = (STAGED, RESULT, BEFORE)
 """Views for SQL checks: the rows staged, the table after the commit, the table as read."""
@@ -102,6 +105,8 @@ class HeldCheck(Payload):
     """A check that must hold when the commit is put.
 
     :param name: of the task and the check, for errors.
+    :param task_id: of the audit; empty in its report: the commit says from which task it has it.
+    :param map_index: of the audit; -1 if it is not mapped.
     :param version: for which it holds.
     :param predicates: rows of the table that it has read: those that satisfy one of them.
     :param whole_table: it has read all rows.
@@ -111,6 +116,8 @@ class HeldCheck(Payload):
     """
 
     name: str
+    task_id: str = ""
+    map_index: int = -1
     version: int
     predicates: tuple[str, ...] = ()
     whole_table: bool = False

@@ -214,9 +214,18 @@ class UpstreamFailedException(StagingException):
 
 
 class ChecksOutdatedException(StagingException):
-    """A task between start and commit has not seen what would be published, so nothing is: a stage has run again since."""
+    """A task between start and commit has not seen what would be published, so nothing is.
+
+    A stage has run again since, or others have changed rows that a check has read, and that must hold for them.
+
+    :param checks: the task instances, by task id and map index (-1 if it is not mapped).
+    """
 
     error_class = "DELTA_CHECKS_OUTDATED"
+
+    def __init__(self, message: str, *, checks: tuple[tuple[str, int], ...] = (), **about: Unpack[About]) -> None:
+        super().__init__(message, **about)
+        self.checks = checks
 
 
 class StageConflictException(StagingException):

@@ -17,6 +17,7 @@ from airflow_delta.contract.files import new_attempt
 from airflow_delta.contract.kinds import TRUTH, Kinds
 from airflow_delta.contract.payloads import read_version_name
 from airflow_delta.exceptions import (
+    ChecksOutdatedException,
     DeltaAuditFailedException,
     DeltaConcurrentModificationException,
     DeltaError,
@@ -43,7 +44,7 @@ from airflow_delta.tasks.publication import (
     outlets_of,
     with_reports,
 )
-from airflow_delta.tasks.restart import ON_CLEAR, ON_CONFLICT
+from airflow_delta.tasks.restart import ON_CLEAR, ON_CONFLICT, ON_OUTDATED, check_again
 from airflow_delta.tasks.spark.runner import SparkRunner
 from airflow_delta.tasks.sql_parameters import SqlParameters
 
@@ -75,14 +76,20 @@ class DeltaCommitPublicationOperator(DeltaOperator):
         everything after them. (templated)
     :param on_clear: if a task of the publication runs after an abort, because it was cleared without the start tasks: ``fail``
         (default) or ``restart``. (templated)
+    :param on_outdated: as of :class:`~airflow_delta.operators.transaction.DeltaCommitOperator`. (templated)
     :param max_restarts: maximum number of restarts by one task without success in between. (templated)
-    :param restart_conn_id: connection to Airflow's REST API for ``restart``. (templated)
+    :param restart_conn_id: connection to Airflow's REST API for ``restart`` and ``check_again``. (templated)
 
     The other parameters are those of :class:`~airflow_delta.tasks.committing.CommitPart`.
     """
 
     transaction_role: ClassVar[str] = "commit"
-    choices: ClassVar[Choices] = {"on_late_conflict": ON_LATE_CONFLICT, "on_conflict": ON_CONFLICT, "on_clear": ON_CLEAR}
+    choices: ClassVar[Choices] = {
+        "on_late_conflict": ON_LATE_CONFLICT,
+        "on_conflict": ON_CONFLICT,
+        "on_clear": ON_CLEAR,
+        "on_outdated": ON_OUTDATED,
+    }
     kinds: ClassVar[Kinds] = {"intents": TRUTH}
     changes_table: ClassVar[bool] = True
     parts: ClassVar[Parts] = (CommitPart,)
@@ -92,6 +99,7 @@ class DeltaCommitPublicationOperator(DeltaOperator):
         "on_late_conflict",
         "on_conflict",
         "on_clear",
+        "on_outdated",
         "max_restarts",
         "restart_conn_id",
         *templated(parts),
@@ -111,6 +119,7 @@ class DeltaCommitPublicationOperator(DeltaOperator):
         patience: float = 60.0,
         on_conflict: str = "fail",
         on_clear: str = "fail",
+        on_outdated: str | None = None,
         max_restarts: int | str = 3,
         restart_conn_id: str | None = None,
         **kwargs: Any,
@@ -124,6 +133,7 @@ class DeltaCommitPublicationOperator(DeltaOperator):
         self.patience = patience
         self.on_conflict = on_conflict
         self.on_clear = on_clear
+        self.on_outdated = on_outdated
         self.max_restarts = max_restarts
         self.restart_conn_id = restart_conn_id
         check_choices(self, self.choices)
@@ -165,7 +175,7 @@ class DeltaCommitPublicationOperator(DeltaOperator):
             self.lineage.note_reads(table.handle, table.writes)
         members = [self._member(committer, context, table) for table in tables]
         first = tables[0]
-        restart = self._restart(context, members)
+        restart, again = self._restart(context, members), check_again(self, context)
         if restart is not None:
             restart.go_on(first.log, first.handle)
         try:
@@ -174,18 +184,23 @@ class DeltaCommitPublicationOperator(DeltaOperator):
             if restart is None or self.on_conflict != "restart" or not restart.after(conflict, first.log, first.handle):
                 raise
             result = self._publish(committer, context, tables, members)
+        except ChecksOutdatedException as outdated:
+            if again is not None:
+                again.after(outdated, first.handle)
+            raise
         except StagingException:
             aborted = [table for table in tables if is_aborted(table.log, table.handle)]
             if restart is not None and self.on_clear == "restart" and aborted:
                 restart.of_aborted(first.handle)
             raise
-        if restart is not None:
-            restart.succeeded()
+        for counted in (restart, again):
+            if counted is not None:
+                counted.succeeded()
         return self._finish(committer, context, tables, result)
 
     def _check_rendered(self) -> None:
         for name, allowed in self.choices.items():
-            if getattr(self, name) not in allowed:
+            if (value := getattr(self, name)) not in allowed and not (value is None and name == "on_outdated"):
                 raise DeltaIllegalArgumentException(
                     f"{name} of {self.task_id!r} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}."
                 )

@@ -18,6 +18,7 @@ from airflow_delta.contract.files import new_attempt
 from airflow_delta.contract.kinds import LOCATION, NAMES, PROPERTIES, SCHEMA, TEXT, TRUTH, Kinds
 from airflow_delta.contract.payloads import version_of, what_was_read
 from airflow_delta.exceptions import (
+    ChecksOutdatedException,
     DeltaConcurrentModificationException,
     DeltaIllegalArgumentException,
     StagingException,
@@ -42,7 +43,7 @@ from airflow_delta.tasks.lineage import table_of_handle
 from airflow_delta.tasks.observability import TaskMetrics
 from airflow_delta.tasks.operation import OwnTransaction
 from airflow_delta.tasks.reservation import open_or_reserve
-from airflow_delta.tasks.restart import ON_CLEAR, ON_CONFLICT, Restart
+from airflow_delta.tasks.restart import ON_CLEAR, ON_CONFLICT, ON_OUTDATED, Restart, check_again
 from airflow_delta.tasks.settlement import settle_earlier
 
 if TYPE_CHECKING:
@@ -175,10 +176,13 @@ class DeltaCommitOperator(DeltaOperator):
         task and everything after it, so that they run again on the newest version. (templated)
     :param on_clear: if a task of the transaction runs after an abort, because it was cleared without the start task: ``fail``
         (default), or ``restart``: clear the start task and everything after it, as ``on_conflict`` does. (templated)
-    :param max_restarts: maximum number of restarts by one task without success in between. (templated)
-    :param restart_conn_id: connection to Airflow's REST API for ``restart``: the URL of the API server as host, login and
-        password of a user who may edit this Dag's task instances. Not needed if every task of the Dag is the start task or
-        downstream of it: the whole run is cleared then. (templated)
+    :param on_outdated: if tasks between start and commit have not seen what would be published, or a check that must hold for it
+        has read rows that others have changed since: ``fail``, or ``check_again``: clear them and everything after them; what is
+        staged stays. Default: ``check_again`` with ``on_conflict="restart"`` and ``restart_conn_id``. (templated)
+    :param max_restarts: maximum number of restarts, and of such clears, by one task without success in between. (templated)
+    :param restart_conn_id: connection to Airflow's REST API for ``check_again`` and ``restart``: the URL of the API server as
+        host, login and password of a user who may edit this Dag's task instances. Not needed for ``restart`` if every task of the
+        Dag is the start task or downstream of it: the whole run is cleared then. (templated)
     :param keep_preview: how long the previews of the transaction (:class:`~airflow_delta.operators.preview.DeltaPreviewOperator`)
         stay after the commit: a ``timedelta``, or a number of days. Default: they are deleted.
     :param delta_conn_id: connection to the table; default: the start task's. (templated)
@@ -188,7 +192,7 @@ class DeltaCommitOperator(DeltaOperator):
     """
 
     transaction_role: ClassVar[str] = "commit"
-    choices: ClassVar[Choices] = {"on_conflict": ON_CONFLICT, "on_clear": ON_CLEAR}
+    choices: ClassVar[Choices] = {"on_conflict": ON_CONFLICT, "on_clear": ON_CLEAR, "on_outdated": ON_OUTDATED}
     kinds: ClassVar[Kinds] = {"allow_skipped": TRUTH, "table": LOCATION}
     changes_table: ClassVar[bool] = True
     parts: ClassVar[Parts] = (CommitPart,)
@@ -197,6 +201,7 @@ class DeltaCommitOperator(DeltaOperator):
         "staged",
         "on_conflict",
         "on_clear",
+        "on_outdated",
         "max_restarts",
         "restart_conn_id",
         "delta_conn_id",
@@ -215,6 +220,7 @@ class DeltaCommitOperator(DeltaOperator):
         allow_skipped: bool = False,
         on_conflict: str = "fail",
         on_clear: str = "fail",
+        on_outdated: str | None = None,
         max_restarts: int | str = 3,
         restart_conn_id: str | None = None,
         keep_preview: timedelta | float | None = None,
@@ -229,6 +235,7 @@ class DeltaCommitOperator(DeltaOperator):
         self.allow_skipped = allow_skipped
         self.on_conflict = on_conflict
         self.on_clear = on_clear
+        self.on_outdated = on_outdated
         self.max_restarts = max_restarts
         self.restart_conn_id = restart_conn_id
         self.delta_conn_id = delta_conn_id
@@ -243,7 +250,7 @@ class DeltaCommitOperator(DeltaOperator):
         :raises UpstreamFailedException: if a task between start and commit failed or has not ended, unless ``trigger_rule`` of
             this task accepts that.
         :raises ChecksOutdatedException: if such a task has not seen what the stages before it have staged since, with the same
-            exception.
+            exception, or a check that must hold for what is published may not, and no check again is left.
         :raises AirflowSkipException: if every stage was skipped and ``allow_skipped`` allows that.
         :raises DeltaConcurrentModificationException: if another commit conflicts and no restart is left.
         :raises TransactionAbortedException: if the transaction was aborted and no restart is left.
@@ -251,7 +258,7 @@ class DeltaCommitOperator(DeltaOperator):
         :raises DeltaIllegalArgumentException: if this transaction cannot be restarted, or ``on_conflict`` or ``on_clear`` is not
             valid.
         """
-        restart = self._restart(context)
+        restart, again = self._restart(context), check_again(self, context)
         committer = self.hold(CommitPart)
         log, handle = open_transaction(self, context)
         staged: list[StagedWrite] = []
@@ -281,12 +288,17 @@ class DeltaCommitOperator(DeltaOperator):
             if restart is None or self.on_conflict != "restart" or not restart.after(conflict, log, handle):
                 raise
             result = self._publish(committer, context, log, handle, staged, expected, check)
+        except ChecksOutdatedException as outdated:
+            if again is not None:
+                again.after(outdated, handle)
+            raise
         except StagingException:
             if restart is not None and self.on_clear == "restart" and is_aborted(log, handle):
                 restart.of_aborted(handle)
             raise
-        if restart is not None:
-            restart.succeeded()
+        for counted in (restart, again):
+            if counted is not None:
+                counted.succeeded()
         self._end_previews(context, log, handle)
         return committer.finish(context, result, staged)
 

@@ -40,16 +40,19 @@ def on_task_instance_running(previous_state: Any, task_instance: Any) -> None:  
     try:
         if not is_running_task(task_instance) or not _has_transaction(task_instance.task):
             return
-        from airflow_delta.tasks.checked import note_seen
+        from airflow_delta.tasks import checked, ended
 
-        note_seen(task_instance.get_template_context())
+        context = task_instance.get_template_context()
+    except Exception:
+        logger.warning("Could not look at what this task has before it", exc_info=True)
+        return
+    try:
+        checked.note_seen(context)
     except Exception:
         logger.warning("Could not note what this task has before it", exc_info=True)
     try:
         if int(task_instance.try_number) > 1 and not _is_own(task_instance.task):
-            from airflow_delta.tasks.ended import warn_of_abort
-
-            warn_of_abort(task_instance.task, task_instance.get_template_context())
+            ended.warn_of_abort(task_instance.task, context)
     except Exception:
         logger.debug("Could not look at the transaction of this task", exc_info=True)
 

@@ -13,11 +13,11 @@ import hashlib
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.airflow_internals.tasks import all_of, resumes
-from airflow_delta.contract.audit import HeldCheck, stages_of
+from airflow_delta.contract.audit import RUN_AGAIN, HeldCheck, stages_of
 from airflow_delta.contract.payloads import read_version_name
 from airflow_delta.dag_wiring import role_of
 from airflow_delta.exceptions import ChecksOutdatedException
@@ -92,23 +92,28 @@ def _may_be_between(task: Any) -> bool:
 class Outdated:
     """A check that has not seen what is to be published.
 
-    :param check: the task instance.
+    :param check: the task instance: task id and map index.
     :param other: the task instance before it that has run since; ``None`` if it is not known what the check has seen.
     :param saw: the run that it has seen; ``None`` if none.
     :param found: the run that is there now; ``None`` if none.
     """
 
-    check: str
+    check: tuple[str, int]
     other: str | None = None
     saw: str | None = None
     found: str | None = None
 
+    @property
+    def name(self) -> str:
+        """The task instance in words."""
+        return name_of(*self.check)
+
     def __str__(self) -> str:
         if self.other is None:
-            return f"{self.check} has left no note of what it has seen"
+            return f"{self.name} has left no note of what it has seen"
         if self.saw is None:
-            return f"{self.check} has not seen {f'run {self.found} of ' if self.found else ''}{self.other}"
-        return f"{self.check} has seen run {self.saw} of {self.other}, of which {self._now}"
+            return f"{self.name} has not seen {f'run {self.found} of ' if self.found else ''}{self.other}"
+        return f"{self.name} has seen run {self.saw} of {self.other}, of which {self._now}"
 
     @property
     def _now(self) -> str:
@@ -142,8 +147,9 @@ def check_seen(
     raise handle.error(
         ChecksOutdatedException,
         f"Transaction {handle.transaction_id} on table {handle.table} ({read_version_name(handle.read_version)}) is not "
-        f"published: a task between start and commit has not seen what would be. {told}. Clear "
-        f"{', '.join(sorted({each.check for each in found})[:_SHOWN])} with everything downstream.",
+        f"published: a task between start and commit has not seen what would be. {told}. {RUN_AGAIN}: "
+        f"{', '.join(sorted({each.name for each in found})[:_SHOWN])}.",
+        checks=tuple(sorted({each.check for each in found})),
     )
 
 
@@ -169,24 +175,24 @@ def outdated(context: Context, between: set[str], writes: Sequence[StagedWrite])
         if role_of(task) in _REPORTS:
             yield from _misreported(context, name, index, writes)
         if (note := evidence.notes(task).get(index)) is not None:
-            yield from _differences(name_of(name, index), note["seen"], evidence.before(task, index))
+            yield from _differences((name, index), note["seen"], evidence.before(task, index))
             continue
         ran = _ran(context) if ran is None else ran
         if (name, index) in ran:
-            yield Outdated(name_of(name, index))
+            yield Outdated((name, index))
     for write in writes:
         if role_of(tasks.get(write.task_id)) != "stage":
             continue
         for name in sorted(checks & tasks[write.task_id].get_flat_relative_ids(upstream=False)):
             note = evidence.notes(tasks[write.task_id]).get(write.map_index)
             if note is None or note["run"] != write.attempt:
-                yield Outdated(name, name_of(write.task_id, write.map_index), note and note["run"], write.attempt)
+                yield Outdated((name, -1), name_of(write.task_id, write.map_index), note and note["run"], write.attempt)
 
 
 def _misreported(context: Context, name: str, index: int, writes: Sequence[StagedWrite]) -> Iterator[Outdated]:
     """Yield the attempts that the report of a check names and that are not published."""
     ti: Any = context["ti"]
-    report, check = ti.xcom_pull(task_ids=name, map_indexes=index), name_of(name, index)
+    report, check = ti.xcom_pull(task_ids=name, map_indexes=index), (name, index)
     if not isinstance(report, Mapping):
         return  # do_xcom_push=False: what it has left as it began counts
     stages = report.get("stages")
@@ -209,11 +215,12 @@ def held_checks(context: Context, between: set[str]) -> list[HeldCheck]:
     for (name, index), state in sorted(instances(context, audits).items()) if audits else ():
         report: Any = ti.xcom_pull(task_ids=name, map_indexes=index) if state == "success" else None
         if isinstance(report, Mapping):
-            found += [HeldCheck.from_dict(each) for each in report.get("held", ())]
+            given = [HeldCheck.from_dict(each) for each in report.get("held", ())]
+            found += [replace(each, task_id=name, map_index=index) for each in given]
     return found
 
 
-def _differences(check: str, seen: Mapping[str, Any], wanted: Mapping[str, Runs]) -> Iterator[Outdated]:
+def _differences(check: tuple[str, int], seen: Mapping[str, Any], wanted: Mapping[str, Runs]) -> Iterator[Outdated]:
     for name, runs in wanted.items():
         saw = seen.get(name, {})
         if saw == _named(runs):

@@ -7,39 +7,36 @@ A worker cannot clear tasks itself. There are two ways to have Airflow do it:
 - Otherwise Airflow's REST API clears the start task and everything after it, as the button in the UI does; that needs a user.
 
 Either way the running task, a commit or one before it, is cleared too, and Airflow ends it.
-
-The one call that this provider's tasks make to Airflow's REST API: clear a task and everything after it.
 """
 
 from __future__ import annotations
 
-import os
-import ssl
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, urlsplit
 
-import httpx
 from airflow.sdk import XComArg
 
-from airflow_delta import engine, http_answers
+from airflow_delta import engine
 from airflow_delta.airflow_internals.tasks import reset_run
+from airflow_delta.contract.choices import choice_problem
 from airflow_delta.exceptions import DeltaIllegalArgumentException
-from airflow_delta.hooks.extra import extra_of
-from airflow_delta.hooks.fields import named_connection
+from airflow_delta.tasks.clearing import clear_with_downstream
+from airflow_delta.tasks.expected_stages import name_of
+from airflow_delta.tasks.identity import whole_number
 from airflow_delta.tasks.observability import TaskMetrics
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_delta.contract.payloads import AbortResult, TransactionHandle
-    from airflow_delta.exceptions import DeltaConcurrentModificationException
+    from airflow_delta.exceptions import ChecksOutdatedException, DeltaConcurrentModificationException
     from airflow_delta.log.delta_log import DeltaLog
 
 
 ON_CONFLICT = ON_CLEAR = ("fail", "restart")
+ON_OUTDATED = ("fail", "check_again")
 
 STATE_KEY = "delta_restarts"
 """Key in the state store of the task, which Airflow keeps across tries and clears."""
@@ -108,121 +105,36 @@ def restart_scope(
     return RestartScope(start_task_id, map_index, not in_mapped_group and inside >= set(dag.task_dict), others)
 
 
-class Restart:
-    """Restarts a transaction. Made before the commit, so that mistakes show without a conflict.
+class TasksAgain:
+    """Has Airflow run tasks of a transaction again, at most some number of times, which the task's state store counts.
 
     :param task: the running task of the transaction.
-    :param max_restarts: restarts by one task instance until it has done its work or given up.
-    :param conn_id: connection to Airflow's REST API; may be ``None`` if the whole run can be cleared.
-    :param setting: what asks for it, for errors.
-    :param publication: the commit task in the Dag file of the publication that the transaction is part of.
-    :raises DeltaIllegalArgumentException: if this transaction cannot be restarted.
+    :param max_restarts: times that one task instance asks for it until it has done its work or given up.
+    :param conn_id: connection to Airflow's REST API.
+    :raises DeltaIllegalArgumentException: if ``max_restarts`` is not valid.
     """
 
-    def __init__(
-        self,
-        context: Context,
-        task: Any,
-        *,
-        max_restarts: int,
-        conn_id: str | None,
-        setting: str = "on_conflict='restart'",
-        publication: Any = None,
-    ) -> None:
+    def __init__(self, context: Context, task: Any, *, max_restarts: int, conn_id: str | None) -> None:
         if max_restarts < 0:
             raise DeltaIllegalArgumentException(f"max_restarts must be 0 or more, got {max_restarts}.")
         self._context = context
         self._task = task
         self._max_restarts = max_restarts
         self._conn_id = conn_id
-        self._scope = restart_scope(context, task, setting, publication=publication)
-        if self._scope.is_whole_run and not conn_id and not _may_be_triggered(context["dag"]):
-            raise DeltaIllegalArgumentException(
-                f"{setting} of {task.task_id!r} clears the run as TriggerDagRunOperator does, which the Dag's "
-                "allowed_run_types forbid. Add DagRunType.OPERATOR_TRIGGERED to them, or pass restart_conn_id=<connection with "
-                "the URL of the API server and a user who may edit this Dag's task instances>."
-            )
-        if not self._scope.is_whole_run and not conn_id:
-            raise DeltaIllegalArgumentException(
-                f"{setting} of {task.task_id!r} has to clear {self._scope.start_task_id!r} and everything after "
-                "it, but not the other tasks of the Dag: only Airflow's REST API does that. Pass restart_conn_id=<connection "
-                "with the URL of the API server and a user who may edit this Dag's task instances>, or give the transaction a "
-                "Dag of its own."
-            )
 
-    def after(self, conflict: DeltaConcurrentModificationException, log: DeltaLog, handle: TransactionHandle) -> bool:
-        """Abort the transaction and have its tasks run again. Does not return if Airflow ends the task.
+    def _ask(self, handle: TransactionHandle, clear: Callable[[], Any], tasks: str) -> None:
+        """Ask Airflow to clear tasks. Does not return if it ends the task.
 
-        :return: whether the log has the transaction after all, because another attempt of this commit was faster.
+        :param tasks: names of the tasks, for errors.
         """
-        number = self._next(handle)
-        if number is None:
-            return False
-        cause = f"aborted after a conflict ({type(conflict).__name__}); restart {number} of {self._max_restarts}"
-        return self._restart(log, handle, cause)
-
-    def of_aborted(self, handle: TransactionHandle) -> None:
-        """Have the tasks of an aborted transaction run again. Does not return if Airflow ends the task."""
-        if self._is_restarted(handle):  # by another task of the transaction: what it began is not to be cleared again
-            self._task.log.info("Transaction %s: it was aborted, and is being restarted already.", handle.transaction_id)
-            self._wait_for_end(handle)
-            return
-        number = self._next(handle)
-        if number is None:
-            return
-        self._task.log.info(
-            "Transaction %s: it was aborted; restart %s of %s clears %s and everything after it.",
-            handle.transaction_id,
-            number,
-            self._max_restarts,
-            self._scope.start_task_id,
-        )
-        self._ask(handle)
-
-    def go_on(self, log: DeltaLog, handle: TransactionHandle) -> None:
-        """Go on with a restart of this transaction that an earlier attempt counted and did not bring to its end.
-
-        Does nothing if there is none, and does not return if Airflow ends the task.
-        """
-        if self._number_of(handle) is not None:
-            self._restart(log, handle, "an earlier attempt ended before Airflow was asked to restart it; its restart")
-
-    def _restart(self, log: DeltaLog, handle: TransactionHandle, cause: str) -> bool:
-        given_up = self._give_up(log, handle)
-        if given_up.outcome == "committed":
-            return True
-        self._task.log.info(
-            "Transaction %s: %s clears %s and everything after it. %s",
-            handle.transaction_id,
-            cause,
-            self._scope.start_task_id,
-            given_up.reason,
-        )
-        self._ask(handle)
-        return False
-
-    def _give_up(self, log: DeltaLog, handle: TransactionHandle) -> AbortResult:
-        return engine.abort(log, handle)
-
-    def _ask(self, handle: TransactionHandle) -> None:
         try:
-            self._clear()
+            clear()
         except Exception as error:
-            self._task.log.exception("Could not clear %s", self._scope.start_task_id)
-            self._tell("failed", handle, f"Airflow did not restart it ({error}). Clear the start task")
+            self._task.log.exception("Could not clear %s", tasks)
+            self._tell("failed", handle, f"Airflow did not clear {tasks} ({error}). Clear the start task")
             return
         TaskMetrics(self._context["ti"]).count("restart", table=handle.table, outcome="requested")
         self._wait_for_end(handle)
-
-    def _is_restarted(self, handle: TransactionHandle) -> bool:
-        """Return whether the start task is to run, or has run, again since it began this transaction."""
-        ti, scope = self._context["ti"], self._scope
-        states = ti.get_task_states(dag_id=ti.dag_id, task_ids=[scope.start_task_id], run_ids=[ti.run_id]).get(ti.run_id, {})
-        name = scope.start_task_id if scope.map_index < 0 else f"{scope.start_task_id}_{scope.map_index}"
-        if states.get(name) != "success":
-            return True
-        latest = ti.xcom_pull(task_ids=scope.start_task_id, map_indexes=scope.map_index)
-        return isinstance(latest, Mapping) and latest.get("transactionId") != handle.transaction_id
 
     def _next(self, handle: TransactionHandle) -> int | None:
         """Count a restart and return its number; ``None`` if there is none to begin."""
@@ -271,16 +183,12 @@ class Restart:
         left = done < self._max_restarts
         if store is not None:
             # If none is left: clearing the start task by hand allows all of them again.
-            begun = {"restarts": done + 1, "transactionId": handle.transaction_id}
-            store.set(STATE_KEY, begun if left else {"restarts": 0})
+            store.set(STATE_KEY, {"restarts": done + 1, **self._begun(handle)} if left else {"restarts": 0})
         return done + 1 if left else None
 
-    def _clear(self) -> None:
-        ti = self._context["ti"]
-        if self._conn_id:
-            clear_with_downstream(self._conn_id, dag_id=ti.dag_id, run_id=ti.run_id, tasks=self._scope.markers)
-        else:
-            reset_run(ti.dag_id, ti.run_id)
+    def _begun(self, handle: TransactionHandle) -> dict[str, str]:
+        """Return what the store keeps for a later try that is to go on with what was counted."""
+        return {"transactionId": handle.transaction_id}
 
     def _wait_for_end(self, handle: TransactionHandle) -> None:
         """Wait for Airflow to end this task: it was cleared while running, and Airflow ignores its result from here on.
@@ -297,99 +205,172 @@ class Restart:
         self._task.log.error("Transaction %s: %s.", handle.transaction_id, text)
 
 
+class Restart(TasksAgain):
+    """Restarts a transaction. Made before the commit, so that mistakes show without a conflict.
+
+    :param task: the running task of the transaction.
+    :param max_restarts: restarts by one task instance until it has done its work or given up.
+    :param conn_id: connection to Airflow's REST API; may be ``None`` if the whole run can be cleared.
+    :param setting: what asks for it, for errors.
+    :param publication: the commit task in the Dag file of the publication that the transaction is part of.
+    :raises DeltaIllegalArgumentException: if this transaction cannot be restarted.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        task: Any,
+        *,
+        max_restarts: int,
+        conn_id: str | None,
+        setting: str = "on_conflict='restart'",
+        publication: Any = None,
+    ) -> None:
+        super().__init__(context, task, max_restarts=max_restarts, conn_id=conn_id)
+        self._scope = restart_scope(context, task, setting, publication=publication)
+        if self._scope.is_whole_run and not conn_id and not _may_be_triggered(context["dag"]):
+            raise DeltaIllegalArgumentException(
+                f"{setting} of {task.task_id!r} clears the run as TriggerDagRunOperator does, which the Dag's "
+                "allowed_run_types forbid. Add DagRunType.OPERATOR_TRIGGERED to them, or pass restart_conn_id=<connection with "
+                "the URL of the API server and a user who may edit this Dag's task instances>."
+            )
+        if not self._scope.is_whole_run and not conn_id:
+            raise DeltaIllegalArgumentException(
+                f"{setting} of {task.task_id!r} has to clear {self._scope.start_task_id!r} and everything after "
+                "it, but not the other tasks of the Dag: only Airflow's REST API does that. Pass restart_conn_id=<connection "
+                "with the URL of the API server and a user who may edit this Dag's task instances>, or give the transaction a "
+                "Dag of its own."
+            )
+
+    def after(self, conflict: DeltaConcurrentModificationException, log: DeltaLog, handle: TransactionHandle) -> bool:
+        """Abort the transaction and have its tasks run again. Does not return if Airflow ends the task.
+
+        :return: whether the log has the transaction after all, because another attempt of this commit was faster.
+        """
+        number = self._next(handle)
+        if number is None:
+            return False
+        cause = f"aborted after a conflict ({type(conflict).__name__}); restart {number} of {self._max_restarts}"
+        return self._restart(log, handle, cause)
+
+    def of_aborted(self, handle: TransactionHandle) -> None:
+        """Have the tasks of an aborted transaction run again. Does not return if Airflow ends the task."""
+        if self._is_restarted(handle):  # by another task of the transaction: what it began is not to be cleared again
+            self._task.log.info("Transaction %s: it was aborted, and is being restarted already.", handle.transaction_id)
+            self._wait_for_end(handle)
+            return
+        number = self._next(handle)
+        if number is None:
+            return
+        self._task.log.info(
+            "Transaction %s: it was aborted; restart %s of %s clears %s and everything after it.",
+            handle.transaction_id,
+            number,
+            self._max_restarts,
+            self._scope.start_task_id,
+        )
+        self._ask(handle, self._clear, self._scope.start_task_id)
+
+    def go_on(self, log: DeltaLog, handle: TransactionHandle) -> None:
+        """Go on with a restart of this transaction that an earlier attempt counted and did not bring to its end.
+
+        Does nothing if there is none, and does not return if Airflow ends the task.
+        """
+        if self._number_of(handle) is not None:
+            self._restart(log, handle, "an earlier attempt ended before Airflow was asked to restart it; its restart")
+
+    def _restart(self, log: DeltaLog, handle: TransactionHandle, cause: str) -> bool:
+        given_up = self._give_up(log, handle)
+        if given_up.outcome == "committed":
+            return True
+        self._task.log.info(
+            "Transaction %s: %s clears %s and everything after it. %s",
+            handle.transaction_id,
+            cause,
+            self._scope.start_task_id,
+            given_up.reason,
+        )
+        self._ask(handle, self._clear, self._scope.start_task_id)
+        return False
+
+    def _give_up(self, log: DeltaLog, handle: TransactionHandle) -> AbortResult:
+        return engine.abort(log, handle)
+
+    def _is_restarted(self, handle: TransactionHandle) -> bool:
+        """Return whether the start task is to run, or has run, again since it began this transaction."""
+        ti, scope = self._context["ti"], self._scope
+        states = ti.get_task_states(dag_id=ti.dag_id, task_ids=[scope.start_task_id], run_ids=[ti.run_id]).get(ti.run_id, {})
+        name = scope.start_task_id if scope.map_index < 0 else f"{scope.start_task_id}_{scope.map_index}"
+        if states.get(name) != "success":
+            return True
+        latest = ti.xcom_pull(task_ids=scope.start_task_id, map_indexes=scope.map_index)
+        return isinstance(latest, Mapping) and latest.get("transactionId") != handle.transaction_id
+
+    def _clear(self) -> None:
+        ti = self._context["ti"]
+        if self._conn_id:
+            clear_with_downstream(self._conn_id, dag_id=ti.dag_id, run_id=ti.run_id, tasks=self._scope.markers)
+        else:
+            reset_run(ti.dag_id, ti.run_id)
+
+
+class CheckAgain(TasksAgain):
+    """Has Airflow run outdated checks again, with everything after them; the stages stay as they are.
+
+    :raises DeltaIllegalArgumentException: if there is no connection: only Airflow's REST API clears single tasks.
+    """
+
+    def __init__(self, context: Context, task: Any, *, max_restarts: int, conn_id: str | None) -> None:
+        super().__init__(context, task, max_restarts=max_restarts, conn_id=conn_id)
+        if not conn_id:
+            raise DeltaIllegalArgumentException(
+                f"on_outdated='check_again' of {task.task_id!r} clears single tasks: only Airflow's REST API does that. Pass "
+                "restart_conn_id=<connection with the URL of the API server and a user who may edit this Dag's task instances>."
+            )
+
+    def after(self, outdated: ChecksOutdatedException, handle: TransactionHandle) -> None:
+        """Have the outdated checks run again. Does not return if Airflow ends the task."""
+        tasks = [name if index < 0 else [name, index] for name, index in outdated.checks]
+        if not tasks or (number := self._next(handle)) is None:
+            return
+        names = ", ".join(name_of(*check) for check in outdated.checks)
+        self._task.log.info(
+            "Transaction %s: %s Check %s of %s clears %s and everything after it.",
+            handle.transaction_id,
+            outdated.message,
+            number,
+            self._max_restarts,
+            names,
+        )
+        ti = self._context["ti"]
+        self._ask(
+            handle,
+            lambda: clear_with_downstream(str(self._conn_id), dag_id=ti.dag_id, run_id=ti.run_id, tasks=tasks),
+            names,
+        )
+
+    def _begun(self, handle: TransactionHandle) -> dict[str, str]:  # noqa: ARG002 - as of the base
+        return {}  # who finds the checks outdated again counts again
+
+
+def check_again(task: Any, context: Context) -> CheckAgain | None:
+    """Return how a commit has outdated checks run again; ``None`` if it is to fail.
+
+    :param task: the commit, rendered.
+    :raises DeltaIllegalArgumentException: if ``on_outdated`` or ``max_restarts`` is not valid, or there is no connection.
+    """
+    asked = task.on_outdated
+    if asked is None:
+        asked = "check_again" if task.on_conflict == "restart" and task.restart_conn_id else "fail"
+    if (problem := choice_problem("on_outdated", asked, ON_OUTDATED)) is not None:
+        raise DeltaIllegalArgumentException(f"The task {task.task_id!r}: {problem}")
+    if asked == "fail":
+        return None
+    limit = whole_number("max_restarts", task.max_restarts)
+    return CheckAgain(context, task, max_restarts=3 if limit is None else limit, conn_id=task.restart_conn_id)
+
+
 def _may_be_triggered(dag: Any) -> bool:
     """Return whether tasks may trigger runs of this Dag; Airflow asks the same before it clears one."""
     allowed = getattr(dag, "allowed_run_types", None)
     return allowed is None or "operator_triggered" in {kind.value for kind in allowed}
-
-
-_TIMEOUT = 30.0
-_ATTEMPTS = 5
-_PAUSE = 2.0
-
-
-def clear_with_downstream(conn_id: str, *, dag_id: str, run_id: str, tasks: Sequence[Any]) -> list[str]:
-    """Clear tasks of a run and their downstream tasks; return the ids of the cleared tasks.
-
-    Does what the button in the UI does. The connection's user needs permission to edit task instances of this Dag.
-
-    :param conn_id: connection whose host is the URL of the API server; ``login`` and ``password`` of a user, or a token as
-        ``password``. Extra ``verify``: as ``httpx`` takes it, ``false`` or a file of certificates.
-    :param tasks: task ids, or pairs of task id and map index.
-    :raises DeltaIllegalArgumentException: if the connection has no host or no password.
-    :raises OSError: if the API did not answer or refused.
-    """
-    conn = named_connection(conn_id, "restart_conn_id", "http")
-    body = {
-        "dry_run": False,
-        "dag_run_id": run_id,
-        "task_ids": list(tasks),
-        "include_downstream": True,
-        "only_failed": False,
-        "reset_dag_runs": True,
-    }
-    with httpx.Client(base_url=_base_url(conn, conn_id), timeout=_TIMEOUT, verify=_verify(conn)) as client:
-        headers = {"Authorization": f"Bearer {_token(client, conn, conn_id)}"}
-        path = f"/api/v2/dags/{quote(dag_id, safe='')}/clearTaskInstances"
-        answer = _post(client, path, body, headers)
-    cleared = [str(ti["task_id"]) for ti in answer.get("task_instances", [])]
-    names = [task if isinstance(task, str) else task[0] for task in tasks]
-    if missing := [name for name in names if name not in cleared]:
-        raise OSError(f"Airflow's REST API cleared {cleared or 'no task'} of run {run_id}, not {', '.join(missing)}")
-    return cleared
-
-
-def _base_url(conn: Any, conn_id: str) -> str:
-    host = str(conn.host or "").rstrip("/")
-    if not host:
-        raise DeltaIllegalArgumentException(
-            f"The connection {conn_id!r} has no host. Set it to the URL of Airflow's API server, such as "
-            "https://airflow.example.com."
-        )
-    if "://" not in host:
-        # A connection written as https://user:password@host has the scheme as its type.
-        host = f"{conn.schema or ('https' if conn.conn_type == 'https' else 'http')}://{host}"
-    parts = urlsplit(host)
-    if conn.port and parts.port is None:  # http://user:password@https%3A%2F%2Fhost:8080 has its port apart
-        return parts._replace(netloc=f"{parts.netloc}:{conn.port}").geturl()
-    return host
-
-
-def _verify(conn: Any) -> Any:
-    """Return what the connection says about certificates; an extra in the query of a URI is always text."""
-    given = extra_of(conn).get("verify", True)
-    if not isinstance(given, str):
-        return given
-    if given.lower() in ("true", "false"):
-        return given.lower() == "true"
-    return ssl.create_default_context(capath=given) if os.path.isdir(given) else ssl.create_default_context(cafile=given)
-
-
-def _token(client: Any, conn: Any, conn_id: str) -> str:
-    if not conn.password:
-        raise DeltaIllegalArgumentException(
-            f"The connection {conn_id!r} has no password. Set login and password of an Airflow user, or only a password: a token "
-            "of Airflow's REST API."
-        )
-    if not conn.login:
-        return str(conn.password)
-    return str(_post(client, "/auth/token", {"username": conn.login, "password": conn.password}, {})["access_token"])
-
-
-def _post(client: Any, path: str, body: dict[str, Any], headers: dict[str, str]) -> dict[str, Any]:
-    """Post JSON, and again if the server is busy or away: both requests may be sent twice."""
-    for attempt in range(1, _ATTEMPTS + 1):
-        try:
-            response = http_answers.request(client, "POST", path, json=body, headers=headers)
-        except httpx.RequestError as error:
-            said, again = str(error), isinstance(error, httpx.TransportError)
-        else:
-            if response.is_success:
-                answer: dict[str, Any] = response.json()
-                return answer
-            # What it says, not the request: that may hold a password.
-            said, again = f"{response.status_code}: {response.text[:300]}", response.status_code in (429, 500, 502, 503, 504)
-        if not again or attempt == _ATTEMPTS:
-            break
-        time.sleep(_PAUSE * attempt)
-    raise OSError(f"Airflow's REST API failed: POST {path}: {said}")

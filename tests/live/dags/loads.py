@@ -5,7 +5,9 @@ Table, month, policy, key and faults come with the run. The same with an overwri
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import Any
 
 from airflow.providers.standard.operators.empty import EmptyOperator
@@ -21,7 +23,9 @@ faults.install()
 MONTH = "{{ dag_run.conf.get('month', '2013-01') }}"
 
 
-def loads(dag_id: str, *, transaction_key: str | None = None, **stage: Any) -> None:
+def loads(
+    dag_id: str, *, transaction_key: str | None = None, group: Mapping[str, Any] = MappingProxyType({}), **stage: Any
+) -> None:
     @dag(
         dag_id=dag_id,
         schedule=None,
@@ -37,6 +41,7 @@ def loads(dag_id: str, *, transaction_key: str | None = None, **stage: Any) -> N
             rerun_policy="{{ dag_run.conf.get('policy', 'skip') }}",
             partition_by=["month"],
             outlets=[AssetAlias(dag_id)],
+            **group,
         ):
             staged = RowsStageOperator(
                 task_id="stage",
@@ -85,3 +90,4 @@ alone()
 loads("load")
 loads("load_keyed", transaction_key="{{ dag_run.conf['key'] }}")
 loads("load_month", mode="overwrite", replace_where=f"month = '{MONTH}'")
+loads("load_checked", group={"on_outdated": "check_again", "restart_conn_id": "airflow_api"})

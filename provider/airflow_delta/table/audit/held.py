@@ -14,7 +14,7 @@ from decimal import Decimal
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.contract.audit import BEFORE, FAIL, RATIOS, RESULT, AuditCheck, HeldCheck, SqlCheck
+from airflow_delta.contract.audit import BEFORE, FAIL, RATIOS, RESULT, RUN_AGAIN, AuditCheck, HeldCheck, SqlCheck
 from airflow_delta.exceptions import (
     ChecksOutdatedException,
     DeltaAnalysisException,
@@ -113,6 +113,10 @@ def _is_bound(snapshot: Snapshot, condition: str) -> bool:
     return True
 
 
+def _task_of(check: HeldCheck) -> tuple[tuple[str, int], ...]:
+    return ((check.task_id, check.map_index),) if check.task_id else ()
+
+
 @dataclass(slots=True)
 class _Reads:
     """The reads of a check, and what winners change of them."""
@@ -201,8 +205,8 @@ class HeldChecks:
         return self.handle.error(
             ChecksOutdatedException,
             f"{self._about(check)} holds for version {check.version}, and version {winner.version} "
-            f"({winner.operation or 'unknown operation'}) has changed {what} since, which it has read. Clear the audit "
-            "with everything downstream to check again.",
+            f"({winner.operation or 'unknown operation'}) has changed {what} since, which it has read. {RUN_AGAIN}.",
+            checks=_task_of(check),
         )
 
     def _about(self, check: HeldCheck) -> str:
@@ -214,8 +218,8 @@ class HeldChecks:
             raise self.handle.error(
                 ChecksOutdatedException,
                 f"{about} holds for version {check.version}, and it is not known how many rows version {rows.unknown} has "
-                "changed since: its files have no row counts (COMPUTE STATISTICS adds them). Clear the audit with "
-                "everything downstream to check again.",
+                f"changed since: its files have no row counts (COMPUTE STATISTICS adds them). {RUN_AGAIN}.",
+                checks=_task_of(check),
             )
         before, after = check.rows_before + rows.change, check.rows_after + rows.change
         if before <= 0 or check.ratios is None:
