@@ -31,6 +31,7 @@ from airflow_delta.table.stage.write.collect import collect_files
 from airflow_delta.table.start.begin import begin
 from airflow_delta.tasks import restart
 from airflow_delta.tasks.clearing import _base_url, _verify, clear_with_downstream
+from airflow_delta.tasks.ended import is_aborted
 from airflow_delta.tasks.handle_check import definition_mark, new_transaction_id
 from support.running_tasks import context
 from support.state_store import TaskStateStore
@@ -466,9 +467,65 @@ class TestRestApi:
         assert not cleared
 
 
+class TestChecksAgain:
+    """What ``on_outdated`` clears, and how often."""
+
+    OUTDATED = exceptions.ChecksOutdatedException("Not published.", checks=(("txn.audit", -1), ("each.look", 2)))
+
+    def again(self, world, **given):
+        task = DeltaCommitOperator(task_id="txn.commit", transaction=None, staged=None, **given)
+        return restart.check_again(task, context(world.txn.commit, task_state_store=world.store))
+
+    def test_the_checks_are_cleared_with_everything_after_them(self, world, api, cleared, capfd):
+        api.connection(password="a token")
+        api.answers = [(200, {"task_instances": [{"task_id": "txn.audit"}, {"task_id": "each.look"}]})] * 5
+        for _ in range(3):
+            handle = world.begin("mine")
+            self.again(world, on_outdated="check_again", restart_conn_id="airflow_api", max_restarts=2).after(
+                self.OUTDATED, handle
+            )
+        assert [body["task_ids"] for _, body, _ in api.asked] == [["txn.audit", ["each.look", 2]]] * 2
+        assert "2 restarts were not enough" in "".join(capfd.readouterr())
+        assert not is_aborted(world.log, handle)
+        assert not cleared
+
+    def test_a_later_try_does_not_take_it_for_a_restart(self, world, api, cleared):
+        """The transaction goes on: only a restart that was counted for it is brought to its end."""
+        api.answers = [
+            (200, {"access_token": "t"}),
+            (200, {"task_instances": [{"task_id": "txn.audit"}, {"task_id": "each.look"}]}),
+        ]
+        handle = world.begin("mine")
+        staged = world.staged(handle, "append")
+        self.again(world, on_outdated="check_again", restart_conn_id="airflow_api").after(self.OUTDATED, handle)
+        assert world.store.kept[restart.STATE_KEY] == {"restarts": 1}
+        world.commit(handle, staged)
+        assert (world.log.update().version, world.store.kept[restart.STATE_KEY]) == (1, {"restarts": 0})
+        assert not cleared
+
+    @pytest.mark.parametrize(
+        ("given", "asks"),
+        [
+            ({}, False),
+            ({"on_conflict": "restart"}, False),
+            ({"on_conflict": "restart", "restart_conn_id": "airflow_api"}, True),
+            ({"on_conflict": "restart", "restart_conn_id": "airflow_api", "on_outdated": "fail"}, False),
+            ({"on_outdated": "check_again", "restart_conn_id": "airflow_api"}, True),
+        ],
+    )
+    def test_the_default(self, world, given, asks):
+        assert (self.again(world, **given) is not None) == asks
+
+    def test_without_a_connection(self, world):
+        with pytest.raises(exceptions.DeltaIllegalArgumentException, match=r"'txn.commit' clears single tasks.*restart_conn_id"):
+            self.again(world, on_outdated="check_again")
+        with pytest.raises(exceptions.DeltaIllegalArgumentException, match="on_outdated"):
+            self.again(world, on_outdated="{{ 'again' }}")
+
+
 def test_arguments_of_the_group():
-    arguments = {"on_conflict": "restart", "max_restarts": 5, "restart_conn_id": "api"}
+    arguments = {"on_conflict": "restart", "max_restarts": 5, "restart_conn_id": "api", "on_outdated": "fail"}
     with DAG("d", schedule=None), delta_transaction("txn", table="/t", **arguments) as txn:
         DeltaStageFilesOperator(task_id="stage")
-    assert (txn.commit.on_conflict, txn.commit.max_restarts, txn.commit.restart_conn_id) == ("restart", 5, "api")
-    assert {"on_conflict", "max_restarts", "restart_conn_id"} <= set(DeltaCommitOperator.template_fields)
+    assert {name: getattr(txn.commit, name) for name in arguments} == arguments
+    assert arguments.keys() <= set(DeltaCommitOperator.template_fields)

@@ -305,7 +305,7 @@ def environment(airflow: Airflow, database: str, port: int) -> dict[str, str]:
     }
     return inherited | {
         "AIRFLOW_HOME": str(home),
-        "AIRFLOW_CONN_AIRFLOW_API": json.dumps({"conn_type": "http", "host": api, "login": "admin", "password": "any"}),  # all are
+        "AIRFLOW_CONN_AIRFLOW_API": json.dumps({"conn_type": "http", "host": api, "login": "admin", "password": "any"}),
         "AIRFLOW_CONN_LAKE": json.dumps({"conn_type": "delta", "host": str(airflow.tables)}),  # as the quick start has it
         "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(spark),
         "AIRFLOW_CONN_SPARK_PLAIN": json.dumps({"conn_type": "spark", "host": "local[2]"}),
