@@ -12,6 +12,7 @@ _HOMES = {
     "HeldChecks": "airflow_delta.table.audit.held",
     "held_queries": "airflow_delta.table.audit.held",
     "held_ratio": "airflow_delta.table.audit.held",
+    "held_unique": "airflow_delta.table.audit.held",
     "CatalogLogStore": "airflow_delta.catalog.store",
     "CommitConditions": "airflow_delta.table.observe.watch",
     "CommitPolicy": "airflow_delta.transaction.policy",

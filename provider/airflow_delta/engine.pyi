@@ -47,6 +47,7 @@ from airflow_delta.table.audit.audit import plan_sql_checks as plan_sql_checks
 from airflow_delta.table.audit.held import HeldChecks as HeldChecks
 from airflow_delta.table.audit.held import held_queries as held_queries
 from airflow_delta.table.audit.held import held_ratio as held_ratio
+from airflow_delta.table.audit.held import held_unique as held_unique
 from airflow_delta.table.audit.statistics import statistics_checks as statistics_checks
 from airflow_delta.table.changes.column_values import column_values as column_values
 from airflow_delta.table.changes.new_rows import NewRowsOptions as NewRowsOptions

@@ -13,6 +13,11 @@ from support.readers import rows
 pytestmark = pytest.mark.airflow
 
 
+def slow(*values: object) -> list[object]:
+    """More cases of a kind, each a Dag run or two."""
+    return [pytest.param(*each if isinstance(each, tuple) else (each,), marks=pytest.mark.slow) for each in values]
+
+
 @pytest.fixture
 def waiting(run_dag, tables):
     """A run whose stage has staged five rows and whose checks have passed, before its commit."""
@@ -30,7 +35,7 @@ def published(tables, run) -> int | None:
     return len(rows(table)) if deltalake.DeltaTable.is_deltatable(table) else None
 
 
-@pytest.mark.parametrize("kind", ["audit", "diff", "preview", "task"])
+@pytest.mark.parametrize("kind", ["audit", *slow("diff", "preview", "task")])
 def test_rows_that_no_check_has_seen_are_not_published(waiting, clear_and_run, tables, kind, capfd):
     run = waiting(kind, 1)
     run = clear_and_run(run, "stage", "gate", "commit", rows="1", open=True)
@@ -53,14 +58,14 @@ def test_rows_that_no_check_has_seen_are_not_published(waiting, clear_and_run, t
     assert (run.state_of("commit"), published(tables, run)) == ("success", 1)
 
 
-@pytest.mark.parametrize("kind", ["audit", "task", "empty"])
+@pytest.mark.parametrize("kind", ["task", *slow("audit", "empty")])
 def test_what_is_cleared_with_its_checks_is_published(waiting, clear_and_run, tables, kind):
     run = waiting(kind, 2)
     run = clear_and_run(run, "stage", "check", "after", "gate", "commit", rows="4", open=True)
     assert (run.state, published(tables, run)) == ("success", 4)
 
 
-@pytest.mark.parametrize("kind", ["audit", "task", "empty"])
+@pytest.mark.parametrize("kind", ["audit", *slow("task", "empty")])
 def test_a_gate_that_opens_later_changes_nothing(waiting, clear_and_run, tables, kind):
     run = waiting(kind, 3)
     run = clear_and_run(run, "gate", "commit", open=True)
@@ -105,6 +110,25 @@ def test_the_rows_of_a_table_are_counted_again_after_others(held, tables, capfd)
     said = "".join(capfd.readouterr())
     assert "rows_change of txn.audit holds for version 0, not after version 1" in said
     assert "2 rows before the commit and 7 after it, 3.5 times as many" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "others", "holds_at", "published"),
+    [
+        ("same-id", [3, 200], "commit", False),
+        *slow(("other", [5, 200], "commit", True), ("same-id-read", [3, 200], "read", True)),
+    ],
+)
+def test_ids_stay_unique_without_spark(held, tables, capfd, name, others, holds_at, published):
+    """The stage has the ids 0 to 4, and others add two more after the audit."""
+    run = held("unique", name, others=others, holds_at=holds_at)
+    assert (run.state_of("txn.audit"), run.state_of("txn.commit")) == ("success", "success" if published else "failed")
+    assert len(rows(f"{tables}/held_{name}")) == (17 if published else 12)
+    if not published:
+        said = "".join(capfd.readouterr())
+        assert "DeltaAuditFailedException" in said
+        assert "the check unique of txn.audit holds for version 0, not after version 1 (WRITE)" in said
+        assert "with 1 key id (3) that it stages as well. Clear the start task to stage again" in said
 
 
 @pytest.mark.slow

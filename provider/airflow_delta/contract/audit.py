@@ -30,6 +30,9 @@ RATIOS = ("min_ratio", "max_ratio")
 BOUNDS = ("min", "max")
 """Keys of the limits of ``rows_change``, and of a column in ``value_range``."""
 
+KEYS_READ = 5_000_000
+"""Rows that ``unique`` reads of the stages, and of the table, unless it says otherwise."""
+
 
 def stages_of(writes: Iterable[StagedWrite]) -> dict[str, dict[str, str]]:
     """Return which attempts staged writes are of: by transaction id and stage key."""
@@ -44,6 +47,23 @@ def limits_problem(name: str, given: Any, keys: tuple[str, str]) -> str | None:
     if isinstance(given, Mapping) and not set(given) - set(keys) and any(given.get(key) is not None for key in keys):
         return None
     return f"{name} must be a mapping with {keys[0]}, {keys[1]} or both, got {given!r}"
+
+
+def key_of(given: Any) -> tuple[tuple[str, ...], int]:
+    """Return the columns of ``unique`` and its limit.
+
+    :param given: a column, several that are one key, or a mapping with ``columns`` and ``limit``.
+    :raises ValueError: if it is something else.
+    """
+    columns, limit = given, KEYS_READ
+    if isinstance(given, Mapping) and not set(given) - {"columns", "limit"}:
+        columns, limit = given.get("columns"), given.get("limit", KEYS_READ)
+    names = (columns,) if isinstance(columns, str) else tuple(columns) if isinstance(columns, list | tuple) else ()
+    if not names or not all(isinstance(name, str) and name.strip() for name in names) or len(set(names)) < len(names):
+        raise ValueError(f"unique must be a column, several that are one key, or a mapping with columns and limit, got {given!r}")
+    if isinstance(limit, bool) or not str(limit).isdecimal():
+        raise ValueError(f"unique.limit must be a whole number, 0 or more, got {limit!r}")
+    return names, int(limit)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -113,6 +133,8 @@ class HeldCheck(Payload):
     :param ratios: of ``rows_change``, as text: fewest and most rows after the commit, divided by those before it.
     :param rows_before: rows of the table at ``version``, for ``ratios``.
     :param rows_after: rows after the commit, if it were the next version.
+    :param unique: columns of a key that no row of others may share with the staged ones.
+    :param limit: rows to read for ``unique``.
     """
 
     name: str
@@ -124,6 +146,8 @@ class HeldCheck(Payload):
     ratios: tuple[str | None, str | None] | None = None
     rows_before: int = 0
     rows_after: int = 0
+    unique: tuple[str, ...] = ()
+    limit: int = KEYS_READ
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk import BaseXCom
 
 from airflow_delta import engine
-from airflow_delta.contract.audit import BOUNDS, COMMIT, HOLDS_AT, RATIOS, READ, WARN, limits_problem
+from airflow_delta.contract.audit import BOUNDS, COMMIT, HOLDS_AT, RATIOS, READ, WARN, key_of, limits_problem
 from airflow_delta.contract.choices import FAIL_OR_WARN, Choices, Given, check_choices, check_literals, choice_problem, is_literal
 from airflow_delta.contract.payloads import read_version_name, what_was_read
 from airflow_delta.exceptions import DeltaAuditFailedException, DeltaIllegalArgumentException
@@ -57,9 +57,13 @@ class DeltaAuditOperator(DeltaOperator):
         in seconds; ``now`` defaults to the time of the check. (templated)
     :param partitions: predicate on partition columns: the commit adds and removes files only in partitions that satisfy it.
         (templated)
+    :param unique: column, or several that are one key: no two staged rows share it, nor a staged row and one that stays. Nulls
+        equal nothing. ``{"columns": ..., "limit": ...}`` sets how many rows of the stages, and of the table, may be read for it:
+        5,000,000. (templated)
     :param holds_at: ``commit``: what a check says of the table holds in the version that is published, or nothing is. Rows that
-        others change meanwhile, and that it has read, make it outdated; ``rows_change`` is computed again. ``read``: it holds for
-        the version that the transaction reads. Default: ``commit`` for ``rows_change``, ``read`` for ``checks``. (templated)
+        others change meanwhile, and that it has read, make it outdated; ``rows_change`` and ``unique`` are computed again.
+        ``read``: it holds for the version that the transaction reads. Default: ``commit`` for ``rows_change`` and ``unique``,
+        ``read`` for ``checks``. (templated)
     :param on_failure: ``fail`` (default) or ``warn``, for checks that do not set it. (templated)
     :param on_undecidable: ``fail`` (default) or ``warn``, if statistics cannot decide a check. (templated)
     :param delta_conn_id: connection to the table; default: the start task's. (templated)
@@ -83,6 +87,7 @@ class DeltaAuditOperator(DeltaOperator):
         "value_range",
         "freshness",
         "partitions",
+        "unique",
         "holds_at",
         "on_failure",
         "on_undecidable",
@@ -107,6 +112,7 @@ class DeltaAuditOperator(DeltaOperator):
         value_range: Mapping[str, Mapping[str, Any]] | None = None,
         freshness: Mapping[str, Any] | None = None,
         partitions: str | None = None,
+        unique: str | Sequence[str] | Mapping[str, Any] | None = None,
         holds_at: str | None = None,
         on_failure: str = "fail",
         on_undecidable: str = "fail",
@@ -124,6 +130,7 @@ class DeltaAuditOperator(DeltaOperator):
         self.value_range = value_range
         self.freshness = freshness
         self.partitions = partitions
+        self.unique = unique
         self.holds_at = holds_at
         self.on_failure = on_failure
         self.on_undecidable = on_undecidable
@@ -140,6 +147,13 @@ class DeltaAuditOperator(DeltaOperator):
             limits |= {f"value_range.{column}": (each, BOUNDS) for column, each in ranges.items()}
         elif ranges and _is_plain(ranges):
             yield f"value_range must be a mapping by column, got {ranges!r}."
+        key = given("unique")
+        parts = key.values() if isinstance(key, Mapping) else key if isinstance(key, list | tuple) else [key]
+        if key and all(map(_is_plain, parts)):
+            try:
+                key_of(key)
+            except ValueError as error:
+                yield f"{error}."
         for name, (value, keys) in limits.items():
             if _is_plain(value) and (problem := limits_problem(name, value, keys)) is not None:
                 yield f"{problem}."
@@ -184,13 +198,14 @@ class DeltaAuditOperator(DeltaOperator):
             value_range=self.value_range,
             freshness=self.freshness,
             partitions=self.partitions,
+            unique=self.unique,
             on_failure=self.on_failure,
             on_undecidable=self.on_undecidable,
         )
         if not queries and not statistics.checks:
             raise DeltaIllegalArgumentException(
                 f"The audit {self.task_id!r} has no checks. Pass checks=, or one of min_rows, max_rows, rows_change, "
-                "max_null_fraction, value_range, freshness and partitions."
+                "max_null_fraction, value_range, freshness, partitions and unique."
             )
         # As the commit asks: there is nothing to hold back if the rows are public already, or never will be.
         committed = engine.committed_before(log, handle) if handle.committed is None else engine.committed_earlier(log, handle)
@@ -221,8 +236,12 @@ class DeltaAuditOperator(DeltaOperator):
 
     def _at_commit(self, table: AuditedTable, queries: Sequence[SqlCheck], outcomes: Sequence[AuditCheck]) -> list[HeldCheck]:
         """Return what the commit asks again."""
-        changes = [] if self.holds_at == READ else [each for each in outcomes if each.name == "rows_change"]
-        held = [one for each in changes for one in engine.held_ratio(table, self.rows_change or {}, each, self.task_id)]
+        held: list[HeldCheck] = []
+        for each in outcomes if self.holds_at != READ else ():
+            if each.name == "rows_change" and self.rows_change:
+                held += engine.held_ratio(table, self.rows_change, each, self.task_id)
+            elif each.name == "unique" and self.unique:
+                held += engine.held_unique(table, self.unique, each, self.task_id)
         return held + (engine.held_queries(table, queries, self.task_id) if self.holds_at == COMMIT else [])
 
     def _ask(self, log: DeltaLog, table: AuditedTable, queries: Sequence[SqlCheck], context: Context) -> list[AuditCheck]:

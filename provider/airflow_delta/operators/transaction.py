@@ -364,7 +364,7 @@ class DeltaCommitOperator(DeltaOperator):
     ) -> CommitResult:
         options = committer.options(context)
         if handle.committed is None and (held := held_checks(context, tasks_between(self, context))):
-            options["policy"] = replace(options["policy"], check_winners=engine.HeldChecks(log, handle, held))
+            options["policy"] = replace(options["policy"], check_winners=engine.HeldChecks(log, handle, held, staged))
         with committer.watched(context, log, (handle.given_table, handle.delta_conn_id)):
             return engine.publish(
                 log,

@@ -60,7 +60,7 @@ class CommitPolicy:
         commits of others have changed them; raises what forbids it.
     :param check_winners: called with the commits of others that the commit goes on after, before it is put: those found
         together (:class:`~airflow_delta.transaction.conflicts.winning_commit.WinningCommit`), in ascending order, each once;
-        raises what forbids it.
+        and with the actions of the commit as they leave them. Raises what forbids it.
     :param checkpoint: ``inline`` writes a due checkpoint after the commit, ``off`` leaves it to maintenance.
     :param checksum: write ``<version>.crc`` after the commit.
     :param fail_on_hook_error: raise an error if a post-commit hook fails. The commit is valid either way.
@@ -100,7 +100,7 @@ class CommitPolicy:
     total_timeout: float | None = 600.0
     cancelled: Callable[[], bool] | None = None
     check_actions: Callable[[Metadata, Sequence[Action]], None] | None = None
-    check_winners: Callable[[Sequence[Any]], None] | None = None
+    check_winners: Callable[[Sequence[Any], Sequence[Action]], None] | None = None
     checkpoint: Literal["inline", "off"] = "inline"
     checksum: bool = True
     fail_on_hook_error: bool = False

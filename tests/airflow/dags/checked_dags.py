@@ -82,6 +82,7 @@ def write_elsewhere(after: Any = None, *, dag_run: Any = None) -> None:
 
 HELD = {
     "statistics": {"rows_change": {"max_ratio": "{{ dag_run.conf['most'] }}"}},
+    "unique": {"unique": "id", "holds_at": "{{ dag_run.conf['holds_at'] }}"},
     "sql": {
         "holds_at": "{{ dag_run.conf['holds_at'] }}",
         "checks": {"ids are unique": "SELECT count(*) = count(DISTINCT id) FROM result {{ dag_run.conf['where'] }}"},

@@ -14,7 +14,7 @@ from decimal import Decimal
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.contract.audit import BEFORE, FAIL, RATIOS, RESULT, RUN_AGAIN, AuditCheck, HeldCheck, SqlCheck
+from airflow_delta.contract.audit import BEFORE, FAIL, RATIOS, RESULT, RUN_AGAIN, AuditCheck, HeldCheck, SqlCheck, key_of
 from airflow_delta.exceptions import (
     ChecksOutdatedException,
     DeltaAnalysisException,
@@ -24,6 +24,7 @@ from airflow_delta.exceptions import (
 from airflow_delta.log.actions.actions import CommitInfo
 from airflow_delta.log.expressions.text import SqlSyntaxError, tokens_of
 from airflow_delta.log.statistics.statistics import live_records
+from airflow_delta.table.audit import heavy
 from airflow_delta.transaction.conflicts.checker import ConflictChecker
 from airflow_delta.transaction.conflicts.current_transaction import CurrentTransaction
 from airflow_delta.transaction.conflicts.resolution import Resolution
@@ -33,11 +34,13 @@ from airflow_delta.transaction.prepare.isolation import IsolationLevel
 from airflow_delta.transaction.reads.table_reads import TableReads
 
 if TYPE_CHECKING:
-    from airflow_delta.contract.payloads import TransactionHandle
+    from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
+    from airflow_delta.exceptions import DeltaError
     from airflow_delta.log import Snapshot
-    from airflow_delta.log.actions.actions import AddFile
+    from airflow_delta.log.actions.actions import Action, AddFile
     from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.table.audit.audit import AuditedTable
+    from airflow_delta.table.audit.held_keys import HeldKeys, Met
     from airflow_delta.transaction.conflicts.winning_commit import WinningCommit
 
 
@@ -57,18 +60,29 @@ def held_ratio(table: AuditedTable, limits: Mapping[str, Any], outcome: AuditChe
     return [HeldCheck(name=name, version=version, ratios=(low, high), rows_before=before, rows_after=after)]
 
 
+def held_unique(table: AuditedTable, given: Any, outcome: AuditCheck, task: str) -> list[HeldCheck]:
+    """Return how ``unique`` is looked at again by the commit; nothing if it has not passed, or only warns.
+
+    :param given: as the author gives it.
+    :param outcome: of the check.
+    :param task: for errors.
+    """
+    if not outcome.passed or outcome.severity != FAIL:
+        return []
+    columns, limit = key_of(given)
+    return [HeldCheck(name=f"{outcome.name} of {task}", version=table.version, unique=columns, limit=limit)]
+
+
 def held_queries(table: AuditedTable, checks: Sequence[SqlCheck], task: str) -> list[HeldCheck]:
     """Return what SQL checks have read of the table; nothing of those that only warn, or only read what is staged.
 
     :param task: for errors.
     """
-    if table.handle.read_version < 0:
-        return []
     found = []
     for check in checks:
         if check.on_failure != FAIL or not _READS_TABLE.search(check.sql):
             continue
-        condition = condition_of(check.sql)
+        condition = condition_of(check.sql) if table.handle.read_version >= 0 else None
         if condition is not None and not _is_bound(table.view.snapshot, condition):
             condition = None
         given = {"whole_table": True} if condition is None else {"predicates": (condition,)}
@@ -140,26 +154,28 @@ class HeldChecks:
     """What a commit asks about the commits of others that do not conflict with it.
 
     :param checks: those that hold for the version that was read, or a later one.
+    :param staged: what is to be published.
     """
 
     log: DeltaLog
     handle: TransactionHandle
     checks: Sequence[HeldCheck]
+    staged: Sequence[StagedWrite] = ()
     _rows: list[_Rows] = field(init=False)
     _added: dict[str, AddFile] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self._rows = [_Rows(check) for check in self.checks if check.ratios is not None]
 
-    def __call__(self, winners: Sequence[WinningCommit]) -> None:
+    def __call__(self, winners: Sequence[WinningCommit], actions: Sequence[Action]) -> None:
         """Refuse to go on after winners that a check has not seen, and that may change its answer.
 
-        :param winners: that were found together, in ascending order; each is given once.
+        :param winners: that were found together, in ascending order; each is given once. Of a transaction that read no table,
+            the first one has created it.
+        :param actions: of the commit, as the winners leave them.
         :raises ChecksOutdatedException: if a winner changes rows that a check has read.
         :raises DeltaAuditFailedException: if a check does not hold after the winners.
         """
-        if self.handle.read_version < 0:
-            return  # nobody else can have created the table
         for reads in self._reads:
             new = [winner for winner in winners if winner.version > reads.check.version]
             reads.checker.begin(new)
@@ -173,6 +189,10 @@ class HeldChecks:
                 self._add_up(winner)
             for rows in self._rows:
                 self._judge(rows, winners[-1].version)
+        for keys in self._keys:
+            found = keys.met(winners, actions)
+            if found is not None:
+                raise self._repeated(keys.check, found)
 
     def _add_up(self, winner: WinningCommit) -> None:
         """Note how many rows a winner has added and removed."""
@@ -209,6 +229,21 @@ class HeldChecks:
             checks=_task_of(check),
         )
 
+    def _repeated(self, check: HeldCheck, met: Met) -> DeltaError:
+        about = f"{self._about(check)} holds for version {check.version}, not after version {met.version} ({met.operation})"
+        if met.certain:
+            return self.handle.error(
+                DeltaAuditFailedException,
+                f"{about}, which others have committed since, with {met.what} that it stages as well. Clear the start task to "
+                "stage again in a new transaction.",
+                failed=(check.name,),
+            )
+        return self.handle.error(
+            ChecksOutdatedException,
+            f"{about} for certain: {met.what}. {RUN_AGAIN}.",
+            checks=_task_of(check),
+        )
+
     def _about(self, check: HeldCheck) -> str:
         return f"Transaction {self.handle.transaction_id} on table {self.handle.table} is not published: the check {check.name}"
 
@@ -241,8 +276,16 @@ class HeldChecks:
         return [_Reads(check, self._checker(check)) for check in found]
 
     @cached_property
+    def _keys(self) -> list[HeldKeys]:
+        return [heavy.HeldKeys(check, lambda: self._table) for check in self.checks if check.unique]
+
+    @cached_property
+    def _table(self) -> AuditedTable:
+        return heavy.AuditedTable(self.log, self.handle, self.staged)
+
+    @cached_property
     def _snapshot(self) -> Snapshot:
-        return self.log.snapshot_at(self.handle.read_version)
+        return self.log.snapshot_at(max(self.handle.read_version, 0))  # somebody has created the table
 
     def _checker(self, check: HeldCheck) -> ConflictChecker:
         snapshot, recorder = self._snapshot, TableReads(self._snapshot)

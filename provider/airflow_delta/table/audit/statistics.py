@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.contract.audit import BOUNDS, FAIL, RATIOS, AuditCheck, limits_problem
+from airflow_delta.contract.audit import BOUNDS, FAIL, RATIOS, AuditCheck, key_of, limits_problem
 from airflow_delta.contract.files import partition_texts_of
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.log.features.clustering import indexed_leaves
@@ -20,6 +20,7 @@ from airflow_delta.log.schema.partition_values import parse_timestamp
 from airflow_delta.log.schema.types import FLOATING
 from airflow_delta.table.audit.audit import AuditedTable, by_name, check_severity
 from airflow_delta.table.audit.bounds import ColumnStatistics, column_statistics, comparable_value, named_column, plain
+from airflow_delta.table.audit.unique import StagedKeys, UndecidedKeysError
 
 if TYPE_CHECKING:
     from airflow_delta.log.actions.actions import AddFile, RemoveFile
@@ -33,12 +34,14 @@ MAX_LISTED = 20
 class Finding:
     """What a check found.
 
-    :param passed: ``None`` if statistics do not decide it.
+    :param passed: ``None`` if it is not decided.
+    :param by: what did not decide it.
     """
 
     passed: bool | None
     value: Any
     message: str
+    by: str = " from statistics"
 
 
 Check = Callable[[AuditedTable], Finding]
@@ -67,7 +70,7 @@ class StatisticsChecks:
                     passed=bool(found.passed),
                     severity=self.on_undecidable if undecided else self.on_failure,
                     value=found.value,
-                    message=f"cannot be decided from statistics: {found.message}" if undecided else found.message,
+                    message=f"cannot be decided{found.by}: {found.message}" if undecided else found.message,
                 )
             )
         return outcomes
@@ -82,6 +85,7 @@ def statistics_checks(
     value_range: Mapping[str, Mapping[str, Any]] | None = None,
     freshness: Mapping[str, Any] | None = None,
     partitions: str | None = None,
+    unique: Any = None,
     on_failure: str = FAIL,
     on_undecidable: str = FAIL,
 ) -> StatisticsChecks:
@@ -95,6 +99,7 @@ def statistics_checks(
     :param freshness: age of the newest staged value: ``column``, ``max_age`` (``timedelta`` or seconds), ``now`` (default: the
         time of the check).
     :param partitions: predicate on partition columns: no other partition may get or lose files.
+    :param unique: columns of a key that no two staged rows share, nor a staged one and one that stays.
     :param on_failure: what a failed check means: ``fail`` or ``warn``.
     :param on_undecidable: what an undecided check means.
     :raises DeltaIllegalArgumentException: if a check is not valid.
@@ -119,6 +124,8 @@ def statistics_checks(
         checks["freshness"] = _freshness_check(freshness)
     if partitions is not None and partitions != "":
         checks["partitions"] = _partitions_check(partitions)
+    if unique:
+        checks["unique"] = _unique_check(unique)
     return StatisticsChecks(checks, check_severity("on_failure", on_failure), check_severity("on_undecidable", on_undecidable))
 
 
@@ -340,6 +347,30 @@ def _partitions_check(text: str) -> Check:
         if outside:
             message += f": {_listed(outside)}"
         return Finding(not outside, outside[:MAX_LISTED], message)
+
+    return check
+
+
+# -- keys ---------------------------------------------------------------------------------------------------------------------
+
+
+def _unique_check(given: Any) -> Check:
+    try:
+        columns, limit = key_of(given)
+    except ValueError as error:
+        raise DeltaIllegalArgumentException(str(error)) from None
+
+    def check(table: AuditedTable) -> Finding:
+        keys = StagedKeys(table, columns, limit)
+        try:
+            repeated, kept = keys.repeated(), keys.kept()
+        except UndecidedKeysError as error:
+            return Finding(None, None, str(error), by="")
+        found = [f"{keys.shown(repeated)} staged more than once"] if repeated.num_rows else []
+        version = f"version {table.version}" if table.version >= 0 else "which is new"
+        found += [f"{keys.shown(kept)} in the table already, {version}"] if kept.num_rows else []
+        none = f"no key {', '.join(columns)} is staged twice, or in the table already, {version}"
+        return Finding(not found, repeated.num_rows + kept.num_rows, "; ".join(found) or none)
 
     return check
 

@@ -52,6 +52,7 @@ from airflow_delta.table.stage.view import ReadVersion, TransactionView
 from airflow_delta.table.state.commit_result import request_as_json, result_of_transaction
 from airflow_delta.transaction import Operation, OptimisticTransaction
 from airflow_delta.transaction.conflicts.errors import creator_of
+from airflow_delta.transaction.conflicts.winning_commit import WinningCommit
 from airflow_delta.transaction.events import CONFLICT, held_back
 from airflow_delta.transaction.policy import check_user_metadata
 
@@ -286,7 +287,11 @@ def commit_stages(view: TransactionView, options: CommitOptions) -> CommitResult
                 raise _created_otherwise(error, view.log) from error
             conflicts.forget()
     logger.info("Table %s was created by another transaction; continuing from its version 0.", view.log.uri)
-    return _commit(_prepared(created, options, created=True), options)
+    staged = _prepared(created, options, created=True)
+    if options.policy is not None and options.policy.check_winners is not None:
+        [first] = view.log.read_commit_range(range(1))
+        options.policy.check_winners([WinningCommit(first, table=view.log.uri)], staged.actions)
+    return _commit(staged, options)
 
 
 def create_empty(view: TransactionView, policy: CommitPolicy, operation: Callable[[Metadata], Operation]) -> None:

@@ -295,7 +295,7 @@ class CommitLoop:
         if self.entry.may_skip and self._checker.has_nothing_left:  # another writer has the version: none of ours can land
             raise NothingLeftError
         if self._policy.check_winners is not None:
-            self._policy.check_winners(winners)
+            self._policy.check_winners(winners, self._checker.current.actions)
         logger.info("No logical conflicts with deltas [%s, %s), retrying.", winners[0].version, next_version)
         self._record_lost_race(winners[0].version, winners[-1].version)
 

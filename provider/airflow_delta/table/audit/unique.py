@@ -1,0 +1,198 @@
+"""Whether a commit brings a key twice, or one that the table has already: by the values of the key's columns, without Spark.
+
+Read are the key columns of the rows that the stages bring, and of those files of the table whose partitions and bounds may hold
+one of these keys. As in SQL, a key with a null equals no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property, reduce
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from airflow_delta.exceptions import (
+    DeltaAnalysisException,
+    DeltaIllegalArgumentException,
+    DeltaUnsupportedOperationException,
+    ReadLimitException,
+)
+from airflow_delta.log.actions.reconciliation import file_key
+from airflow_delta.log.arrow.arrays import readable
+from airflow_delta.log.expressions import ast
+from airflow_delta.log.expressions.predicate import Predicate
+from airflow_delta.log.replay.filter import FileFilter
+from airflow_delta.log.schema.types import INTEGRAL, DecimalType
+from airflow_delta.log.statistics.data_skipping import column_has_bounds
+from airflow_delta.log.statistics.statistics import live_records
+from airflow_delta.table.audit.bounds import named_column, plain
+from airflow_delta.table.read.read_table import worker_rows
+
+if TYPE_CHECKING:
+    from airflow_delta.log.actions.actions import AddFile, Metadata
+    from airflow_delta.log.expressions.ast import ColumnReference
+    from airflow_delta.table.audit.audit import AuditedTable
+
+_TYPES = frozenset({*INTEGRAL, "string", "binary", "boolean", "date", "timestamp", "timestamp_ntz"})
+_AT_ONCE = 1 << 20  # rows that are compared at once, or as many as the stages bring: each time costs a look at all of these
+_LISTED = 16  # values that are looked for one by one; of more, those between the least and the greatest
+_SHOWN = 3
+_SORTED = 10_000
+
+
+class UndecidedKeysError(Exception):
+    """Keys are not compared; the message is a sentence that says why."""
+
+
+class StagedKeys:
+    """The keys of the rows that the stages of a transaction bring.
+
+    :param columns: as an author names them.
+    :param limit: rows to read of the stages, and of the table.
+    :raises DeltaAnalysisException: if the table will not have a column.
+    :raises DeltaIllegalArgumentException: if values of a column are not compared without Spark.
+    """
+
+    def __init__(self, table: AuditedTable, columns: Sequence[str], limit: int) -> None:
+        self._table = table
+        self._limit = limit
+        self._columns = [_key_column(table, name) for name in columns]
+        self._names = [str(at) for at in range(len(columns))]
+        self._label = f"({', '.join(columns)})" if len(columns) > 1 else columns[0]
+
+    @cached_property
+    def _keys(self) -> pa.Table:
+        """The keys, one for each row without a null in it.
+
+        :raises UndecidedKeysError: if they are too many, or cannot be read here.
+        """
+        return pa.concat_tables([self._empty, *self._read(self._table.staged, "staged")])
+
+    def repeated(self) -> pa.Table:
+        """Return the keys that several rows have, each once."""
+        counted = self._keys.group_by(self._names).aggregate([([], "count_all")])
+        return counted.filter(pc.greater(counted["count_all"], 1)).select(self._names)
+
+    def kept(self) -> pa.Table:
+        """Return the keys that rows have which the commit leaves, each once."""
+        table = self._table
+        brought = {file.path for file in table.staged}
+        files = [file for file in table.added if file.path not in brought]
+        if table.handle.read_version >= 0:
+            kept = table.snapshot.add_files(self._condition)
+            files = [*(file for file in kept if file_key(file) not in table.removed), *files]
+        return self.among(files)
+
+    def among(self, files: Sequence[AddFile]) -> pa.Table:
+        """Return the keys that live rows of some files have, too, each once.
+
+        :raises UndecidedKeysError: if these are too many rows, or they cannot be read here.
+        """
+        if not self._keys.num_rows:
+            return self._empty
+        if self._condition is not None:
+            files = FileFilter(self._condition).filter_actions(list(files))
+        found, waiting, rows = [self._empty], [self._empty], 0
+        for keys in self._read(files, "other"):
+            waiting, rows = [*waiting, keys], rows + keys.num_rows
+            if rows >= max(_AT_ONCE, self._keys.num_rows):
+                found.append(self._matches(waiting))
+                waiting, rows = [self._empty], 0
+        found.append(self._matches(waiting))
+        return pa.concat_tables(found).group_by(self._names).aggregate([])
+
+    def shown(self, keys: pa.Table) -> str:
+        """Return how many keys these are, and the least of the first ones."""
+        first = keys.slice(0, _SORTED).sort_by([(name, "ascending") for name in self._names]).slice(0, _SHOWN)
+        values = [readable(column.combine_chunks()) for column in first.columns]
+        rows = [", ".join(str(plain(value)) for value in row) for row in zip(*values, strict=True)]
+        listed = ", ".join(rows if len(self._names) == 1 else (f"({row})" for row in rows))
+        more = ", ..." if keys.num_rows > _SHOWN else ""
+        return f"{keys.num_rows} key{'' if keys.num_rows == 1 else 's'} {self._label} ({listed}{more})"
+
+    def _matches(self, parts: list[pa.Table]) -> pa.Table:
+        # The right side is held in memory, as a hash table.
+        return pa.concat_tables(parts).join(self._keys, self._names, join_type="left semi")
+
+    @cached_property
+    def _empty(self) -> pa.Table:
+        rows = worker_rows(self._table.log, [], metadata=self._metadata, version=self._table.version, columns=self._read_columns)
+        return self._of(pa.RecordBatch.from_pylist([], rows.schema))
+
+    @property
+    def _metadata(self) -> Metadata:
+        target = self._table.target
+        return target.metadata if target.is_known else self._table.snapshot.metadata
+
+    @cached_property
+    def _read_columns(self) -> list[str]:
+        return list(dict.fromkeys(column.path[0] for column in self._columns))
+
+    def _read(self, files: Sequence[AddFile], what: str) -> Iterator[pa.Table]:
+        """Yield the keys of the live rows of files.
+
+        :raises UndecidedKeysError: if these are more rows than the limit, or they cannot be read here.
+        """
+        too_many = UndecidedKeysError(
+            f"more than {self._limit:,} {what} rows would have to be read, which is the limit; raise it "
+            f"(unique={{'columns': ..., 'limit': ...}}), or use a check in SQL"
+        )
+        if sum(live_records(file) or 0 for file in files) > self._limit:
+            raise too_many
+        table, read = self._table, 0
+        try:
+            rows = worker_rows(table.log, files, metadata=self._metadata, version=table.version, columns=self._read_columns)
+            rows.demand.everything = True
+            for batch in rows:
+                read += batch.num_rows
+                if read > self._limit:
+                    raise too_many
+                yield self._of(batch)
+        except (DeltaAnalysisException, DeltaUnsupportedOperationException, ReadLimitException) as error:
+            raise UndecidedKeysError(error.message) from error
+
+    def _of(self, batch: pa.RecordBatch) -> pa.Table:
+        keys = pa.Table.from_arrays([_values(batch, column) for column in self._columns], names=self._names)
+        return keys.filter(reduce(pc.and_, map(pc.is_valid, keys.columns)))
+
+    @cached_property
+    def _condition(self) -> Predicate | None:
+        """What is true for every row with one of the keys; ``None`` if bounds say nothing about it."""
+        parts = [part for at, column in enumerate(self._columns) for part in self._parts(self._keys.column(at), column)]
+        return Predicate(ast.conjunction(parts)) if parts else None
+
+    def _parts(self, keys: pa.ChunkedArray, column: ColumnReference) -> Iterator[ast.Expression]:
+        if not len(keys) or not column_has_bounds(column):
+            return
+        values = pc.unique(keys) if len(keys) <= _AT_ONCE else keys
+        try:
+            if len(values) <= _LISTED:
+                yield ast.In(column, tuple(ast.Literal(value, column.data_type) for value in values.to_pylist()))
+                return
+            ends = pc.min_max(keys)
+            for operator, end in ((">=", "min"), ("<=", "max")):
+                yield ast.Compare(operator, column, ast.Literal(ends[end].as_py(), column.data_type))
+        except (OverflowError, ValueError):  # Python does not know the year
+            return
+
+
+def _key_column(table: AuditedTable, name: str) -> ColumnReference:
+    column = named_column(table, name, what="unique")
+    kind = column.data_type
+    if not (isinstance(kind, DecimalType) or kind.name in _TYPES) or (column.is_partition and kind.name == "timestamp"):
+        why = "whose values depend on the reader's time zone" if column.is_partition else "which has no exact equality"
+        raise table.handle.error(
+            DeltaIllegalArgumentException,
+            f"unique: column {column} of table {table.handle.table} is a {'partition of ' if column.is_partition else ''}{kind}, "
+            f"{why}. Use a check in SQL.",
+        )
+    return column
+
+
+def _values(batch: pa.RecordBatch, column: ColumnReference) -> pa.Array:
+    values = batch.column(column.path[0])
+    for name in column.path[1:]:
+        values = pc.struct_field(values, [values.type.get_field_index(name)])
+    return values if column.char_length is None else pc.utf8_rtrim(values, " ")  # which Spark fills up
