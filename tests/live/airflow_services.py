@@ -42,7 +42,7 @@ SERVICES = {
     "dag-processor": ["dag-processor"],
     "triggerer": ["triggerer", "--skip-serve-logs"],
 }
-EXAMPLES = ("delta_approval.py", "delta_events.py", "delta_partitions.py")
+EXAMPLES = ("delta_approval.py", "delta_events.py", "delta_partitions.py", "delta_unique_ids.py")
 """Examples that run here as they are."""
 
 JVM_OPTIONS = ("SPARK_LAUNCHER_OPTS", "SPARK_SUBMIT_OPTS")  # which make JVMs start faster

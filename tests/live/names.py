@@ -14,7 +14,7 @@ HOLDING_POOL = "held"
 SLOTS_TO_HOLD = 20
 """The pool of the Dags whose tasks are held on purpose: a held one must not keep the others from going on."""
 
-GATED_POOLS = ("gate_months", "gate_same_month", "gate_restart")
+GATED_POOLS = ("gate_months", "gate_same_month", "gate_restart", "gate_unique")
 """Pools without a slot: their commits wait, at no cost, until a test gives the pool slots and lets all of them go at once."""
 
 
