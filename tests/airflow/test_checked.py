@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import re
 from datetime import UTC, datetime
+from pathlib import Path
 
 import deltalake
 import pyarrow as pa
 import pytest
 
+from airflow_delta.log import DeltaLog
+from airflow_delta.table.observe.observe import commit_summary
+from support.dag_runs import answer_when_asked
 from support.readers import rows
 
 pytestmark = pytest.mark.airflow
@@ -33,6 +39,11 @@ def waiting(run_dag, tables):
 def published(tables, run) -> int | None:
     table = f"{tables}/{run.dag_id}_{int(run.run_id[16:18])}"
     return len(rows(table)) if deltalake.DeltaTable.is_deltatable(table) else None
+
+
+def told(tables, run, version: int = 0):
+    """What the log keeps of the checks before a version."""
+    return commit_summary(DeltaLog.for_table(f"{tables}/{run.dag_id}_{int(run.run_id[16:18])}"), version).checks
 
 
 @pytest.mark.parametrize("kind", ["audit", *slow("diff", "preview", "task")])
@@ -63,6 +74,16 @@ def test_what_is_cleared_with_its_checks_is_published(waiting, clear_and_run, ta
     run = waiting(kind, 2)
     run = clear_and_run(run, "stage", "check", "after", "gate", "commit", rows="4", open=True)
     assert (run.state, published(tables, run)) == ("success", 4)
+    records = told(tables, run)
+    assert list(records.attempts) == ["stage"]
+    assert re.fullmatch("2-[0-9a-f-]+", records.attempts["stage"])
+    found = {check.task_id: check for check in records.checks}
+    assert found.keys() == {"after", "gate"} | ({"check"} if kind != "empty" else set())
+    assert {check.result for check in found.values()} == {"passed"}
+    assert {check.stages for check in found.values()} == {None}  # all
+    if kind == "audit":
+        assert (found["check"].kind, found["check"].version, len(found["check"].definition)) == ("audit", -1, 64)
+    assert (found["gate"].kind, found["gate"].version, found["gate"].definition) == ("task", None, None)
 
 
 @pytest.mark.parametrize("kind", ["audit", *slow("task", "empty")])
@@ -83,6 +104,40 @@ def test_instances_of_a_mapped_check_are_compared_one_by_one(run_dag, clear_and_
         assert f"each.check[{index}] has seen run 1-" in said
     run = clear_and_run(run, "each.check", "all", "commit")
     assert (run.state, published(tables, run)) == ("success", 6)
+    seen = {(check.task_id, check.map_index): check.stages for check in told(tables, run).checks}
+    one_by_one = {("each.check", index): (f"each.stage.{index}",) for index in range(3)}
+    assert seen == {("all", -1): None, ("gate", -1): None, **one_by_one}
+
+
+def test_an_approval_is_asked_again_when_the_stage_has_run_again(waiting, clear_and_run, tables, capfd):
+    """Five rows are approved, the stage alone runs again, and nothing is published until somebody has approved its one row."""
+    with answer_when_asked("checked_by_approval", "Approve", by="ada"):
+        run = waiting("approval", 5)
+    run = clear_and_run(run, "stage", "gate", "commit", rows="1", open=True)
+    assert (run.state_of("check"), run.state_of("commit"), published(tables, run)) == ("success", "failed", None)
+    said = "".join(capfd.readouterr())
+    assert "ChecksOutdatedException" in said
+    assert "check has seen run 1-" in said
+    with answer_when_asked("checked_by_approval", "Approve", by="grace"):
+        run = clear_and_run(run, "check", "after", "commit")
+    assert (run.state_of("commit"), published(tables, run)) == ("success", 1)
+    found = {check.task_id: check for check in told(tables, run).checks}
+    assert (found["check"].kind, found["check"].approved_by, found["check"].chosen) == ("approval", "grace", ("Approve",))
+
+
+def test_openlineage_gets_every_check_of_an_audit(run_dag, tables):
+    from airflow.providers.openlineage.extractors.base import DefaultExtractor
+
+    assert DefaultExtractor is not None  # as where its provider is loaded
+    assert run_dag("checked_with_lineage", datetime(2026, 1, 1, tzinfo=UTC), rows="5").state == "success"
+    (output,) = json.loads(Path(f"{tables}/lineage_of_checks.json").read_text())
+    found = output["facets"]["dataQualityAssertions"]["assertions"]
+    assert [(each["assertion"], each.get("column"), each["success"], each["severity"]) for each in found] == [
+        ("min_rows", None, True, "warn"),
+        ("max_rows", None, False, "warn"),
+        ("max_null_fraction", "id", True, "warn"),
+    ]
+    assert "at most 3 wanted" in found[1]["description"]
 
 
 # -- what others commit between a check and the put -----------------------------------------------------------------------------

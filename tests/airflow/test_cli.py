@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from airflow_delta.contract.check_records import CHECKS_TAG, CheckRecord, check_records, checks_text
 from support import readers
 from support.table import Table, put_rows
 
@@ -245,6 +246,28 @@ def test_history_in_every_output(lake):
     shown = lake.airflow("history", str(lake.path / "orders"), "--limit", "1", "--before", "2").out
     assert [line.split(" | ")[0].strip() for line in shown.splitlines() if " | " in line] == ["version", "1"]
     assert "orders run-1" in shown
+
+
+@pytest.mark.airflow
+def test_history_shows_what_was_checked(lake):
+    audit = CheckRecord(task_id="audit", kind="audit", result="warned", failed=("min_rows",), definition="ab" * 32, version=3)
+    approval = CheckRecord(task_id="approve", kind="approval", approved_by="ada", chosen=("Approve",), stages=("load",))
+    records = check_records({"load": "1-0a1b2c3d", "more": "1-4e5f6a7b"}, [approval, audit])
+    table = lake.table("checked")
+    for tags in ({}, {CHECKS_TAG: checks_text(records)}):
+        handle = table.begin()
+        table.publish(handle, stage(table, handle), tags=tags)
+    shown = lake.airflow("history", "checked", "--conn-id", "lake", "--checks", "-o", "plain").out
+    assert [line.split()[:4] for line in shown.splitlines()] == [
+        ["commit", "task", "kind", "result"],
+        ["1", "audit", "audit", "warned:"],
+        ["1", "approve", "approval", "passed"],
+        ["0", "none", "recorded"],
+    ]
+    assert "load 1-0a1b2c3d, more 1-4e5f6a7b" in shown
+    assert "Approve by ada" in shown
+    newest, first = lake.airflow("history", "checked", "--conn-id", "lake", "-o", "json").json
+    assert (newest["checks"]["checks"][0]["failed"], first["checks"]) == (["min_rows"], None)
 
 
 @pytest.mark.slow

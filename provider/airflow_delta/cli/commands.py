@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ from airflow_delta.airflow_internals.command_line import (
 )
 from airflow_delta.assets.delta import delta_asset_uri, table_of_asset_uri
 from airflow_delta.cli.output import print_data, print_line, print_rows, printable, progress_shown, size, span, utc, with_runs
+from airflow_delta.contract.check_records import answer_in_words, result_in_words, stages_in_words, version_in_words
 from airflow_delta.dag_checks import dag_problems, dag_warnings
 from airflow_delta.exceptions import DeltaError, DeltaTableNotFoundException, VacuumRetentionPeriodTooShortException
 from airflow_delta.links.delta import masked_by_airflow
@@ -91,8 +92,36 @@ def _readable(error: Exception) -> str:
 def delta_history(args: Namespace) -> None:
     """Show the versions of a table, newest first."""
     commits = engine.recent_commits(existing_table(args), args.limit, before=args.before)
-    if not print_data([commit.to_dict() for commit in commits], args.output):
+    data = [{**commit.to_dict(), "checks": None if commit.checks is None else commit.checks.to_dict()} for commit in commits]
+    if print_data(data, args.output):
+        return
+    if args.checks:
+        rows = (row for commit in commits for row in _check_rows(commit))
+        print_rows(rows, args.output, fold=("task", "result", "version", "stages", "answer"), only_wide=("definition",))
+    else:
         print_rows(map(_commit_row, commits), args.output, fold=("operation", "by"), only_wide=("rows", "size", "read"))
+
+
+def _check_rows(commit: CommitSummary) -> Iterator[dict[str, Any]]:
+    """Yield a row for each check before a commit; one that says so if there is none."""
+    columns = dict.fromkeys(("commit", "task", "kind", "result", "version", "stages", "answer", "definition"))
+    records = commit.checks
+    if records is None:
+        yield {**columns, "commit": commit.version, "task": "none recorded"}
+        return
+    for check in records.checks:
+        yield {
+            "commit": commit.version,
+            "task": check.name,
+            "kind": check.kind,
+            "result": result_in_words(check),
+            "version": version_in_words(check),
+            "stages": stages_in_words(check, records),
+            "answer": answer_in_words(check),
+            "definition": (check.definition or "")[:12],
+        }
+    if records.left_out:
+        yield {**columns, "commit": commit.version, "task": f"and {records.left_out} more"}
 
 
 def _commit_row(commit: CommitSummary) -> dict[str, Any]:

@@ -92,6 +92,9 @@ ARG_ROWS_COMPARED = _argument(
     help="Rows to compare; beyond it, counts are upper bounds (default: 1000000)",
 )
 ARG_BEFORE = _argument("--before", type=_whole_number(allow_zero=True), help="Show only versions below this one")
+ARG_CHECKS = _argument(
+    "--checks", action="store_true", help="Show what was checked before each commit, instead of what it changed"
+)
 ARG_STATE = _argument(
     "--state",
     choices=("open", "committed", "aborted", "abandoned"),
@@ -166,7 +169,7 @@ DELTA_COMMANDS = (
         name="history",
         help="Show the versions of a table: who wrote what",
         func=lazy_load_command(f"{_COMMANDS}.delta_history"),
-        args=(ARG_TABLE, ARG_LIMIT, ARG_BEFORE, *_COMMON),
+        args=(ARG_TABLE, ARG_LIMIT, ARG_BEFORE, ARG_CHECKS, *_COMMON),
     ),
     ActionCommand(
         name="diff",

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from airflow_delta.contract.check_records import json_digest
 from airflow_delta.contract.payloads import CONTRACT, Payload, StagedWrite
 from airflow_delta.contract.request import Arguments
 
@@ -30,6 +31,9 @@ RATIOS = ("min_ratio", "max_ratio")
 BOUNDS = ("min", "max")
 """Keys of the limits of ``rows_change``, and of a column in ``value_range``."""
 
+PER_COLUMN = ("max_null_fraction", "value_range")
+"""Checks that are named with a column: ``value_range.amount``."""
+
 KEYS_READ = 5_000_000
 """Rows that ``unique`` reads of the stages, and of the table, unless it says otherwise."""
 
@@ -40,6 +44,16 @@ def stages_of(writes: Iterable[StagedWrite]) -> dict[str, dict[str, str]]:
     for write in writes:
         found.setdefault(write.transaction_id, {})[write.stage] = write.attempt
     return found
+
+
+def audit_definition(checks: Iterable[SqlCheck], parameters: Mapping[str, Any] | None = None, **limits: Any) -> str:
+    """Return the digest of what an audit checks, as rendered.
+
+    :param parameters: values of named parameters in the queries.
+    :param limits: parameters of the checks without Spark; those that are not given do not count.
+    """
+    given = {name: value for name, value in limits.items() if value not in (None, "", {})}
+    return json_digest({"checks": [check.to_dict() for check in checks], "parameters": dict(parameters or {}), **given})
 
 
 def limits_problem(name: str, given: Any, keys: tuple[str, str]) -> str | None:
@@ -157,6 +171,7 @@ class AuditReport(Payload):
     :param version: for which it holds: the newest one when it ran, unless the commit conflicts; -1 without a table.
     :param stages: the attempts that were judged, from :func:`stages_of`. A commit publishes no others.
     :param held: what must hold in the version that is published, too.
+    :param definition: SHA-256 of what was checked, as rendered: limits, queries, their parameters and severities.
     :param passed: no check of severity ``fail`` has failed.
     :param already_committed: the log already held the transaction: there is nothing to publish, and nothing was checked.
     """
@@ -168,6 +183,7 @@ class AuditReport(Payload):
     version: int = -1
     stages: dict[str, dict[str, str]] = field(default_factory=dict)
     held: tuple[HeldCheck, ...] = ()
+    definition: str | None = None
     passed: bool
     already_committed: bool = False
     checks: tuple[AuditCheck, ...] = ()
@@ -184,6 +200,7 @@ class PublicationAuditReport(Payload):
 
     :param tables: by URI, the version that each table's transaction reads.
     :param stages: as of :class:`AuditReport`, of all transactions.
+    :param definition: as of :class:`AuditReport`.
     :param passed: no check of severity ``fail`` has failed.
     :param already_committed: a table's log already held its transaction, and nothing was checked.
     """
@@ -191,6 +208,7 @@ class PublicationAuditReport(Payload):
     contract: int = CONTRACT
     tables: dict[str, int] = field(default_factory=dict)
     stages: dict[str, dict[str, str]] = field(default_factory=dict)
+    definition: str | None = None
     passed: bool
     already_committed: bool = False
     checks: tuple[AuditCheck, ...] = ()

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk import BaseXCom
 
 from airflow_delta import engine
-from airflow_delta.contract.audit import BOUNDS, COMMIT, HOLDS_AT, RATIOS, READ, WARN, key_of, limits_problem
+from airflow_delta.contract.audit import BOUNDS, COMMIT, HOLDS_AT, RATIOS, READ, WARN, audit_definition, key_of, limits_problem
+from airflow_delta.contract.check_records import AUDIT
 from airflow_delta.contract.choices import FAIL_OR_WARN, Choices, Given, check_choices, check_literals, choice_problem, is_literal
 from airflow_delta.contract.payloads import read_version_name, what_was_read
 from airflow_delta.exceptions import DeltaAuditFailedException, DeltaIllegalArgumentException
@@ -73,6 +74,7 @@ class DeltaAuditOperator(DeltaOperator):
     """
 
     transaction_role: ClassVar[str] = "audit"
+    check_kind: ClassVar[str] = AUDIT
     choices: ClassVar[Choices] = {"on_failure": FAIL_OR_WARN, "on_undecidable": FAIL_OR_WARN, "holds_at": HOLDS_AT}
     changes_table: ClassVar[bool] = False
     parts: ClassVar[Parts] = (GivenTable, SqlParameters, SparkRunner)
@@ -190,18 +192,19 @@ class DeltaAuditOperator(DeltaOperator):
         if (problem := choice_problem("holds_at", self.holds_at, HOLDS_AT)) is not None:
             raise DeltaIllegalArgumentException(f"The audit {self.task_id!r}: {problem}")
         queries = engine.parse_sql_checks(self.checks, on_failure=self.on_failure)
-        statistics = engine.statistics_checks(
-            min_rows=self.min_rows,
-            max_rows=self.max_rows,
-            rows_change=self.rows_change,
-            max_null_fraction=self.max_null_fraction,
-            value_range=self.value_range,
-            freshness=self.freshness,
-            partitions=self.partitions,
-            unique=self.unique,
-            on_failure=self.on_failure,
-            on_undecidable=self.on_undecidable,
-        )
+        limits: dict[str, Any] = {
+            "min_rows": self.min_rows,
+            "max_rows": self.max_rows,
+            "rows_change": self.rows_change,
+            "max_null_fraction": self.max_null_fraction,
+            "value_range": self.value_range,
+            "freshness": self.freshness,
+            "partitions": self.partitions,
+            "unique": self.unique,
+            "on_failure": self.on_failure,
+            "on_undecidable": self.on_undecidable,
+        }
+        statistics = engine.statistics_checks(**limits)
         if not queries and not statistics.checks:
             raise DeltaIllegalArgumentException(
                 f"The audit {self.task_id!r} has no checks. Pass checks=, or one of min_rows, max_rows, rows_change, "
@@ -232,7 +235,8 @@ class DeltaAuditOperator(DeltaOperator):
         if queries:
             outcomes += self._ask(log, table, queries, context)
         held = self._at_commit(table, queries, outcomes)
-        return engine.audit_report(handle, outcomes, table.writes, held, version=table.version)
+        definition = audit_definition(queries, self.parameters, holds_at=self.holds_at, **limits)  # type: ignore[attr-defined]
+        return engine.audit_report(handle, outcomes, table.writes, held, version=table.version, definition=definition)
 
     def _at_commit(self, table: AuditedTable, queries: Sequence[SqlCheck], outcomes: Sequence[AuditCheck]) -> list[HeldCheck]:
         """Return what the commit asks again."""

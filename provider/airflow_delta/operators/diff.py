@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_delta import engine
 from airflow_delta.contract.audit import stages_of
+from airflow_delta.contract.check_records import DIFF
 from airflow_delta.links.delta import DeltaTransactionLink
 from airflow_delta.retry_policies import AUDIT_ERRORS
 from airflow_delta.tasks.base import DeltaOperator, Parts, templated
@@ -45,6 +46,7 @@ class DeltaDiffOperator(DeltaOperator):
     """
 
     transaction_role: ClassVar[str] = "audit"
+    check_kind: ClassVar[str] = DIFF
     changes_table: ClassVar[bool] = False
     parts: ClassVar[Parts] = (GivenTable,)
     template_fields: Sequence[str] = ("transaction", "staged", "keys", "sample", "limit", "delta_conn_id", *templated(parts))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_delta import engine
 from airflow_delta.contract.audit import stages_of
+from airflow_delta.contract.check_records import PREVIEW
 from airflow_delta.contract.choices import PREVIEWS, Choices, check_choices
 from airflow_delta.contract.files import stage_key
 from airflow_delta.links.delta import DeltaTransactionLink
@@ -48,6 +49,7 @@ class DeltaPreviewOperator(DeltaOperator):
     """
 
     transaction_role: ClassVar[str] = "audit"
+    check_kind: ClassVar[str] = PREVIEW
     writes_preview: ClassVar[bool] = True
     choices: ClassVar[Choices] = {"only": PREVIEWS}
     changes_table: ClassVar[bool] = False

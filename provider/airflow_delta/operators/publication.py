@@ -11,7 +11,8 @@ from airflow.sdk import BaseOperator, BaseXCom, RetryPolicy
 
 from airflow_delta import engine
 from airflow_delta import publication as publications
-from airflow_delta.contract.audit import PublicationAuditReport, stages_of
+from airflow_delta.contract.audit import PublicationAuditReport, audit_definition, stages_of
+from airflow_delta.contract.check_records import PUBLICATION_AUDIT
 from airflow_delta.contract.choices import FAIL_OR_WARN, Choices, check_choices
 from airflow_delta.contract.files import new_attempt
 from airflow_delta.contract.kinds import TRUTH, Kinds
@@ -27,6 +28,7 @@ from airflow_delta.exceptions import (
 from airflow_delta.links.delta import DeltaTableLink
 from airflow_delta.retry_policies import AUDIT_ERRORS, FINAL_ERRORS
 from airflow_delta.tasks.base import DeltaOperator, Parts, own_settings, templated, warn_if_tested, with_own_settings
+from airflow_delta.tasks.check_evidence import Evidence
 from airflow_delta.tasks.checked import check_seen
 from airflow_delta.tasks.committing import CommitPart, check_upstream, tasks_between
 from airflow_delta.tasks.ended import check_not_aborted, is_aborted
@@ -79,6 +81,7 @@ class DeltaCommitPublicationOperator(DeltaOperator):
     :param on_outdated: as of :class:`~airflow_delta.operators.transaction.DeltaCommitOperator`. (templated)
     :param max_restarts: maximum number of restarts by one task without success in between. (templated)
     :param restart_conn_id: connection to Airflow's REST API for ``restart`` and ``check_again``. (templated)
+    :param record_approvals: as of :class:`~airflow_delta.operators.transaction.DeltaCommitOperator`.
 
     The other parameters are those of :class:`~airflow_delta.tasks.committing.CommitPart`.
     """
@@ -90,7 +93,7 @@ class DeltaCommitPublicationOperator(DeltaOperator):
         "on_clear": ON_CLEAR,
         "on_outdated": ON_OUTDATED,
     }
-    kinds: ClassVar[Kinds] = {"intents": TRUTH}
+    kinds: ClassVar[Kinds] = {"intents": TRUTH, "record_approvals": TRUTH}
     changes_table: ClassVar[bool] = True
     parts: ClassVar[Parts] = (CommitPart,)
     template_fields: Sequence[str] = (
@@ -122,11 +125,13 @@ class DeltaCommitPublicationOperator(DeltaOperator):
         on_outdated: str | None = None,
         max_restarts: int | str = 3,
         restart_conn_id: str | None = None,
+        record_approvals: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.transactions = transactions
         self.staged = staged
+        self.record_approvals = record_approvals
         self.anchor = anchor
         self.on_late_conflict = on_late_conflict
         self.intents = intents
@@ -231,6 +236,7 @@ class DeltaCommitPublicationOperator(DeltaOperator):
     ) -> PublicationResult:
         first = tables[0]
         metrics = TaskMetrics(context["ti"])
+        committer.evidence = Evidence(context, tasks_between(self, context))
         try:
             with committer.watched(context, first.log, first.name):
                 return publications.publish_tables(
@@ -238,7 +244,7 @@ class DeltaCommitPublicationOperator(DeltaOperator):
                     attempt=new_attempt(context["ti"].try_number),
                     options=self._options(tables),
                     policy=committer.policy(),
-                    check=partial(self._check, context, tables),
+                    check=partial(self._check, context, tables, committer.evidence),
                 )
         except DeltaError as error:
             outcome = failed_outcome(error)
@@ -251,11 +257,11 @@ class DeltaCommitPublicationOperator(DeltaOperator):
             metrics.count("publication", table=error.table or first.handle.table, outcome=outcome)
             raise
 
-    def _check(self, context: Context, tables: Sequence[PublishedTable]) -> None:
+    def _check(self, context: Context, tables: Sequence[PublishedTable], evidence: Evidence) -> dict[str, str]:
         first, *others = tables
         check_upstream(self, context, first.handle, [table.handle.table for table in others])
         writes = [write for table in tables for write in table.writes]
-        check_seen(self, context, first.handle, writes, tasks_between(self, context))
+        return check_seen(self, evidence, first.handle, writes, approvals=self.record_approvals)
 
     def _finish(
         self, committer: CommitPart, context: Context, tables: Sequence[PublishedTable], result: PublicationResult
@@ -389,6 +395,7 @@ class DeltaAuditPublicationOperator(DeltaOperator):
     """
 
     transaction_role: ClassVar[str] = "audit_publication"
+    check_kind: ClassVar[str] = PUBLICATION_AUDIT
     choices: ClassVar[Choices] = {"on_failure": FAIL_OR_WARN}
     changes_table: ClassVar[bool] = False
     parts: ClassVar[Parts] = (SqlParameters, SparkRunner)
@@ -445,7 +452,13 @@ class DeltaAuditPublicationOperator(DeltaOperator):
             self.log.log(level, "Check %s %s: %s", check.name, "passed" if check.passed else "FAILED", check.message)
         failed = [check for check in outcomes if not check.passed and check.severity == "fail"]
         stages = stages_of(write for table in audited.values() for write in table.writes)
-        value = PublicationAuditReport(tables=read, stages=stages, passed=not failed, checks=tuple(outcomes)).to_dict()
+        value = PublicationAuditReport(
+            tables=read,
+            stages=stages,
+            definition=audit_definition(queries, self.parameters),  # type: ignore[attr-defined]
+            passed=not failed,
+            checks=tuple(outcomes),
+        ).to_dict()
         if not failed:
             return value
         if self.do_xcom_push:

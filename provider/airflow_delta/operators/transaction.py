@@ -27,6 +27,7 @@ from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.links.delta import PAGE_KEY, DeltaCommitLink, DeltaTableLink, DeltaTransactionLink, transaction_page
 from airflow_delta.retry_policies import FINAL_ERRORS
 from airflow_delta.tasks.base import DeltaOperator, Parts, templated, warn_if_tested
+from airflow_delta.tasks.check_evidence import Evidence
 from airflow_delta.tasks.checked import check_seen, held_checks
 from airflow_delta.tasks.committing import CommitPart, check_upstream, tasks_between
 from airflow_delta.tasks.ended import is_aborted
@@ -185,6 +186,8 @@ class DeltaCommitOperator(DeltaOperator):
         Dag is the start task or downstream of it: the whole run is cleared then. (templated)
     :param keep_preview: how long the previews of the transaction (:class:`~airflow_delta.operators.preview.DeltaPreviewOperator`)
         stay after the commit: a ``timedelta``, or a number of days. Default: they are deleted.
+    :param record_approvals: name in the log who has answered the approvals (``ApprovalOperator`` and its kin), by the id that
+        Airflow has of them, and what. The log is read by whoever reads the table.
     :param delta_conn_id: connection to the table; default: the start task's. (templated)
     :param table: the transaction's table; default: the start task's. Needed only if no start task is upstream. (templated)
 
@@ -193,7 +196,7 @@ class DeltaCommitOperator(DeltaOperator):
 
     transaction_role: ClassVar[str] = "commit"
     choices: ClassVar[Choices] = {"on_conflict": ON_CONFLICT, "on_clear": ON_CLEAR, "on_outdated": ON_OUTDATED}
-    kinds: ClassVar[Kinds] = {"allow_skipped": TRUTH, "table": LOCATION}
+    kinds: ClassVar[Kinds] = {"allow_skipped": TRUTH, "record_approvals": TRUTH, "table": LOCATION}
     changes_table: ClassVar[bool] = True
     parts: ClassVar[Parts] = (CommitPart,)
     template_fields: Sequence[str] = (
@@ -224,6 +227,7 @@ class DeltaCommitOperator(DeltaOperator):
         max_restarts: int | str = 3,
         restart_conn_id: str | None = None,
         keep_preview: timedelta | float | None = None,
+        record_approvals: bool = False,
         delta_conn_id: str | None = None,
         table: str | None = None,
         **kwargs: Any,
@@ -232,6 +236,7 @@ class DeltaCommitOperator(DeltaOperator):
         self.transaction = transaction
         self.staged = staged
         self.keep_preview = keep_preview
+        self.record_approvals = record_approvals
         self.allow_skipped = allow_skipped
         self.on_conflict = on_conflict
         self.on_clear = on_clear
@@ -339,9 +344,10 @@ class DeltaCommitOperator(DeltaOperator):
         handle: TransactionHandle,
         staged: Sequence[StagedWrite],
         restart: Restart | None,
+        evidence: Evidence,
         *,
         all_skipped: bool,
-    ) -> None:
+    ) -> dict[str, str]:
         check_upstream(self, context, handle)
         if all_skipped:
             if restart is not None:
@@ -350,7 +356,7 @@ class DeltaCommitOperator(DeltaOperator):
                 f"Transaction {handle.transaction_id} on table {handle.table}: every stage was skipped, so there is nothing to "
                 "publish, and the commit is skipped too (allow_skipped=True)."
             )
-        check_seen(self, context, handle, staged, tasks_between(self, context))
+        return check_seen(self, evidence, handle, staged, approvals=self.record_approvals)
 
     def _publish(
         self,
@@ -360,10 +366,12 @@ class DeltaCommitOperator(DeltaOperator):
         handle: TransactionHandle,
         staged: Sequence[StagedWrite],
         expected: Mapping[tuple[str, int], str | None] | None,
-        check: Callable[[], None],
+        check: Callable[[Evidence], dict[str, str]],
     ) -> CommitResult:
         options = committer.options(context)
-        if handle.committed is None and (held := held_checks(context, tasks_between(self, context))):
+        evidence = Evidence(context, tasks_between(self, context))
+        committer.evidence = evidence
+        if handle.committed is None and (held := held_checks(evidence)):
             options["policy"] = replace(options["policy"], check_winners=engine.HeldChecks(log, handle, held, staged))
         with committer.watched(context, log, (handle.given_table, handle.delta_conn_id)):
             return engine.publish(
@@ -373,7 +381,7 @@ class DeltaCommitOperator(DeltaOperator):
                 attempt=new_attempt(context["ti"].try_number),
                 expected=expected,
                 user=committing_user(self, context),
-                check=check,
+                check=partial(check, evidence),
                 **options,
             )
 

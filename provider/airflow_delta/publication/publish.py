@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -63,7 +63,7 @@ def publish_tables(
     attempt: str,
     options: PublicationOptions | None = None,
     policy: CommitPolicy | None = None,
-    check: Callable[[], None] | None = None,
+    check: Callable[[], Mapping[str, str] | None] | None = None,
     open_table: OpenTable | None = None,
 ) -> PublicationResult:
     """Publish the staged writes of several tables: all of them, or none.
@@ -71,7 +71,8 @@ def publish_tables(
     Safe to repeat after any failure: what an earlier try began is found in the logs and brought to its end.
 
     :param attempt: unique name of this execution (:func:`airflow_delta.contract.files.new_attempt`).
-    :param check: called before anything is published, unless the logs hold the publication; raises what forbids it.
+    :param check: called before anything is published, unless the logs hold the publication; raises what forbids it,
+        and returns tags that say what was checked.
     :param open_table: opens the tables of other publications that are in the way; default: only those of the members.
     :return: of a publication that is on all tables.
     :raises DeltaConcurrentModificationException: if another commit conflicts; nothing was published.
@@ -105,8 +106,8 @@ def publish_tables(
     for member, writes in zip(members, reports, strict=True):
         if member.expected is not None:
             check_reported(member.handle, writes, member.expected)
-    if check is not None:
-        check()
+    if check is not None and (checked := check()):
+        members = [replace(member, tags={**(member.tags or {}), **checked}) for member in members]
     reports = [parse_staged(member.handle, writes) for member, writes in zip(members, reports, strict=True)]
     plan, in_order = make_plan(members, reports, options)
     return _ended(_settlement(plan, in_order, options, opens, attempt, policy), members, reports, before=False)

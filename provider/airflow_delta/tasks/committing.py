@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import Asset, AssetAlias
@@ -37,6 +38,7 @@ from airflow_delta.exceptions import (
 from airflow_delta.links.delta import FAILURE_KEY, failure_note, leave_note
 from airflow_delta.retry_policies import FINAL_ERRORS, REFUSALS
 from airflow_delta.tasks.base import AUTHORS_RISK, Part, warn_if_tested
+from airflow_delta.tasks.check_tags import outcomes_of
 from airflow_delta.tasks.expected_stages import instances, name_of
 from airflow_delta.tasks.handle_check import start_tasks
 from airflow_delta.tasks.identity import commit_tags
@@ -62,6 +64,7 @@ if TYPE_CHECKING:
 
     from airflow_delta.contract.payloads import CommitResult, StagedWrite, TransactionHandle
     from airflow_delta.log.delta_log import DeltaLog
+    from airflow_delta.tasks.check_evidence import Evidence
     from airflow_delta.transaction import CommitPolicy, PostCommitHook
 
 
@@ -231,6 +234,8 @@ class CommitPart(Part):
     fail_on_hook_error: bool = False
     partition_events: Any = None
     clock: Stopwatch | None = field(init=False, default=None)
+    evidence: Evidence | None = field(init=False, default=None)
+    """Of the checks before the commit, for the lineage."""
     _log: DeltaLog | None = field(init=False, default=None)
     _named: TableName | None = field(init=False, default=None)
 
@@ -318,7 +323,8 @@ class CommitPart(Part):
         """Log a commit and record it for the lineage."""
         _tell(self.task.log, result, seconds)
         if not result.committed_nothing:
-            self.task.lineage.note_commit(self._log, result, writes, named=self._named)
+            found = None if self.evidence is None else partial(outcomes_of, self.evidence, result.transaction_id)
+            self.task.lineage.note_commit(self._log, result, writes, named=self._named, checks=found)
 
     def emit(self, context: Context, result: CommitResult) -> None:
         """Fill in the asset events of the outlets."""

@@ -5,7 +5,8 @@ The outlets of a task that commits, unless it is given some: the asset of its ta
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Asset
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from airflow.providers.openlineage.extractors import OperatorLineage
 
+    from airflow_delta.contract.audit import AuditCheck
     from airflow_delta.contract.payloads import CommitResult, StagedWrite, TransactionHandle
     from airflow_delta.log.delta_log import DeltaLog
 
@@ -55,10 +57,12 @@ class TaskLineage:
         writes: Sequence[StagedWrite] = (),
         *,
         named: tuple[str, str | None] | None = None,
+        checks: Callable[[], Iterable[AuditCheck]] | None = None,
     ) -> None:
         """Record a commit with the schema of its version, which the log usually has in memory.
 
         :param named: the table as the Dag names it, and its connection.
+        :param checks: returns what its audits have found.
         """
         if not is_wanted() or (result.committed_before and not result.operation):
             return  # that commit has left the log: its version is only the latest one, whoever made it
@@ -74,6 +78,10 @@ class TaskLineage:
         except Exception:
             self._logger.debug("No schema for the lineage of %s", result.table, exc_info=True)
         use = output_of(result, schema_string=schema_string, writes=writes)
+        try:
+            use = replace(use, checks=() if checks is None else tuple(checks()))
+        except Exception:
+            self._logger.debug("No checks for the lineage of %s", result.table, exc_info=True)
         self.tables.wrote(with_symlink(use, *(named or (None, None))))
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.airflow_internals import database
+from airflow_delta.contract.check_records import json_digest
 from airflow_delta.links.delta import masked_by_airflow
 from airflow_delta.masking import visible
 from airflow_delta.ui.commit_rows import shortened
@@ -27,6 +28,9 @@ MAX_REPORTS = 2_000
 
 _UNKNOWN_COMMITS = {**NO_HISTORY, "older": 0}
 """No commit of the table is at hand: what Airflow says of a commit task counts."""
+
+_STAGES = 100
+"""Stages that are listed."""
 
 _CHECKS = 200
 _NAME, _MESSAGE = 200, 2_000
@@ -81,6 +85,8 @@ def transaction_reports(viewer: Viewer, table: KnownTable, transaction_id: str, 
         **table_head(table, prefix),
         "transaction": transaction_row(viewer, table, one, root, prefix),
         "num_stages": len(reports.staged),
+        "stages": [_stage(value, one, root) for value in reports.staged[:_STAGES]],
+        "stages_digest": json_digest({str(value.get("stage")): value["attempt"] for value in reports.staged}),
         "audits": reports.audits,
         "previews": reports.previews,
         "rows": rows,
@@ -100,15 +106,36 @@ def _reports(session: Session, one: Transaction, root: str) -> _Reports:
     for key, value in sorted(ours.items(), key=lambda item: item[0]):
         state = tries[key][-1].state if tries.get(key) else None
         if isinstance(value.get("checks"), list) and state in ("success", "failed"):
-            found.audits.append({"task": task_run(root, *key), "checks": _checks(value["checks"])})
+            found.audits.append({"task": task_run(root, *key), "checks": _checks(value["checks"]), "saw": _saw(value, one)})
         elif state != "success":
             continue
         elif _is_stage(value, key) and not value.get("alreadyCommitted"):
             found.staged.append(value)
         elif value.get("only") in ("table", "changes") and isinstance(value.get("path"), str):
             path = _text(value["path"], _MESSAGE)
-            found.previews.append({"task": task_run(root, *key), "only": value["only"], "path": path})
+            found.previews.append({"task": task_run(root, *key), "only": value["only"], "path": path, "saw": _saw(value, one)})
+    attempts = {value.get("stage"): value["attempt"] for value in found.staged}
+    for check in (*found.audits, *found.previews):
+        check["outdated"] = any(attempts.get(stage) != attempt for stage, attempt in check.pop("saw").items())
     return found
+
+
+def _saw(value: Mapping[str, Any], one: Transaction) -> Mapping[str, Any]:
+    """Return the attempts that a check has reported to have seen."""
+    stages = value.get("stages")
+    of_one = stages.get(one.transaction_id) if isinstance(stages, Mapping) else None
+    return of_one if isinstance(of_one, Mapping) else {}
+
+
+def _stage(value: Mapping[str, Any], one: Transaction, root: str) -> dict[str, Any]:
+    attempt = _text(value["attempt"], _NAME)
+    return {
+        "task": task_run(root, one.run.dag_id, one.run.run_id, str(value.get("taskId")), value.get("mapIndex", -1)),
+        "stage": _text(value.get("stage"), _NAME),
+        "try": attempt.partition("-")[0],
+        "attempt": attempt,
+        "num_records": rows if isinstance(rows := value.get("numRecords"), int) else None,
+    }
 
 
 def _is_of(value: Mapping[str, Any], one: Transaction) -> bool:

@@ -17,6 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from airflow_delta.airflow_internals import database
 from airflow_delta.transaction.conflict_detection import DETECTION_TAG, resolved_by
 from airflow_delta.ui.charts import operation_group
+from airflow_delta.ui.checks import checks_shown
 from airflow_delta.ui.freshness import freshness
 from airflow_delta.ui.key_warnings import MetKeys, earlier_of_key, met_keys, warned
 from airflow_delta.ui.known import KnownTable, commit_url, diff_command, known_tables, rows_url, table_url
@@ -366,7 +367,16 @@ def commit_page(viewer: Viewer, table: KnownTable, detail: Mapping[str, Any], ro
     winners = [_commit(viewer, table, winner, None, {}, root, prefix) for winner in detail["winners"]]
     rows = rows_url(prefix, table.uri, commit["version"]) if viewer.may_read_rows(table.conn_id) else None
     head = table_head(table, prefix)
-    return {**detail, **head, "commit": commit, "winners": winners, "rows_url": rows, "notices": airflow.notices}
+    checks = checks_shown(commit["tags"], root)
+    return {
+        **detail,
+        **head,
+        "commit": commit,
+        "winners": winners,
+        "rows_url": rows,
+        "notices": airflow.notices,
+        "checks": checks,
+    }
 
 
 def rows_page(table: KnownTable, found: Mapping[str, Any], prefix: str, keys: Sequence[str] = ()) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from airflow.providers.standard.operators.empty import EmptyOperator
+from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import DAG, task, task_group
 from airflow.sdk.exceptions import AirflowFailException
 
@@ -39,6 +40,7 @@ KINDS = {
     "diff": lambda staged, start: DeltaDiffOperator(task_id="check", transaction=start.output, staged=staged),
     "preview": lambda staged, start: DeltaPreviewOperator(task_id="check", transaction=start.output, staged=staged),
     "task": lambda staged, _start: task(look, task_id="check")(staged),
+    "approval": lambda staged, _start: staged >> ApprovalOperator(task_id="check", subject="Publish?"),
     "empty": lambda staged, _start: staged >> EmptyOperator(task_id="check"),
 }
 
@@ -49,7 +51,9 @@ for kind, check in KINDS.items():
         closed = task(gate, task_id="gate")(staged)
         after = task(look, task_id="after")()
         check(staged, start) >> after
-        [after, closed] >> DeltaCommitOperator(task_id="commit", transaction=start.output, staged=staged)
+        [after, closed] >> DeltaCommitOperator(
+            task_id="commit", transaction=start.output, staged=staged, record_approvals=kind == "approval"
+        )
 
 
 with DAG("checked_in_a_group", schedule=None, start_date=datetime(2026, 1, 1)) as grouped:
@@ -66,6 +70,27 @@ with DAG("checked_in_a_group", schedule=None, start_date=datetime(2026, 1, 1)) a
     closed = task(gate, task_id="gate")(staged)
     commit = DeltaCommitOperator(task_id="commit", transaction=start.output, staged=staged)
     [everything, closed, grouped.task_group_dict["each"]] >> commit
+
+
+def tell_lineage(context: Any) -> None:
+    """Write what OpenLineage's extractor gets of the task that has run."""
+    import json
+    from pathlib import Path
+
+    from airflow.providers.openlineage.extractors.base import DefaultExtractor
+    from openlineage.client.serde import Serde
+
+    outputs = DefaultExtractor(context["task"]).extract_on_complete(None).outputs
+    Path(f"{ROOT}/lineage_of_checks.json").write_text(json.dumps([json.loads(Serde.to_json(each)) for each in outputs]))
+
+
+with (
+    DAG("checked_with_lineage", schedule=None, start_date=datetime(2026, 1, 1)),
+    delta_transaction("txn", table=f"{ROOT}/checked_with_lineage", commit_kwargs={"on_success_callback": tell_lineage}),
+):
+    delta_stage_task(rows, engine="arrow", task_id="stage")() >> DeltaAuditOperator(
+        task_id="audit", min_rows=1, max_rows=3, max_null_fraction={"id": 0}, on_failure="warn"
+    )
 
 
 def write_elsewhere(after: Any = None, *, dag_run: Any = None) -> None:

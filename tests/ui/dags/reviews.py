@@ -9,6 +9,7 @@ from airflow.sdk import dag, task
 
 from airflow_delta import delta_transaction
 from airflow_delta.operators.audit import DeltaAuditOperator
+from airflow_delta.operators.diff import DeltaDiffOperator
 from ui.staged import MANUAL
 
 ROOT = os.environ["UI_TABLES"]
@@ -40,3 +41,40 @@ def reviewed(dag_id: str, table: str, *, preview: bool) -> None:
 reviewed("reviewed_orders", "reviewed", preview=True)
 reviewed("plain_orders", "plain", preview=False)
 reviewed("hidden_orders", "hidden", preview=False)
+
+
+@dag("watched_orders", schedule=None, **MANUAL)
+def watched_orders():
+    """Every kind of check before one commit, which names who has approved."""
+    given = {
+        "table": f"{ROOT}/watched",
+        "preview": True,
+        "commit_kwargs": {"record_approvals": True, "trigger_rule": "none_failed"},
+    }
+    with delta_transaction("txn", **given) as txn:
+
+        @task.delta_stage(engine="arrow")
+        def write(**context):
+            import pyarrow as pa
+
+            return pa.table({"id": range(context["dag_run"].conf["rows"])})
+
+        @task
+        def look(staged):
+            return staged["numRecords"]
+
+        @task.skip_if(lambda _: True)
+        @task
+        def seldom(staged): ...
+
+        staged = write()
+        audit = DeltaAuditOperator(
+            task_id="audit", min_rows=3, max_rows="{{ dag_run.conf.most }}", rows_change={"max_ratio": 9}, on_failure="warn"
+        )
+        diff = DeltaDiffOperator(task_id="diff")
+        approve = ApprovalOperator(task_id="approve", subject="Publish?", body=f"[What would be published]({txn.page})")
+        staged >> [audit, diff] >> approve
+        [look(staged), seldom(staged)]
+
+
+watched_orders()

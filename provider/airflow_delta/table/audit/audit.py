@@ -308,6 +308,7 @@ def audit_report(
     held: Sequence[HeldCheck] = (),
     *,
     version: int | None = None,
+    definition: str | None = None,
     already_committed: bool = False,
 ) -> AuditReport:
     """Return the outcome of all checks together.
@@ -315,6 +316,7 @@ def audit_report(
     :param writes: what was judged.
     :param held: what the commit asks again.
     :param version: that was seen; default: the version that was read.
+    :param definition: digest of the checks.
     """
     return AuditReport(
         transaction_id=handle.transaction_id,
@@ -323,6 +325,7 @@ def audit_report(
         version=handle.read_version if version is None else version,
         stages=stages_of(writes),
         held=tuple(held),
+        definition=definition,
         passed=all(check.passed or check.severity != FAIL for check in checks),
         already_committed=already_committed,
         checks=tuple(checks),

@@ -46,7 +46,7 @@ def publish(
     *,
     attempt: str,
     expected: Expected | None = None,
-    check: Callable[[], None] | None = None,
+    check: Callable[[], Mapping[str, str] | None] | None = None,
     policy: CommitPolicy | None = None,
     tags: Mapping[str, str] | None = None,
     user_metadata: str | None = None,
@@ -60,7 +60,8 @@ def publish(
     :param staged: results of the stages, in any order.
     :param attempt: unique name of this execution of the commit (:func:`airflow_delta.contract.files.new_attempt`).
     :param expected: the stages that must have reported, by task id and map index; ``None``: not checked.
-    :param check: called before anything is published, unless the log holds the transaction; raises what forbids it.
+    :param check: called before anything is published, unless the log holds the transaction; raises what forbids it, and
+        returns tags that say what was checked.
     :param tags: ``commitInfo.tags``: who commits (Dag, run, task, try).
     :param hooks: run after the commit, beside those of the table.
     :param user: who commits, for :mod:`airflow_delta.table.state.key_users`: by now another run may have committed the key,
@@ -93,11 +94,11 @@ def publish(
         check_reported(handle, reports, expected)
     if handle.rerun_policy != "append" and log.snapshot.version >= 0:
         check_key_of_run(log, log.snapshot, handle.app_id, user, after=handle.read_version)
-    if check is not None:
-        check()
+    checked = check() if check is not None else None
     writes = parse_staged(handle, reports)
     with fence(log, handle, attempt) as held:
-        options = CommitOptions(policy=held.policy(policy), tags=tags, user_metadata=user_metadata, hooks=hooks)
+        told = {**(tags or {}), **(checked or {})}
+        options = CommitOptions(policy=held.policy(policy), tags=told, user_metadata=user_metadata, hooks=hooks)
         view = view_of(log, handle, writes)
         check_stages(view)
         check_staged_files(log.store, handle, view.stages)

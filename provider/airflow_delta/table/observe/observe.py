@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from airflow_delta.contract.check_records import CheckRecords, checks_of
 from airflow_delta.exceptions import (
     DeltaTableNotFoundException,
     DeltaUnsupportedTableFeatureException,
@@ -85,6 +86,11 @@ class CommitSummary:
     partitions: tuple[Mapping[str, str | None], ...]
     changes_metadata: bool
     changes_protocol: bool
+
+    @property
+    def checks(self) -> CheckRecords | None:
+        """What was checked between stages and commit; ``None`` if the commit does not say."""
+        return checks_of(self.tags)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON."""

@@ -11,6 +11,7 @@ from openlineage.client.facet_v2 import (
     DatasetFacet,
     InputDatasetFacet,
     OutputDatasetFacet,
+    data_quality_assertions_dataset,
     dataset_version_dataset,
     input_statistics_input_dataset,
     lifecycle_state_change_dataset,
@@ -20,6 +21,7 @@ from openlineage.client.facet_v2 import (
     symlinks_dataset,
 )
 
+from airflow_delta.contract.audit import PER_COLUMN, WARN, AuditCheck
 from airflow_delta.contract.location import dataset_name
 from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.tasks.openlineage.lineage import Lineage, TableUse
@@ -57,7 +59,7 @@ def output_dataset(use: TableUse) -> OutputDataset:
 
 def dataset_facets(use: TableUse) -> dict[str, DatasetFacet]:
     """Return the facets of a table at the version that was read or written."""
-    facets: dict[str, DatasetFacet] = {"storage": storage_dataset.StorageDatasetFacet(storageLayer="delta", fileFormat="parquet")}
+    facets: dict[str, Any] = {"storage": storage_dataset.StorageDatasetFacet(storageLayer="delta", fileFormat="parquet")}
     if use.version is not None:
         facets["version"] = dataset_version_dataset.DatasetVersionDatasetFacet(datasetVersion=str(use.version))
     if use.schema_string:
@@ -72,7 +74,24 @@ def dataset_facets(use: TableUse) -> dict[str, DatasetFacet]:
         conn_id, name = use.symlink
         identifier = symlinks_dataset.Identifier(namespace=f"delta://connection/{conn_id}", name=name, type="TABLE")
         facets["symlinks"] = symlinks_dataset.SymlinksDatasetFacet(identifiers=[identifier])
+    if use.checks:  # by its class of an input only; dbt's integration puts it on any dataset, too
+        facets["dataQualityAssertions"] = data_quality_assertions_dataset.DataQualityAssertionsDatasetFacet(
+            assertions=[_assertion(check) for check in use.checks]
+        )
     return facets
+
+
+def _assertion(check: AuditCheck) -> data_quality_assertions_dataset.Assertion:
+    rule, _, column = check.name.partition(".")
+    of_column = bool(column) and rule in PER_COLUMN
+    return data_quality_assertions_dataset.Assertion(
+        assertion=rule if of_column else check.name,
+        success=check.passed,
+        column=column if of_column else None,
+        severity="warn" if check.severity == WARN else "error",
+        name=check.name,
+        description=check.message or None,
+    )
 
 
 def schema_fields(struct: Mapping[str, Any]) -> list[schema_dataset.SchemaDatasetFacetFields]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from airflow_delta.contract.audit import AuditCheck
     from airflow_delta.contract.payloads import CommitResult, StagedWrite, TransactionHandle
 
 CREATES = ("CREATE TABLE", "CREATE TABLE AS SELECT")
@@ -50,6 +51,7 @@ class TableUse:
     :param schema_string: its schema in Spark's JSON form.
     :param symlink: connection and name, if the task names the table below a connection's base path.
     :param lifecycle: ``CREATE``, ``OVERWRITE``, ``TRUNCATE``, ``ALTER``, or ``None`` if only rows changed.
+    :param checks: what audits have found before it was written.
     """
 
     uri: str
@@ -60,6 +62,7 @@ class TableUse:
     num_files: int | None = None
     num_bytes: int | None = None
     lifecycle: str | None = None
+    checks: tuple[AuditCheck, ...] = ()
 
 
 @dataclass(slots=True)
