@@ -125,6 +125,14 @@ def test_an_approval_is_asked_again_when_the_stage_has_run_again(waiting, clear_
     assert (found["check"].kind, found["check"].approved_by, found["check"].chosen) == ("approval", "grace", ("Approve",))
 
 
+def test_what_is_published_against_its_checks_is_told_as_such(run_dag, tables):
+    """``trigger_rule="all_done"`` of the commit publishes after an audit that has failed."""
+    run_dag("checked_at_risk", datetime(2026, 1, 1, tzinfo=UTC), rows="5")
+    records = commit_summary(DeltaLog.for_table(f"{tables}/checked_at_risk"), 0).checks
+    found = {check.task_id: (check.result, check.failed, check.stages) for check in records.checks}
+    assert found == {"txn.audit": ("failed", ("min_rows",), None), "txn.after": ("not run", (), ())}
+
+
 def test_openlineage_gets_every_check_of_an_audit(run_dag, tables):
     from airflow.providers.openlineage.extractors.base import DefaultExtractor
 

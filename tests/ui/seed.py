@@ -46,12 +46,14 @@ def nights() -> None:
 
 
 def reviews() -> None:
-    """A transaction that waits for somebody who looks at its page."""
+    """Transactions that wait for somebody who looks at their page; of one, the stage has run again since."""
     from ui.runs import Runs
 
     runs = Runs("ui")
     runs.answer("reviewed_orders", runs.run("reviewed_orders", 1), "txn.approve", "Approve", "clara")
     runs.run("reviewed_orders", 2)
+    runs.answer("watched_orders", runs.run("watched_orders", 1, rows=4, most="3"), "txn.approve", "Approve", "clara")
+    runs.clear("watched_orders", runs.run("watched_orders", 2, rows=5, most="9"), "txn.write", rows=2, most="9")
 
 
 def awaited(tables: str) -> None:

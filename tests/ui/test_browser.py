@@ -421,11 +421,24 @@ def test_from_the_approval_to_what_would_be_published(visit, server):
     expect(shown.get_by_role("heading", name="What would be published")).to_contain_text("waiting")
     expect(shown.locator("#waits")).to_have_text("txn.approve")
     expect(shown.locator("#audits .state")).to_have_text(["passed", "passed"])
+    expect(shown.locator("#stages tbody tr")).to_have_text([re.compile(r"txn\.write\s*1\s*1-[0-9a-f-]+\s*3")])
     expect(shown.locator("#schema tbody tr")).to_have_text([re.compile(r"new\s*note")])
     expect(shown.locator("#partitions tbody tr")).to_have_count(3)
     expect(shown.locator("#sample")).to_contain_text("<script>document.title = 'harm'</script>")
     expect(shown.locator("#sample script")).to_have_count(0)
     expect(shown.locator("#statistics tbody tr")).to_have_count(4)
+
+
+def test_the_page_of_a_commit_says_what_was_checked(visit, server):
+    from playwright.sync_api import expect
+
+    page = visit(table_path(server, "watched", "commit", version=0))
+    checks = frame(page).locator("#checks tbody tr")
+    expect(checks).to_have_count(6)
+    expect(checks.first).to_contain_text(re.compile(r"warned\s*max_rows\s*txn\.audit\s*audit.*txn\.write 1-", re.DOTALL))
+    expect(checks.filter(has_text="txn.approve")).to_contain_text("Approve by clara")
+    checks.filter(has_text="txn.approve").get_by_role("link").click()
+    expect(page).to_have_url(re.compile(r"/dags/watched_orders/runs/.*/tasks/txn\.approve"))
 
 
 def test_an_open_transaction_shows_no_rows_to_who_may_not_read_them(visit, server):
@@ -480,12 +493,14 @@ def pages_of(server: servers.Server) -> dict[str, str]:
         "keyed": table_path(server, "keyed"),
         "commit": table_path(server, "sales", "commit", version=15),
         "commit-keyed": table_path(server, "keyed", "commit", version=0),
+        "commit-checked": table_path(server, "watched", "commit", version=0),
         "commit-create": table_path(server, "orders", "commit", version=0),
         "rows": table_path(server, "people", "rows", **people),
         "rows-keyed": table_path(server, "people", "rows", **people, keys="name"),
         "rows-refused": table_path(server, "people", "rows", **people, keys="nothing"),
         "staged": table_path(server, "sales", "transactions"),
         "transaction": table_path(server, "reviewed", "transaction", id=open_transaction(server, "reviewed")),
+        "transaction-outdated": table_path(server, "watched", "transaction", id=open_transaction(server, "watched")),
         "transaction-not-open": table_path(server, "reviewed", "transaction", id="unknown"),
         "error": table_path(server, "dropped"),
         "error-commit": table_path(server, "sales", "commit", version=99),

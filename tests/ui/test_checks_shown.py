@@ -77,6 +77,7 @@ def test_the_page_of_the_commit_names_its_checks(get, lake):
     }
     (attempt,) = page["checks"]["attempts"].values()
     assert {row["stages"] for name, row in shown.items() if name != "seldom"} == {f"txn.write {attempt}"}
+    assert shown["seldom"]["stages"] == ""
     # The files of the commit are those of the attempt that the checks have seen.
     assert all(f"/txn.write/{attempt}/" in file["path"] for file in page["files"])
     text = get("commit", version="0").text

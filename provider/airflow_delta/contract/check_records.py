@@ -156,7 +156,7 @@ def checks_of(tags: Mapping[str, object] | None) -> CheckRecords | None:
 
 def stages_in_words(check: CheckRecord, records: CheckRecords) -> str:
     """Return which of the published stages a check has seen, with their attempts."""
-    if check.outdated:
+    if check.outdated and check.result not in (SKIPPED, NOT_RUN):
         return "not the attempts that are published"
     if check.num_stages is not None:
         return f"{check.num_stages} of {records.num_stages} stages"

@@ -77,7 +77,7 @@ def _record(evidence: Evidence, seen: _Seen, key: tuple[str, int], state: str | 
     task = evidence.tasks[key[0]]
     record = CheckRecord(task_id=key[0], map_index=key[1], kind=_kind(task), result=_result(evidence, key, state))
     if record.result in (SKIPPED, NOT_RUN):
-        return record
+        return replace(record, stages=())
     report = evidence.report(*key) if evidence.has_report(key[0]) else None
     if isinstance(report, Mapping):
         return _of_report(record, report, seen)

@@ -72,6 +72,14 @@ with DAG("checked_in_a_group", schedule=None, start_date=datetime(2026, 1, 1)) a
     [everything, closed, grouped.task_group_dict["each"]] >> commit
 
 
+with (
+    DAG("checked_at_risk", schedule=None, start_date=datetime(2026, 1, 1)),
+    delta_transaction("txn", table=f"{ROOT}/checked_at_risk", commit_kwargs={"trigger_rule": "all_done"}),
+):
+    staged = delta_stage_task(rows, engine="arrow", task_id="stage")()
+    staged >> DeltaAuditOperator(task_id="audit", min_rows=9, retries=0) >> task(look, task_id="after")()
+
+
 def tell_lineage(context: Any) -> None:
     """Write what OpenLineage's extractor gets of the task that has run."""
     import json
