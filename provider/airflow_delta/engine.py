@@ -11,6 +11,7 @@ _HOMES = {
     "AuditedTable": "airflow_delta.table.audit.audit",
     "HeldChecks": "airflow_delta.table.audit.held",
     "held_queries": "airflow_delta.table.audit.held",
+    "held_queries_of_tables": "airflow_delta.table.audit.held",
     "held_ratio": "airflow_delta.table.audit.held",
     "held_unique": "airflow_delta.table.audit.held",
     "CatalogLogStore": "airflow_delta.catalog.store",

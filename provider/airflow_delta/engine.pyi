@@ -46,6 +46,7 @@ from airflow_delta.table.audit.audit import plan_checks_of_tables as plan_checks
 from airflow_delta.table.audit.audit import plan_sql_checks as plan_sql_checks
 from airflow_delta.table.audit.held import HeldChecks as HeldChecks
 from airflow_delta.table.audit.held import held_queries as held_queries
+from airflow_delta.table.audit.held import held_queries_of_tables as held_queries_of_tables
 from airflow_delta.table.audit.held import held_ratio as held_ratio
 from airflow_delta.table.audit.held import held_unique as held_unique
 from airflow_delta.table.audit.statistics import statistics_checks as statistics_checks

@@ -8,12 +8,13 @@ back that was decided by then.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import deltalake
 
+from airflow_delta.contract.audit import HeldCheck
 from airflow_delta.exceptions import DeltaError, PublicationSplitException, PublicationUndoneException
 from airflow_delta.publication import Member, get_versions, open_publications
 from publication.judge import judge_rows, judge_states, judge_versions
@@ -93,12 +94,21 @@ class World:
     dirty_reads: list[tuple[str, int, str]] = field(default_factory=list)
 
     @classmethod
-    def made(cls, folder: Path) -> World:
+    def made(cls, folder: Path, *, held: bool = False) -> World:
+        """Return the tables and the publication.
+
+        :param held: a check has read all of every table, and must hold in what is published.
+        """
         tables = [LakeTable(folder / name) for name in NAMES]
         for table in tables:
             table.fill([1, 2, 3])
             table.append([101, 102], part="b")
         members = [table.member("k", [NEW], replaces=None if table is tables[2] else PART) for table in tables]
+        if held:
+            members = [
+                replace(member, held=[HeldCheck(name="check", version=member.handle.read_version, whole_table=True)])
+                for member in members
+            ]
         return cls(tables, members)
 
     def interfere(self, number: int, action: Callable[[], object]) -> int:
@@ -156,22 +166,26 @@ class World:
         return [] if (after - before, before - after) == ({NEW}, read) else [f"{table.uri} is published wrongly"]
 
 
-def expected(number: int, point: str, when: str, kind: str) -> str:
+def expected(number: int, point: str, when: str, kind: str, *, held: bool = False) -> str:
     """Return the outcome of a publication if a foreign commit changes one of its tables at a point.
 
     :param number: of the table.
+    :param held: as of :meth:`World.made`.
     """
     at = 2 * PUTS.index(point) + (when == "after")
-    conflicts = kind == "change metadata" or number < 2
+    conflicts = kind == "change metadata" or number < 2 or held
     if not conflicts or at > 2 * PUTS.index(f"published {NAMES[number]}"):
         return "published"
     checked = f"published {NAMES[0]}" if number == 0 else f"intent {NAMES[number]}"
     return "refused" if at <= 2 * PUTS.index(checked) else "undone"
 
 
-def run_at(folder: Path, engine: Engine, number: int, point: str, when: str, kind: str) -> str:
-    """Publish, and have a foreign writer change a table at a point; check what came of it, and return the outcome."""
-    world = World.made(folder)
+def run_at(folder: Path, engine: Engine, number: int, point: str, when: str, kind: str, *, held: bool = False) -> str:
+    """Publish, and have a foreign writer change a table at a point; check what came of it, and return the outcome.
+
+    :param held: as of :meth:`World.made`.
+    """
+    world = World.made(folder, held=held)
     commits = []
 
     def visit(now: str, name: str) -> None:
@@ -181,7 +195,7 @@ def run_at(folder: Path, engine: Engine, number: int, point: str, when: str, kin
     world.publish(visit)
     where = f"{kind} on table {NAMES[number]} {when} {point}"
     assert commits == [1], f"{where}: {commits} commits"
-    assert world.outcome == expected(number, point, when, kind), f"{where}: {world.outcome}"
+    assert world.outcome == expected(number, point, when, kind, held=held), f"{where}: {world.outcome}"
     if kind != "overwrite":
         assert (99 in world.tables[number].ids()) == (kind == "append"), where
     world.check(kind)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 
 import pytest
 
+from airflow_delta.contract.audit import HeldCheck
 from airflow_delta.exceptions import DeltaError, PublicationUndoneException
 from airflow_delta.log import DeltaLog
 from airflow_delta.publication import Member, PublicationAbort, abort_tables, get_versions, open_publications, settle
@@ -142,6 +144,34 @@ class TestKilled:
             world.publish()
         assert world.shown() == 3
         world.check()
+
+
+NEXT = ("publish", "abort", "publish_another", "clean_up")
+
+
+class TestKilledWithAHeldCheck:
+    """A check has read all of the third table, to which a foreign writer appends right after the worker is killed."""
+
+    @pytest.mark.parametrize("comes", NEXT)
+    @pytest.mark.parametrize("when", ["before", "after"])
+    @pytest.mark.parametrize("point", PUTS)
+    def test_it_holds_in_what_is_published(self, world: World, point: str, when: str, comes: str) -> None:
+        third = world.members[2]
+        check = HeldCheck(name="check", version=third.handle.read_version, predicates=("part = 'a'",))
+        world.members[2] = replace(third, held=[check])
+        killed(world.publish, point, when)
+        world.tables[2].append([99])
+        for name in (comes, "publish", "clean_up"):
+            with suppress(DeltaError):
+                getattr(world, name)()
+        is_there = (point, when) == ("published third", "after")
+        assert [77 in table.ids() for table in world.tables] == [is_there] * 3
+        assert world.tables[2].ids().count(99) == 1
+        for table in world.tables:
+            assert not open_publications(table.log())
+        shown = [entry["version"] for entry in world.tables[2].entries() if entry["state"] == "published"]
+        for version in shown if comes != "publish_another" else ():
+            assert 99 not in world.tables[2].ids(version)
 
 
 UNDO = {

@@ -141,6 +141,7 @@ class HeldCheck(Payload):
     :param name: of the task and the check, for errors.
     :param task_id: of the audit; empty in its report: the commit says from which task it has it.
     :param map_index: of the audit; -1 if it is not mapped.
+    :param transaction_id: on whose table it must hold; a check over several tables is one of these for each.
     :param version: for which it holds.
     :param predicates: rows of the table that it has read: those that satisfy one of them.
     :param whole_table: it has read all rows.
@@ -154,6 +155,7 @@ class HeldCheck(Payload):
     name: str
     task_id: str = ""
     map_index: int = -1
+    transaction_id: str = ""
     version: int
     predicates: tuple[str, ...] = ()
     whole_table: bool = False
@@ -199,7 +201,8 @@ class PublicationAuditReport(Payload):
     """Outcome of an audit over the tables of a publication: the XCom of its task.
 
     :param tables: by URI, the version that each table's transaction reads.
-    :param stages: as of :class:`AuditReport`, of all transactions.
+    :param versions: by URI, the version for which it holds, as of :class:`AuditReport`.
+    :param stages: as of :class:`AuditReport`, of all transactions; so is ``held``.
     :param definition: as of :class:`AuditReport`.
     :param passed: no check of severity ``fail`` has failed.
     :param already_committed: a table's log already held its transaction, and nothing was checked.
@@ -207,7 +210,9 @@ class PublicationAuditReport(Payload):
 
     contract: int = CONTRACT
     tables: dict[str, int] = field(default_factory=dict)
+    versions: dict[str, int] = field(default_factory=dict)
     stages: dict[str, dict[str, str]] = field(default_factory=dict)
+    held: tuple[HeldCheck, ...] = ()
     definition: str | None = None
     passed: bool
     already_committed: bool = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -11,9 +12,9 @@ from airflow.sdk import BaseOperator, BaseXCom, RetryPolicy
 
 from airflow_delta import engine
 from airflow_delta import publication as publications
-from airflow_delta.contract.audit import PublicationAuditReport, audit_definition, stages_of
+from airflow_delta.contract.audit import COMMIT, HOLDS_AT, PublicationAuditReport, audit_definition, stages_of
 from airflow_delta.contract.check_records import PUBLICATION_AUDIT
-from airflow_delta.contract.choices import FAIL_OR_WARN, Choices, check_choices
+from airflow_delta.contract.choices import FAIL_OR_WARN, Choices, check_choices, choice_problem
 from airflow_delta.contract.files import new_attempt
 from airflow_delta.contract.kinds import TRUTH, Kinds
 from airflow_delta.contract.payloads import read_version_name
@@ -29,7 +30,7 @@ from airflow_delta.links.delta import DeltaTableLink
 from airflow_delta.retry_policies import AUDIT_ERRORS, FINAL_ERRORS
 from airflow_delta.tasks.base import DeltaOperator, Parts, own_settings, templated, warn_if_tested, with_own_settings
 from airflow_delta.tasks.check_evidence import Evidence
-from airflow_delta.tasks.checked import check_seen
+from airflow_delta.tasks.checked import check_seen, held_checks
 from airflow_delta.tasks.committing import CommitPart, check_upstream, tasks_between
 from airflow_delta.tasks.ended import check_not_aborted, is_aborted
 from airflow_delta.tasks.expected_stages import unpublished
@@ -151,7 +152,9 @@ class DeltaCommitPublicationOperator(DeltaOperator):
         :raises HandleMismatchException: if a transaction, or a report, is not one of the Dag file.
         :raises MissingStageException: if an instance of a stage did not report.
         :raises UpstreamFailedException: if a task between start and commit failed or has not ended.
-        :raises ChecksOutdatedException: if one has not seen what the stages before it have staged since.
+        :raises ChecksOutdatedException: if one has not seen what the stages before it have staged since, or others have changed
+            what an audit has read that must hold for the versions that are published.
+        :raises DeltaAuditFailedException: if such an audit fails after what others have committed.
         :raises DeltaConcurrentModificationException: if a commit conflicts on a table before the decision; nothing is published.
         :raises PublicationUndoneException: if one did after it, and what was published is taken back.
         :raises PublicationSplitException: if that could not be taken back, or was not to be; final.
@@ -237,6 +240,8 @@ class DeltaCommitPublicationOperator(DeltaOperator):
         first = tables[0]
         metrics = TaskMetrics(context["ti"])
         committer.evidence = Evidence(context, tasks_between(self, context))
+        held = held_checks(committer.evidence)
+        members = [replace(member, held=held.get(member.handle.transaction_id, ())) for member in members]
         try:
             with committer.watched(context, first.log, first.name):
                 return publications.publish_tables(
@@ -383,8 +388,10 @@ class DeltaAuditPublicationOperator(DeltaOperator):
 
     :param checks: Spark SQL queries by name. Each returns one row whose first column is a boolean; null fails. For a transaction
         ``orders`` they may name the views ``orders`` (the table as the commit would leave it), ``orders_staged`` (the staged
-        rows) and ``orders_before`` (the table at the version that the transaction reads). Instead of a query: a mapping with
-        ``sql`` and ``on_failure``. (templated)
+        rows) and ``orders_before`` (the table before the commit). Instead of a query: a mapping with ``sql`` and ``on_failure``.
+        (templated)
+    :param holds_at: ``commit``: what a check has read of each table holds in the versions that are published, or nothing is.
+        ``read`` (default): it holds for the versions that the audit sees. (templated)
     :param on_failure: ``fail`` (default) or ``warn``, for checks that do not set it. (templated)
     :param transactions: the handles; filled in by ``delta_publication``. (templated)
     :param staged: for each of them the outputs of its stages; filled in by ``delta_publication``. (templated)
@@ -396,10 +403,10 @@ class DeltaAuditPublicationOperator(DeltaOperator):
 
     transaction_role: ClassVar[str] = "audit_publication"
     check_kind: ClassVar[str] = PUBLICATION_AUDIT
-    choices: ClassVar[Choices] = {"on_failure": FAIL_OR_WARN}
+    choices: ClassVar[Choices] = {"on_failure": FAIL_OR_WARN, "holds_at": HOLDS_AT}
     changes_table: ClassVar[bool] = False
     parts: ClassVar[Parts] = (SqlParameters, SparkRunner)
-    template_fields: Sequence[str] = ("transactions", "staged", "checks", "on_failure", *templated(parts))
+    template_fields: Sequence[str] = ("transactions", "staged", "checks", "holds_at", "on_failure", *templated(parts))
     template_fields_renderers = {**SparkRunner.template_fields_renderers, "checks": "json"}
     default_retry_policy = AUDIT_ERRORS
     ui_color = "#fff2cc"
@@ -408,6 +415,7 @@ class DeltaAuditPublicationOperator(DeltaOperator):
         self,
         *,
         checks: Mapping[str, str | Mapping[str, str]],
+        holds_at: str | None = None,
         on_failure: str = "fail",
         transactions: Sequence[Any] = (),
         staged: Sequence[Any] = (),
@@ -416,6 +424,7 @@ class DeltaAuditPublicationOperator(DeltaOperator):
     ) -> None:
         super().__init__(**kwargs)
         self.checks = checks
+        self.holds_at = holds_at
         self.on_failure = on_failure
         self.transactions = transactions
         self.staged = staged
@@ -431,6 +440,8 @@ class DeltaAuditPublicationOperator(DeltaOperator):
         :raises MissingStageException: if no stage of a table has reported.
         :raises TransactionAbortedException: if a transaction was aborted.
         """
+        if (problem := choice_problem("holds_at", self.holds_at, HOLDS_AT)) is not None:
+            raise DeltaIllegalArgumentException(f"The audit {self.task_id!r}: {problem}")
         queries = engine.parse_sql_checks(self.checks, on_failure=self.on_failure)
         if not queries:
             raise DeltaIllegalArgumentException(f"The audit {self.task_id!r} has no checks. Pass checks=.")
@@ -439,7 +450,7 @@ class DeltaAuditPublicationOperator(DeltaOperator):
         # There is nothing to hold back of what is public already; whether that is all of it, or an error, says the commit.
         if any(table.handle.committed is not None or engine.committed_before(table.log, table.handle) for table in tables):
             self.log.info("A key of the publication is committed already: nothing is checked.")
-            return PublicationAuditReport(tables=read, passed=True, already_committed=True).to_dict()
+            return PublicationAuditReport(tables=read, versions=read, passed=True, already_committed=True).to_dict()
         for table in tables:
             check_not_aborted(self, context, table.log, table.handle)
         audited = {
@@ -451,11 +462,12 @@ class DeltaAuditPublicationOperator(DeltaOperator):
             level = logging.INFO if check.passed else logging.WARNING if check.severity == "warn" else logging.ERROR
             self.log.log(level, "Check %s %s: %s", check.name, "passed" if check.passed else "FAILED", check.message)
         failed = [check for check in outcomes if not check.passed and check.severity == "fail"]
-        stages = stages_of(write for table in audited.values() for write in table.writes)
         value = PublicationAuditReport(
             tables=read,
-            stages=stages,
-            definition=audit_definition(queries, self.parameters),  # type: ignore[attr-defined]
+            versions={table.handle.table: table.version for table in audited.values()},
+            stages=stages_of(write for table in audited.values() for write in table.writes),
+            held=tuple(engine.held_queries_of_tables(audited, queries, self.task_id) if self.holds_at == COMMIT else ()),
+            definition=audit_definition(queries, self.parameters, holds_at=self.holds_at),  # type: ignore[attr-defined]
             passed=not failed,
             checks=tuple(outcomes),
         ).to_dict()

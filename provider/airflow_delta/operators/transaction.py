@@ -371,8 +371,9 @@ class DeltaCommitOperator(DeltaOperator):
         options = committer.options(context)
         evidence = Evidence(context, tasks_between(self, context))
         committer.evidence = evidence
-        if handle.committed is None and (held := held_checks(evidence)):
-            options["policy"] = replace(options["policy"], check_winners=engine.HeldChecks(log, handle, held, staged))
+        held = {} if handle.committed is not None else held_checks(evidence)
+        if own := held.get(handle.transaction_id):
+            options["policy"] = replace(options["policy"], check_winners=engine.HeldChecks(log, handle, own, staged))
         with committer.watched(context, log, (handle.given_table, handle.delta_conn_id)):
             return engine.publish(
                 log,

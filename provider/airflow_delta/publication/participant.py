@@ -15,13 +15,16 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from airflow_delta.contract.audit import RUN_AGAIN
 from airflow_delta.contract.payloads import CommitResult, TransactionHandle
 from airflow_delta.exceptions import (
     AppendOnlyException,
+    ChecksOutdatedException,
     CommitCancelledException,
     ConcurrentTransactionException,
     ConcurrentWriteException,
     DeltaAnalysisException,
+    DeltaAuditFailedException,
     DeltaConcurrentModificationException,
     DeltaError,
     DeltaFileNotFoundException,
@@ -50,6 +53,7 @@ from airflow_delta.publication.records import (
     end_path,
 )
 from airflow_delta.publication.states import newest_state, state_by_entries, state_entry
+from airflow_delta.table.audit.held import HeldChecks
 from airflow_delta.table.commit.commit import CommitOptions, commit_stages, create_empty
 from airflow_delta.table.stage.conflicts import check_stages
 from airflow_delta.table.stage.load import check_staged_files
@@ -78,6 +82,7 @@ FINAL = (
     VersionNotFoundException,
     DeltaFileNotFoundException,
     DeltaAnalysisException,
+    DeltaAuditFailedException,
     DeltaUnsupportedOperationException,
     DeltaUnsupportedTableFeatureException,
     InvalidProtocolVersionException,
@@ -227,8 +232,10 @@ class Participant:
         """Check the stages against the log, without a put; return the version up to which nothing conflicts.
 
         :raises DeltaConcurrentModificationException: if another commit conflicts, or the log holds the transaction already.
+        :raises ChecksOutdatedException: if another commit has changed what a check has read that must hold.
+        :raises DeltaAuditFailedException: if such a check does not hold after it.
         """
-        policy = replace(self._commit_policy, cancelled=lambda: True, intents=IGNORE_INTENTS)
+        policy = replace(self._commit_policy(decided=False), cancelled=lambda: True, intents=IGNORE_INTENTS)
         try:
             with _quietly():
                 commit_stages(self.view, self._options(policy, hooks=False))
@@ -245,8 +252,8 @@ class Participant:
         :raises DeltaError: one of :data:`FINAL` if the publication cannot be here.
         """
         rule = IntentRule(own=self._plan.publication, meet=self._meet)
-        policy = replace(self._commit_policy, intents=rule)
-        if self.uri != self._plan.tables[0].table:  # decided: what a task would refuse, it has refused by now
+        policy = replace(self._commit_policy(decided=self._is_decided), intents=rule)
+        if self._is_decided:  # what a task would refuse, it has refused by now
             policy = replace(policy, check_actions=None)
         if self.fence is not None:
             policy = self.fence.policy(policy)
@@ -320,8 +327,22 @@ class Participant:
         return max(self.handle.read_version + 1, 0)
 
     @property
-    def _commit_policy(self) -> CommitPolicy:
-        return replace(self._policy, conflict_detection=check_level(self._planned.conflict_detection))
+    def _is_decided(self) -> bool:
+        """Whether a commit of the stages is put only after the decision: on every table but the anchor."""
+        return self.uri != self._plan.tables[0].table
+
+    def _commit_policy(self, *, decided: bool) -> CommitPolicy:
+        """Return the policy for one commit of the stages: the checks that must hold then count its winners.
+
+        :param decided: checking again does not help any more.
+        """
+        policy = replace(self._policy, conflict_detection=check_level(self._planned.conflict_detection))
+        if not self._planned.held:
+            return policy
+        staged = [stage.write for stage in self.view.stages]
+        advice = "" if decided else f"{RUN_AGAIN}."
+        held = HeldChecks(self.log, self.handle, self._planned.held, staged, advice)
+        return replace(policy, check_winners=held)
 
     def _options(self, policy: CommitPolicy, *, hooks: bool) -> CommitOptions:
         return CommitOptions(
@@ -367,11 +388,15 @@ class Participant:
 def reason_of(error: DeltaError, table: str) -> dict[str, Any]:
     """Return the JSON form of what a table refuses a publication for."""
     found: dict[str, Any] = {"error": type(error).__name__, "message": error.message, "table": table}
-    if isinstance(error, DeltaConcurrentModificationException):
-        info = error.winning_commit or {}
+    conflict: BaseException | None = error
+    if isinstance(error, ChecksOutdatedException):
+        conflict = error.__cause__
+        found["checks"] = [list(check) for check in error.checks]
+    if isinstance(conflict, DeltaConcurrentModificationException):
+        info = conflict.winning_commit or {}
         keys = ("timestamp", "operation", "engineInfo", "txnId", "tags", "isBlindAppend")
         commit = {key: info[key] for key in keys if key in info}
-        found |= {"version": error.winning_version, "operation": error.operation, "commit": commit}
+        found |= {"version": conflict.winning_version, "operation": conflict.operation, "commit": commit}
     return found
 
 

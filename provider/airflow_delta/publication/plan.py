@@ -269,6 +269,7 @@ def _planned(member: Member, writes: Sequence[StagedWrite]) -> PlannedTable:
         tags=dict(member.tags or {}),
         user_metadata=member.user_metadata,
         conflict_detection=member.conflict_detection,
+        held=tuple(member.held),
     )
 
 

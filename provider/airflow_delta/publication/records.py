@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from airflow_delta.contract.audit import HeldCheck
 from airflow_delta.contract.files import PLAN_ENDED, PLAN_PREFIX, transaction_directory
 from airflow_delta.contract.location import Location
 from airflow_delta.contract.payloads import (
@@ -87,6 +88,7 @@ class Member:
     :param conflict_detection: ``delta``, ``statistics`` or ``rows``.
     :param hooks: run after the commit, if this worker makes it.
     :param user: who commits: by now another run may have committed the key.
+    :param held: checks of its audits that must hold in the version that is published.
     """
 
     log: DeltaLog
@@ -98,6 +100,7 @@ class Member:
     conflict_detection: str = "rows"
     hooks: Sequence[PostCommitHook] = ()
     user: KeyUser | None = None
+    held: Sequence[HeldCheck] = ()
 
     def __post_init__(self) -> None:
         check_user_metadata(self.user_metadata)
@@ -109,6 +112,8 @@ class PlannedTable(Payload):
 
     :param handle: the transaction on it.
     :param staged: the staged writes, one JSON in each line.
+    :param held: what must hold in the version that is published. A release that does not know them finds another digest than the
+        id of the publication has, and does not go on with it.
     """
 
     table: str
@@ -117,6 +122,7 @@ class PlannedTable(Payload):
     tags: dict[str, str] = field(default_factory=dict)
     user_metadata: str | None = None
     conflict_detection: str = "rows"
+    held: tuple[HeldCheck, ...] = ()
 
     @property
     def transaction_id(self) -> str:
@@ -153,6 +159,9 @@ class PublicationPlan(Payload):
     def digest(self) -> str:
         """Return the digest of what is published: the same for every try of the commit."""
         tables = [replace(planned, tags={}).to_dict() for planned in self.tables]
+        for table in tables:
+            if not table["held"]:  # as plans are that have no such field
+                del table["held"]
         content = [self.contract, self.on_late_conflict, self.intents, tables]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 

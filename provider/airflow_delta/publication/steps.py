@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from airflow_delta import exceptions
 from airflow_delta.contract.files import new_attempt
 from airflow_delta.exceptions import (
+    ChecksOutdatedException,
     ConcurrentTransactionException,
+    DeltaAuditFailedException,
     DeltaConcurrentModificationException,
     DeltaError,
     DeltaIllegalArgumentException,
@@ -464,7 +466,7 @@ def settlement_of(plan: PublicationPlan, open_table: OpenTable, *, patience: flo
 
 
 def refused_error(result: PublicationResult) -> DeltaError:
-    """Return the error of a commit task whose publication was refused: the conflict, as the anchor's log has it."""
+    """Return the error of a commit task whose publication was refused: the conflict or the check, as the anchor's log has it."""
     winner = result.winner or {}
     kind = getattr(exceptions, str(winner.get("error")), None)
     if isinstance(kind, type) and issubclass(kind, DeltaConcurrentModificationException):
@@ -474,6 +476,11 @@ def refused_error(result: PublicationResult) -> DeltaError:
             winning_version=winner.get("version"),
             winning_commit=winner.get("commit"),
         )
+    if kind is ChecksOutdatedException:
+        checks = tuple((str(name), int(index)) for name, index in winner.get("checks") or ())
+        return kind(str(winner.get("message")), table=winner.get("table"), checks=checks)
+    if kind is DeltaAuditFailedException:
+        return kind(str(winner.get("message")), table=winner.get("table"))
     return TransactionAbortedException(
         f"Publication {result.publication} was refused: {result.reason or 'nobody says why.'} Nothing of it was published. Clear "
         "the start tasks with everything downstream.",

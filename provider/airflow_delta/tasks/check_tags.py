@@ -96,15 +96,15 @@ def _of_report(record: CheckRecord, report: Mapping[str, Any], seen: _Seen) -> C
     failed = [check for check in _outcomes(report) if not check.passed]
     result = FAILED if record.result == FAILED or any(check.severity == FAIL for check in failed) else WARNED
     held = [str(each["name"]).removesuffix(f" of {record.task_id}") for each in report.get("held") or ()]
-    version, tables = report.get("version"), report.get("tables")
+    version, versions = report.get("baseVersion", report.get("version")), report.get("versions")
     return replace(
         record,
         result=result if failed else record.result,
         failed=tuple(check.name for check in failed),
         definition=report.get("definition"),
         version=version if isinstance(version, int) else None,
-        versions=dict(tables) if isinstance(tables, Mapping) else {},
-        held=tuple(held),
+        versions=dict(versions) if isinstance(versions, Mapping) else {},
+        held=tuple(dict.fromkeys(held)),
         stages=seen.of_report(report),
     )
 

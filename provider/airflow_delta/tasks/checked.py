@@ -195,14 +195,13 @@ def _misreported(evidence: Evidence, name: str, index: int, writes: Sequence[Sta
                 yield Outdated(check, f"{stage} of transaction {transaction}", attempt, found)
 
 
-def held_checks(evidence: Evidence) -> list[HeldCheck]:
-    """Return what the audits between start and commit say must hold in the version that is published."""
-    found: list[HeldCheck] = []
+def held_checks(evidence: Evidence) -> dict[str, list[HeldCheck]]:
+    """Return what the audits between start and commit say must hold in the versions that are published, by transaction id."""
+    found: dict[str, list[HeldCheck]] = {}
     for (name, index), state in sorted(evidence.reports().items()):
         report = evidence.report(name, index) if state == "success" else None
-        if isinstance(report, Mapping):
-            given = [HeldCheck.from_dict(each) for each in report.get("held", ())]
-            found += [replace(each, task_id=name, map_index=index) for each in given]
+        for held in map(HeldCheck.from_dict, report.get("held", ()) if isinstance(report, Mapping) else ()):
+            found.setdefault(held.transaction_id, []).append(replace(held, task_id=name, map_index=index))
     return found
 
 

@@ -1,13 +1,16 @@
-"""A publication of two tables, whose second one is changed by another writer between the decision and its turn."""
+"""Publications of two tables that another writer changes: between the decision and its turn, or between audit and commit."""
 
 from __future__ import annotations
 
 import os
 from datetime import datetime
+from typing import Any
 
-from airflow.sdk import dag, get_current_context, task
+from airflow.sdk import DAG, dag, get_current_context, task
 
 from airflow_delta import delta_publication, delta_transaction
+from airflow_delta.operators.audit import DeltaAuditOperator
+from airflow_delta.operators.publication import DeltaAuditPublicationOperator
 from airflow_delta.transaction import PostCommitHook
 
 ROOT = os.environ["DELTA_EXAMPLES"]
@@ -43,3 +46,38 @@ def kept_halves():
 
 
 kept_halves()
+
+
+def write_elsewhere(_: Any = None, *, dag_run: Any = None) -> None:
+    """Another writer, between the audits and the commit."""
+    import deltalake
+    import pyarrow as pa
+
+    table, others = f"{ROOT}/{dag_run.conf['lake']}/lines", dag_run.conf["others"]
+    if others == "DELETE":
+        deltalake.DeltaTable(table).delete("id < 108")
+    else:
+        deltalake.write_deltalake(table, pa.table({"id": pa.array(others, pa.int64())}), mode="append")
+
+
+def new_rows(dag_run: Any = None) -> Any:
+    import pyarrow as pa
+
+    return pa.table({"id": pa.array(range(int(dag_run.conf["rows"])), pa.int64())})
+
+
+SQL = {"holds_at": "{{ dag_run.conf['holds_at'] }}", "checks": {"sums agree": "{{ dag_run.conf['sql'] }}"}}
+
+for kind in ("statistics", "sql"):
+    held = DAG(f"publication_held_by_{kind}", schedule=None, start_date=datetime(2026, 1, 1))
+    with held, delta_publication("p"):
+        audit = None
+        for name in ("orders", "lines"):
+            with delta_transaction(name, table=f"{ROOT}/{{{{ dag_run.conf['lake'] }}}}/{name}"):
+                staged = task.delta_stage(new_rows, engine="arrow", task_id="stage")()
+                if kind == "statistics" and name == "lines":
+                    ratio = {"max_ratio": "{{ dag_run.conf['most'] }}"}
+                    audit = DeltaAuditOperator(task_id="audit", staged=staged, rows_change=ratio)
+        if kind == "sql":
+            audit = DeltaAuditPublicationOperator(task_id="totals", **SQL)
+        task(write_elsewhere, task_id="others")(audit.output)

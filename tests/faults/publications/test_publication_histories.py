@@ -12,6 +12,7 @@ import pytest
 from airflow_delta.publication.participant import Participant
 from airflow_delta.publication.records import INTENT, PUBLISHED, REFUSED
 from airflow_delta.publication.steps import Settlement
+from airflow_delta.table.audit.held import HeldChecks
 from airflow_delta.transaction.commit.loop import CommitLoop
 from airflow_delta.transaction.conflicts.winning_commit import WinningCommit
 from faults.publications.world import run_histories
@@ -99,7 +100,22 @@ def without_help(patch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
 
 
-MUTATIONS = [without_txn, without_fence, without_decision, without_intents, without_checked_puts, without_help]
+@contextmanager
+def without_held_checks(patch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Nobody asks again what a check has read."""
+    patch.setattr(HeldChecks, "__call__", lambda _self, _winners: None)
+    yield
+
+
+MUTATIONS = [
+    without_txn,
+    without_fence,
+    without_decision,
+    without_intents,
+    without_checked_puts,
+    without_help,
+    without_held_checks,
+]
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.__name__)

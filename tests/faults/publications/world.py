@@ -1,9 +1,9 @@
 """Random histories of publications on real tables, and what they leave, judged from the logs alone.
 
-A history has two to four tables and two publications that share some of them, in random order and modes. Their workers are
-killed, or halted while others run, before and after every put; others are retries, aborts, cleanup, the other publication, single
-commits of the provider, and delta-rs, which appends, deletes, overwrites and changes properties. At the end everybody comes once
-more.
+A history has two to four tables and two publications that share some of them, in random order and modes; checks have read some
+of the tables and must hold. Their workers are killed, or halted while others run, before and after every put; others are retries,
+aborts, cleanup, the other publication, single commits of the provider, and delta-rs, which appends, deletes, overwrites and
+changes properties. At the end everybody comes once more.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from airflow_delta.contract.audit import HeldCheck
 from airflow_delta.contract.files import new_attempt
 from airflow_delta.exceptions import (
     DeltaError,
@@ -71,12 +72,14 @@ class Publication:
     """One publication of a history.
 
     :param reads: whether it replaces what it read, for each table.
+    :param held: whether a check has read the same, for each table, and must hold in what is published.
     :ivar reports: outcomes that its workers reported.
     """
 
     name: str
     tables: list[LakeTable]
     reads: list[bool]
+    held: list[bool]
     intents: bool
     keep: bool
     members: list[Member] = field(default_factory=list)
@@ -95,6 +98,7 @@ class History:
 
     def __init__(self, folder: Path, seed: int, *, intents: bool = True) -> None:
         self.random = random.Random(seed)
+        self._held = random.Random(f"held {seed}")
         self.foreign: dict[Path, bytes] = {}
         self.wrong: list[str] = []
         self.is_alone = True
@@ -115,18 +119,20 @@ class History:
         draw = self.random
         tables = draw.sample(self.tables, draw.randint(2, len(self.tables)))
         keep = draw.random() < 0.1
-        return Publication(name, tables, [draw.random() < 0.6 for _ in tables], intents, keep)
+        reads, held = ([one.random() < share for _ in tables] for one, share in ((draw, 0.6), (self._held, 0.3)))
+        return Publication(name, tables, reads, held, intents, keep)
 
     # -- who may do something --------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
         """Run the history to its end."""
         for publication in self.publications:
-            for table, reads in zip(publication.tables, publication.reads, strict=True):
+            for table, reads, held in zip(publication.tables, publication.reads, publication.held, strict=True):
                 (new,) = self._ids(1)
                 publication.ids[table.uri] = new
                 member = table.member(publication.name, [new], replaces=PART if reads else None)
-                publication.members.append(replace(member, conflict_detection="delta"))
+                check = HeldCheck(name="a check", version=member.handle.read_version, predicates=(PART,))
+                publication.members.append(replace(member, conflict_detection="delta", held=[check] if held else []))
         with visited(self._visit):
             for publication in self.random.sample(self.publications, 2):
                 self._work(publication)
@@ -279,9 +285,9 @@ class History:
             wrong.append(f"{publication.name} was reported as {said} and is on {on} of {total} tables")
         if said and said <= {"refused", "undone"} and sum(on):
             wrong.append(f"{publication.name} was reported as {said} and is on {on} of {total} tables")
-        for member, reads in zip(publication.members, publication.reads, strict=True):
+        for member, reads, held in zip(publication.members, publication.reads, publication.held, strict=True):
             for name in found:
-                wrong += self._judge_conflicts(member, reads, name, logs[member.log.uri])
+                wrong += self._judge_conflicts(member, reads or held, name, logs[member.log.uri])
         for name in found:
             found_states = [state for uri in visible[name] for state in states(logs[uri], name)]
             if "undone" in found_states and publication.intents and not self.foreign and self.is_alone:
@@ -289,7 +295,10 @@ class History:
         return wrong
 
     def _judge_conflicts(self, member: Member, reads: bool, name: str, entries: list[dict[str, Any]]) -> list[str]:
-        """Check that no commit that conflicts is between the version that was read and the publication."""
+        """Check that no commit that conflicts is between the version that was read and the publication.
+
+        :param reads: the stage of this table has read rows of partition ``a``, or a check that must hold.
+        """
         at = next((e["version"] for e in entries if e["publication"] == name and e["state"] == "published"), None)
         if at is None:
             return []

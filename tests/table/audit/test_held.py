@@ -7,9 +7,11 @@ import pyarrow as pa
 import pytest
 
 from airflow_delta import exceptions
-from airflow_delta.contract.audit import HeldCheck
-from airflow_delta.table.audit.audit import AuditedTable
-from airflow_delta.table.audit.held import HeldChecks, condition_of
+from airflow_delta.contract.audit import AuditArguments, HeldCheck, SqlCheck
+from airflow_delta.contract.files import new_attempt
+from airflow_delta.contract.payloads import ScanPlan
+from airflow_delta.table.audit.audit import AuditedTable, plan_checks_of_tables
+from airflow_delta.table.audit.held import HeldChecks, condition_of, held_queries_of_tables
 from airflow_delta.transaction import CommitPolicy, events
 from support.table import Table
 
@@ -107,6 +109,30 @@ def test_deleted_rows_count_and_moved_ones_do_not(table):
         publish(table, handle, staged, **given)
 
 
+@pytest.mark.parametrize("given", [{"whole_table": True}, {"ratios": (None, "1.5"), "rows_before": 0, "rows_after": 2}], ids=str)
+@pytest.mark.parametrize("brings", [(), (1,), (1, 2, 3, 4, 5)], ids=str)
+@pytest.mark.parametrize("later", [False, True])
+def test_a_table_that_others_have_created_meanwhile(tmp_path, given, brings, later):
+    """A check that took it for missing has seen nothing of it: neither rows of the first version nor later ones."""
+    table = Table(tmp_path / "table")
+    handle = table.begin()
+    staged = table.stage(handle, rows(7, 8))
+    if later:
+        other, first = table.begin(), table.begin()
+        table.publish(first, table.stage(first, rows()))
+        table.publish(other, table.stage(other, rows(*brings)))
+    else:
+        table.write(rows(*brings))
+    before = table.versions()
+    if not brings or (len(brings) == 5 and "ratios" in given):  # 7 rows of 5 are not too many
+        assert publish(table, handle, staged, **given).version == before[-1] + 1
+        return
+    kind = exceptions.DeltaAuditFailedException if "ratios" in given else exceptions.ConcurrentAppendException
+    with pytest.raises(kind, match="1 rows before" if "ratios" in given else "for a table that did not exist, and version"):
+        publish(table, handle, staged, **given)
+    assert table.versions() == before
+
+
 @pytest.mark.parametrize(
     ("sql", "condition"),
     [
@@ -131,6 +157,35 @@ def test_the_condition_of_a_query_is_its_own_or_none(sql, condition):
     assert condition_of(sql) == condition
 
 
+@pytest.mark.parametrize(
+    ("sql", "reads"),
+    [
+        ("SELECT (SELECT sum(id) FROM orders) = (SELECT sum(id) FROM lines)", {"orders": None, "lines": None}),
+        ("SELECT count(*) = 0 FROM orders WHERE day = 'a'", {"orders": "day = 'a'"}),
+        ("SELECT count(*) = 0 FROM `Lines_Before` WHERE id > 3", {"lines": "id > 3"}),
+        ("SELECT count(*) = 0 FROM lines WHERE day IN (SELECT day FROM orders_staged)", {"lines": None}),
+        ("SELECT count(*) = 0 FROM orders_staged JOIN lines_staged USING (id)", {}),
+        ("SELECT count(*) = 0 FROM lines WHERE orders = 3", {"lines": None, "orders": None}),
+    ],
+)
+def test_what_a_query_over_several_tables_reads_of_each(tmp_path, sql, reads):
+    """Too much, if a name may be that of a table or of a column; never too little."""
+    audited, ids = {}, {}
+    for name in ("orders", "lines"):
+        table = Table(tmp_path / name)
+        table.write(rows(1, 2))
+        handle = table.begin()
+        audited[name], ids[handle.transaction_id] = AuditedTable(table.log(), handle, [table.stage(handle, rows(3))]), name
+    for on_failure in ("fail", "warn"):
+        check = SqlCheck(name="agree", sql=sql, on_failure=on_failure)
+        held = held_queries_of_tables(audited, [check], "p.totals")
+        found = {ids[each.transaction_id]: each.predicates[0] if each.predicates else None for each in held}
+        assert found == ({} if on_failure == "warn" else reads)
+        assert {(each.name, each.version, each.whole_table) for each in held} <= {
+            ("agree of p.totals", 0, not each.predicates) for each in held
+        }
+
+
 class TestOnNewest:
     """An audit sees the table as the commit would leave it on top of the newest version."""
 
@@ -144,6 +199,16 @@ class TestOnNewest:
         found = self.audited(table, handle, staged)
         assert (found.version, found.rows_before, found.rows_after, found.rows_staged) == (seen, 7, 9, 2)
         assert len(found.scan("result").files) == len(found.scan("before").files) + 1
+
+    def test_queries_over_several_tables_do(self, table):
+        handle = table.begin()
+        audited = self.audited(table, handle, table.stage(handle, rows(7, 8)))
+        seen = table.write(rows(9)).version
+        checks = [SqlCheck(name="all", sql="SELECT true FROM orders, orders_before")]
+        request = plan_checks_of_tables({"orders": audited}, checks, task_id="totals", attempt=new_attempt())
+        views = AuditArguments.of(request).views
+        files = {name: len(ScanPlan.from_dict(view).files) for name, view in views.items()}
+        assert (audited.version, files) == (seen, {"orders": 4, "orders_before": 3})
 
     def test_nobody_has(self, table):
         handle = table.begin()

@@ -308,7 +308,7 @@ def test_other_checks_of_a_table_that_another_run_creates(tmp_path):
     table.publish(first, one)
     with pytest.raises(exceptions.DeltaAuditFailedException, match=r"2 rows before the commit and 5 after it, 2\.5 times"):
         publish(table, second, two, checks=HeldChecks(table.log(), second, counted))
-    with pytest.raises(exceptions.ChecksOutdatedException, match=r"version 0 .* has changed"):
+    with pytest.raises(exceptions.ConcurrentAppendException, match=r"did not exist, and version 0 .* has brought rows"):
         publish(table, second, two, checks=HeldChecks(table.log(), second, asked))
     assert table.versions() == [0]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_delta.contract.audit import BEFORE, FAIL, RATIOS, RESULT, RUN_AGAIN, AuditCheck, HeldCheck, SqlCheck, key_of
 from airflow_delta.exceptions import (
     ChecksOutdatedException,
+    ConcurrentAppendException,
     DeltaAnalysisException,
     DeltaAuditFailedException,
     DeltaConcurrentModificationException,
@@ -27,6 +28,7 @@ from airflow_delta.log.statistics.statistics import live_records
 from airflow_delta.table.audit import heavy
 from airflow_delta.transaction.conflicts.checker import ConflictChecker
 from airflow_delta.transaction.conflicts.current_transaction import CurrentTransaction
+from airflow_delta.transaction.conflicts.errors import BEGIN_AGAIN
 from airflow_delta.transaction.conflicts.resolution import Resolution
 from airflow_delta.transaction.conflicts.rows_of_winners import WinnersRows
 from airflow_delta.transaction.policy import CommitPolicy, ConflictOptions
@@ -55,9 +57,8 @@ def held_ratio(table: AuditedTable, limits: Mapping[str, Any], outcome: AuditChe
     if not outcome.passed or outcome.severity != FAIL or before is None or after is None:
         return []
     low, high = (None if limits.get(key) is None else str(limits[key]) for key in RATIOS)
-    name = f"{outcome.name} of {task}"
-    version = table.version
-    return [HeldCheck(name=name, version=version, ratios=(low, high), rows_before=before, rows_after=after)]
+    held = _held(table, f"{outcome.name} of {task}")
+    return [replace(held, ratios=(low, high), rows_before=before, rows_after=after)]
 
 
 def held_unique(table: AuditedTable, given: Any, outcome: AuditCheck, task: str) -> list[HeldCheck]:
@@ -70,39 +71,65 @@ def held_unique(table: AuditedTable, given: Any, outcome: AuditCheck, task: str)
     if not outcome.passed or outcome.severity != FAIL:
         return []
     columns, limit = key_of(given)
-    return [HeldCheck(name=f"{outcome.name} of {task}", version=table.version, unique=columns, limit=limit)]
+    return [replace(_held(table, f"{outcome.name} of {task}"), unique=columns, limit=limit)]
 
 
-def held_queries(table: AuditedTable, checks: Sequence[SqlCheck], task: str) -> list[HeldCheck]:
-    """Return what SQL checks have read of the table; nothing of those that only warn, or only read what is staged.
+def held_queries(
+    table: AuditedTable, checks: Sequence[SqlCheck], task: str, *, views: Sequence[str] = (RESULT, BEFORE)
+) -> list[HeldCheck]:
+    """Return what SQL checks have read of a table; nothing of those that only warn, or only read what is staged.
 
     :param task: for errors.
+    :param views: the names that queries have for the table before and after the commit.
     """
     found = []
     for check in checks:
-        if check.on_failure != FAIL or not _READS_TABLE.search(check.sql):
+        if check.on_failure != FAIL or not _names(views).search(check.sql):
             continue
-        condition = condition_of(check.sql) if table.handle.read_version >= 0 else None
+        condition = condition_of(check.sql, views) if table.handle.read_version >= 0 else None
         if condition is not None and not _is_bound(table.view.snapshot, condition):
             condition = None
-        given = {"whole_table": True} if condition is None else {"predicates": (condition,)}
-        found.append(HeldCheck(name=f"{check.name} of {task}", version=table.version, **given))
+        held = _held(table, f"{check.name} of {task}")
+        found.append(replace(held, whole_table=True) if condition is None else replace(held, predicates=(condition,)))
     return found
 
 
-_READS_TABLE = re.compile(rf"\b(?:{RESULT}|{BEFORE})\b", re.IGNORECASE)
-_FROM_TABLE = re.compile(rf"\bFROM\s+`?(?:{RESULT}|{BEFORE})`?\s+WHERE\b", re.IGNORECASE)
+def held_queries_of_tables(tables: Mapping[str, AuditedTable], checks: Sequence[SqlCheck], task: str) -> list[HeldCheck]:
+    """Return what SQL checks over several tables have read of each.
+
+    :param tables: by the name of their views, as of :func:`~airflow_delta.table.audit.audit.plan_checks_of_tables`.
+    """
+    return [
+        held for name, table in tables.items() for held in held_queries(table, checks, task, views=(name, f"{name}_{BEFORE}"))
+    ]
+
+
+def _held(table: AuditedTable, name: str) -> HeldCheck:
+    return HeldCheck(name=name, transaction_id=table.handle.transaction_id, version=table.version)
+
+
+def _any_of(views: Sequence[str]) -> str:
+    return "|".join(map(re.escape, views))
+
+
+def _names(views: Sequence[str]) -> re.Pattern[str]:
+    return re.compile(rf"\b(?:{_any_of(views)})\b", re.IGNORECASE)
+
+
 _ENDS = ("GROUP_BY", "HAVING", "ORDER_BY", "SORT_BY", "CLUSTER_BY", "DISTRIBUTE_BY", "LIMIT", "OFFSET", "WINDOW", "SEMICOLON")
 _MORE = ("SELECT", "JOIN", "UNION", "INTERSECT", "EXCEPT", "WITH", "QUALIFY", "LATERAL")
 
 
-def condition_of(sql: str) -> str | None:
+def condition_of(sql: str, views: Sequence[str] = (RESULT, BEFORE)) -> str | None:
     """Return the condition on the rows that a query reads of the table; ``None`` if it may read others.
 
     Only of one ``SELECT ... FROM result WHERE ...`` without joins and subqueries: whatever else a query says, it reads the whole
     table, which is never too little.
+
+    :param views: as of :func:`held_queries`.
     """
-    if len(_READS_TABLE.findall(sql)) != 1 or (start := _FROM_TABLE.search(sql)) is None:
+    start = re.search(rf"\bFROM\s+`?(?:{_any_of(views)})`?\s+WHERE\b", sql, re.IGNORECASE)
+    if start is None or len(_names(views).findall(sql)) != 1:
         return None
     try:
         tokens = tokens_of(sql)
@@ -155,12 +182,14 @@ class HeldChecks:
 
     :param checks: those that hold for the version that was read, or a later one.
     :param staged: what is to be published.
+    :param advice: what to do about a check that is outdated, for errors.
     """
 
     log: DeltaLog
     handle: TransactionHandle
     checks: Sequence[HeldCheck]
     staged: Sequence[StagedWrite] = ()
+    advice: str = f"{RUN_AGAIN}."
     _rows: list[_Rows] = field(init=False)
     _added: dict[str, AddFile] = field(init=False, default_factory=dict)
 
@@ -174,6 +203,7 @@ class HeldChecks:
             the first one has created it.
         :param actions: of the commit, as the winners leave them.
         :raises ChecksOutdatedException: if a winner changes rows that a check has read.
+        :raises ConcurrentAppendException: if a winner brings rows to a table that a check has taken for missing.
         :raises DeltaAuditFailedException: if a check does not hold after the winners.
         """
         for reads in self._reads:
@@ -220,12 +250,21 @@ class HeldChecks:
         counts = [*added, *removed.values()]
         return None if None in counts else sum(filter(None, added)) - sum(filter(None, removed.values()))
 
-    def _outdated(self, check: HeldCheck, winner: WinningCommit) -> ChecksOutdatedException:
+    def _outdated(self, check: HeldCheck, winner: WinningCommit) -> DeltaError:
+        by = f"version {winner.version} ({winner.operation or 'unknown operation'})"
+        if self.handle.read_version < 0:  # an audit that ran again would not see it either
+            return ConcurrentAppendException(
+                f"{self._about(check)} holds for a table that did not exist, and {by} has brought rows to it since. "
+                f"{BEGIN_AGAIN}",
+                table=self.handle.table,
+                winning_version=winner.version,
+                winning_commit=winner.commit_info,
+            )
         what = "the table" if check.whole_table else f"rows where {' or '.join(check.predicates)}"
         return self.handle.error(
             ChecksOutdatedException,
-            f"{self._about(check)} holds for version {check.version}, and version {winner.version} "
-            f"({winner.operation or 'unknown operation'}) has changed {what} since, which it has read. {RUN_AGAIN}.",
+            f"{self._about(check)} holds for version {check.version}, and {by} has changed {what} since, which it has "
+            f"read. {self.advice}".rstrip(),
             checks=_task_of(check),
         )
 
@@ -240,7 +279,7 @@ class HeldChecks:
             )
         return self.handle.error(
             ChecksOutdatedException,
-            f"{about} for certain: {met.what}. {RUN_AGAIN}.",
+            f"{about} for certain: {met.what}. {self.advice}".rstrip(),
             checks=_task_of(check),
         )
 
@@ -253,7 +292,7 @@ class HeldChecks:
             raise self.handle.error(
                 ChecksOutdatedException,
                 f"{about} holds for version {check.version}, and it is not known how many rows version {rows.unknown} has "
-                f"changed since: its files have no row counts (COMPUTE STATISTICS adds them). {RUN_AGAIN}.",
+                f"changed since: its files have no row counts (COMPUTE STATISTICS adds them). {self.advice}".rstrip(),
                 checks=_task_of(check),
             )
         before, after = check.rows_before + rows.change, check.rows_after + rows.change
