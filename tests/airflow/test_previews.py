@@ -43,7 +43,7 @@ def test_a_check_reads_the_rows_before_they_are_published(run_dag, tables):
 
     # A rerun of the same key has nothing to show.
     again = run_dag("seen_before", datetime(2026, 1, 1, tzinfo=UTC)).xcom("txn.preview")
-    assert (again["alreadyCommitted"], again["path"], again["version"]) == (True, path, 1)
+    assert (again["alreadyCommitted"], again["path"], again["version"], again["baseVersion"]) == (True, path, 1, None)
 
     refused = run_dag("seen_before", datetime(2026, 1, 2, tzinfo=UTC), ids=[13])
     assert refused.state == "failed"
@@ -71,6 +71,7 @@ def test_after_a_conflict_it_stays_until_the_abort_with_the_files_that_collided(
     assert run.state == "failed"
     looked = json.loads(Path(f"{tables}/looked.json").read_text())
     assert looked["rows"] == [3, 4]
+    assert run.xcom("txn.preview")["baseVersion"] == 0
     assert (looked["conflict"]["winningVersion"], looked["conflict"]["winningCommit"]["operation"]) == (1, "DELETE")
     assert {"path": removed, "change": "removed"} in looked["conflict"]["files"]
     assert not Path(run.xcom("txn.preview")["path"]).exists()

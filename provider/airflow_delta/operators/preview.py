@@ -26,14 +26,15 @@ if TYPE_CHECKING:
 class DeltaPreviewOperator(DeltaOperator):
     """Write what a transaction has staged as a Delta table of its own, for any engine to read before the commit publishes it.
 
-    Place it between stages and commit, and checks or approvals after it; what is staged is checked as the commit checks it. No
-    data is copied for ``only="table"``: the files are named where they are. Readers read it by its path; no writer can write to
-    it. It is no asset, and goes with the transaction.
+    Place it between stages and commit, and checks or approvals after it; what is staged is checked as the commit checks it. It
+    shows the commit on top of the newest version, or of the one that was read if it conflicts with a later one. No data is
+    copied for ``only="table"``: the files are named where they are. Readers read it by its path; no writer can write to it. It
+    is no asset, and goes with the transaction.
 
     Returns JSON: ``transactionId``, ``table``, ``readVersion``, ``only``, ``stages`` (as of an audit), ``alreadyCommitted``,
-    ``path``, ``version``, ``numFiles``, ``numAddedFiles``, ``numRemovedFiles``, ``numAddedRecords`` and ``numRemovedRecords``
-    (``None`` if statistics lack them). If the transaction is already committed, ``path`` and ``version`` are those of the table
-    itself, or ``None`` for the changes.
+    ``path``, ``version``, ``baseVersion`` (of the table, which the commit would come after), ``numFiles``, ``numAddedFiles``,
+    ``numRemovedFiles``, ``numAddedRecords`` and ``numRemovedRecords`` (``None`` if statistics lack them). If the transaction is
+    already committed, ``path`` and ``version`` are those of the table itself, or ``None`` for the changes.
 
     :param transaction: the handle: output of the start task. Inside a ``delta_transaction`` group it is filled in. (templated)
     :param staged: outputs of the stages: one, several, or mapped. Default inside a ``delta_transaction`` group: all its stages
@@ -105,11 +106,14 @@ class DeltaPreviewOperator(DeltaOperator):
         )
         value["stages"] = stages_of(staged)
         self.log.info(
-            "Transaction %s: %s files added and %s removed can be read as a Delta table at %s, version %s. Nothing is published.",
+            "Transaction %s: %s files added and %s removed can be read as a Delta table at %s, version %s, as if committed after "
+            "version %s of %s. Nothing is published.",
             handle.transaction_id,
             value["numAddedFiles"],
             value["numRemovedFiles"],
             value["path"],
             value["version"],
+            value["baseVersion"],
+            handle.table,
         )
         return value

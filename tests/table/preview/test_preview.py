@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
 from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
 from airflow_delta.exceptions import (
@@ -78,6 +78,81 @@ def test_an_overwrite_and_another_stage(table: Table) -> None:
     found = preview(table, handle, first, second)
     assert rows(found.path) == [(3,), (4,)]
     assert (found.num_files, found.num_removed_files, found.num_removed_records) == (2, 1, 2)
+
+
+# -- what others commit meanwhile ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_it_comes_after_the_newest_version(table: Table, checkpointed: bool) -> None:
+    write(table, [1])
+    handle = table.begin()
+    staged = stage(table, handle, [10])
+    write(table, [2])
+    if checkpointed:
+        write_checkpoint(table.log().update())
+    write_deltalake(table.uri, pa.table({"id": pa.array([3], pa.int64())}), mode="append")
+    found, changes = preview(table, handle, staged), preview_changes(table.log(), handle, [staged])
+    assert rows(found.path) == [(1,), (10,), (2,), (3,)]
+    assert (handle.read_version, found.base_version, found.version, found.num_files) == (0, 2, 3, 4)
+    assert (rows(changes.path), changes.base_version) == ([(10, "insert")], 2)
+    assert table.publish(handle, staged).version == found.version
+    assert table.rows() == rows(found.path)
+
+
+def test_an_overwrite_of_a_partition_beside_others(table: Table) -> None:
+    def both(*values: int, day: str) -> pa.Table:
+        return pa.table({"id": pa.array(values, pa.int64()), "day": [day] * len(values)})
+
+    table.write(both(1, day="a"), begin={"partition_by": ["day"]})
+    handle = table.begin()
+    staged = table.stage(handle, both(2, day="a"), mode="overwrite", replace_where="day = 'a'")
+    table.write(both(3, day="b"))
+    assert rows(preview(table, handle, staged).path) == [(2, "a"), (3, "b")]
+    changes = preview_changes(table.log(), handle, [staged])
+    assert (rows(changes.path), changes.base_version) == ([(1, "a", "delete"), (2, "a", "insert")], 1)
+
+
+def test_rows_of_a_file_that_others_have_moved(table: Table) -> None:
+    """The commit removes the file to which a compaction has moved the rows, and so do the previews."""
+    for value in (1, 2):
+        write(table, [value])
+    handle = table.begin()
+    staged = stage(table, handle, [3], mode="overwrite")
+    DeltaTable(table.uri).optimize.compact()
+    found, changes = preview(table, handle, staged), preview_changes(table.log(), handle, [staged])
+    assert (rows(found.path), found.base_version) == ([(3,)], 2)
+    assert rows(changes.path) == [(1, "delete"), (2, "delete"), (3, "insert")]
+    table.publish(handle, staged)
+    assert table.rows() == [(3,)]
+
+
+def test_after_a_conflict_it_shows_the_version_that_was_read(table: Table) -> None:
+    """Of which the note about the conflict tells; the commit says what to do."""
+    write(table, [1])
+    handle = table.begin()
+    staged = stage(table, handle, [2], mode="overwrite")
+    write(table, [3])
+    found, changes = preview(table, handle, staged), preview_changes(table.log(), handle, [staged])
+    assert (rows(found.path), found.base_version, found.version) == ([(2,)], 0, 1)
+    assert (rows(changes.path), changes.base_version) == ([(1, "delete"), (2, "insert")], 0)
+    with pytest.raises(DeltaConcurrentModificationException) as conflict:
+        table.publish(handle, staged)
+    assert [file["change"] for file in note_conflict(table.log(), handle, [staged], conflict.value)] == ["added"]
+    assert rows(found.path) == [(2,)]
+
+
+def test_a_later_look_shows_what_is_newest_then(table: Table) -> None:
+    """A preview that runs again leaves one of the version that is newest then, and nothing is put into the table's log."""
+    write(table, [1])
+    handle = table.begin()
+    staged = stage(table, handle, [10])
+    first = preview(table, handle, staged)
+    write(table, [2])
+    versions = table.versions()
+    second = preview(table, handle, staged)
+    assert (first.base_version, second.base_version, table.versions()) == (0, 1, versions)
+    assert rows(second.path) == [(1,), (10,), (2,)]
 
 
 def test_a_new_table(table: Table) -> None:

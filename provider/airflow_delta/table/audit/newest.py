@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_delta.exceptions import CommitCancelledException, DeltaConcurrentModificationException
-from airflow_delta.log.actions.actions import AddFile, RemoveFile
+from airflow_delta.log.actions.actions import AddFile, Metadata, RemoveFile
 from airflow_delta.table.commit.commit import staged_commit
 from airflow_delta.transaction import events
 from airflow_delta.transaction.intents import IGNORE_INTENTS
@@ -15,17 +15,34 @@ from airflow_delta.transaction.policy import CommitPolicy
 
 if TYPE_CHECKING:
     from airflow_delta.log import Snapshot
-    from airflow_delta.log.actions.actions import Action, Metadata
+    from airflow_delta.log.actions.actions import Action
     from airflow_delta.table.stage.view import TransactionView
 
 
 @dataclass(frozen=True, slots=True)
 class OnNewest:
-    """The files that the commit would add and remove, if it were the version after this one."""
+    """What would be committed, if it were the version after this one.
+
+    :param actions: without ``commitInfo``.
+    """
 
     snapshot: Snapshot
-    adds: list[AddFile]
-    removes: list[RemoveFile]
+    actions: Sequence[Action]
+
+    @property
+    def adds(self) -> list[AddFile]:
+        """Return the files that the commit would add."""
+        return [action for action in self.actions if isinstance(action, AddFile)]
+
+    @property
+    def removes(self) -> list[RemoveFile]:
+        """Return the files that it would remove."""
+        return [action for action in self.actions if isinstance(action, RemoveFile)]
+
+    @property
+    def metadata(self) -> Metadata:
+        """Return the metadata that the table would have then."""
+        return next((action for action in self.actions if isinstance(action, Metadata)), self.snapshot.metadata)
 
 
 def on_newest(view: TransactionView) -> OnNewest | None:
@@ -51,9 +68,7 @@ def on_newest(view: TransactionView) -> OnNewest | None:
     except CommitCancelledException as error:
         if error.version is None or not found:
             return None
-        snapshot = view.log.snapshot_at(error.version - 1)
-        adds = [action for action in found[-1] if isinstance(action, AddFile)]
-        return OnNewest(snapshot, adds, [action for action in found[-1] if isinstance(action, RemoveFile)])
+        return OnNewest(view.log.snapshot_at(error.version - 1), found[-1])
     except DeltaConcurrentModificationException:
         return None
     return None  # the log has it already

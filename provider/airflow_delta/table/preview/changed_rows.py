@@ -23,7 +23,7 @@ from airflow_delta.contract.files import CHANGES_DIRECTORY, NO_TASK, transaction
 from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
 from airflow_delta.contract.schema import variant_columns
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaUnsupportedOperationException
-from airflow_delta.log.actions.actions import Action, AddCDCFile, AddFile, CommitInfo, Metadata, RemoveFile, encode_actions
+from airflow_delta.log.actions.actions import AddCDCFile, AddFile, CommitInfo, Metadata, encode_actions
 from airflow_delta.log.actions.decode import DecodedCommit
 from airflow_delta.log.arrow.arrays import array, repeated, rows_of
 from airflow_delta.log.features import column_mapping
@@ -45,7 +45,7 @@ from airflow_delta.transaction.prepare.commit_info import ENGINE_INFO
 if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.table.changes.find import ChangedFiles
-    from airflow_delta.table.commit.commit import StagedCommit
+    from airflow_delta.table.preview.table_preview import CommitToPreview
 
 INSERT, DELETE = "insert", "delete"
 _COPIED = re.compile(r"[0-9a-f]{8}-copied(-\d+)?")
@@ -78,11 +78,10 @@ def preview_changes(
     Also raises as :func:`~airflow_delta.table.preview.table_preview.commit_to_preview` and
     :func:`~airflow_delta.table.read.read_table.worker_rows` do.
     """
-    commit, actions = commit_to_preview(log, handle, staged)
+    commit = commit_to_preview(log, handle, staged)
     _check_readable(log, handle, commit)
     directory = new_directory(log, handle, CHANGES_DIRECTORY, task, attempt)
-    after = commit.txn.metadata
-    schema_string = _plain_schema(after.schema_string)
+    schema_string = _plain_schema(commit.metadata.schema_string)
     writer = RowWriter(
         log.store,
         directory,
@@ -94,7 +93,7 @@ def preview_changes(
     )
     counts: Counter[str] = Counter()
     try:
-        for batch in _ChangedRows(log, handle, commit, _change_files(log, handle, commit, actions)).batches():
+        for batch in _ChangedRows(log, handle, commit, _change_files(log, commit)).batches():
             counts.update(batch.column(CHANGE_TYPE).to_pylist())
             writer.write(batch)
         writer.close()
@@ -105,11 +104,11 @@ def preview_changes(
     info = CommitInfo(timestamp=now, operation="WRITE", operation_parameters={}, engine_info=ENGINE_INFO)
     adds = [_add(file, now) for file in writer.files]
     log.store.put(f"{directory}/{commit_file(0)}", encode_actions([info, guarded(required_protocol(metadata)), metadata, *adds]))
-    added = [action for action in actions if isinstance(action, AddFile)]
-    removed = [action for action in actions if isinstance(action, RemoveFile)]
+    added, removed = commit.adds, commit.removes
     return Preview(
         path=location(log, directory, table_uri),
         version=0,
+        base_version=commit.version,
         num_files=len(adds),
         num_added_files=len(added),
         num_removed_files=len(removed),
@@ -119,34 +118,34 @@ def preview_changes(
     )
 
 
-def _check_readable(log: DeltaLog, handle: TransactionHandle, commit: StagedCommit) -> None:
-    before = [commit.view.snapshot.metadata] if handle.read_version >= 0 else []
-    schemas = [TableDefinition.of(metadata).struct for metadata in (commit.txn.metadata, *before)]
+def _check_readable(log: DeltaLog, handle: TransactionHandle, commit: CommitToPreview) -> None:
+    before = [commit.snapshot.metadata] if commit.version >= 0 else []
+    schemas = [TableDefinition.of(metadata).struct for metadata in (commit.metadata, *before)]
     if names := dict.fromkeys(name for schema in schemas for name in variant_columns(schema)):
         raise log.error(
             DeltaUnsupportedOperationException,
             f"Rows that transaction {handle.transaction_id} changes in table {handle.table} cannot be previewed: only Spark "
             f"reads variants (column {', '.join(names)}). Preview the whole table instead (only='table').",
-            version=handle.read_version,
+            version=commit.version,
         )
-    if taken := [name for name in TableDefinition.of(commit.txn.metadata).schema.names if name.lower() == CHANGE_TYPE]:
+    if taken := [name for name in TableDefinition.of(commit.metadata).schema.names if name.lower() == CHANGE_TYPE]:
         raise log.error(
             DeltaUnsupportedOperationException,
             f"Rows that transaction {handle.transaction_id} changes in table {handle.table} cannot be previewed: its column "
             f"{taken[0]} has the name of the one that tells the kind of change. Preview the whole table instead (only='table').",
-            version=handle.read_version,
+            version=commit.version,
         )
 
 
-def _change_files(log: DeltaLog, handle: TransactionHandle, commit: StagedCommit, actions: Sequence[Action]) -> ChangedFiles:
+def _change_files(log: DeltaLog, commit: CommitToPreview) -> ChangedFiles:
     """Return the files that show the changes, as the change data feed would find them in the commit."""
     info = {"operation": commit.operation.name, "operationMetrics": commit.operation.encoded_metrics()}
     decoded = DecodedCommit(
-        handle.read_version + 1,
+        commit.version + 1,
         info,
-        adds=[action for action in actions if isinstance(action, AddFile)],
-        removes=[action for action in actions if isinstance(action, RemoveFile)],
-        cdcs=[action for action in actions if isinstance(action, AddCDCFile)],
+        adds=commit.adds,
+        removes=commit.removes,
+        cdcs=[action for action in commit.actions if isinstance(action, AddCDCFile)],
     )
     return change_files(log, decoded, 0)
 
@@ -154,10 +153,10 @@ def _change_files(log: DeltaLog, handle: TransactionHandle, commit: StagedCommit
 class _ChangedRows:
     """The changed rows as a stream, with the columns of the table after the commit and ``_change_type``."""
 
-    def __init__(self, log: DeltaLog, handle: TransactionHandle, commit: StagedCommit, files: ChangedFiles) -> None:
+    def __init__(self, log: DeltaLog, handle: TransactionHandle, commit: CommitToPreview, files: ChangedFiles) -> None:
         self._log, self._handle, self._files = log, handle, files
-        self._after = commit.txn.metadata
-        before = commit.view.snapshot.metadata if handle.read_version >= 0 else self._after
+        self._after = commit.metadata
+        before = commit.snapshot.metadata if commit.version >= 0 else self._after
         self._before = _with_later_columns(before, self._after)
         columns = worker_rows(log, [], metadata=self._after, version=files.version).schema
         self._schema: pa.Schema = pa.schema([*columns, pa.field(CHANGE_TYPE, pa.string())])

@@ -47,6 +47,7 @@ def published(handle: TransactionHandle, committed: CommitResult, *, only: str) 
     nothing = Preview(
         path=handle.table if shown else "",
         version=committed.version,
+        base_version=None,
         num_files=0,
         num_added_files=0,
         num_removed_files=0,

@@ -141,14 +141,13 @@ def review(
 
     Also raises as :func:`~airflow_delta.table.preview.table_preview.commit_to_preview` does.
     """
-    commit, actions = commit_to_preview(log, handle, staged)
-    adds = [action for action in actions if isinstance(action, AddFile)]
-    removes = [action for action in actions if isinstance(action, RemoveFile)]
-    before = commit.view.snapshot.metadata if handle.read_version >= 0 else None
-    found = _Changes(log, handle.read_version, before, commit.txn.metadata, _changed(log, handle, actions, limits), limits)
+    commit = commit_to_preview(log, handle, staged, newest=False)  # to look at others may read more than the limits allow
+    adds, removes = commit.adds, commit.removes
+    before = commit.snapshot.metadata if handle.read_version >= 0 else None
+    found = _Changes(log, handle.read_version, before, commit.metadata, _changed(log, handle, commit.actions, limits), limits)
     partitions, exact = found.partitions(sample)
-    whole, states = _states(commit.view.snapshot, handle, adds, removes, limits)
-    columns, num_columns = _columns(before, commit.txn.metadata, states, limits)
+    whole, states = _states(commit.snapshot, handle, adds, removes, limits)
+    columns, num_columns = _columns(before, commit.metadata, states, limits)
     return Review(
         operation=commit.operation.name,
         read_version=handle.read_version,
@@ -156,7 +155,7 @@ def review(
         num_removed_files=len(removes),
         exact=exact,
         partitions=partitions,
-        schema_changes=schema_changes(before, commit.txn.metadata),
+        schema_changes=schema_changes(before, commit.metadata),
         whole=whole,
         columns=columns,
         num_columns=num_columns,

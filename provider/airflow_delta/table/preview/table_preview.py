@@ -1,7 +1,7 @@
 """The table as the commit of an open transaction would leave it, as a Delta table in the transaction's own directory.
 
-Its log is a checkpoint of the version that the transaction reads, streamed from the table's own, and one commit: the one that
-would be published. Data files stay where they are.
+Its log is a checkpoint of the newest version, or of the one that the transaction reads if it conflicts with later ones, streamed
+from the table's own, and one commit: the one that would be published. Data files stay where they are.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_delta.contract.files import NO_TASK, PREVIEW_DIRECTORY, is_later, new_attempt, preview_directory
 from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
-from airflow_delta.log.actions.actions import Action, AddFile, CommitInfo, RemoveFile, encode_actions
+from airflow_delta.log.actions.actions import Action, AddFile, CommitInfo, Metadata, RemoveFile, encode_actions
 from airflow_delta.log.checkpoint.files import PartFiles, state_rows
 from airflow_delta.log.checkpoint.prefetch import prefetched
 from airflow_delta.log.checkpoint_write.source import CheckpointSource
 from airflow_delta.log.statistics.statistics import live_records, total
 from airflow_delta.log.storage.file_names import checkpoint_file, commit_file
-from airflow_delta.table.commit.commit import StagedCommit, staged_commit
+from airflow_delta.table.audit.newest import on_newest
+from airflow_delta.table.commit.commit import staged_commit
 from airflow_delta.table.preview.spelling import Spelling, guarded, owned
 from airflow_delta.table.stage.conflicts import check_stages
 from airflow_delta.table.stage.load import check_reported, check_staged_files, parse_staged
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from airflow_delta.log.checkpoint.reader import CheckpointReader
     from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.log.snapshot import Snapshot
+    from airflow_delta.transaction import Operation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +43,7 @@ class Preview:
 
     :param path: its location, for readers.
     :param version: its only version that shows what is staged; the one that the commit gets if nobody commits in between.
+    :param base_version: version of the table that the commit would come after; -1: none; ``None`` if it is committed.
     :param num_files: files that it names.
     :param num_added_files: those that the commit adds.
     :param num_added_records: rows of these; ``None`` if statistics lack the number. So are those that it removes.
@@ -49,6 +52,7 @@ class Preview:
 
     path: str
     version: int
+    base_version: int | None
     num_files: int
     num_added_files: int
     num_removed_files: int
@@ -61,6 +65,7 @@ class Preview:
         return {
             "path": self.path,
             "version": self.version,
+            "baseVersion": self.base_version,
             "numFiles": self.num_files,
             "numAddedFiles": self.num_added_files,
             "numRemovedFiles": self.num_removed_files,
@@ -70,11 +75,48 @@ class Preview:
         }
 
 
-def commit_to_preview(
-    log: DeltaLog, handle: TransactionHandle, staged: Sequence[StagedWrite | Mapping[str, Any]]
-) -> tuple[StagedCommit, list[Action]]:
-    """Return what the commit of some stages would publish now, checked as the commit checks it, and the actions in its log entry.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitToPreview:
+    """What the commit of some stages would publish now.
 
+    :param snapshot: the version that it would come after.
+    :param metadata: of the table after it.
+    :param actions: in its log entry, without ``commitInfo``.
+    """
+
+    snapshot: Snapshot
+    metadata: Metadata
+    actions: Sequence[Action]
+    operation: Operation
+    txn_id: str
+
+    @property
+    def version(self) -> int:
+        """Version that it would come after; -1 if there is no table."""
+        return self.snapshot.version
+
+    @property
+    def adds(self) -> list[AddFile]:
+        """Files that come."""
+        return [action for action in self.actions if isinstance(action, AddFile)]
+
+    @property
+    def removes(self) -> list[RemoveFile]:
+        """Files that go."""
+        return [action for action in self.actions if isinstance(action, RemoveFile)]
+
+
+def commit_to_preview(
+    log: DeltaLog,
+    handle: TransactionHandle,
+    staged: Sequence[StagedWrite | Mapping[str, Any]],
+    *,
+    newest: bool = True,
+) -> CommitToPreview:
+    """Return what the commit of some stages would publish now, checked as the commit checks it.
+
+    :param newest: after the newest version, unless it would conflict with a later one than that which was read; if not, or
+        if it would, after the latter.
     :raises MissingStageException: if no stage has reported.
     :raises StageConflictException: if the commit would refuse the staged writes.
     :raises StagedFileException: if a staged file is gone or has another size.
@@ -85,7 +127,15 @@ def commit_to_preview(
     check_stages(view)
     check_staged_files(log.store, handle, view.stages)
     commit = staged_commit(view)
-    return commit, commit.txn.prepare_commit(commit.actions, commit.operation)
+    actions, txn = commit.txn.prepare_commit(commit.actions, commit.operation), commit.txn
+    later = on_newest(view) if newest else None
+    return CommitToPreview(
+        snapshot=view.snapshot if later is None else later.snapshot,
+        metadata=txn.metadata if later is None else later.metadata,
+        actions=actions if later is None else later.actions,
+        operation=commit.operation,
+        txn_id=txn.txn_id,
+    )
 
 
 def preview_table(
@@ -109,23 +159,22 @@ def preview_table(
 
     Raises as :func:`commit_to_preview` and :meth:`~airflow_delta.log.snapshot.Snapshot.check_readable` do.
     """
-    commit, actions = commit_to_preview(log, handle, staged)
+    commit = commit_to_preview(log, handle, staged)
     directory = new_directory(log, handle, PREVIEW_DIRECTORY, task, attempt)
     spelling, table_id = Spelling.of(log.store, table_uri), preview_id(directory)
-    version = handle.read_version + 1
+    version = commit.version + 1
     # First what nobody can read alone: a reader never finds half a preview.
-    log.store.put(
-        f"{directory}/{commit_file(version)}", encode_actions([_commit_info(commit), *spelling.actions(actions, table_id)])
-    )
+    actions = spelling.actions(commit.actions, table_id)
+    log.store.put(f"{directory}/{commit_file(version)}", encode_actions([_commit_info(commit), *actions]))
     files = 0
-    if handle.read_version >= 0:
-        writer = _Checkpoint(commit.view.snapshot, spelling, table_id)
-        files = writer.write(f"{directory}/{checkpoint_file(handle.read_version)}")
-    added = [action for action in actions if isinstance(action, AddFile)]
-    removed = [action for action in actions if isinstance(action, RemoveFile)]
+    if commit.version >= 0:
+        writer = _Checkpoint(commit.snapshot, spelling, table_id)
+        files = writer.write(f"{directory}/{checkpoint_file(commit.version)}")
+    added, removed = commit.adds, commit.removes
     return Preview(
         path=location(log, directory, table_uri),
         version=version,
+        base_version=commit.version,
         num_files=files + len(added) - len(removed),
         num_added_files=len(added),
         num_removed_files=len(removed),
@@ -158,21 +207,21 @@ def preview_id(directory: str) -> str:
     return str(uuid.uuid5(uuid.NAMESPACE_URL, directory))
 
 
-def _commit_info(commit: StagedCommit) -> CommitInfo:
-    now, txn = int(time.time() * 1000), commit.txn
-    stamped = uses_in_commit_timestamps(txn.metadata)
+def _commit_info(commit: CommitToPreview) -> CommitInfo:
+    now = int(time.time() * 1000)
+    stamped = uses_in_commit_timestamps(commit.metadata)
     return CommitInfo(
-        in_commit_timestamp=first(now, commit.view.snapshot.timestamp) if stamped else None,
+        in_commit_timestamp=first(now, commit.snapshot.timestamp) if stamped else None,
         timestamp=now,
         operation=commit.operation.name,
         operation_parameters=commit.operation.encoded_parameters(),
         engine_info=ENGINE_INFO,
-        txn_id=txn.txn_id,
+        txn_id=commit.txn_id,
     )
 
 
 class _Checkpoint:
-    """The version that the transaction reads, as the first version of the preview."""
+    """The version that the commit would come after, as the first version of the preview."""
 
     def __init__(self, snapshot: Snapshot, spelling: Spelling, table_id: str) -> None:
         self._snapshot = snapshot
