@@ -8,6 +8,8 @@ import deltalake
 import pyarrow as pa
 import pytest
 
+from airflow_delta.log import DeltaLog
+from airflow_delta.table.observe.observe import commit_summary
 from support.readers import rows
 
 pytestmark = pytest.mark.airflow
@@ -30,6 +32,10 @@ def publish(run_dag, tables):
         return run
 
     return run
+
+
+def report_uri(report: dict, name: str) -> str:
+    return next(uri for uri in report["tables"] if uri.endswith(f"/{name}"))
 
 
 @pytest.mark.parametrize(("number", "others", "most"), [(0, [2000], "1.5"), (1, "DELETE", "2")])
@@ -55,7 +61,7 @@ def test_the_rows_of_one_table_are_counted_again(publish, capfd, number, others,
     [(0, SUMS, "commit", False), (1, SUMS, "read", True), (2, FEW, "commit", True)],
     ids=["met", "as-read", "not-met"],
 )
-def test_sums_that_agree_do_so_in_what_is_published(publish, capfd, number, sql, holds_at, published):
+def test_sums_that_agree_do_so_in_what_is_published(publish, tables, capfd, number, sql, holds_at, published):
     run = publish("sql", number, sql=sql, holds_at=holds_at)
     report = run.xcom("p.totals")
     assert run.state_of("p.totals") == "success"
@@ -63,7 +69,14 @@ def test_sums_that_agree_do_so_in_what_is_published(publish, capfd, number, sql,
     assert len(report["held"]) == {SUMS: 2 if holds_at == "commit" else 0, FEW: 1}[sql]
     assert run.state_of("p.commit") == ("success" if published else "failed")
     assert run.counts == ((15, 16) if published else (10, 11))
-    if not published:
+    if published:
+        log = DeltaLog.for_table(f"{tables}/held_sql_{number}/lines")
+        version = run.xcom("p.commit")["tables"][report_uri(report, "lines")]["version"]
+        records = commit_summary(log, version).checks.checks
+        found = next(record for record in records if record.task_id == "p.totals")
+        assert found.versions == report["versions"]
+        assert found.held == (("sums agree",) if holds_at == "commit" else ())
+    else:
         said = "".join(capfd.readouterr())
         assert "ChecksOutdatedException" in said
         assert "the check sums agree of p.totals holds for version 0, and version 1 (WRITE) has changed the table since" in said

@@ -29,7 +29,7 @@ from publication.points import at, killed, visited
 def held(member: Member, **given: object) -> Member:
     """Return the member with a check that has read its table."""
     seen = {"version": member.handle.read_version, "transaction_id": member.handle.transaction_id}
-    check = HeldCheck(name="sums agree of totals", **{**seen, **(given or {"whole_table": True})})
+    check = HeldCheck(name="sums agree of totals", task_id="totals", map_index=2, **{**seen, **(given or {"whole_table": True})})
     return replace(member, held=[*member.held, check])
 
 
@@ -44,11 +44,11 @@ def test_rows_of_others_before_the_decision(members: list[Member], orders: LakeT
     """Of which no stage knows anything: both only append."""
     other = (orders, lines)[number]
     other.append([99])
-    why = r"check sums agree of totals holds for version 0, and version 1 \(WRITE\) has changed the table since.*Clear the audit"
+    why = r"check sums agree of totals holds for version 0, and version 1 \(WRITE\) has changed the table since.*Clear what is"
     for _ in range(2):  # the commit task, and a retry
         with pytest.raises(ChecksOutdatedException, match=why) as error:
             publish_all(members, anchor=orders.uri)
-        assert error.value.table == other.uri
+        assert (error.value.table, error.value.checks) == (other.uri, (("totals", 2),))
     assert (7 in orders.ids(), 40 in lines.ids()) == (False, False)
     assert abort_tables([again(member) for member in members]).outcome == "refused"
 
@@ -84,7 +84,7 @@ def test_a_late_commit_of_others_is_a_late_conflict(
     with visited(at("published orders", "after", lambda: lines.append([99]))), pytest.raises(kind) as error:
         publish_all(members, anchor=orders.uri, on_late_conflict="keep" if keep else "undo")
     assert "the check sums agree of totals holds for version 0, and version 2 (WRITE) has changed" in str(error.value)
-    assert "Clear the audit" not in str(error.value)
+    assert "Clear what" not in str(error.value)
     if not keep:
         assert (error.value.table, error.value.winning_version, error.value.operation) == (lines.uri, 2, "WRITE")
     assert orders.ids() == ([1, 2, 3, 7] if keep else [1, 2, 3])
@@ -107,6 +107,24 @@ def test_the_rows_are_counted_again(orders: LakeTable, lines: LakeTable, when: s
         with late, pytest.raises(PublicationUndoneException, match=why):
             publish_all(members, anchor=orders.uri)
     assert (orders.ids(), lines.ids()) == ([1, 2, 3], [10])
+
+
+def test_keys_stay_unique(orders: LakeTable, lines: LakeTable) -> None:
+    """Of two publications that bring a key, one is published; of a foreign writer after the decision, it is taken back."""
+    key = {"unique": ("id",)}
+
+    def members(name: str, new: int) -> list[Member]:
+        return [orders.member(name, [new]), held(lines.member(name, [new]), **key)]
+
+    one, same, other = members("one", 40), members("same", 40), members("other", 41)
+    assert publish_all(one, anchor=orders.uri).outcome == "published"
+    with pytest.raises(DeltaAuditFailedException, match=r"key id \(40\)"):
+        publish_all(same, anchor=orders.uri)
+    assert publish_all(other, anchor=orders.uri).outcome == "published"
+    late, taken = members("late", 42), at("published orders", "after", lambda: lines.append([42]))
+    with visited(taken), pytest.raises(PublicationUndoneException, match=r"key id \(42\)"):
+        publish_all(late, anchor=orders.uri)
+    assert (orders.ids(), lines.ids()) == ([1, 2, 3, 40, 41], [10, 20, 30, 40, 41, 42])
 
 
 def test_a_new_table_that_others_fill_before_it_is_announced(table, orders: LakeTable) -> None:
