@@ -47,6 +47,12 @@ def test_the_rows_of_one_table_are_counted_again(publish, capfd, number, others,
     assert run.state_of("p.lines.audit") == "success"
     if others != "DELETE":
         assert (run.state, run.counts) == ("success", (15, 16))
+        for uri, commit in run.xcom("p.commit")["tables"].items():  # each names the checks of the whole publication
+            told = commit_summary(DeltaLog.for_table(uri), commit["version"]).checks
+            assert sorted(told.attempts) == ["p.lines.stage", "p.orders.stage"]
+            (audit,) = (check for check in told.checks if check.kind == "audit")
+            assert (audit.task_id, audit.version, audit.held) == ("p.lines.audit", 0, ("rows_change",))
+            assert audit.stages == ("p.lines.stage",)
         return
     assert (run.state_of("p.commit"), run.counts) == ("failed", (10, 2))
     said = "".join(capfd.readouterr())
