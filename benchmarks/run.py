@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import checks
 import conflict_check
 import contention_s3
 import publications
@@ -39,6 +40,7 @@ PARTS = [
     "contention_s3",
     "winners",
     "conflict_check",
+    "checks",
     "publications",
     "writers",
     "stage",
@@ -370,6 +372,7 @@ def main() -> None:
             "contention",
             "contention_s3",
             "conflict_check",
+            "checks",
             "publications",
             "writers",
             "stage",
@@ -401,6 +404,8 @@ def main() -> None:
             winners(work, 100_000, [1, 10, 100] if options.quick else [1, 10, 100, 1000], 10 if options.quick else 100)
         if "conflict_check" in wanted:
             ROWS.extend(conflict_check.main(["--quick"] if options.quick else []))
+        if "checks" in wanted:
+            ROWS.extend(checks.main(["--quick"] if options.quick else []))
         if "publications" in wanted:
             ROWS.extend(publications.main(["--laps", "3", "--commits", "500"] if options.quick else []))
         if "writers" in wanted:

@@ -51,9 +51,15 @@ class HeldKeys:
         # A file that the commit removes, or of which it marks rows, is what it leaves of it.
         own = {action.path: action for action in actions if isinstance(action, AddFile)}
         gone = {action.path for action in actions if isinstance(action, RemoveFile)} - own.keys()
+        brought = {
+            winner.version: [own.get(file.path, file) for file in winner.added_files if file.path not in gone]
+            for winner in adding
+        }
+        if self._found([file for files in brought.values() for file in files]) is None:  # in one go, as nearly always
+            return None
         for winner in adding:
             later = {file.path for other in new if other.version > winner.version for file in other.removed_files}
-            added = [own.get(file.path, file) for file in winner.added_files if file.path not in gone]
+            added = brought[winner.version]
             for certain in (True, False):
                 found = self._found([file for file in added if (file.path in later) is not certain])
                 if found is not None:
@@ -71,4 +77,4 @@ class HeldKeys:
 
     @cached_property
     def _staged(self) -> StagedKeys:
-        return StagedKeys(self.table(), self.check.unique, self.check.limit)
+        return StagedKeys(self.table(), self.check.unique, self.check.limit, version=self.check.version)

@@ -24,7 +24,7 @@ from airflow_delta.log.arrow.arrays import readable
 from airflow_delta.log.expressions import ast
 from airflow_delta.log.expressions.predicate import Predicate
 from airflow_delta.log.replay.filter import FileFilter
-from airflow_delta.log.schema.types import INTEGRAL, DecimalType
+from airflow_delta.log.schema.types import INTEGRAL, DecimalType, arrow_type
 from airflow_delta.log.statistics.data_skipping import column_has_bounds
 from airflow_delta.log.statistics.statistics import live_records
 from airflow_delta.table.audit.bounds import named_column, plain
@@ -51,12 +51,14 @@ class StagedKeys:
 
     :param columns: as an author names them.
     :param limit: rows to read of the stages, and of the table.
+    :param version: for errors; default: the one that an audit sees, which is not looked for within the commit.
     :raises DeltaAnalysisException: if the table will not have a column.
     :raises DeltaIllegalArgumentException: if values of a column are not compared without Spark.
     """
 
-    def __init__(self, table: AuditedTable, columns: Sequence[str], limit: int) -> None:
+    def __init__(self, table: AuditedTable, columns: Sequence[str], limit: int, *, version: int | None = None) -> None:
         self._table = table
+        self._version = table.version if version is None else version
         self._limit = limit
         self._columns = [_key_column(table, name) for name in columns]
         self._names = [str(at) for at in range(len(columns))]
@@ -72,6 +74,8 @@ class StagedKeys:
 
     def repeated(self) -> pa.Table:
         """Return the keys that several rows have, each once."""
+        if len(self._names) == 1 and pc.count_distinct(self._keys[0]).as_py() == self._keys.num_rows:
+            return self._empty
         counted = self._keys.group_by(self._names).aggregate([([], "count_all")])
         return counted.filter(pc.greater(counted["count_all"], 1)).select(self._names)
 
@@ -113,13 +117,16 @@ class StagedKeys:
         return f"{keys.num_rows} key{'' if keys.num_rows == 1 else 's'} {self._label} ({listed}{more})"
 
     def _matches(self, parts: list[pa.Table]) -> pa.Table:
+        other = pa.concat_tables(parts)
+        if len(self._names) == 1:
+            return other.filter(pc.is_in(other[0], value_set=self._keys[0]))
         # The right side is held in memory, as a hash table.
-        return pa.concat_tables(parts).join(self._keys, self._names, join_type="left semi")
+        return other.join(self._keys, self._names, join_type="left semi")
 
     @cached_property
     def _empty(self) -> pa.Table:
-        rows = worker_rows(self._table.log, [], metadata=self._metadata, version=self._table.version, columns=self._read_columns)
-        return self._of(pa.RecordBatch.from_pylist([], rows.schema))
+        types = [arrow_type(column.data_type) for column in self._columns]
+        return pa.schema(list(zip(self._names, types, strict=True))).empty_table()
 
     @property
     def _metadata(self) -> Metadata:
@@ -143,8 +150,8 @@ class StagedKeys:
             raise too_many
         table, read = self._table, 0
         try:
-            rows = worker_rows(table.log, files, metadata=self._metadata, version=table.version, columns=self._read_columns)
-            rows.demand.everything = True
+            rows = worker_rows(table.log, files, metadata=self._metadata, version=self._version, columns=self._read_columns)
+            rows.demand.everything = len(files) > 1  # then several threads read them
             for batch in rows:
                 read += batch.num_rows
                 if read > self._limit:
