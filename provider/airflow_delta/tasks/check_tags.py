@@ -97,11 +97,12 @@ def _of_report(record: CheckRecord, report: Mapping[str, Any], seen: _Seen) -> C
     result = FAILED if record.result == FAILED or any(check.severity == FAIL for check in failed) else WARNED
     held = [str(each["name"]).removesuffix(f" of {record.task_id}") for each in report.get("held") or ()]
     version, versions = report.get("baseVersion", report.get("version")), report.get("versions")
+    definition = report.get("definition")
     return replace(
         record,
         result=result if failed else record.result,
         failed=tuple(check.name for check in failed),
-        definition=report.get("definition"),
+        definition=definition if isinstance(definition, str) else None,
         version=version if isinstance(version, int) else None,
         versions=dict(versions) if isinstance(versions, Mapping) else {},
         held=tuple(dict.fromkeys(held)),
