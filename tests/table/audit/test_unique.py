@@ -14,6 +14,7 @@ from pyroaring import BitMap64
 
 from airflow_delta import exceptions
 from airflow_delta.contract.audit import AuditCheck, HeldCheck, SqlCheck
+from airflow_delta.contract.sql_types import DECLARED
 from airflow_delta.log.actions.deletion_vectors import inline_deletion_vector
 from airflow_delta.log.statistics.statistics import with_wide_bounds
 from airflow_delta.table.audit.audit import AuditedTable
@@ -21,6 +22,7 @@ from airflow_delta.table.audit.held import HeldChecks, held_queries, held_ratio,
 from airflow_delta.table.audit.statistics import statistics_checks
 from airflow_delta.table.operations.rewrite.update import plan_delete
 from airflow_delta.transaction import CommitPolicy, Operation
+from support.actions import column, schema
 from support.table import Table
 
 
@@ -315,3 +317,38 @@ def test_other_checks_of_a_table_that_another_run_creates(tmp_path):
 
 def _sql(text: str) -> Any:
     return SqlCheck(name="sql", sql=text)
+
+
+def test_what_spark_fills_up_with_spaces_is_the_same(tmp_path):
+    """Another engine has written a ``char(3)`` as it was given."""
+    table = Table(tmp_path / "table")
+    of = lambda *keys: pa.table({"key": pa.array(keys, pa.string())})  # noqa: E731
+    table.write(of("x"), begin={"schema": schema({**column("key", "string"), "metadata": {DECLARED: "char(3)"}})})
+    deltalake.write_deltalake(table.uri, of("a"), mode="append")
+    handle = table.begin()
+    assert not check(table, handle, table.stage(handle, of("a  ")), unique="key").passed
+    assert not check(table, handle, table.stage(handle, of("b", "b ")), unique="key").passed
+    assert check(table, handle, table.stage(handle, of("c")), unique="key").passed
+
+
+def test_two_columns_at_the_commit(table):
+    handle = table.begin()
+    staged = [table.stage(handle, rows(7), task_id="one"), table.stage(handle, rows(8, day="b"), task_id="two")]
+    checks = held(table, handle, *staged, unique=["day", "id"])
+    table.write(rows(8))
+    assert publish(table, handle, *staged, checks=checks) == handle.read_version + 2
+    handle = table.begin()
+    staged = [table.stage(handle, rows(9))]
+    checks = held(table, handle, *staged, unique=["day", "id"])
+    table.write(rows(9))
+    with pytest.raises(exceptions.DeltaAuditFailedException, match=r"1 key \(day, id\) \(\(a, 9\)\)"):
+        publish(table, handle, *staged, checks=checks)
+
+
+def test_beyond_the_limit_the_commit_does_not_know(table):
+    handle = table.begin()
+    staged = table.stage(handle, rows(7, 20))
+    checks = held(table, handle, staged, unique={"columns": "id", "limit": 2})
+    table.write(rows(6, 7, 8))
+    with pytest.raises(exceptions.ChecksOutdatedException, match=r"for certain: more than 2 other rows would have to be read"):
+        publish(table, handle, staged, checks=checks)
