@@ -19,6 +19,7 @@ from airflow_delta.log import DeltaLog
 from airflow_delta.operators.preview import DeltaPreviewOperator
 from airflow_delta.operators.stage import DeltaStageFilesOperator
 from airflow_delta.sensors.delta import DeltaTableVersionSensor
+from airflow_delta.table.observe.observe import commit_summary
 from support import readers
 
 pytestmark = pytest.mark.airflow
@@ -36,6 +37,8 @@ def test_a_check_reads_the_rows_before_they_are_published(run_dag, tables):
     assert run.xcom("txn.check") == [1, 2, 3, 4] == sorted(row["id"] for row in readers.rows(path))
     assert run.xcom("txn.changes")["changes"] == {"insert": 2}
     assert run.xcom("txn.commit")["version"] == preview["version"]
+    records = commit_summary(DeltaLog.for_table(path), 1).checks.checks
+    assert {check.version for check in records if check.kind == "preview"} == {preview["baseVersion"]} == {0}
     # keep_preview=1
     kept = [until for file in Path(preview["path"]).parents[1].iterdir() if (until := kept_until(str(file))) is not None]
     assert len(kept) == 1

@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from airflow_delta.contract.audit import HeldCheck
 from airflow_delta.contract.files import new_attempt
 from airflow_delta.exceptions import ManifestException, PublicationUndoneException
 from airflow_delta.log import DeltaLog
@@ -64,7 +66,7 @@ class Worker(Attempt):
 
 
 class Lake:
-    """Tables, and a publication that replaces rows of all but the last one, to which it appends.
+    """Tables, and a publication that replaces rows of all but the last one, to which it appends, and which a check has read.
 
     :param count: of tables.
     """
@@ -77,7 +79,11 @@ class Lake:
         self.client: Client = Remote
 
     def _member(self, table: LakeTable) -> Member:
-        return table.member("k", [NEW], replaces=None if table is self.tables[-1] else PART)
+        if table is not self.tables[-1]:
+            return table.member("k", [NEW], replaces=PART)
+        member = table.member("k", [NEW])
+        check = HeldCheck(name="a check", version=member.handle.read_version, predicates=(PART,))
+        return replace(member, held=[check])
 
     def worker(self, name: str, *, stop_at: int | None = None) -> Worker:
         """Return an attempt of a task, by the name of the method."""
@@ -117,7 +123,7 @@ class Lake:
 
     @staticmethod
     def _publish(members: list[Member], opened: Opened, *, anchor: str) -> str:
-        tried = [Member(log=opened(m.log.uri), handle=m.handle, staged=m.staged) for m in members]
+        tried = [replace(member, log=opened(member.log.uri)) for member in members]
         options = PublicationOptions(anchor=anchor, patience=0.0)
         try:
             return publish_tables(tried, attempt=new_attempt(), options=options, open_table=_opens(opened)).outcome
