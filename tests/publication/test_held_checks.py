@@ -135,7 +135,7 @@ def test_a_new_table_that_others_fill_before_it_is_announced(table, orders: Lake
     other = table("other")
     members = [held(other.member("l", [1])), orders.member("l", [8])]
     fill = at("plan other", "after", lambda: other.publish_ids("another", [99]))
-    why = "for a table that did not exist, and version 0 .* has brought rows"
+    why = "for a table that did not exist, and version 0 .* has changed the table"
     with visited(fill), pytest.raises(ConcurrentAppendException, match=why):
         publish_all(members)
     assert (other.ids(), orders.ids()) == ([99], [1, 2, 3, 7])

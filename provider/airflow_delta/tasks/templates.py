@@ -27,7 +27,7 @@ NARROWING = {
     *("checks", "clauses", "columns", "condition", "consumer", "deleted", "effective_at"),
     *("freshness", "inventory", "keys", "max_null_fraction", "max_rows", "min_rows", "modified_after", "new_files", "partitions"),
     *("pattern", "predicate", "replace_on", "replace_using", "replace_where", "rows_change", "set", "steps", "tables", "tracked"),
-    *("value_range", "where"),
+    *("unique", "value_range", "where"),
 }
 """Parameters that say which tables, rows, files or checks are meant: without a value a task would do more, or check less."""
 

@@ -172,8 +172,8 @@ class _Rows:
 
     check: HeldCheck
     change: int = 0
-    unknown: int | None = None
-    """A version of which it is not known how many rows it changed."""
+    unknown: WinningCommit | None = None
+    """A commit of which it is not known how many rows it changed."""
 
 
 @dataclass
@@ -232,7 +232,7 @@ class HeldChecks:
             if winner.version <= rows.check.version or winner.only_moves_rows:
                 continue
             if change is None:
-                rows.unknown = winner.version
+                rows.unknown = winner
             else:
                 rows.change += change
 
@@ -251,36 +251,37 @@ class HeldChecks:
         return None if None in counts else sum(filter(None, added)) - sum(filter(None, removed.values()))
 
     def _outdated(self, check: HeldCheck, winner: WinningCommit) -> DeltaError:
+        what = "the table" if check.whole_table else f"rows where {' or '.join(check.predicates)}"
         by = f"version {winner.version} ({winner.operation or 'unknown operation'})"
+        return self._to_ask_again(check, winner, f"{by} has changed {what} since, which it has read")
+
+    def _to_ask_again(self, check: HeldCheck, winner: WinningCommit, what: str) -> DeltaError:
+        """Return the error for a check of which it is not known whether it holds.
+
+        :param what: what has happened since, as the end of a sentence.
+        """
         if self.handle.read_version < 0:  # an audit that ran again would not see it either
             return ConcurrentAppendException(
-                f"{self._about(check)} holds for a table that did not exist, and {by} has brought rows to it since. "
-                f"{BEGIN_AGAIN}",
+                f"{self._about(check)} holds for a table that did not exist, and {what}. {BEGIN_AGAIN}",
                 table=self.handle.table,
                 winning_version=winner.version,
                 winning_commit=winner.commit_info,
             )
-        what = "the table" if check.whole_table else f"rows where {' or '.join(check.predicates)}"
         return self.handle.error(
             ChecksOutdatedException,
-            f"{self._about(check)} holds for version {check.version}, and {by} has changed {what} since, which it has "
-            f"read. {self.advice}".rstrip(),
+            f"{self._about(check)} holds for version {check.version}, and {what}. {self.advice}".rstrip(),
             checks=_task_of(check),
         )
 
     def _repeated(self, check: HeldCheck, met: Met) -> DeltaError:
-        about = f"{self._about(check)} holds for version {check.version}, not after version {met.version} ({met.operation})"
-        if met.certain:
-            return self.handle.error(
-                DeltaAuditFailedException,
-                f"{about}, which others have committed since, with {met.what} that it stages as well. Clear the start task to "
-                "stage again in a new transaction.",
-                failed=(check.name,),
-            )
+        by = f"version {met.winner.version} ({met.winner.operation or 'unknown operation'})"
+        if not met.certain:
+            return self._to_ask_again(check, met.winner, f"it is not certain that it does after {by}: {met.what}")
         return self.handle.error(
-            ChecksOutdatedException,
-            f"{about} for certain: {met.what}. {self.advice}".rstrip(),
-            checks=_task_of(check),
+            DeltaAuditFailedException,
+            f"{self._about(check)} holds for version {check.version}, not after {by}, which others have committed since, with "
+            f"{met.what} that it stages as well. Clear the start task to stage again in a new transaction.",
+            failed=(check.name,),
         )
 
     def _about(self, check: HeldCheck) -> str:
@@ -289,11 +290,11 @@ class HeldChecks:
     def _judge(self, rows: _Rows, version: int) -> None:
         check, about = rows.check, self._about(rows.check)
         if rows.unknown is not None:
-            raise self.handle.error(
-                ChecksOutdatedException,
-                f"{about} holds for version {check.version}, and it is not known how many rows version {rows.unknown} has "
-                f"changed since: its files have no row counts (COMPUTE STATISTICS adds them). {self.advice}".rstrip(),
-                checks=_task_of(check),
+            raise self._to_ask_again(
+                check,
+                rows.unknown,
+                f"it is not known how many rows version {rows.unknown.version} has changed since: its files have no row counts "
+                "(COMPUTE STATISTICS adds them)",
             )
         before, after = check.rows_before + rows.change, check.rows_after + rows.change
         if before <= 0 or check.ratios is None:

@@ -23,8 +23,7 @@ class Met(NamedTuple):
     :param what: which keys; if it is not certain, why.
     """
 
-    version: int
-    operation: str
+    winner: WinningCommit
     what: str
     certain: bool
 
@@ -64,7 +63,7 @@ class HeldKeys:
                 found = self._found([file for file in added if (file.path in later) is not certain])
                 if found is not None:
                     text, decided = found
-                    return Met(winner.version, winner.operation or "unknown operation", text, certain and decided)
+                    return Met(winner, text, certain and decided)
         return None
 
     def _found(self, files: Sequence[AddFile]) -> tuple[str, bool] | None:

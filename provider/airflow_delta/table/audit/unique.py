@@ -20,7 +20,7 @@ from airflow_delta.exceptions import (
     ReadLimitException,
 )
 from airflow_delta.log.actions.reconciliation import file_key
-from airflow_delta.log.arrow.arrays import readable
+from airflow_delta.log.arrow.arrays import readable, scalar
 from airflow_delta.log.expressions import ast
 from airflow_delta.log.expressions.predicate import Predicate
 from airflow_delta.log.replay.filter import FileFilter
@@ -44,6 +44,37 @@ _SORTED = 10_000
 
 class UndecidedKeysError(Exception):
     """Keys are not compared; the message is a sentence that says why."""
+
+
+class _KeyNumbers:
+    """Numbers of keys, the same for the same key; Arrow's joins and groups would import pandas.
+
+    :param keys: without nulls.
+    """
+
+    def __init__(self, keys: pa.Table) -> None:
+        self._values = [pc.unique(column) for column in keys.columns]
+        self._pairs: list[pa.Array] = []
+        """For each column but the first, what is numbered: pairs of the number up to it and that of its value."""
+        numbers = self._number(keys, 0)
+        for at in range(1, keys.num_columns):
+            pairs = self._paired(numbers, keys, at)
+            self._pairs.append(pc.unique(pairs))
+            numbers = pc.index_in(pairs, value_set=self._pairs[-1])
+
+    def of(self, keys: pa.Table) -> pa.ChunkedArray:
+        """Return the number of each key; null for one that is not among those of the beginning."""
+        numbers = self._number(keys, 0)
+        for at, known in enumerate(self._pairs, 1):
+            numbers = pc.index_in(self._paired(numbers, keys, at), value_set=known)
+        return numbers
+
+    def _number(self, keys: pa.Table, at: int) -> pa.ChunkedArray:
+        return pc.index_in(keys.column(at), value_set=self._values[at])
+
+    def _paired(self, numbers: pa.ChunkedArray, keys: pa.Table, at: int) -> pa.ChunkedArray:
+        rows = scalar(len(self._values[at]), pa.int64())
+        return pc.add(pc.multiply(numbers.cast(pa.int64()), rows), self._number(keys, at).cast(pa.int64()))
 
 
 class StagedKeys:
@@ -76,8 +107,9 @@ class StagedKeys:
         """Return the keys that several rows have, each once."""
         if len(self._names) == 1 and pc.count_distinct(self._keys[0]).as_py() == self._keys.num_rows:
             return self._empty
-        counted = self._keys.group_by(self._names).aggregate([([], "count_all")])
-        return counted.filter(pc.greater(counted["count_all"], 1)).select(self._names)
+        counted = pc.value_counts(self._numbers.of(self._keys))
+        several = pc.greater(counted.field("counts"), scalar(1, pa.int64()))
+        return self._first_rows(self._keys, counted.field("values").filter(several))
 
     def kept(self) -> pa.Table:
         """Return the keys that rows have which the commit leaves, each once."""
@@ -105,11 +137,14 @@ class StagedKeys:
                 found.append(self._matches(waiting))
                 waiting, rows = [self._empty], 0
         found.append(self._matches(waiting))
-        return pa.concat_tables(found).group_by(self._names).aggregate([])
+        keys = pa.concat_tables(found)
+        return self._first_rows(keys, pc.unique(self._numbers.of(keys)))
 
     def shown(self, keys: pa.Table) -> str:
         """Return how many keys these are, and the least of the first ones."""
-        first = keys.slice(0, _SORTED).sort_by([(name, "ascending") for name in self._names]).slice(0, _SHOWN)
+        first = keys.slice(0, _SORTED)
+        order = pc.sort_indices(first, sort_keys=[(name, "ascending") for name in self._names])
+        first = first.take(order.slice(0, _SHOWN))
         values = [readable(column.combine_chunks()) for column in first.columns]
         rows = [", ".join(str(plain(value)) for value in row) for row in zip(*values, strict=True)]
         listed = ", ".join(rows if len(self._names) == 1 else (f"({row})" for row in rows))
@@ -118,10 +153,15 @@ class StagedKeys:
 
     def _matches(self, parts: list[pa.Table]) -> pa.Table:
         other = pa.concat_tables(parts)
-        if len(self._names) == 1:
-            return other.filter(pc.is_in(other[0], value_set=self._keys[0]))
-        # The right side is held in memory, as a hash table.
-        return other.join(self._keys, self._names, join_type="left semi")
+        return other.filter(pc.is_valid(self._numbers.of(other)))
+
+    @cached_property
+    def _numbers(self) -> _KeyNumbers:
+        return _KeyNumbers(self._keys)
+
+    def _first_rows(self, keys: pa.Table, numbers: pa.Array) -> pa.Table:
+        """Return the first row of each of some keys."""
+        return keys.take(pc.index_in(numbers, value_set=self._numbers.of(keys)))
 
     @cached_property
     def _empty(self) -> pa.Table:
@@ -202,4 +242,4 @@ def _values(batch: pa.RecordBatch, column: ColumnReference) -> pa.Array:
     values = batch.column(column.path[0])
     for name in column.path[1:]:
         values = pc.struct_field(values, [values.type.get_field_index(name)])
-    return values if column.char_length is None else pc.utf8_rtrim(values, " ")  # which Spark fills up
+    return values if column.char_length is None else pc.utf8_rtrim(values, characters=" ")  # which Spark fills up
