@@ -103,7 +103,7 @@ def without_help(patch: pytest.MonkeyPatch) -> Iterator[None]:
 @contextmanager
 def without_held_checks(patch: pytest.MonkeyPatch) -> Iterator[None]:
     """Nobody asks again what a check has read."""
-    patch.setattr(HeldChecks, "__call__", lambda _self, _winners: None)
+    patch.setattr(HeldChecks, "__call__", lambda *_: None)
     yield
 
 
