@@ -45,11 +45,11 @@ WINNERS = {
 @pytest.mark.parametrize(
     ("given", "meets"),
     [
-        ({"whole_table": True}, set(WINNERS)),
-        ({"predicates": ("day = 'a'",)}, {"same day", "delete of the day"}),
-        ({"predicates": ("id > 100",)}, set()),
-        ({"predicates": ("day = 'b' AND id = 9",)}, {"other day"}),
-        ({"predicates": ("id > 100", "id = 5")}, {"delete of another day"}),
+        ({"whole_table": True}, tuple(WINNERS)),
+        ({"predicates": ("day = 'a'",)}, ("same day", "delete of the day")),
+        ({"predicates": ("id > 100",)}, ()),
+        ({"predicates": ("day = 'b' AND id = 9",)}, ("other day",)),
+        ({"predicates": ("id > 100", "id = 5")}, ("delete of another day",)),
     ],
     ids=str,
 )
