@@ -15,7 +15,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from airflow_delta.contract.check_records import CHECKS_TAG, CheckRecord, check_records, checks_text
+from airflow_delta.contract.check_records import CheckRecord, check_records, checks_text
+from airflow_delta.contract.tags import CHECKS_TAG
 from support import readers
 from support.table import Table, put_rows
 

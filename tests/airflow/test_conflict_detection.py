@@ -13,6 +13,7 @@ from airflow.sdk import DAG, BaseOperator
 
 from airflow_delta import delta_transaction
 from airflow_delta.contract.payloads import CommitResult
+from airflow_delta.contract.tags import DETECTION_TAG, RESOLVED_TAG
 from airflow_delta.decorators.delta_stream import delta_stream_task
 from airflow_delta.exceptions import ConcurrentAppendException, DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
@@ -29,7 +30,7 @@ from airflow_delta.operators.stream import DeltaStreamOperator
 from airflow_delta.operators.transaction import DeltaCommitOperator
 from airflow_delta.operators.vacuum import DeltaVacuumOperator
 from airflow_delta.tasks.committing import CommitPart, resolved_lines
-from airflow_delta.transaction.conflict_detection import DETECTION_TAG, RESOLVED_TAG, resolved_text
+from airflow_delta.transaction.conflict_detection import resolved_text
 from support.running_tasks import context
 from support.tables import commit_path
 from support.watching import Lines, commit, stage, start

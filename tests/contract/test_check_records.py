@@ -9,12 +9,13 @@ import pytest
 from airflow_delta.contract import check_records as records
 from airflow_delta.contract.audit import SqlCheck, audit_definition
 from airflow_delta.contract.check_records import CheckRecord, check_records, checks_of, checks_text
+from airflow_delta.contract.tags import CHECKS_TAG
 
 ATTEMPTS = {"load": "1-0a1b2c3d", "more.0": "2-4e5f6a7b"}
 
 
 def tag(attempts, checks) -> dict[str, str]:
-    return {records.CHECKS_TAG: checks_text(check_records(attempts, checks))}
+    return {CHECKS_TAG: checks_text(check_records(attempts, checks))}
 
 
 def test_a_tag_comes_back_as_it_was_and_says_no_more_than_it_must():
@@ -32,7 +33,7 @@ def test_a_tag_comes_back_as_it_was_and_says_no_more_than_it_must():
     tags = tag(ATTEMPTS, [skipped, approval, audit])
     found = checks_of(tags)
     assert found == check_records(ATTEMPTS, [audit, approval, skipped])  # audits first
-    assert json.loads(tags[records.CHECKS_TAG]) == {
+    assert json.loads(tags[CHECKS_TAG]) == {
         "attempts": ATTEMPTS,
         "numStages": 2,
         "checks": [
@@ -80,7 +81,7 @@ def test_a_thousand_mapped_stages_and_checks_are_summed_up():
         for index in range(1000)
     ]
     tags = tag(attempts, checks)
-    assert len(tags[records.CHECKS_TAG]) < 1_000
+    assert len(tags[CHECKS_TAG]) < 1_000
     found = checks_of(tags)
     (check,) = found.checks
     assert (found.attempts, found.num_stages, found.stages_digest) == ({}, 1000, records.json_digest(attempts))
@@ -101,7 +102,7 @@ def test_what_does_not_fit_is_left_out_and_counted(kind):
     checks = [CheckRecord(task_id=f"{'x' * 240}{n:04}", kind=kind, failed=("y" * 5_000,) * 50) for n in range(1000)]
     audit = CheckRecord(task_id="audit", kind=records.AUDIT)
     tags = tag({f"{'s' * 240}.{n}": "1-0a1b2c3d" for n in range(1000)}, [*checks, audit])
-    assert len(tags[records.CHECKS_TAG]) <= 16_100
+    assert len(tags[CHECKS_TAG]) <= 16_100
     found = checks_of(tags)
     assert found.checks[0] == audit
     assert len(found.checks) + found.left_out == 1001
@@ -109,7 +110,7 @@ def test_what_does_not_fit_is_left_out_and_counted(kind):
 
 @pytest.mark.parametrize("text", ["", "[]", "1", '{"checks": 3}', '{"checks": [{"kind": "audit"}]}', "[" * 100_000])
 def test_what_another_writer_has_put_there_is_not_read(text):
-    assert checks_of({records.CHECKS_TAG: text}) is None
+    assert checks_of({CHECKS_TAG: text}) is None
     assert checks_of({}) is None
 
 

@@ -25,6 +25,7 @@ from airflow_delta.airflow_internals.command_line import (
 from airflow_delta.assets.delta import delta_asset_uri, table_of_asset_uri
 from airflow_delta.cli.output import print_data, print_line, print_rows, printable, progress_shown, size, span, utc, with_runs
 from airflow_delta.contract.check_records import answer_in_words, result_in_words, stages_in_words, version_in_words
+from airflow_delta.contract.tags import DAG_ID_TAG, RUN_ID_TAG
 from airflow_delta.dag_checks import dag_problems, dag_warnings
 from airflow_delta.exceptions import DeltaError, DeltaTableNotFoundException, VacuumRetentionPeriodTooShortException
 from airflow_delta.links.delta import masked_by_airflow
@@ -126,7 +127,7 @@ def _check_rows(commit: CommitSummary) -> Iterator[dict[str, Any]]:
 
 def _commit_row(commit: CommitSummary) -> dict[str, Any]:
     tags = commit.tags
-    run = [tags[key] for key in ("airflow.dagId", "airflow.runId") if key in tags]
+    run = [tags[key] for key in (DAG_ID_TAG, RUN_ID_TAG) if key in tags]
     return {
         "version": commit.version,
         "time (UTC)": utc(commit.timestamp),

@@ -12,10 +12,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from airflow_delta.contract.payloads import Payload
+from airflow_delta.contract.tags import CHECKS_TAG
 from airflow_delta.exceptions import StagingException
-
-CHECKS_TAG = "airflow.checks"
-"""Tag of ``commitInfo``: JSON, :class:`CheckRecords`."""
 
 AUDIT, PUBLICATION_AUDIT, APPROVAL, PREVIEW, DIFF, TASK = KINDS = (
     "audit",

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from airflow_delta.contract.tags import STATE_TAG
 from airflow_delta.log.actions.actions import Action, AddFile, RemoveFile
 from airflow_delta.log.actions.decode import DecodedCommit, decode_commits
 from airflow_delta.log.actions.deletion_vectors import vector_path
 from airflow_delta.log.actions.reconciliation import canonical_path
 from airflow_delta.log.storage.table_paths import exists
-from airflow_delta.publication.records import PUBLISHED, STATE_NAMES, STATE_TAG
+from airflow_delta.publication.records import PUBLISHED, STATE_NAMES
 from airflow_delta.publication.states import state_entry
 from airflow_delta.transaction.conflicts.metadata import identity_only
 

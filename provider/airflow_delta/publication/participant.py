@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_delta.contract.audit import RUN_AGAIN
 from airflow_delta.contract.payloads import CommitResult, TransactionHandle
+from airflow_delta.contract.tags import REASON_TAG
 from airflow_delta.exceptions import (
     AppendOnlyException,
     ChecksOutdatedException,
@@ -43,7 +44,6 @@ from airflow_delta.publication.plan import load_writes
 from airflow_delta.publication.records import (
     INTENT,
     PUBLISHED,
-    REASON_TAG,
     REFUSED,
     STATE_NAMES,
     UNDONE,

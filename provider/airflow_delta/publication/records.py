@@ -21,6 +21,7 @@ from airflow_delta.contract.payloads import (
     StagedWrite,
     TransactionHandle,
 )
+from airflow_delta.contract.tags import ANCHOR_TAG, PUBLICATION_TAG, STATE_TAG, TABLES_TAG
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.log.storage.options import canonical_options
 from airflow_delta.transaction.intents import PATIENCE
@@ -40,12 +41,6 @@ STATE_NAMES = ("intent", "published", "refused", "undone", "stands")
 
 MAX_TABLES = 32
 
-PUBLICATION_TAG = "airflow.publication"
-ANCHOR_TAG = "airflow.publicationAnchor"
-TABLES_TAG = "airflow.publicationTables"
-STATE_TAG = "airflow.publicationState"
-REASON_TAG = "airflow.publicationReason"
-"""Tag of states 2 and 4: JSON, why: message; of state 2 also error, table, version and operation of the winner."""
 
 OnLateConflict = Literal["undo", "keep"]
 

@@ -8,19 +8,10 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.contract.files import PLAN_ENDED, transaction_directory
+from airflow_delta.contract.tags import ANCHOR_TAG, PUBLICATION_TAG, TABLES_TAG
 from airflow_delta.exceptions import VersionsNotContiguousException
 from airflow_delta.log.actions.decode import CommitFile, DecodedCommit, decode_commit, read_commit_info
-from airflow_delta.publication.records import (
-    ANCHOR_TAG,
-    PUBLICATION_TAG,
-    PUBLISHED,
-    STANDS,
-    TABLES_TAG,
-    UNDONE,
-    OpenPublication,
-    PublicationId,
-    plan_path,
-)
+from airflow_delta.publication.records import PUBLISHED, STANDS, UNDONE, OpenPublication, PublicationId, plan_path
 from airflow_delta.table.state.find_commit import newest_first
 from airflow_delta.transaction.intents import INTENT_APP, STATE_APP, open_intents
 

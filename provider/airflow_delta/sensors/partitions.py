@@ -15,13 +15,14 @@ from airflow_delta.airflow_internals.tasks import add_keyed_events
 from airflow_delta.assets.delta import watched_extras
 from airflow_delta.contract.kinds import table_text
 from airflow_delta.contract.partition_events import MANY, PartitionEvents
+from airflow_delta.contract.tags import PARTITION_EVENTS_TAG
 from airflow_delta.exceptions import VersionNotFoundException
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.retry_policies import REFUSALS
 from airflow_delta.sensors.watching import LogSensor
 from airflow_delta.tasks.identity import whole_number
 from airflow_delta.tasks.lineage import table_outlets
-from airflow_delta.tasks.partition_events import TOLD_TAG, check_outlets, read_column, with_keys
+from airflow_delta.tasks.partition_events import check_outlets, read_column, with_keys
 from airflow_delta.triggers.delta import DeltaTableVersionTrigger, commit_conditions
 from airflow_delta.triggers.watching import refuse_previews
 
@@ -182,7 +183,7 @@ class DeltaPartitionSensor(LogSensor):
         matches: list[Match] = []
         keys: dict[str, None] = {}
         for match, now_seen in engine.matches_after(log, seen, commit_conditions(None, None, data_change_only=True)):
-            if match is None or TOLD_TAG in match.summary.tags:
+            if match is None or PARTITION_EVENTS_TAG in match.summary.tags:
                 seen = now_seen
                 continue
             try:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_delta.contract.files import transaction_directory
 from airflow_delta.contract.payloads import CommitResult, StagedWrite, TransactionHandle
+from airflow_delta.contract.tags import APP_ID_TAG
 from airflow_delta.exceptions import (
     CommitStateUnknownException,
     DeltaConcurrentModificationException,
@@ -242,7 +243,7 @@ def commit_operation(
     txn.txn_version(handle.app_id)  # a concurrent commit of the same identity is a conflict
     key = SetTransaction(app_id=handle.app_id, version=handle.txn_version, last_updated=int(time.time() * 1000))
     everything: list[Action] = [key, *actions]
-    all_tags = {**(tags or {}), "airflow.appId": handle.app_id}
+    all_tags = {**(tags or {}), APP_ID_TAG: handle.app_id}
     commit = txn.commit_large if large else txn.commit
     version = commit(everything, operation, tags=all_tags, user_metadata=user_metadata)
     if large and hooks:

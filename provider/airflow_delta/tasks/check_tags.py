@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from airflow_delta.contract.audit import FAIL, AuditCheck
 from airflow_delta.contract.check_records import (
     APPROVAL,
-    CHECKS_TAG,
     FAILED,
     NOT_RUN,
     PASSED,
@@ -21,6 +20,7 @@ from airflow_delta.contract.check_records import (
     check_records,
     checks_text,
 )
+from airflow_delta.contract.tags import CHECKS_TAG
 from airflow_delta.dag_wiring import class_of
 
 if TYPE_CHECKING:

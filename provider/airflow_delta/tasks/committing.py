@@ -29,6 +29,7 @@ from airflow_delta.contract.choices import CHECKPOINT, Choices
 from airflow_delta.contract.kinds import COUNT, JSON_TEXT, SECONDS, TRUTH, Kinds
 from airflow_delta.contract.partition_events import PartitionEvents
 from airflow_delta.contract.payloads import read_version_name
+from airflow_delta.contract.tags import DETECTION_TAG
 from airflow_delta.exceptions import (
     CommitStateUnknownException,
     DeltaConcurrentModificationException,
@@ -46,16 +47,7 @@ from airflow_delta.tasks.lineage import withdraw_default_outlets
 from airflow_delta.tasks.observability import Stopwatch, TaskMetrics
 from airflow_delta.tasks.partition_events import add_partition_events, event_keys, told_tag, with_keys
 from airflow_delta.tasks.settlement import rule_of_commit
-from airflow_delta.transaction.conflict_detection import (
-    DETECTION_TAG,
-    DROPPED,
-    KEYS,
-    LEVELS,
-    MOVED,
-    ROWS,
-    STATISTICS,
-    check_level,
-)
+from airflow_delta.transaction.conflict_detection import DROPPED, KEYS, LEVELS, MOVED, ROWS, STATISTICS, check_level
 
 if TYPE_CHECKING:
     from logging import Logger

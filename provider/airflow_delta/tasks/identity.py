@@ -15,6 +15,15 @@ from airflow_delta import engine
 from airflow_delta.airflow_internals.tasks import all_of
 from airflow_delta.contract.files import new_attempt
 from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
+from airflow_delta.contract.tags import (
+    DAG_ID_TAG,
+    MAP_INDEX_TAG,
+    MAX_TRIES_TAG,
+    RUN_ID_TAG,
+    SCHEDULED_FOR_TAG,
+    TASK_ID_TAG,
+    TRY_NUMBER_TAG,
+)
 from airflow_delta.exceptions import DeltaIllegalArgumentException, StagingException
 
 if TYPE_CHECKING:
@@ -67,13 +76,13 @@ def commit_tags(context: Context) -> dict[str, str]:
     max_tries = getattr(ti, "max_tries", None)
     scheduled_for = _scheduled_for(context.get("dag_run"))
     return {
-        "airflow.dagId": str(ti.dag_id),
-        "airflow.runId": str(ti.run_id),
-        "airflow.taskId": str(ti.task_id),
-        "airflow.mapIndex": str(_map_index(ti)),
-        "airflow.tryNumber": str(ti.try_number),
-        **({} if max_tries is None else {"airflow.maxTries": str(max_tries)}),
-        **({} if scheduled_for is None else {"airflow.scheduledFor": scheduled_for}),
+        DAG_ID_TAG: str(ti.dag_id),
+        RUN_ID_TAG: str(ti.run_id),
+        TASK_ID_TAG: str(ti.task_id),
+        MAP_INDEX_TAG: str(_map_index(ti)),
+        TRY_NUMBER_TAG: str(ti.try_number),
+        **({} if max_tries is None else {MAX_TRIES_TAG: str(max_tries)}),
+        **({} if scheduled_for is None else {SCHEDULED_FOR_TAG: scheduled_for}),
     }
 
 
@@ -104,7 +113,7 @@ def try_chain(context: Context) -> TryChain:
     """Return the running try with the tries that it is a retry of."""
     ti = context["ti"]
     tags = commit_tags(context)
-    max_tries = int(tags.get("airflow.maxTries", -1))
+    max_tries = int(tags.get(MAX_TRIES_TAG, -1))
     retries = getattr(context.get("task"), "retries", None)
     first_try = max_tries - retries + 1 if isinstance(retries, int) and max_tries >= 0 else 1
     # Airflow moves the run's start if an ended run is cleared, not between two tries of a task. A first try is given up after

@@ -11,6 +11,7 @@ from airflow_delta import engine
 from airflow_delta.airflow_internals import tasks as airflow_tasks
 from airflow_delta.assets.delta import names_its_commit
 from airflow_delta.contract.partition_events import MANY, PartitionEvents
+from airflow_delta.contract.tags import PARTITION_EVENTS_TAG
 from airflow_delta.dag_checks import events_problem
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from airflow_delta.contract.payloads import CommitResult
     from airflow_delta.log.delta_log import DeltaLog
 
-TOLD_TAG = "airflow.partitionEvents"
-"""Tag of ``commitInfo``: the task that commits emits the events of its partitions."""
 
 _FEW = 20
 """Keys up to which each event lists the partitions of all of them."""
@@ -46,7 +45,7 @@ def told_tag(events: Any, outlets: Sequence[Any]) -> dict[str, str]:
     :param outlets: those of the table.
     """
     tells = PartitionEvents.of(events) is not None and any(isinstance(outlet, Asset) for outlet in outlets)
-    return {TOLD_TAG: "true"} if tells else {}
+    return {PARTITION_EVENTS_TAG: "true"} if tells else {}
 
 
 def event_keys(task: Any, log: DeltaLog | None, result: CommitResult) -> tuple[str, ...] | None:

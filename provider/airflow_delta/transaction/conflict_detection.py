@@ -10,6 +10,7 @@ from typing import Literal, get_args
 
 import msgspec
 
+from airflow_delta.contract.tags import RESOLVED_TAG
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 
 ConflictDetection = Literal["delta", "statistics", "rows"]
@@ -17,10 +18,6 @@ ConflictDetection = Literal["delta", "statistics", "rows"]
 
 LEVELS: tuple[ConflictDetection, ...] = get_args(ConflictDetection)
 
-DETECTION_TAG = "airflow.conflictDetection"
-"""Tag of ``commitInfo``: the level."""
-RESOLVED_TAG = "airflow.conflictsResolved"
-"""Tag of ``commitInfo``: JSON, how (:data:`STATISTICS`, ...) to the versions for which it showed that no row conflicts."""
 
 STATISTICS, KEYS, ROWS, MOVED, DROPPED = "statistics", "keys", "rows", "moved", "dropped"
 """What showed it: bounds of columns; columns that were read; positions of rows; rows that only moved to other files; or nothing

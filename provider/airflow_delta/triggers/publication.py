@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_delta import engine
 from airflow_delta import publication as publications
+from airflow_delta.contract.tags import PUBLICATION_TAG, STATE_TAG
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.transaction.intents import STATE_APP
@@ -45,8 +46,8 @@ def next_publication(logs: Mapping[str, DeltaLog], seen: Watermark) -> tuple[dic
     marks = {publications.table_mark(log) for log in logs.values()}
     for match, now_seen in engine.matches_after(first, seen, engine.CommitConditions(data_change_only=False)):
         tags = match.summary.tags if match is not None else {}
-        publication = str(tags.get("airflow.publication"))
-        if tags.get("airflow.publicationState") == "published" and marks <= _marks_of(publication):
+        publication = str(tags.get(PUBLICATION_TAG))
+        if tags.get(STATE_TAG) == "published" and marks <= _marks_of(publication):
             published_at = match.summary.timestamp if match is not None else 0
             states = [_state(log, publication, first, published_at) for log in logs.values()]
             if all(state == _PUBLISHED for state in states):

@@ -20,6 +20,7 @@ from airflow_delta.airflow_internals.web import (
     get_auth_manager,
     requires_access_asset,
 )
+from airflow_delta.contract.tags import DAG_ID_TAG, TAG_PREFIX
 from airflow_delta.hooks.delta import DeltaHook
 
 if TYPE_CHECKING:
@@ -96,10 +97,10 @@ class Viewer:
     def without_hidden_dags(self, commit: Mapping[str, Any]) -> dict[str, Any]:
         """Return a commit's summary without the names of Dags that the user may not see."""
         tags: dict[str, str] = dict(commit["tags"])
-        dag_id = tags.get("airflow.dagId")
+        dag_id = tags.get(DAG_ID_TAG)
         hidden = dag_id is not None and not self.may_read_run(dag_id)
         if hidden:
-            tags = {name: value for name, value in tags.items() if not name.startswith("airflow.")}
+            tags = {name: value for name, value in tags.items() if not name.startswith(TAG_PREFIX)}
         app_transactions = {
             app_id: version
             for app_id, version in commit["app_transactions"].items()

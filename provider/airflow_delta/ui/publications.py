@@ -8,6 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from airflow_delta.contract.tags import PUBLICATION_TAG
 from airflow_delta.ui.known import commit_url, find_table, table_url
 from airflow_delta.ui.problems import PageProblem
 
@@ -23,7 +24,6 @@ OTHER_TABLES = 8
 
 logger = logging.getLogger(__name__)
 
-_TAG = "airflow.publication"
 _OPEN = "intent"
 _STATES = (_OPEN, "published", "refused", "undone", "stands")
 
@@ -41,7 +41,7 @@ def publication_rows(
     found: dict[str, dict[str, Any]] = {}
     for commit in commits:
         tags = commit.get("tags") or {}
-        publication, state = tags.get(_TAG), tags.get(f"{_TAG}State")
+        publication, state = tags.get(PUBLICATION_TAG), tags.get(f"{PUBLICATION_TAG}State")
         if not isinstance(publication, str) or state not in _STATES:
             continue
         entry = _entry(commit["version"], state, table.uri, prefix)
@@ -111,8 +111,8 @@ def _stands(publication: str, uri: str, commits: Sequence[Mapping[str, Any]], pr
     entries: list[dict[str, Any]] = []
     for commit in commits:
         tags = commit.get("tags") or {}
-        state = tags.get(f"{_TAG}State")
-        if tags.get(_TAG) == publication and state in _STATES:
+        state = tags.get(f"{PUBLICATION_TAG}State")
+        if tags.get(PUBLICATION_TAG) == publication and state in _STATES:
             entries.insert(0, _entry(commit["version"], state, uri, prefix))
     if entries:
         return {"state": entries[-1]["state"], "entries": entries}
@@ -122,7 +122,7 @@ def _stands(publication: str, uri: str, commits: Sequence[Mapping[str, Any]], pr
 def _tables(tags: Mapping[str, Any]) -> list[str]:
     """Return the tables of a publication, the anchor first; any writer may have put anything into a tag."""
     try:
-        uris = json.loads(tags.get(f"{_TAG}Tables") or "[]")
+        uris = json.loads(tags.get(f"{PUBLICATION_TAG}Tables") or "[]")
     except ValueError:
         return []
     return [uri for uri in uris if isinstance(uri, str)][:32] if isinstance(uris, list) else []

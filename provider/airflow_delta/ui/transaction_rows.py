@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.airflow_internals.web import DagAccessEntity
+from airflow_delta.contract.tags import DAG_ID_TAG, MAP_INDEX_TAG, RUN_ID_TAG, TASK_ID_TAG
 from airflow_delta.links.delta import masked_by_airflow
 from airflow_delta.ui.known import commit_url, transaction_url
 from airflow_delta.ui.transaction_values import Asked, CommitRow, Transaction
@@ -71,8 +72,8 @@ def _asked(
 
 def _of_log(commit: Mapping[str, Any]) -> CommitRow:
     tags = commit["tags"]
-    names = [tags.get(f"airflow.{name}") for name in ("dagId", "runId", "taskId")]
-    task = (*names, _number(tags.get("airflow.mapIndex"))) if all(names) else None
+    names = [tags.get(name) for name in (DAG_ID_TAG, RUN_ID_TAG, TASK_ID_TAG)]
+    task = (*names, _number(tags.get(MAP_INDEX_TAG))) if all(names) else None
     keys = frozenset(commit["app_transactions"])
     return CommitRow(commit["version"], commit["timestamp"] or 0, commit["txn_id"], task, keys)
 

@@ -18,6 +18,7 @@ from urllib.parse import quote
 from sqlalchemy import and_, func, or_, select
 
 from airflow_delta.airflow_internals import database
+from airflow_delta.contract.tags import DAG_ID_TAG, MAP_INDEX_TAG, RUN_ID_TAG, TASK_ID_TAG, TRY_NUMBER_TAG
 from airflow_delta.links.delta import NOTE_KEY
 from airflow_delta.ui.known import KnownTable, commit_of_event, is_about
 
@@ -305,16 +306,16 @@ def run_of(tags: Mapping[str, str], root: str) -> dict[str, Any] | None:
 
     :param root: path below which Airflow's UI is served.
     """
-    dag_id, run_id = tags.get("airflow.dagId"), tags.get("airflow.runId")
+    dag_id, run_id = tags.get(DAG_ID_TAG), tags.get(RUN_ID_TAG)
     if not dag_id or not run_id:
         return None
     return task_run(
         root,
         dag_id,
         run_id,
-        tags.get("airflow.taskId"),
-        _number(tags.get("airflow.mapIndex"), -1),
-        _number(tags.get("airflow.tryNumber"), None),
+        tags.get(TASK_ID_TAG),
+        _number(tags.get(MAP_INDEX_TAG), -1),
+        _number(tags.get(TRY_NUMBER_TAG), None),
     )
 
 

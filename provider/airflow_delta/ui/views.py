@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from sqlalchemy.exc import SQLAlchemyError
 
 from airflow_delta.airflow_internals import database
-from airflow_delta.transaction.conflict_detection import DETECTION_TAG, resolved_by
+from airflow_delta.contract.tags import DAG_ID_TAG, DETECTION_TAG, RUN_ID_TAG
+from airflow_delta.transaction.conflict_detection import resolved_by
 from airflow_delta.ui.charts import operation_group
 from airflow_delta.ui.checks import checks_shown
 from airflow_delta.ui.freshness import freshness
@@ -417,7 +418,7 @@ def transactions_page(
 
 
 def _run(commit: Mapping[str, Any]) -> tuple[str, str] | None:
-    dag_id, run_id = (commit["tags"].get(name) for name in ("airflow.dagId", "airflow.runId"))
+    dag_id, run_id = (commit["tags"].get(name) for name in (DAG_ID_TAG, RUN_ID_TAG))
     return (dag_id, run_id) if dag_id and run_id else None
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_delta.contract.payloads import CommitResult, TransactionHandle
+from airflow_delta.contract.tags import KEEPS_ROWS_TAG
 from airflow_delta.exceptions import (
     DeltaIllegalArgumentException,
     DeltaUnsupportedTableFeatureException,
@@ -19,7 +20,7 @@ from airflow_delta.exceptions import (
 from airflow_delta.log import DeltaLog
 from airflow_delta.log.actions.actions import DeletionVectorDescriptor
 from airflow_delta.table.start.begin import begin
-from airflow_delta.table.start.rerun import KEEPS_ROWS, files_to_replace
+from airflow_delta.table.start.rerun import files_to_replace
 from airflow_delta.table.state.find_commit import STANDING_SUFFIX, UNDONE_SUFFIX, TryChain, committed_earlier, standing_version
 from support.actions import SCHEMA, TABLE_ID, add, info, metadata, protocol, remove, txn
 from support.tables import commit_path, create_table, write_commit
@@ -333,7 +334,7 @@ def test_files_in_which_others_have_deleted_rows_are_refused(path: Path) -> None
 
 
 KEEPS = {
-    "the tag": info(tags={KEEPS_ROWS: "true"}),
+    "the tag": info(tags={KEEPS_ROWS_TAG: "true"}),
     "MERGE": info("MERGE"),
     "DELETE": info("DELETE"),
     "UPDATE": info("UPDATE"),
@@ -358,7 +359,7 @@ def test_rearranged_rows_were_there_before(path: Path) -> None:
 @pytest.mark.parametrize(
     "commit",
     [
-        info(tags={KEEPS_ROWS: "false"}, operation_metrics={"numCopiedRows": "0"}),
+        info(tags={KEEPS_ROWS_TAG: "false"}, operation_metrics={"numCopiedRows": "0"}),
         info(operation_metrics={}),
         info("WRITE", tags={"x": "true"}),
     ],

@@ -6,15 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from airflow_delta.contract.tags import APP_ID_TAG
 from airflow_delta.log import DeltaLog
 from airflow_delta.log.storage.local import LocalStore
-from airflow_delta.table.state.commit_times import OWN_TAG, CommitTimes
+from airflow_delta.table.state.commit_times import CommitTimes
 from airflow_delta.table.state.find_commit import newest_first
 from support.actions import info
 from support.tables import create_table, write_commit
 
 DAY = 24 * 3_600_000
-OWN = {"tags": {OWN_TAG: "key"}}
+OWN = {"tags": {APP_ID_TAG: "key"}}
 
 
 def log_of(path: Path) -> DeltaLog:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from airflow_delta.contract.tags import APP_ID_TAG, INSTANCE_TAGS, MAX_TRIES_TAG, TRY_NUMBER_TAG
 from airflow_delta.exceptions import DeltaUnsupportedTableFeatureException, TransactionExpiredException
 from airflow_delta.log import DeltaLog
 from airflow_delta.log.actions.actions import DeletionVectorDescriptor
 from airflow_delta.log.actions.decode import CommitFile
 from airflow_delta.table.state import find_commit as module
-from airflow_delta.table.state.commit_times import OWN_TAG
 from airflow_delta.table.state.evidence import is_referenced
 from airflow_delta.table.state.find_commit import (
     FoundCommit,
@@ -150,8 +150,8 @@ def chain_commit(path: Path, chain: TryChain | None) -> int | None:
 
 
 def test_tags_are_those_that_commits_have() -> None:
-    assert set(TAGS) == set(module.INSTANCE_TAGS)
-    assert (module.TRY_NUMBER, module.MAX_TRIES) == ("airflow.tryNumber", "airflow.maxTries")
+    assert set(TAGS) == set(INSTANCE_TAGS)
+    assert (TRY_NUMBER_TAG, MAX_TRIES_TAG) == ("airflow.tryNumber", "airflow.maxTries")
 
 
 def test_a_try_finds_the_commit_of_another_try_of_its_chain(path: Path) -> None:
@@ -240,7 +240,7 @@ def test_a_time_that_another_writer_claims_hides_no_commit(path: Path, name: str
 
 
 def test_own_clock_and_store_must_agree_that_it_was_another_run(path: Path) -> None:
-    tags = {**tries(1, 2).tags, OWN_TAG: APP}
+    tags = {**tries(1, 2).tags, APP_ID_TAG: APP}
     for claimed, stored, version in ((8, 10, 1), (10, 8, 1), (8, 8, None)):
         write_commit(path, 1, info(tags=tags, timestamp=claimed * DAY), txn(APP, 1), at=stored * DAY)
         assert chain_commit(path, tries(2, 2, since=10 * DAY)) == version

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyroaring import BitMap64
 
+from airflow_delta.contract.tags import DETECTION_TAG, RESOLVED_TAG
 from airflow_delta.exceptions import (
     ConcurrentAppendException,
     ConcurrentDeleteDeleteException,
@@ -25,7 +26,6 @@ from airflow_delta.log.expressions.predicate import Predicate
 from airflow_delta.log.schema.types import parse_schema
 from airflow_delta.log.statistics.statistics import with_wide_bounds
 from airflow_delta.transaction import Operation
-from airflow_delta.transaction.conflict_detection import DETECTION_TAG, RESOLVED_TAG
 from airflow_delta.transaction.reads.row_condition import KeySet
 from transaction.row_table import RowTable, Work
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.contract.payloads import DeclaredReads, StagedWrite, TransactionHandle
+from airflow_delta.contract.tags import KEEPS_ROWS_TAG, OPERATIONS_TAG
 from airflow_delta.exceptions import StageConflictException
 from airflow_delta.log.actions.actions import AddCDCFile
 from airflow_delta.table.definition.altered_table import AlteredTable, is_alter, needs_own_commit, table_as_read
@@ -20,16 +21,12 @@ from airflow_delta.table.definition.evolve import deciding
 from airflow_delta.table.stage.data_change import is_rearranging
 from airflow_delta.table.stage.load import StageActions, stage_id
 from airflow_delta.table.stage.net_effect import NetEffect
-from airflow_delta.table.start.rerun import KEEPS_ROWS
 from airflow_delta.transaction import Operation
 
 if TYPE_CHECKING:
     from airflow_delta.table.stage.view import TransactionView
     from airflow_delta.transaction import OptimisticTransaction
 
-
-OPERATIONS_TAG = "airflow.operations"
-"""Tag of ``commitInfo`` that lists the operations of a commit that has no single name in Delta."""
 
 _JOINED = {"ADD COLUMNS": "columns", "DROP COLUMNS": "columns", "UNSET TBLPROPERTIES": "properties"}
 
@@ -229,7 +226,7 @@ def feature_tags(txn: OptimisticTransaction, stages: Sequence[StageActions]) -> 
     """
     again = [stage.write for stage in stages if stage.write.num_copied_records or _writes_again(stage)]
     marked = any(add.deletion_vector is not None for stage in stages for add in stage.adds)
-    tags = {KEEPS_ROWS: "true"} if again or marked else {}
+    tags = {KEEPS_ROWS_TAG: "true"} if again or marked else {}
     if txn.metadata.configuration.get("delta.enableRowTracking", "false").lower() != "true":
         return tags
     if again:

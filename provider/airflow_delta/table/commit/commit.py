@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from airflow_delta.contract.payloads import CommitResult, StagedWrite, TransactionHandle
+from airflow_delta.contract.tags import APP_ID_TAG
 from airflow_delta.exceptions import (
     ConcurrentAppendException,
     ConcurrentTransactionException,
@@ -352,7 +353,7 @@ def _prepared(
         txn.txn_version(app_id)
         txn.update_set_transaction(SetTransaction(app_id=app_id, version=version, last_updated=now))
     actions: list[Action] = [key, *replaced.adds, *removes, *changes_to_commit(handle, data, replaced)]
-    tags = {**(options.tags or {}), **feature_tags(txn, data), "airflow.appId": handle.app_id}
+    tags = {**(options.tags or {}), **feature_tags(txn, data), APP_ID_TAG: handle.app_id}
     if altered is None:
         operation = operation_of(txn.metadata, data, replaced)
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_delta.contract.payloads import OWN_APPS, TransactionHandle
+from airflow_delta.contract.tags import KEEPS_ROWS_TAG
 from airflow_delta.exceptions import TransactionAlreadyCommittedException
 from airflow_delta.log.actions.actions import AddFile
 from airflow_delta.table.state.find_commit import commits_of, standing_version
@@ -14,8 +15,6 @@ if TYPE_CHECKING:
     from airflow_delta.log.actions.decode import DecodedCommit
     from airflow_delta.log.delta_log import DeltaLog
 
-KEEPS_ROWS = "airflow.keepsRows"
-"""Tag of commits whose added files hold rows that were in the table before: they cannot be taken back by removing the files."""
 
 _REWRITES = {"DELETE", "UPDATE", "MERGE", "OPTIMIZE", "REORG"}
 
@@ -89,7 +88,7 @@ def is_known_before(snapshot: Snapshot, handle: TransactionHandle) -> bool:
 def _refuse_kept_rows(handle: TransactionHandle, snapshot: Snapshot, commit: DecodedCommit) -> None:
     """Refuse files that may hold rows that their commit did not bring: copies, or what a deletion vector leaves."""
     info = commit.commit_info or {}
-    keeps = (info.get("tags") or {}).get(KEEPS_ROWS) == "true" or not all(add.data_change for add in commit.adds)
+    keeps = (info.get("tags") or {}).get(KEEPS_ROWS_TAG) == "true" or not all(add.data_change for add in commit.adds)
     if commit.removes and not keeps:
         copied = (info.get("operationMetrics") or {}).get("numCopiedRows", "0")
         keeps = info.get("operation") in _REWRITES or str(copied) != "0"

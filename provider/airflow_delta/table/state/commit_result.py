@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.contract.payloads import CONTRACT, CommitResult, Payload, TransactionHandle
+from airflow_delta.contract.tags import INSTANCE_TAGS, SCHEDULED_FOR_TAG, TAG_PREFIX
 from airflow_delta.exceptions import CommitStateUnknownException
 from airflow_delta.log.actions.actions import AddFile
 from airflow_delta.log.actions.decode import DecodedCommit
@@ -114,7 +115,7 @@ def result_of_commit(log: DeltaLog, commit: DecodedCommit, *, app_id: str | None
 def _committed_by(tags: Any) -> dict[str, str] | None:
     """Return the task that made a commit, by its tags; ``None`` if they name none."""
     given = tags if isinstance(tags, Mapping) else {}
-    found = {name: given.get(f"airflow.{name}") for name in ("dagId", "runId", "taskId", "mapIndex", "scheduledFor")}
+    found = {name.removeprefix(TAG_PREFIX): given.get(name) for name in (*INSTANCE_TAGS, SCHEDULED_FOR_TAG)}
     return {name: str(value) for name, value in found.items() if value is not None} or None
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+from airflow_delta.contract.tags import APP_ID_TAG
 from airflow_delta.log.actions.decode import read_commit_info
 from airflow_delta.log.storage.file_names import COMMIT_SUFFIX, LOG_DIRECTORY, commit_file, commit_version, version_prefix
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from airflow_delta.log.actions.decode import CommitFile
     from airflow_delta.log.delta_log import DeltaLog
 
-__all__ = ["CLOCKS_DIFFER_BY", "OWN_TAG", "SYNCHRONISED_WITHIN", "CommitTimes"]
+__all__ = ["CLOCKS_DIFFER_BY", "SYNCHRONISED_WITHIN", "CommitTimes"]
 
 CLOCKS_DIFFER_BY = 24 * 3_600_000
 """Milliseconds by which the clocks of scheduler, workers and store may differ, where looking further is rare."""
@@ -28,8 +29,6 @@ SYNCHRONISED_WITHIN = 1_800_000
 """The same for what every start reads: object stores refuse requests signed a quarter of an hour off, Airflow tokens that are ten
 minutes old."""
 
-OWN_TAG = "airflow.appId"
-"""Tag of the commits of this provider."""
 
 _LISTED_BEFORE = 1_000
 """Earlier commits whose times are listed with the one that is asked about."""
@@ -95,4 +94,4 @@ def _claimed(info: Mapping[str, Any]) -> int | None:
 
 def _is_own(info: Mapping[str, Any]) -> bool:
     tags = info.get("tags")
-    return isinstance(tags, dict) and OWN_TAG in tags
+    return isinstance(tags, dict) and APP_ID_TAG in tags

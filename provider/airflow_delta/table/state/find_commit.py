@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_delta.contract.files import STAGING_DIRECTORY
 from airflow_delta.contract.payloads import OWN_APPS, CommitResult, TransactionHandle
+from airflow_delta.contract.tags import APP_ID_TAG, INSTANCE_TAGS, MAX_TRIES_TAG, TRY_NUMBER_TAG
 from airflow_delta.exceptions import HandleMismatchException, TransactionExpiredException, VersionsNotContiguousException
 from airflow_delta.log.actions.decode import CommitFile, DecodedCommit, decode_commit, read_commit_info
 from airflow_delta.table.state.commit_result import integer, result_of_commit, result_without_commit
-from airflow_delta.table.state.commit_times import CLOCKS_DIFFER_BY, OWN_TAG, CommitTimes
+from airflow_delta.table.state.commit_times import CLOCKS_DIFFER_BY, CommitTimes
 
 if TYPE_CHECKING:
     from airflow_delta.log import Snapshot
@@ -30,9 +31,6 @@ if TYPE_CHECKING:
 
 
 _CHUNK = 64
-
-INSTANCE_TAGS = ("airflow.dagId", "airflow.runId", "airflow.taskId", "airflow.mapIndex")
-TRY_NUMBER, MAX_TRIES = "airflow.tryNumber", "airflow.maxTries"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +63,13 @@ class TryChain:
         """Return whether a commit is of this chain."""
         if not self.is_instance(tags):
             return False
-        if MAX_TRIES in tags and MAX_TRIES in self.tags:
-            return bool(tags[MAX_TRIES] == self.tags[MAX_TRIES])
+        if MAX_TRIES_TAG in tags and MAX_TRIES_TAG in self.tags:
+            return bool(tags[MAX_TRIES_TAG] == self.tags[MAX_TRIES_TAG])
         return self._number(tags) >= self.first_try
 
     @staticmethod
     def _number(tags: Mapping[str, Any]) -> int:
-        return integer(tags.get(TRY_NUMBER), 0)
+        return integer(tags.get(TRY_NUMBER_TAG), 0)
 
 
 def commit_of_chain(log: DeltaLog, app_id: str, tries: TryChain | None) -> CommitResult | None:
@@ -313,7 +311,7 @@ def is_clone_of_others(log: DeltaLog) -> bool:
         first = CommitFile(0, log.read_commit(0))
     except FileNotFoundError:
         return False
-    return _is_clone(info := _info(log, first)) and OWN_TAG not in (info.get("tags") or {})
+    return _is_clone(info := _info(log, first)) and APP_ID_TAG not in (info.get("tags") or {})
 
 
 def _is_clone(info: Mapping[str, Any]) -> bool:

@@ -12,9 +12,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.contract.choices import KEY_CHECKS
+from airflow_delta.contract.tags import (
+    APP_ID_TAG,
+    DAG_ID_TAG,
+    MAP_INDEX_TAG,
+    RUN_ID_TAG,
+    SCHEDULED_FOR_TAG,
+    TAG_PREFIX,
+    TASK_ID_TAG,
+)
 from airflow_delta.exceptions import TransactionAlreadyCommittedException
 from airflow_delta.log.actions.decode import read_commit_info
-from airflow_delta.table.state.commit_times import OWN_TAG, SYNCHRONISED_WITHIN, CommitTimes
+from airflow_delta.table.state.commit_times import SYNCHRONISED_WITHIN, CommitTimes
 from airflow_delta.table.state.find_commit import STANDING_SUFFIX, UNDONE_SUFFIX, newest_first, standing_version
 
 if TYPE_CHECKING:
@@ -27,8 +36,6 @@ __all__ = ["KEY_CHECKS", "KeyUser", "check_key_of_run", "check_key_of_table"]
 
 logger = logging.getLogger(__name__)
 
-SCHEDULED_FOR = "airflow.scheduledFor"
-"""What Airflow has created the run of a commit for; runs that somebody has triggered have none."""
 
 _KEEP_ROWS = ("OPTIMIZE", "REORG", "COMPUTE STATS", "STREAMING UPDATE")
 """Operations that do not make rows come twice: they move what is there, or their keys come from a checkpoint."""
@@ -59,26 +66,26 @@ class KeyUser:
     @property
     def dag_id(self) -> str:
         """Return the Dag's id."""
-        return self.tags["airflow.dagId"]
+        return self.tags[DAG_ID_TAG]
 
     @property
     def run_id(self) -> str:
         """Return the run's id."""
-        return self.tags["airflow.runId"]
+        return self.tags[RUN_ID_TAG]
 
     @property
     def task_id(self) -> str:
         """Return the task's id."""
-        return self.tags["airflow.taskId"]
+        return self.tags[TASK_ID_TAG]
 
     def is_same_run(self, tags: Mapping[str, Any]) -> bool:
         """Return whether a commit is by a task of the same run."""
-        return tags.get("airflow.dagId") == self.dag_id and tags.get("airflow.runId") == self.run_id
+        return tags.get(DAG_ID_TAG) == self.dag_id and tags.get(RUN_ID_TAG) == self.run_id
 
     def is_scheduled_for_other(self, tags: Mapping[str, Any]) -> bool:
         """Return whether a commit is of a run of this Dag that Airflow has certainly scheduled for other data than this one."""
-        mine, other = self.tags.get(SCHEDULED_FOR), tags.get(SCHEDULED_FOR)
-        return tags.get("airflow.dagId") == self.dag_id and mine is not None and other is not None and mine != other
+        mine, other = self.tags.get(SCHEDULED_FOR_TAG), tags.get(SCHEDULED_FOR_TAG)
+        return tags.get(DAG_ID_TAG) == self.dag_id and mine is not None and other is not None and mine != other
 
     def is_gone(self, task_id: str) -> bool:
         """Return whether the Dag has had a task that it no longer has."""
@@ -86,13 +93,13 @@ class KeyUser:
 
     def is_own(self, tags: Mapping[str, Any]) -> bool:
         """Return whether a commit of the key is this task's, or of the task that it was before it was renamed."""
-        task_id = str(tags.get("airflow.taskId"))
+        task_id = str(tags.get(TASK_ID_TAG))
         return self.is_same_run(tags) and (task_id in self.committers or self.is_gone(task_id))
 
     @property
     def is_mapped(self) -> bool:
         """Return whether it is an instance of a mapped task or group."""
-        return self.tags.get("airflow.mapIndex", "-1") != "-1"
+        return self.tags.get(MAP_INDEX_TAG, "-1") != "-1"
 
 
 def check_key_of_table(table: str, handle: TransactionHandle, committed: CommitResult, user: KeyUser | None) -> None:
@@ -107,9 +114,9 @@ def check_key_of_table(table: str, handle: TransactionHandle, committed: CommitR
     if user is None or user.check == "off" or app_id.startswith(user.default_prefix):
         return
     by = committed.committed_by
-    tags = {f"airflow.{name}": value for name, value in (by or {}).items()}
+    tags = {f"{TAG_PREFIX}{name}": value for name, value in (by or {}).items()}
     is_own = bool(by) and user.is_own(tags)
-    if by and is_own and (not user.is_mapped or by.get("mapIndex") in ("-1", user.tags["airflow.mapIndex"])):
+    if by and is_own and (not user.is_mapped or by.get("mapIndex") in ("-1", user.tags[MAP_INDEX_TAG])):
         return
     outcome = "its rows are not published" if policy == "skip" else "its rows replace those"
     if is_forgotten(committed):
@@ -121,7 +128,7 @@ def check_key_of_table(table: str, handle: TransactionHandle, committed: CommitR
     is_same = not handle.monotonic or committed.txn_version == handle.txn_version  # a later version is skipped as it is meant
     of_other = is_same and user.is_scheduled_for_other(tags)
     if of_other:
-        who += f", which was scheduled for {tags[SCHEDULED_FOR]}, and this run for {user.tags[SCHEDULED_FOR]}"
+        who += f", which was scheduled for {tags[SCHEDULED_FOR_TAG]}, and this run for {user.tags[SCHEDULED_FOR_TAG]}"
     text = (
         f"The key {app_id!r} of {user.task_id!r} in run {user.run_id!r} of Dag {user.dag_id!r} was committed to table {table}"
         f"{where} before, {who}: under rerun_policy={policy!r} {outcome}. If both do not work on the same rows, give them keys "
@@ -180,7 +187,7 @@ def check_key_of_run(log: DeltaLog, snapshot: Snapshot, app_id: str, user: KeyUs
             return
         oldest = commit.version
         tags = info.get("tags") or {}
-        key = tags.get(OWN_TAG)
+        key = tags.get(APP_ID_TAG)
         is_other = user.is_same_run(tags) and isinstance(key, str) and key != app_id and info.get("operation") not in _KEEP_ROWS
         if is_other and not _is_taken_back(snapshot, str(key)):
             _check_other_key(log.uri, commit.version, str(key), tags, app_id, user)
@@ -195,7 +202,7 @@ def _is_taken_back(snapshot: Snapshot, key: str) -> bool:
 
 
 def _check_other_key(table: str, version: int, key: str, tags: Mapping[str, Any], app_id: str, user: KeyUser) -> None:
-    task_id = str(tags.get("airflow.taskId"))
+    task_id = str(tags.get(TASK_ID_TAG))
     if user.is_gone(task_id):
         why = f"The Dag no longer has the task {task_id!r}; if {user.task_id!r} is that task under another name"
     elif task_id in user.committers and _is_changed(key, app_id, tags, user):
@@ -207,7 +214,7 @@ def _check_other_key(table: str, version: int, key: str, tags: Mapping[str, Any]
 
 def _is_changed(key: str, app_id: str, tags: Mapping[str, Any], user: KeyUser) -> bool:
     """Return whether two keys of one task cannot belong to two instances of it."""
-    was_mapped = tags.get("airflow.mapIndex", "-1") != "-1"
+    was_mapped = tags.get(MAP_INDEX_TAG, "-1") != "-1"
     if not user.is_mapped and not was_mapped:
         return True
     return key.startswith(user.default_prefix) != app_id.startswith(user.default_prefix)

@@ -21,6 +21,7 @@ from airflow_delta.contract.files import (
     is_preview,
     transaction_directory,
 )
+from airflow_delta.contract.tags import APP_ID_TAG, DAG_ID_TAG, PUBLICATION_TAG, RUN_ID_TAG, STATE_TAG
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.log.actions.decode import read_commit_info
 from airflow_delta.log.storage.progress import tracked
@@ -43,7 +44,6 @@ STATES = ("open", "committed", "aborted", "abandoned")
 ABANDONED_AFTER = timedelta(days=7)
 """Idle time after which an open transaction counts as abandoned; VACUUM's grace time."""
 
-_PUBLICATION_TAG = "airflow.publication"
 _REQUEST_HEAD = 4096
 _LISTED_ONE_BY_ONE = 50
 _ATTEMPT = re.compile(r"\d+-[0-9a-f]{8}")
@@ -315,13 +315,13 @@ def search_commits(log: DeltaLog, list_transactions: Mapping[str, int]) -> tuple
     for commit in newest_first(log):
         last = commit.version
         info: dict[str, Any] = read_commit_info(commit.version, commit.data, table=log.uri) or {}
-        publication = str((info.get("tags") or {}).get(_PUBLICATION_TAG))
-        if (info.get("tags") or {}).get(f"{_PUBLICATION_TAG}State") == "undone":
+        publication = str((info.get("tags") or {}).get(PUBLICATION_TAG))
+        if (info.get("tags") or {}).get(STATE_TAG) == "undone":
             undone.add(publication)
         transaction = str(info.get("txnId"))
         if remaining.pop(transaction, None) is not None:
             tags = info.get("tags") or {}
-            names = (tags.get(f"airflow.{name}") for name in ("appId", "dagId", "runId"))
+            names = (tags.get(name) for name in (APP_ID_TAG, DAG_ID_TAG, RUN_ID_TAG))
             app_id, dag_id, run_id = (None if name is None else str(name) for name in names)
             taken_back = publication in undone
             found[transaction] = TransactionCommit(commit.version, info.get("readVersion"), app_id, dag_id, run_id, taken_back)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from airflow_delta.contract.tags import DAG_ID_TAG, MAP_INDEX_TAG, RUN_ID_TAG, TASK_ID_TAG, TRY_NUMBER_TAG
 from airflow_delta.exceptions import DeltaConcurrentModificationException
 from airflow_delta.log.features.column_mapping import physical_partition_columns
 from airflow_delta.transaction.conflicts.winning_commit import WinningCommit
@@ -21,7 +22,7 @@ BEGIN_AGAIN = (
 )
 
 _NULL = "null"
-_AIRFLOW = (("dagId", "Dag"), ("runId", "run"), ("taskId", "task"), ("mapIndex", "map index"), ("tryNumber", "try"))
+_WRITER = ((DAG_ID_TAG, "Dag"), (RUN_ID_TAG, "run"), (TASK_ID_TAG, "task"), (MAP_INDEX_TAG, "map index"), (TRY_NUMBER_TAG, "try"))
 
 E = TypeVar("E", bound=DeltaConcurrentModificationException)
 
@@ -57,7 +58,7 @@ def describe_winner(winner: WinningCommit) -> str:
     tags = info.get("tags")
     who = []
     if isinstance(tags, Mapping):
-        who = [f"{label} {tags[f'airflow.{key}']}" for key, label in _AIRFLOW if tags.get(f"airflow.{key}") not in (None, "-1")]
+        who = [f"{label} {tags[tag]}" for tag, label in _WRITER if tags.get(tag) not in (None, "-1")]
     engine = info.get("engineInfo")
     by = ", ".join(who) or str(engine or "an unnamed writer")
     timestamp = info.get("timestamp")

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from airflow_delta.contract.tags import DETECTION_TAG, RESOLVED_TAG
 from airflow_delta.exceptions import DeltaAnalysisException
 from airflow_delta.log.actions.actions import MOVED_ROWS_TAG, AddFile
 from airflow_delta.log.features.column_mapping import mode
@@ -20,11 +21,9 @@ from airflow_delta.log.schema.types import StructType
 from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.transaction import heavy
 from airflow_delta.transaction.conflict_detection import (
-    DETECTION_TAG,
     DROPPED,
     KEYS,
     MOVED,
-    RESOLVED_TAG,
     ROWS,
     STATISTICS,
     ConflictDetection,
