@@ -37,8 +37,14 @@ HANDS_ON = {
 }
 """What a task of a transaction hands on as XCom, by its role."""
 
-_NO_WAIT = ("always", "one_success", "one_failed", "one_done")
-"""Trigger rules that do not wait for every task before."""
+SAFE_RULES = ("all_success", "none_failed", "none_failed_min_one_success", "all_skipped")
+"""Trigger rules with which a commit publishes only if no task before it has failed."""
+
+AUTHORS_RISK = ("all_done", "all_done_min_one_success", "all_done_setup_success", "all_failed", "none_skipped")
+"""Trigger rules that, named on a commit, say that it publishes although a task before it has failed."""
+
+RACING_RULES = ("always", "one_success", "one_failed", "one_done")
+"""Trigger rules that do not wait for every task before: no commit may have them."""
 
 _UNKNOWN = object()
 
@@ -214,7 +220,7 @@ def _setting_problems(task: Any) -> Iterator[str]:
             f"do_xcom_push=False, but {'a' if role == 'stage' else 'the'} {role} task hands on {HANDS_ON[role]}, as XCom. "
             "Leave do_xcom_push out."
         )
-    if role == "commit" and rule in _NO_WAIT:
+    if role == "commit" and rule in RACING_RULES:
         yield (
             f"trigger_rule={str(getattr(rule, 'value', rule))!r} does not wait for every task before the commit: it would race "
             "its audits, and chance would decide whether rows that they refuse are published. If stages may be skipped (with "

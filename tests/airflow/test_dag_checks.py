@@ -9,7 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from airflow.sdk import TriggerRule
 
+from airflow_delta import dag_checks
 from airflow_delta.contract.choices import choices_of
 from airflow_delta.dag_checks import check_dag, dag_problems
 from airflow_delta.exceptions import DeltaDagWarning, DeltaIllegalArgumentException
@@ -399,3 +401,9 @@ class TestCommand:
         assert done.returncode == 0, done.stdout + done.stderr
         assert row[row.index(" checked ") :].split()[:5] == ["checked", "d", "warning", "predicate", "puts"]
         assert last == "Checked 1 Dag: nothing is wrong with their Delta tasks."
+
+
+def test_each_of_airflows_trigger_rules_is_judged_once():
+    """A rule of a newer Airflow has to be judged, too."""
+    judged = [*dag_checks.SAFE_RULES, *dag_checks.AUTHORS_RISK, *dag_checks.RACING_RULES]
+    assert sorted(judged) == sorted(rule.value for rule in TriggerRule)

@@ -9,6 +9,7 @@ import pytest
 from airflow.sdk import DAG, BaseOperator
 
 from airflow_delta import delta_transaction
+from airflow_delta.contract import clocks
 from airflow_delta.log import DeltaLog
 from airflow_delta.operators.delete_update import DeltaTruncateOperator
 from airflow_delta.operators.stage import DeltaStageFilesOperator
@@ -68,7 +69,7 @@ class TestStart:
 
     def test_one_that_nobody_took_up_is_refused(self, world, killed_at, start, monkeypatch):
         leave_at(world, killed_at, AMONG_INTENTS + 1)
-        later = time.time() + intents.CLOCKS_DIFFER_BY + 61
+        later = time.time() + clocks.CLOCKS_DIFFER_BY + 61
         monkeypatch.setattr(time, "time", lambda: later)
         start(*NAMES)
         assert world.rows() == BEFORE

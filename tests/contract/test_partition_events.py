@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from airflow_delta.contract.partition_events import NULL, KeyField, PartitionEvents, spelled
+from airflow_delta.contract.delta_names import HIVE_NULL
+from airflow_delta.contract.partition_events import KeyField, PartitionEvents, spelled
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 
 REFUSED: list[tuple[Any, dict[str, Any], str]] = [
@@ -42,7 +43,7 @@ def test_short_forms() -> None:
     assert PartitionEvents().fields(["region", "day"]) == [KeyField("", "region", ""), KeyField("|", "day", "")]
 
 
-@pytest.mark.parametrize(("value", "text"), [(True, "true"), (7, "7"), (b"\x01\xff", "01ff"), (None, NULL)])
+@pytest.mark.parametrize(("value", "text"), [(True, "true"), (7, "7"), (b"\x01\xff", "01ff"), (None, HIVE_NULL)])
 def test_spelling(value: Any, text: str) -> None:
     assert spelled(value) == text
 

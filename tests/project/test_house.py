@@ -37,7 +37,16 @@ def test_what_may_not_grow_is_counted(tmp_path):
         "raise OneError('', table=log.uri)\nraise log.error(OneError, '')\nraise OneError('', table=table)\n"
         "raise OneException('', table=self.handle.table,\n  version=1)\nraise OneError('', table=log.uri, winning_version=1)\n"
     )
+    (package / "contract").mkdir()
+    (package / "contract" / "tags.py").write_text('DAG_ID_TAG = "airflow.dagId"\n')
+    (package / "five.py").write_text(
+        '"""Reads airflow.dagId."""\nfrom package import four as others\nfrom package.one import run\ntag = "airflow.dagId"\n'
+        "if TYPE_CHECKING:\n    from package.one import run, stop\n"
+    )
     found = house.measured(package)
+    assert found["names_spelled_again"] == ["five.py:4: airflow.dagId"]
+    assert found["foreign_names"] == ["five.py: four as others"]
+    assert found["imported_twice"] == ["five.py: run"]
     assert found["double_names"] == ["Twice: one.py, three.py", "run: one.py, two.py"]
     assert found["imports_in_functions_own"] == ["one.py"]
     assert found["imports_in_functions_others"] == ["one.py: json", "two.py: json"]

@@ -24,9 +24,9 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
+from airflow_delta.contract.delta_names import HIVE_NULL
 from airflow_delta.log import DeltaLog, Snapshot
 from airflow_delta.log.features.protocol import features
-from airflow_delta.log.schema.partition_values import HIVE_NULL
 
 Read = Callable[[str, int | None], pa.Table]
 

@@ -9,6 +9,7 @@ from typing import Any
 from airflow_delta.catalog.answers import LoadedTable, StagingTable
 from airflow_delta.catalog.definition import CommittedDefinition
 from airflow_delta.catalog.versions import CatalogVersions
+from airflow_delta.contract.delta_names import FEATURE_PREFIX
 from airflow_delta.exceptions import (
     CatalogConflictException,
     CatalogException,
@@ -31,7 +32,7 @@ def required_properties(staging: StagingTable) -> dict[str, str]:
     protocol = staging.required_protocol
     features = dict.fromkeys((*protocol.reader_features, *protocol.writer_features))
     given = {key: value for key, value in staging.required_properties.items() if value is not None}
-    return {**given, **{f"delta.feature.{name}": "supported" for name in features}}
+    return {**given, **{f"{FEATURE_PREFIX}{name}": "supported" for name in features}}
 
 
 def create_in_catalog(versions: CatalogVersions, store: LogStore, data: bytes) -> None:

@@ -11,11 +11,17 @@ from typing import Any
 
 from airflow_delta.catalog.answers import TableMetadata
 from airflow_delta.contract.catalog_names import TABLE_ID
+from airflow_delta.contract.delta_names import (
+    CHECKPOINT_POLICY,
+    CLUSTERING_DOMAIN,
+    ENABLE_IN_COMMIT_TIMESTAMPS,
+    ROW_TRACKING_DOMAIN,
+)
 from airflow_delta.log.storage.committer import Definition
 
-DOMAINS = frozenset({"delta.clustering", "delta.rowTracking"})
+DOMAINS = frozenset({CLUSTERING_DOMAIN, ROW_TRACKING_DOMAIN})
 """Domains that the catalog keeps, too."""
-FIXED_PROPERTIES = (TABLE_ID, "delta.checkpointPolicy", "delta.enableInCommitTimestamps")
+FIXED_PROPERTIES = (TABLE_ID, CHECKPOINT_POLICY, ENABLE_IN_COMMIT_TIMESTAMPS)
 """Properties that make a table the catalog's own. A catalog may let them be changed all the same, so it is refused here."""
 
 Json = dict[str, Any]

@@ -7,6 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
+from airflow_delta.contract.delta_names import (
+    CHECKPOINT_POLICY,
+    CHECKPOINT_STATS_AS_JSON,
+    CHECKPOINT_STATS_AS_STRUCT,
+    ENABLE_DELETION_VECTORS,
+    ENABLE_IN_COMMIT_TIMESTAMPS,
+    FEATURE_PREFIX,
+)
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 
 _PART = r"`(?:[^`]|``)+`|[^`.\s/:]+"
@@ -51,13 +59,13 @@ def _quoted(part: str) -> str:
 TABLE_ID = "io.unitycatalog.tableId"
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _REQUIREMENTS = {
-    "delta.checkpointPolicy": "v2",
-    "delta.enableInCommitTimestamps": "true",
-    "delta.enableDeletionVectors": "true",
-    "delta.checkpoint.writeStatsAsStruct": "true",
-    "delta.checkpoint.writeStatsAsJson": "true",
+    CHECKPOINT_POLICY: "v2",
+    ENABLE_IN_COMMIT_TIMESTAMPS: "true",
+    ENABLE_DELETION_VECTORS: "true",
+    CHECKPOINT_STATS_AS_STRUCT: "true",
+    CHECKPOINT_STATS_AS_JSON: "true",
     **{
-        f"delta.feature.{name}": "supported"
+        f"{FEATURE_PREFIX}{name}": "supported"
         for name in ("catalogManaged", "inCommitTimestamp", "v2Checkpoint", "vacuumProtocolCheck", "deletionVectors")
     },
 }

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Any
 
+from airflow_delta.contract.delta_names import COLLATIONS
 from airflow_delta.contract.payloads import Json, Payload
 from airflow_delta.contract.schema import find_field, type_name
 from airflow_delta.contract.sql_types import DECLARED, DIGITS
@@ -45,7 +46,7 @@ class KeyValues(Payload):
 def is_stored_plainly(field: Json) -> bool:
     """Return whether values of a field are compared as stored: no collation, no padding of ``char``."""
     metadata = field.get("metadata") or {}
-    return not metadata.get("__COLLATIONS") and not str(metadata.get(DECLARED, "")).strip().lower().startswith("char")
+    return not metadata.get(COLLATIONS) and not str(metadata.get(DECLARED, "")).strip().lower().startswith("char")
 
 
 def is_key_type(data_type: Any) -> bool:

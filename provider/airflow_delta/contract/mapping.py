@@ -14,14 +14,10 @@ import re
 import uuid
 from collections.abc import Callable
 
+from airflow_delta.contract.delta_names import COLUMN_ID, PARQUET_FIELD_ID, PHYSICAL_NAME
 from airflow_delta.contract.files import partition_text
 from airflow_delta.contract.payloads import Json, ScanPlan
 from airflow_delta.contract.schema import TableRules, Type, find_field, nullable, parse_struct
-
-ID = "delta.columnMapping.id"
-PHYSICAL_NAME = "delta.columnMapping.physicalName"
-FIELD_ID = "parquet.field.id"
-"""Metadata of a field that Spark's Parquet writer writes as the field id."""
 
 _NAMESPACE = uuid.UUID("5b1f6a34-6c80-4d5b-9c37-0d2a9cf1b3e1")
 
@@ -39,10 +35,10 @@ def mapped_schema(schema: Json, rules: TableRules, seed: str) -> Json:
     def complete(path: str, field: Json) -> Json:
         nonlocal highest
         metadata = dict(field.get("metadata") or {})
-        if ID not in metadata:
+        if COLUMN_ID not in metadata:
             highest += 1
-            metadata[ID] = highest
-        metadata.setdefault(PHYSICAL_NAME, f"col-{uuid.uuid5(_NAMESPACE, f'{seed}/{metadata[ID]}/{path}')}")
+            metadata[COLUMN_ID] = highest
+        metadata.setdefault(PHYSICAL_NAME, f"col-{uuid.uuid5(_NAMESPACE, f'{seed}/{metadata[COLUMN_ID]}/{path}')}")
         return {**field, "metadata": metadata}
 
     return dict(_each_field(schema, "", complete))
@@ -65,7 +61,7 @@ def with_known_columns(schema: Json, known: Json) -> Json:
         old = before.get(path)
         if old is None or not _same_kind(old["type"], field["type"]):
             return field
-        kept = {key: value for key, value in (old.get("metadata") or {}).items() if key in (ID, PHYSICAL_NAME)}
+        kept = {key: value for key, value in (old.get("metadata") or {}).items() if key in (COLUMN_ID, PHYSICAL_NAME)}
         return {**field, "metadata": {**(field.get("metadata") or {}), **kept}}
 
     _each_field(known, "", note)
@@ -89,8 +85,8 @@ def physical_field_name(field: Json, rules: TableRules) -> str:
 
 def field_metadata(field: Json) -> Json:
     """Return the metadata that makes Spark's Parquet writer give a field its id."""
-    identity = (field.get("metadata") or {}).get(ID)
-    return {} if identity is None else {FIELD_ID: identity}
+    identity = (field.get("metadata") or {}).get(COLUMN_ID)
+    return {} if identity is None else {PARQUET_FIELD_ID: identity}
 
 
 def physical_type(data_type: Type, rules: TableRules) -> Type:
@@ -129,7 +125,7 @@ def _ids(schema: Json) -> list[int]:
     found: list[int] = []
 
     def note(_path: str, field: Json) -> Json:
-        identity = (field.get("metadata") or {}).get(ID)
+        identity = (field.get("metadata") or {}).get(COLUMN_ID)
         if identity is not None:
             found.append(int(identity))
         return field

@@ -15,6 +15,7 @@ from dataclasses import KW_ONLY, dataclass, fields
 from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from airflow_delta.contract.delta_names import HIVE_NULL
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 
 MANY = "many"
@@ -23,8 +24,6 @@ MANY = "many"
 MAX_KEY = 250
 """Characters of a key that Airflow takes."""
 
-NULL = "__HIVE_DEFAULT_PARTITION__"
-"""Null in a key, as Spark spells it in a path."""
 
 _NUL = "\0"
 """PostgreSQL has no place for it in a text."""
@@ -200,7 +199,7 @@ def spelled(value: Any, form: str = "") -> str:
     :param form: Python's format.
     """
     if value is None:
-        return NULL
+        return HIVE_NULL
     if form:
         return format(value, form)
     if isinstance(value, bool):

@@ -13,7 +13,13 @@ import re
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 
 _VARIABLE = re.compile(r"\$\{(?!\{)")  # ${{ x }}: a dollar sign before a template, and no variable of Spark's
-_CALLED = re.compile(r"\b(reflect|try_reflect|java_method|identifier)\b", re.IGNORECASE)
+CALLS_JVM = ("reflect", "try_reflect", "java_method")
+"""Functions of Spark SQL that call any method of a class on the driver."""
+
+NAMES_FROM_TEXT = "identifier"
+"""The function that turns text into the name of a column or table."""
+
+_CALLED = re.compile(rf"\b({'|'.join(CALLS_JVM)}|{NAMES_FROM_TEXT})\b", re.IGNORECASE)
 _USING = re.compile(r"\busing\b", re.IGNORECASE)
 _NAMED = re.compile(r"\(\s*(?::\w+|'[\w.`-]*')\s*\)")
 """The parameter or the literal of ``IDENTIFIER``."""
@@ -41,7 +47,7 @@ def query_problem(text: str) -> str | None:
         place = _next(text, match.end(), '`"')
         if text[place : place + 1] != "(" and text[place : place + 2] != "/*":
             continue
-        if name != "identifier":
+        if name != NAMES_FROM_TEXT:
             return f"calls {name}(), which is never allowed"
         named = _NAMED.match(text, place)
         if named is None or text[_next(text, named.end()) :][:1] in ("(", "/"):

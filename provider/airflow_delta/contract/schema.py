@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from airflow_delta.contract.delta_names import COLLATIONS
 from airflow_delta.contract.payloads import Json, Payload
 from airflow_delta.contract.sql_types import DECIMAL, DIGITS, WIDENS, cast_of
 from airflow_delta.exceptions import (
@@ -136,8 +137,6 @@ WRITE_WHOLE = (
     "variants by default, which Delta tables allow only with delta.enableVariantShredding, which this provider does not write."
 )
 
-COLLATIONS = "__COLLATIONS"
-"""Spark's key in the metadata of a field for the collations of its strings."""
 
 WIDEN = "widen"
 """A cast that cannot fail."""

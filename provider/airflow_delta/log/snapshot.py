@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
+from airflow_delta.contract.delta_names import ROW_TRACKING_DOMAIN
 from airflow_delta.exceptions import DeltaLogCorruptedException, DeltaTableNotFoundException, Subject
 from airflow_delta.log import heavy
 from airflow_delta.log.actions.actions import AddFile, DomainMetadata, Metadata, Protocol, SetTransaction
@@ -48,8 +49,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-ROW_TRACKING_DOMAIN = "delta.rowTracking"
 
 
 class _RowTracking(msgspec.Struct, rename="camel"):

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from airflow_delta.contract.delta_names import IN_COMMIT_TIMESTAMP_ENABLEMENT_TIMESTAMP, IN_COMMIT_TIMESTAMP_ENABLEMENT_VERSION
 from airflow_delta.exceptions import DeltaIllegalArgumentException, VersionNotFoundException
 from airflow_delta.log.actions.decode import read_commit_info, required_timestamp, timestamp_of_info
 from airflow_delta.log.segment.segment import earliest_version, list_log
@@ -24,10 +25,6 @@ if TYPE_CHECKING:
     from airflow_delta.log.segment.commit_files import CommitFiles
     from airflow_delta.log.snapshot import Snapshot
     from airflow_delta.log.storage.base import LogStore
-
-
-_ENABLEMENT_VERSION = "delta.inCommitTimestampEnablementVersion"
-_ENABLEMENT_TIMESTAMP = "delta.inCommitTimestampEnablementTimestamp"
 
 
 def version_at_timestamp(latest: Snapshot, timestamp: datetime | int) -> int:
@@ -57,7 +54,7 @@ def version_at_timestamp(latest: Snapshot, timestamp: datetime | int) -> int:
     if first_recorded is not None and versions[0] < first_recorded <= versions[-1]:
         # File times and recorded times need not be in order with each other; the metadata says when recording began.
         recorded = [version for version in versions if version >= first_recorded]
-        since = latest.metadata.configuration.get(_ENABLEMENT_TIMESTAMP, "")
+        since = latest.metadata.configuration.get(IN_COMMIT_TIMESTAMP_ENABLEMENT_TIMESTAMP, "")
         begins = int(since) if since.isdigit() else times[recorded[0]]
         candidates = recorded if wanted >= begins else versions[: len(versions) - len(recorded)]
     low, high = 0, len(candidates)
@@ -101,7 +98,7 @@ def first_recorded_version(snapshot: Snapshot) -> int | None:
     """Return the first version with an in-commit timestamp, or ``None`` if the table does not have them."""
     if not snapshot.properties.enable_in_commit_timestamps:
         return None
-    enabled_at = snapshot.metadata.configuration.get(_ENABLEMENT_VERSION, "0")
+    enabled_at = snapshot.metadata.configuration.get(IN_COMMIT_TIMESTAMP_ENABLEMENT_VERSION, "0")
     return int(enabled_at) if enabled_at.isdigit() else 0
 
 

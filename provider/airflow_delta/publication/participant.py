@@ -62,7 +62,7 @@ from airflow_delta.table.start.begin import check_location
 from airflow_delta.table.state.find_commit import STANDING_SUFFIX, UNDONE_SUFFIX, find_commit, standing_version
 from airflow_delta.transaction import CommitPolicy, Operation, OptimisticTransaction
 from airflow_delta.transaction.conflict_detection import check_level
-from airflow_delta.transaction.events import held_back
+from airflow_delta.transaction.events import FAILURE, held_back
 from airflow_delta.transaction.intents import IGNORE_INTENTS, INTENT_APP, STATE_APP, IntentRule, open_intents
 
 if TYPE_CHECKING:
@@ -403,7 +403,7 @@ def reason_of(error: DeltaError, table: str) -> dict[str, Any]:
 @contextmanager
 def _quietly() -> Iterator[None]:
     """Record no failure of a commit that was only a check, or that lets another publication end first."""
-    with held_back("delta.commit.failure") as held:
+    with held_back(FAILURE) as held:
         try:
             yield
         except (CommitCancelledException, IntentMetError):

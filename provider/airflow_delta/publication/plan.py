@@ -14,6 +14,7 @@ from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING
 
+from airflow_delta.contract.delta_names import LOG_RETENTION_DURATION, SET_TRANSACTION_RETENTION_DURATION
 from airflow_delta.contract.files import (
     PLAN_PREFIX,
     STAGING_DIRECTORY,
@@ -107,7 +108,7 @@ def check_retention(log: DeltaLog, handle: TransactionHandle, writes: Sequence[S
     :param writes: may create the table, or change its properties.
     :raises DeltaUnsupportedOperationException: if its log, or its transaction ids, are kept for less.
     """
-    names = ("delta.logRetentionDuration", "delta.setTransactionRetentionDuration")
+    names = (LOG_RETENTION_DURATION, SET_TRANSACTION_RETENTION_DURATION)
     for table, name in product(_definitions(log, handle, writes), names):
         kept = table.properties.get(name)
         if kept is not None and int(kept) < WEEK:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as sf
 from pyspark.sql.types import StringType, StructField, StructType
 
+from airflow_delta.contract.delta_names import PARQUET_FIELD_ID
 from airflow_delta.contract.files import partition_text
 from airflow_delta.contract.key_values import KeyValues, is_stored_plainly
 from airflow_delta.contract.operations import INSERTED, SCRATCH, ComparedColumns
@@ -171,7 +172,7 @@ class MergeSource:
 
 def _without_id(field: Json) -> Json:
     """Return a field's metadata without its id in other files, which two columns may share."""
-    return {key: value for key, value in (field.get("metadata") or {}).items() if key != "parquet.field.id"}
+    return {key: value for key, value in (field.get("metadata") or {}).items() if key != PARQUET_FIELD_ID}
 
 
 @dataclass(frozen=True, slots=True)

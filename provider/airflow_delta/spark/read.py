@@ -29,8 +29,9 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as sf
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
+from airflow_delta.contract.delta_names import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, PHYSICAL_NAME
 from airflow_delta.contract.files import partition_text
-from airflow_delta.contract.mapping import PHYSICAL_NAME, field_metadata
+from airflow_delta.contract.mapping import field_metadata
 from airflow_delta.contract.payloads import WORD_BITS, Json, ScanFile, ScanPlan
 from airflow_delta.contract.queries import check_query
 from airflow_delta.contract.request import ChangeCommit, ChangePlan
@@ -346,8 +347,6 @@ def run_query(spark: SparkSession, text: str, *, whose: str, parameters: Mapping
     with session_settings(spark, _TAKEN_AS_WRITTEN):
         return spark.sql(text, args=dict(parameters)) if parameters else spark.sql(text)
 
-
-CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP = "_change_type", "_commit_version", "_commit_timestamp"
 
 _TYPES = {CHANGE_TYPE: "string", COMMIT_VERSION: "long", COMMIT_TIMESTAMP: "timestamp"}
 

@@ -25,6 +25,7 @@ from pyspark.sql import Observation
 from pyspark.sql import functions as sf
 from pyspark.sql.types import StructType
 
+from airflow_delta.contract.delta_names import CHANGE_TYPE, HIVE_NULL
 from airflow_delta.contract.mapping import field_metadata, physical_field_name, physical_type, zoneless_values
 from airflow_delta.contract.payloads import Json
 from airflow_delta.contract.request import NUM_BYTES, NUM_FILES, NUM_ROWS, StageRequest
@@ -150,11 +151,6 @@ def _listing(spark: SparkSession, request: StageRequest, names: Mapping[str, int
             raise
         return []  # object stores have no empty directories
     return [(str(row[0]), int(row[1])) for row in found]
-
-
-CHANGE_TYPE = "_change_type"
-HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
-"""Value of a null in the name of a partition's directory."""
 
 
 def write_files(

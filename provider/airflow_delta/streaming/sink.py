@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta import engine
+from airflow_delta.contract.delta_names import SET_TRANSACTION_RETENTION_DURATION
 from airflow_delta.contract.files import new_attempt
 from airflow_delta.contract.options import check_writer_options
 from airflow_delta.contract.payloads import CommitResult, Json, StagedWrite, TransactionHandle
@@ -64,7 +65,7 @@ OUTPUT_MODES = {"append": "Append", "complete": "Complete"}
 _MAX_RESULTS = 1000
 """How many results a sink keeps: a query may run for months."""
 
-_KEEP_IDENTITIES: dict[str, str | None] = {"delta.setTransactionRetentionDuration": None}
+_KEEP_IDENTITIES: dict[str, str | None] = {SET_TRANSACTION_RETENTION_DURATION: None}
 """A query must find its last batch in a table that it created, however long it has not run."""
 
 

@@ -36,11 +36,6 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-AUTHORS_RISK = frozenset(
-    TriggerRule(rule) for rule in ("all_done", "all_done_min_one_success", "all_done_setup_success", "all_failed", "none_skipped")
-)
-"""Trigger rules that, named on a commit, say that it publishes although a task before it has failed."""
-
 _WITHOUT_OUTLETS = ("start", "audit", "audit_publication", "abort")
 
 _CLEANS_UP = {"depends_on_past": False, "wait_for_downstream": False}

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 from airflow_delta.airflow_internals.tasks import resumes
 from airflow_delta.contract.audit import RUN_AGAIN, HeldCheck, stages_of
 from airflow_delta.contract.payloads import read_version_name
+from airflow_delta.dag_checks import AUTHORS_RISK
 from airflow_delta.dag_wiring import role_of
 from airflow_delta.exceptions import ChecksOutdatedException
-from airflow_delta.tasks.base import AUTHORS_RISK
 from airflow_delta.tasks.check_evidence import ENDS, SEEN_KEY, Evidence, Runs
 from airflow_delta.tasks.check_tags import check_tags
 from airflow_delta.tasks.expected_stages import name_of

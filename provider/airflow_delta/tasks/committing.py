@@ -30,6 +30,7 @@ from airflow_delta.contract.kinds import COUNT, JSON_TEXT, SECONDS, TRUTH, Kinds
 from airflow_delta.contract.partition_events import PartitionEvents
 from airflow_delta.contract.payloads import read_version_name
 from airflow_delta.contract.tags import DETECTION_TAG
+from airflow_delta.dag_checks import AUTHORS_RISK
 from airflow_delta.exceptions import (
     CommitStateUnknownException,
     DeltaConcurrentModificationException,
@@ -38,7 +39,7 @@ from airflow_delta.exceptions import (
 )
 from airflow_delta.links.delta import FAILURE_KEY, failure_note, leave_note
 from airflow_delta.retry_policies import FINAL_ERRORS, REFUSALS
-from airflow_delta.tasks.base import AUTHORS_RISK, Part, warn_if_tested
+from airflow_delta.tasks.base import Part, warn_if_tested
 from airflow_delta.tasks.check_tags import outcomes_of
 from airflow_delta.tasks.expected_stages import instances, name_of
 from airflow_delta.tasks.handle_check import start_tasks
@@ -100,8 +101,6 @@ def number_of(versions: str) -> int:
     return sum(int(last or first) - int(first) + 1 for first, _, last in ends)
 
 
-_LOST_RACE = "delta.commit.retry"
-_RESOLVED = "delta.commit.resolved"
 _EVERY_LOSS_UNTIL = 5
 
 
@@ -120,10 +119,10 @@ def watched_commit(metrics: TaskMetrics, logger: Logger | Any, table: str) -> It
 
     def listen(name: str, where: str, data: Mapping[str, Any]) -> None:
         nonlocal lost
-        if name == _LOST_RACE:
+        if name == events.RETRY:
             lost = int(data["attempts"])
             _tell_loss(logger, where, data)
-        elif name == _RESOLVED:
+        elif name == events.RESOLVED:
             for how, versions in data["how"].items():
                 metrics.resolved(where, how, number_of(versions))
         elif name.startswith(events.CONFLICT):
@@ -141,7 +140,7 @@ def watched_commit(metrics: TaskMetrics, logger: Logger | Any, table: str) -> It
                 kind,
             )
 
-    events.add_listener(listen, only=(_LOST_RACE, _RESOLVED, events.CONFLICT))
+    events.add_listener(listen, only=(events.RETRY, events.RESOLVED, events.CONFLICT))
     try:
         yield
     except DeltaConcurrentModificationException as error:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_delta import engine
 from airflow_delta.airflow_internals.tasks import all_of
+from airflow_delta.contract.clocks import WORKERS_DIFFER_BY
 from airflow_delta.contract.files import new_attempt
 from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
 from airflow_delta.contract.tags import (
@@ -30,9 +31,6 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_delta.table.state.find_commit import TryChain
-
-
-_CLOCKS_DIFFER_BY = 600_000
 
 
 def default_transaction_key(context: Context) -> str:
@@ -120,7 +118,7 @@ def try_chain(context: Context) -> TryChain:
     # minutes of silence, longer than clocks differ; a second one may commit at once.
     first = int(ti.try_number) <= 1
     began: Any = getattr(ti if first else context.get("dag_run"), "start_date", None)
-    since = None if began is None else int(began.timestamp() * 1000) - (0 if first else _CLOCKS_DIFFER_BY)
+    since = None if began is None else int(began.timestamp() * 1000) - (0 if first else WORKERS_DIFFER_BY)
     return engine.TryChain(tags, max(first_try, 1), since)
 
 

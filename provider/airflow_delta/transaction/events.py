@@ -15,6 +15,11 @@ from typing import Any
 
 logger = logging.getLogger(__name__)
 
+FAILURE = "delta.commit.failure"
+RETRY = "delta.commit.retry"
+"""Ours: others were faster, so that whoever waits knows why the commit takes long."""
+RESOLVED = "delta.commit.resolved"
+"""Ours: which winners turned out not to conflict."""
 CONFLICT = "delta.commit.conflict."
 """Prefix of the events of conflicts; the name of the exception follows, without ``Exception``."""
 

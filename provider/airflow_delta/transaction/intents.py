@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from airflow_delta.contract.clocks import CLOCKS_DIFFER_BY
 from airflow_delta.exceptions import VersionsNotContiguousException
 from airflow_delta.log.actions.intents import INTENT_APP, PREFIXES, STATE_APP, open_intents
 from airflow_delta.log.storage.file_names import commit_file
@@ -36,9 +37,6 @@ logger = logging.getLogger(__name__)
 PATIENCE = 60.0
 """Seconds for which an open intent holds up a commit that cannot settle its publication."""
 
-CLOCKS_DIFFER_BY = 24 * 3600.0
-"""Seconds by which this worker's clock and the store's may differ. What workers claim in the log counts for nothing: an intent
-that one whose clock is ahead has left would hold up everybody, and a fresh one of a clock that is behind would be passed over."""
 
 MOST_MET = 100
 """Publications that one commit lets end before it goes on as other engines do."""
@@ -162,7 +160,9 @@ def age_at_least(since: int, newest: int) -> float:
     :param since: when the store wrote it, in milliseconds since the epoch; 0: unknown.
     :param newest: when it wrote something later.
     """
-    return max(0.0, newest / 1000 - since / 1000, time.time() - since / 1000 - CLOCKS_DIFFER_BY) if since > 0 else 0.0
+    # What workers claim in the log counts for nothing: an intent of one whose clock is ahead would hold up everybody, and a fresh
+    # one of a clock that is behind would be passed over.
+    return max(0.0, newest / 1000 - since / 1000, time.time() - (since + CLOCKS_DIFFER_BY) / 1000) if since > 0 else 0.0
 
 
 def _stored(log: DeltaLog, version: int) -> int:

@@ -6,13 +6,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.exceptions import (
+    DeltaIllegalArgumentException,
+)
 from airflow_delta.log.actions.actions import CommitInfo
 from airflow_delta.transaction.conflict_detection import ConflictDetection, check_level
 from airflow_delta.transaction.intents import WAIT_FOR_INTENTS, IntentRule
 
 if TYPE_CHECKING:
     from airflow_delta.log.actions.actions import Action, Metadata
+
+
+AUTO_COMPACT_MIN_FILES = 50
+"""Number of small files at which a partition is compacted (``autoCompact.minNumFiles``)."""
+
+AUTO_COMPACT_MAX_FILE_SIZE = 128 << 20
+"""Bytes of the files that are written; files below half of that are small (``autoCompact.maxFileSize``)."""
 
 
 def check_user_metadata(value: object) -> None:
@@ -117,8 +126,8 @@ class CommitPolicy:
     history_metrics: bool = True
     user_metadata: str | None = None
     auto_compact: bool | None = None
-    auto_compact_min_files: int = 50
-    auto_compact_max_file_size: int = 128 * 1024 * 1024
+    auto_compact_min_files: int = AUTO_COMPACT_MIN_FILES
+    auto_compact_max_file_size: int = AUTO_COMPACT_MAX_FILE_SIZE
     on_auto_compact: Callable[[AutoCompactionRequest], None] | None = None
     intents: IntentRule = WAIT_FOR_INTENTS
     next_version_only: bool = False

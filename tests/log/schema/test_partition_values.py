@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from airflow_delta.contract.delta_names import HIVE_NULL
 from airflow_delta.exceptions import DeltaAnalysisException
 from airflow_delta.log.schema.partition_values import (
-    HIVE_NULL,
     escape_path_name,
     normalise,
     parse_partition_directory,

@@ -13,6 +13,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from airflow_delta.contract.queries import CALLS_JVM, NAMES_FROM_TEXT
+
 
 def _names(text: str) -> frozenset[str]:
     return frozenset(text.split())
@@ -89,11 +91,7 @@ DETERMINISTIC = _names(
 )
 """Built-in scalar functions that are deterministic, have no side effects and depend only on their arguments."""
 
-UNSAFE = _names(
-    """
-    reflect try_reflect java_method from_avro to_avro schema_of_avro from_protobuf to_protobuf from_xml identifier
-    """
-)
+UNSAFE = _names("from_avro to_avro schema_of_avro from_protobuf to_protobuf from_xml") | {*CALLS_JVM, NAMES_FROM_TEXT}
 """Functions that call JVM methods, read files named in their arguments, or turn text into identifiers."""
 
 OTHERS = _names(

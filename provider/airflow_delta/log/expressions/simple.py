@@ -14,6 +14,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
+from airflow_delta.contract.delta_names import COLLATIONS
 from airflow_delta.contract.sql_types import DECLARED, char_length, parse_sql_type
 from airflow_delta.exceptions import DeltaAnalysisException, PredicateException
 from airflow_delta.log.expressions import literals
@@ -34,7 +35,6 @@ from airflow_delta.log.expressions.ast import (
 from airflow_delta.log.expressions.text import STRING, unescaped
 from airflow_delta.log.schema.types import PrimitiveType, StructField, StructType, known_names, parse_type
 
-_COLLATIONS = "__COLLATIONS"
 _CHAR = re.compile(r"(?<!var)char\(")
 
 
@@ -78,7 +78,7 @@ class Columns:
                 raise PredicateException(f"{self._what} names the column {name!r}, which {where} does not have{known}")
             path.append(found)
             struct = found.data_type
-        if not inside and _COLLATIONS in path[-1].metadata:
+        if not inside and COLLATIONS in path[-1].metadata:
             raise UnsupportedError(names)
         top = path[0].metadata
         if not inside and len(path) > 1 and _CHAR.search(str(top.get(DECLARED, "")).lower()):

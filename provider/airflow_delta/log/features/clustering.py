@@ -15,13 +15,12 @@ from typing import NamedTuple
 
 import msgspec
 
+from airflow_delta.contract.delta_names import CLUSTERING_DOMAIN
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaIllegalArgumentException, DeltaLogCorruptedException
 from airflow_delta.log.actions.actions import DomainMetadata, Metadata
 from airflow_delta.log.features.column_mapping import physical_paths
 from airflow_delta.log.features.properties import TableProperties
 from airflow_delta.log.schema.types import Leaf, Path, StructType, dotted, folded, leaves, parse_schema, walk_fields
-
-DOMAIN = "delta.clustering"
 
 PROVIDER = "liquid"
 """``clusteringProvider`` of the files that Delta Spark's OPTIMIZE clusters, and ours."""
@@ -40,7 +39,7 @@ def clustering_columns(domains: Mapping[str, DomainMetadata]) -> list[Path]:
     :param domains: metadata domains of a snapshot.
     :raises DeltaLogCorruptedException: if the domain is malformed.
     """
-    domain = domains.get(DOMAIN)
+    domain = domains.get(CLUSTERING_DOMAIN)
     if domain is None or domain.removed:
         return []
     try:
@@ -49,13 +48,15 @@ def clustering_columns(domains: Mapping[str, DomainMetadata]) -> list[Path]:
         return [(path,) if isinstance(path, str) else tuple(path) for path in columns]
     except msgspec.DecodeError as error:
         raise DeltaLogCorruptedException(
-            f"The metadata domain {DOMAIN} is malformed: {domain.configuration!r} ({error})"
+            f"The metadata domain {CLUSTERING_DOMAIN} is malformed: {domain.configuration!r} ({error})"
         ) from error
 
 
 def unclustered() -> DomainMetadata:
     """Return the action that removes the clustering columns, which Delta commits when the schema is overwritten."""
-    return DomainMetadata(domain=DOMAIN, configuration='{"clusteringColumns":[],"domainName":"delta.clustering"}', removed=False)
+    return DomainMetadata(
+        domain=CLUSTERING_DOMAIN, configuration='{"clusteringColumns":[],"domainName":"delta.clustering"}', removed=False
+    )
 
 
 def check_clustering(metadata: Metadata, columns: list[Path]) -> None:

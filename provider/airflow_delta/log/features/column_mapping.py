@@ -12,11 +12,11 @@ from dataclasses import replace
 
 import msgspec
 
+from airflow_delta.contract.delta_names import COLUMN_ID, MAX_COLUMN_ID, NESTED_IDS, PARQUET_FIELD_ID, PHYSICAL_NAME
 from airflow_delta.exceptions import DeltaAnalysisException
 from airflow_delta.log.actions.actions import Metadata
 from airflow_delta.log.features.properties import TableProperties
 from airflow_delta.log.schema.types import (
-    PHYSICAL_NAME,
     ArrayType,
     DataType,
     MapType,
@@ -31,10 +31,7 @@ from airflow_delta.log.schema.types import (
     walk_fields,
 )
 
-MAX_COLUMN_ID = "delta.columnMapping.maxColumnId"
-ID = "delta.columnMapping.id"
-MAPPING_KEYS = (ID, PHYSICAL_NAME, "delta.columnMapping.nested.ids")
-_PARQUET_FIELD_ID = "parquet.field.id"
+MAPPING_KEYS = (COLUMN_ID, PHYSICAL_NAME, NESTED_IDS)
 
 
 def mode(configuration: Mapping[str, str]) -> str:
@@ -49,7 +46,7 @@ def physical_name(field: StructField) -> str:
 
 def field_id(field: StructField) -> int | None:
     """Return the column mapping id of a field, ``None`` if it has none."""
-    value = field.metadata.get(ID)
+    value = field.metadata.get(COLUMN_ID)
     return None if value is None else int(value)
 
 
@@ -180,7 +177,7 @@ def has_mapping(schema: StructType) -> bool:
 
 
 def _without_keys(schema: StructType) -> StructType:
-    return transform_fields(schema, lambda _path, field: field.without_metadata(*MAPPING_KEYS, _PARQUET_FIELD_ID))
+    return transform_fields(schema, lambda _path, field: field.without_metadata(*MAPPING_KEYS, PARQUET_FIELD_ID))
 
 
 def _without_mapping(new: Metadata, old: Metadata | None, *, removed: bool) -> Metadata:
@@ -201,17 +198,17 @@ def _with_mapping(new: Metadata, old: Metadata | None, *, changes_mode: bool, ov
 
     def complete(path: Path, field: StructField) -> StructField:
         nonlocal highest
-        if ID in field.metadata and PHYSICAL_NAME in field.metadata:
+        if COLUMN_ID in field.metadata and PHYSICAL_NAME in field.metadata:
             return field
         before = existing.get(folded(path))
         reused = before if overwrites_schema and before is not None and _same_kind(before.data_type, field.data_type) else None
         metadata = dict(field.metadata)
-        if ID not in metadata:
+        if COLUMN_ID not in metadata:
             known = None if reused is None else field_id(reused)
             if known is None:
                 highest += 1
                 known = highest
-            metadata[ID] = known
+            metadata[COLUMN_ID] = known
         if PHYSICAL_NAME not in metadata:
             if changes_mode and existing:
                 if before is None:

@@ -12,10 +12,10 @@ from dataclasses import replace
 
 import msgspec
 
+from airflow_delta.contract.delta_names import CONSTRAINT_PREFIX
 from airflow_delta.contract.sql_types import DECLARED
 from airflow_delta.exceptions import DeltaAnalysisException
 from airflow_delta.log.actions.actions import Metadata
-from airflow_delta.log.features.properties import CONSTRAINT_PREFIX
 from airflow_delta.log.schema.types import STRING, ArrayType, DataType, MapType, Path, StructField, StructType, dotted
 
 INVARIANTS = "delta.invariants"

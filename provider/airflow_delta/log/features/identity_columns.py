@@ -14,12 +14,11 @@ from typing import Any
 
 import msgspec
 
+from airflow_delta.contract.delta_names import GENERATION_EXPRESSION, HIGH_WATER_MARK
 from airflow_delta.exceptions import DeltaAnalysisException
 from airflow_delta.log import heavy
 from airflow_delta.log.actions.actions import Metadata
 from airflow_delta.log.schema.types import StructField, StructType, parse_schema, to_json
-
-GENERATION_EXPRESSION = "delta.generationExpression"
 
 
 def generated_columns(schema: StructType) -> dict[str, str]:
@@ -47,7 +46,6 @@ def without_generation(field: StructField) -> StructField:
 PREFIX = "delta.identity."
 START = "delta.identity.start"
 STEP = "delta.identity.step"
-HIGH_WATER_MARK = "delta.identity.highWaterMark"
 ALLOW_EXPLICIT_INSERT = "delta.identity.allowExplicitInsert"
 
 _MIN, _MAX = -(2**63), 2**63 - 1

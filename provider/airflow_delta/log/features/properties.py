@@ -10,11 +10,30 @@ from typing import Any
 
 import msgspec
 
+from airflow_delta.contract.delta_names import (
+    APPEND_ONLY,
+    CHECKPOINT_POLICY,
+    CHECKPOINT_STATS_AS_JSON,
+    CHECKPOINT_STATS_AS_STRUCT,
+    COLUMN_MAPPING_MODE,
+    CONSTRAINT_PREFIX,
+    DATA_SKIPPING_STATS_COLUMNS,
+    ENABLE_DELETION_VECTORS,
+    ENABLE_IN_COMMIT_TIMESTAMPS,
+    ENABLE_ROW_TRACKING,
+    FEATURE_PREFIX,
+    IGNORE_PROTOCOL_DEFAULTS,
+    ISOLATION_LEVEL,
+    LOG_RETENTION_DURATION,
+    MIN_READER_VERSION,
+    MIN_WRITER_VERSION,
+    ROW_TRACKING_SUSPENDED,
+    SET_TRANSACTION_RETENTION_DURATION,
+    UNIVERSAL_FORMAT,
+)
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 
 PREFIX = "delta."
-FEATURE_PREFIX = "delta.feature."
-CONSTRAINT_PREFIX = "delta.constraints."
 
 SETTABLE_ISOLATION_LEVELS = ("Serializable",)
 """Values of ``delta.isolationLevel`` that may be set, as in Delta. Other values are respected if a table already has them."""
@@ -216,7 +235,7 @@ PROPERTIES: dict[str, Property] = {PREFIX + p.key: replace(p, key=PREFIX + p.key
 _BY_FOLDED_KEY = {key.lower(): key for key in PROPERTIES}
 
 # Not stored in the table's metadata: they only affect its protocol.
-_PROTOCOL_KEYS = frozenset({"delta.minReaderVersion", "delta.minWriterVersion", "delta.ignoreProtocolDefaults"})
+_PROTOCOL_KEYS = frozenset({MIN_READER_VERSION, MIN_WRITER_VERSION, IGNORE_PROTOCOL_DEFAULTS})
 
 
 def normalise_key(key: str) -> str:
@@ -301,14 +320,14 @@ def check_together(configuration: Mapping[str, str], changed: Collection[str], *
     """
     where = f" for {table}" if table else ""
     properties = TableProperties(configuration)
-    log_key, file_key = "delta.logRetentionDuration", "delta.deletedFileRetentionDuration"
+    log_key, file_key = LOG_RETENTION_DURATION, "delta.deletedFileRetentionDuration"
     if {log_key, file_key} & set(changed) and properties.log_retention < properties.deleted_file_retention:
         raise DeltaIllegalArgumentException(
             f"Table property {log_key}{where} ({properties.log_retention // DAY} days) must not be shorter than {file_key} "
             f"({properties.deleted_file_retention // DAY} days): time travel needs the commits as long as the files. Set both.",
             table=table,
         )
-    if properties.get("delta.enableRowTracking") and properties.get("delta.rowTrackingSuspended"):
+    if properties.get(ENABLE_ROW_TRACKING) and properties.get(ROW_TRACKING_SUSPENDED):
         raise DeltaIllegalArgumentException(
             f"Table properties delta.enableRowTracking and delta.rowTrackingSuspended{where} cannot both be true "
             "(DELTA_ROW_TRACKING_ILLEGAL_PROPERTY_COMBINATION). Disable one of them.",
@@ -362,32 +381,32 @@ class TableProperties:
     @property
     def checkpoint_policy(self) -> str:
         """Return ``classic`` or ``v2``."""
-        return str(self.get("delta.checkpointPolicy"))
+        return str(self.get(CHECKPOINT_POLICY))
 
     @property
     def checkpoint_write_stats_as_json(self) -> bool:
         """Return whether checkpoints have the statistics as JSON."""
-        return bool(self.get("delta.checkpoint.writeStatsAsJson"))
+        return bool(self.get(CHECKPOINT_STATS_AS_JSON))
 
     @property
     def checkpoint_write_stats_as_struct(self) -> bool:
         """Return whether checkpoints have the statistics as typed columns."""
-        return bool(self.get("delta.checkpoint.writeStatsAsStruct"))
+        return bool(self.get(CHECKPOINT_STATS_AS_STRUCT))
 
     @property
     def isolation_level(self) -> str:
         """Return ``Serializable``, ``WriteSerializable`` or ``SnapshotIsolation``."""
-        return str(self.get("delta.isolationLevel"))
+        return str(self.get(ISOLATION_LEVEL))
 
     @property
     def append_only(self) -> bool:
         """Return whether deleting rows is forbidden."""
-        return bool(self.get("delta.appendOnly"))
+        return bool(self.get(APPEND_ONLY))
 
     @property
     def log_retention(self) -> int:
         """Return how long commits are kept, in milliseconds."""
-        return int(self.get("delta.logRetentionDuration"))
+        return int(self.get(LOG_RETENTION_DURATION))
 
     @property
     def deleted_file_retention(self) -> int:
@@ -402,7 +421,7 @@ class TableProperties:
     @property
     def set_transaction_retention(self) -> int | None:
         """Return how long ``txn`` actions are kept, in milliseconds; ``None`` means for ever."""
-        value = self.get("delta.setTransactionRetentionDuration")
+        value = self.get(SET_TRANSACTION_RETENTION_DURATION)
         return None if value is None else int(value)
 
     @property
@@ -413,7 +432,7 @@ class TableProperties:
     @property
     def data_skipping_stats_columns(self) -> str | None:
         """Return the list of columns with statistics, unparsed."""
-        value = self.get("delta.dataSkippingStatsColumns")
+        value = self.get(DATA_SKIPPING_STATS_COLUMNS)
         return None if value is None else str(value)
 
     @property
@@ -430,22 +449,22 @@ class TableProperties:
     @property
     def enable_deletion_vectors(self) -> bool:
         """Return whether deletes may write deletion vectors."""
-        return bool(self.get("delta.enableDeletionVectors"))
+        return bool(self.get(ENABLE_DELETION_VECTORS))
 
     @property
     def enable_in_commit_timestamps(self) -> bool:
         """Return whether the table has in-commit timestamps."""
-        return bool(self.get("delta.enableInCommitTimestamps"))
+        return bool(self.get(ENABLE_IN_COMMIT_TIMESTAMPS))
 
     @property
     def universal_formats(self) -> frozenset[str]:
         """Return the formats besides Delta that the table claims to be readable in (UniForm), also those that Delta ignores."""
-        return frozenset(_listed(self._text("delta.universalFormat.enabledFormats") or ""))
+        return frozenset(_listed(self._text(UNIVERSAL_FORMAT) or ""))
 
     @property
     def column_mapping_mode(self) -> str:
         """Return ``none``, ``id`` or ``name``."""
-        return str(self.get("delta.columnMapping.mode"))
+        return str(self.get(COLUMN_MAPPING_MODE))
 
 
 def strip_protocol_properties(configuration: Mapping[str, str]) -> dict[str, str]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from airflow_delta.contract.delta_names import FEATURE_PREFIX, IGNORE_PROTOCOL_DEFAULTS, MIN_READER_VERSION, MIN_WRITER_VERSION
 from airflow_delta.exceptions import (
     DeltaIllegalArgumentException,
     DeltaIllegalStateException,
@@ -19,7 +20,7 @@ from airflow_delta.exceptions import (
     ProtocolDowngradeException,
 )
 from airflow_delta.log.actions.actions import Metadata, Protocol
-from airflow_delta.log.features.properties import FEATURE_PREFIX, TableProperties, normalise_key, strip_protocol_properties
+from airflow_delta.log.features.properties import TableProperties, normalise_key, strip_protocol_properties
 from airflow_delta.log.features.registry import FEATURES, Feature, active_features
 
 __all__ = [
@@ -239,7 +240,7 @@ def apply_feature_properties(metadata: Metadata, protocol: Protocol | None) -> t
     return kept, _normalised(base | wanted)
 
 
-_READER, _WRITER = "delta.minReaderVersion", "delta.minWriterVersion"
+_READER, _WRITER = MIN_READER_VERSION, MIN_WRITER_VERSION
 _HIGHEST = {_READER: MAX_READER_VERSION, _WRITER: MAX_WRITER_VERSION}
 
 
@@ -263,7 +264,7 @@ def _asked(configuration: Mapping[str, str]) -> _Asked:
         versions[key] = int(value)
         if not 1 <= versions[key] <= _HIGHEST[key]:
             raise DeltaIllegalArgumentException(f"Table property {given} must be from 1 to {_HIGHEST[key]}, got {value!r}.")
-    ignores = TableProperties(configuration).get("delta.ignoreProtocolDefaults")
+    ignores = TableProperties(configuration).get(IGNORE_PROTOCOL_DEFAULTS)
     return _Asked(asked_features(configuration), versions, bool(ignores))
 
 

@@ -9,11 +9,11 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from airflow_delta.contract.delta_names import CONSTRAINT_PREFIX, GENERATION_EXPRESSION
 from airflow_delta.log.actions.actions import Metadata
 from airflow_delta.log.features.constraints import CURRENT_DEFAULT, INVARIANTS
-from airflow_delta.log.features.identity_columns import GENERATION_EXPRESSION
 from airflow_delta.log.features.identity_columns import PREFIX as IDENTITY_PREFIX
-from airflow_delta.log.features.properties import CONSTRAINT_PREFIX, TableProperties
+from airflow_delta.log.features.properties import TableProperties
 from airflow_delta.log.schema.types import ArrayType, DataType, MapType, StructField, StructType, parse_schema
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import msgspec
 
+from airflow_delta.contract.delta_names import DATA_SKIPPING_STATS_COLUMNS
 from airflow_delta.exceptions import DeltaAnalysisException
 from airflow_delta.log import heavy
 from airflow_delta.log.actions.actions import Metadata
@@ -28,8 +29,6 @@ from airflow_delta.log.schema.types import (
     to_json,
     transform_fields,
 )
-
-_STATS_COLUMNS = "delta.dataSkippingStatsColumns"
 
 
 def rename_column(metadata: Metadata, path: Sequence[str], new_name: str) -> Metadata:
@@ -174,7 +173,7 @@ def _without(data_type: DataType, path: Path) -> DataType:
 
 def _listed(configuration: Mapping[str, str], old: Path, new: Path | None) -> dict[str, str]:
     """Return the properties with a column renamed in, or removed from, the list of columns with statistics."""
-    text = configuration.get(_STATS_COLUMNS)
+    text = configuration.get(DATA_SKIPPING_STATS_COLUMNS)
     if text is None:
         return dict(configuration)
     kept: list[Path] = []
@@ -183,4 +182,4 @@ def _listed(configuration: Mapping[str, str], old: Path, new: Path | None) -> di
             kept.append(path)
         elif new is not None:
             kept.append((*new, *path[len(old) :]))
-    return {**configuration, _STATS_COLUMNS: ",".join(dotted(path) for path in kept)}
+    return {**configuration, DATA_SKIPPING_STATS_COLUMNS: ",".join(dotted(path) for path in kept)}

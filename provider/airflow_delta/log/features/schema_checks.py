@@ -8,6 +8,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from airflow_delta.contract.delta_names import (
+    CHANGE_TYPE,
+    COLLATIONS,
+    COMMIT_TIMESTAMP,
+    COMMIT_VERSION,
+    DATA_SKIPPING_STATS_COLUMNS,
+    MATERIALIZED_ROW_COMMIT_VERSION,
+    MATERIALIZED_ROW_ID,
+    SYMLINK_MANIFEST,
+)
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaAssertionError, DeltaError, DeltaIllegalStateException
 from airflow_delta.log.actions.actions import Metadata
 from airflow_delta.log.features import column_mapping, identity_columns
@@ -33,10 +43,6 @@ from airflow_delta.log.schema.types import (
 )
 
 INVALID_CHARACTERS = " ,;{}()\n\t="
-COLLATIONS = "__COLLATIONS"
-"""Spark's key in the metadata of a field for the collations of its strings."""
-MATERIALIZED_ROW_ID = "delta.rowTracking.materializedRowIdColumnName"
-MATERIALIZED_ROW_COMMIT_VERSION = "delta.rowTracking.materializedRowCommitVersionColumnName"
 
 
 def check_table_metadata(
@@ -205,7 +211,7 @@ def _check_properties(metadata: Metadata, properties: TableProperties) -> None:
             f"delta.enableDeletionVectors requires Parquet files, but the table has {metadata.format.provider} "
             f"({error}.PERSISTENT_DELETION_VECTORS_IN_NON_PARQUET_TABLE)."
         )
-    if properties.get("delta.compatibility.symlinkFormatManifest.enabled"):
+    if properties.get(SYMLINK_MANIFEST):
         raise DeltaAnalysisException(
             "delta.enableDeletionVectors and delta.compatibility.symlinkFormatManifest.enabled cannot both be set: readers of "
             f"the manifest would see deleted rows ({error}.PERSISTENT_DELETION_VECTORS_WITH_INCREMENTAL_MANIFEST_GENERATION). "
@@ -224,7 +230,7 @@ def _check_row_tracking_names(schema: StructType, metadata: Metadata) -> None:
 
 
 def _check_stats_columns(schema: StructType, partition_columns: list[str], listed: str) -> None:
-    key = "delta.dataSkippingStatsColumns"
+    key = DATA_SKIPPING_STATS_COLUMNS
     partitions = {name.lower() for name in partition_columns}
     for path in parse_column_list(listed):
         folded = tuple(name.lower() for name in path)
@@ -250,7 +256,7 @@ def _has_bounds(data_type: DataType) -> bool:
     return not isinstance(data_type, ArrayType | MapType) and data_type.name not in ("boolean", "binary", "void")
 
 
-CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP = RESERVED = ("_change_type", "_commit_version", "_commit_timestamp")
+RESERVED = (CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP)
 
 
 def is_feed_enabled(metadata: Metadata) -> bool:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from airflow_delta.contract.delta_names import TYPE_CHANGES
 from airflow_delta.contract.sql_types import WIDENS, cast_of
 from airflow_delta.exceptions import SchemaMismatchException
 from airflow_delta.log.schema.types import (
@@ -31,8 +32,6 @@ from airflow_delta.log.schema.types import (
     transform_fields,
     walk_fields,
 )
-
-TYPE_CHANGES = "delta.typeChanges"
 
 
 def may_change_type(before: DataType, after: DataType) -> bool:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from airflow_delta.contract.delta_names import COLUMN_MAPPING_MODE, ENABLE_ROW_TRACKING, UNIVERSAL_FORMAT
 from airflow_delta.exceptions import DeltaUnsupportedOperationException
 from airflow_delta.log.actions.actions import Metadata
 from airflow_delta.log.features.properties import TableProperties
 from airflow_delta.log.schema.types import ArrayType, DataType, DecimalType, MapType, StructType, parse_schema
 
-KEY = "delta.universalFormat.enabledFormats"
 _VIOLATION = "DELTA_UNIVERSAL_FORMAT_VIOLATION"
 _COMPAT_VIOLATION = "DELTA_ICEBERG_COMPAT_VIOLATION"
 _VERSIONS = (1, 2, 3)
@@ -35,8 +35,9 @@ def check_universal_format(metadata: Metadata, old: Metadata | None = None) -> N
     known = frozenset[str]() if old is None else TableProperties(old.configuration).universal_formats
     if added := TableProperties(metadata.configuration).universal_formats - known:
         raise DeltaUnsupportedOperationException(
-            f"{KEY} names {' and '.join(sorted(added))}, whose metadata this provider does not write ({_VIOLATION}): its commits "
-            "would be missing there until Delta Spark commits again. Leave the format out, or write the table with Delta Spark."
+            f"{UNIVERSAL_FORMAT} names {' and '.join(sorted(added))}, whose metadata this provider does not write "
+            f"({_VIOLATION}): its commits would be missing there until Delta Spark commits again. Leave the format out, or write "
+            "the table with Delta Spark."
         )
 
 
@@ -47,16 +48,17 @@ def format_violation(metadata: Metadata) -> str | None:
     if "hudi" in formats:
         if properties.enable_deletion_vectors:
             return (
-                f"{KEY} names hudi, which rules out deletion vectors ({_VIOLATION}). Set delta.enableDeletionVectors to false, "
-                "or take the format out."
+                f"{UNIVERSAL_FORMAT} names hudi, which rules out deletion vectors ({_VIOLATION}). "
+                "Set delta.enableDeletionVectors to false, or take the format out."
             )
         found = next((kind for kind in _types(parse_schema(metadata.schema_string)) if kind in _NOT_IN_HUDI), None)
         if found is not None:
-            return f"{KEY} names hudi, which rules out columns of type {found} ({_VIOLATION}). Take the format out."
+            return f"{UNIVERSAL_FORMAT} names hudi, which rules out columns of type {found} ({_VIOLATION}). Take the format out."
     if "iceberg" in formats and not enabled_versions(metadata):
         return (
-            f"{KEY} names iceberg, which requires delta.enableIcebergCompatV1, V2 or V3 ({_VIOLATION}). This provider cannot "
-            "write such tables either: take the format out, or create the table with Delta Spark and write it from there."
+            f"{UNIVERSAL_FORMAT} names iceberg, which requires delta.enableIcebergCompatV1, V2 or V3 ({_VIOLATION}). This "
+            "provider cannot write such tables either: take the format out, or create the table with Delta Spark and write it "
+            "from there."
         )
     return None
 
@@ -71,7 +73,7 @@ def _check_iceberg_compat(version: int, versions: tuple[int, ...], metadata: Met
     """Check the rules that metadata alone can break; those of files only matter once such tables can be written."""
     name = f"delta.enableIcebergCompatV{version}"
     properties = TableProperties(metadata.configuration)
-    mode, tracking = "delta.columnMapping.mode", "delta.enableRowTracking"
+    mode, tracking = COLUMN_MAPPING_MODE, ENABLE_ROW_TRACKING
     if properties.column_mapping_mode == "none" and (old is not None or mode in metadata.configuration):
         raise _violation("WRONG_REQUIRED_TABLE_PROPERTY", f"{name} requires {mode} = name")
     if version == 3 and tracking in metadata.configuration and not properties.get(tracking):

@@ -17,13 +17,13 @@ import struct
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from airflow_delta.contract.delta_names import HIVE_NULL
 from airflow_delta.exceptions import DeltaAnalysisException
 from airflow_delta.log.schema.types import FLOATING, INTEGRAL, DataType, DecimalType, arrow_type
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 _BITS = {"byte": 8, "short": 16, "integer": 32, "long": 64}

@@ -19,13 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from airflow_delta.contract.delta_names import PHYSICAL_NAME
 from airflow_delta.exceptions import DeltaAnalysisException
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-
-PHYSICAL_NAME = "delta.columnMapping.physicalName"
 
 INTEGRAL = ("byte", "short", "integer", "long")
 FLOATING = ("float", "double")

@@ -23,11 +23,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from airflow_delta.contract.delta_names import HIVE_NULL
 from airflow_delta.contract.schema import without_void
 from airflow_delta.exceptions import DeltaAnalysisException
 from airflow_delta.log.arrow.arrays import scalar, to_pylist
 from airflow_delta.log.features.column_mapping import field_id
-from airflow_delta.log.schema.partition_values import HIVE_NULL, partition_directory, serialize_partition_value
+from airflow_delta.log.schema.partition_values import partition_directory, serialize_partition_value
 from airflow_delta.log.schema.types import (
     ArrayType,
     DataType,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from airflow_delta.contract.delta_names import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
 from airflow_delta.contract.payloads import ScanFile
 from airflow_delta.contract.request import ChangeCommit, ChangePlan
 from airflow_delta.log import heavy
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
     from airflow_delta.log.expressions.predicate import Predicate
     from airflow_delta.table.changes.find import ChangedFiles
 
-
-CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP = "_change_type", "_commit_version", "_commit_timestamp"
 
 _TYPES = {CHANGE_TYPE: "string", COMMIT_VERSION: "long", COMMIT_TIMESTAMP: "timestamp"}
 _KINDS = (

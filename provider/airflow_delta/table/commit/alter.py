@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from airflow_delta.contract.delta_names import ENABLE_ROW_TRACKING, ROW_TRACKING_PRESERVED
 from airflow_delta.contract.payloads import DeclaredReads, StagedWrite, TransactionHandle
 from airflow_delta.contract.tags import KEEPS_ROWS_TAG, OPERATIONS_TAG
 from airflow_delta.exceptions import StageConflictException
@@ -171,9 +172,6 @@ def _conflict(handle: TransactionHandle, alter: StagedWrite, other: StagedWrite,
     )
 
 
-ROW_TRACKING_PRESERVED = "delta.rowTracking.preserved"
-
-
 def changes_to_commit(handle: TransactionHandle, stages: Sequence[StageActions], replaced: NetEffect) -> list[AddCDCFile]:
     """Return the change data files of a commit.
 
@@ -227,7 +225,7 @@ def feature_tags(txn: OptimisticTransaction, stages: Sequence[StageActions]) -> 
     again = [stage.write for stage in stages if stage.write.num_copied_records or _writes_again(stage)]
     marked = any(add.deletion_vector is not None for stage in stages for add in stage.adds)
     tags = {KEEPS_ROWS_TAG: "true"} if again or marked else {}
-    if txn.metadata.configuration.get("delta.enableRowTracking", "false").lower() != "true":
+    if txn.metadata.configuration.get(ENABLE_ROW_TRACKING, "false").lower() != "true":
         return tags
     if again:
         kept = all(write.keeps_row_ids for write in again)

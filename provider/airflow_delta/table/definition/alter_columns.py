@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from airflow_delta.contract.changes import AddColumns, ChangeColumn, Column, DropColumns, RenameColumn, ReplaceColumns
+from airflow_delta.contract.delta_names import PHYSICAL_NAME
 from airflow_delta.contract.sql_types import DECLARED, parse_column_path, parse_sql_type
 from airflow_delta.log.features.column_mapping import mode
 from airflow_delta.log.features.constraints import CURRENT_DEFAULT, has_char_varchar, may_change_length
@@ -19,7 +20,6 @@ from airflow_delta.log.features.properties import TableProperties
 from airflow_delta.log.features.schema_changes import dependents, rename_column, without_columns
 from airflow_delta.log.features.schema_merge import may_change_type
 from airflow_delta.log.schema.types import (
-    PHYSICAL_NAME,
     STRING,
     ArrayType,
     DataType,

@@ -21,18 +21,29 @@ from airflow_delta.contract.changes import (
     UnsetProperties,
     UpgradeProtocol,
 )
+from airflow_delta.contract.delta_names import (
+    CHECKPOINT_PROTECTION,
+    CLUSTERING_DOMAIN,
+    CONSTRAINT_PREFIX,
+    ENABLE_ROW_TRACKING,
+    FEATURE_PREFIX,
+    MATERIALIZED_ROW_COMMIT_VERSION,
+    MATERIALIZED_ROW_ID,
+    MIN_READER_VERSION,
+    MIN_WRITER_VERSION,
+    ROW_TRACKING_DOMAIN,
+    ROW_TRACKING_SUSPENDED,
+)
 from airflow_delta.contract.sql_types import parse_column_path
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaUnsupportedOperationException, ProtocolDowngradeException
 from airflow_delta.log import heavy
 from airflow_delta.log.actions.actions import DomainMetadata, Metadata
 from airflow_delta.log.expressions.functions import oversized, refused_function
 from airflow_delta.log.expressions.text import SqlSyntaxError, tree_of
-from airflow_delta.log.features import clustering
 from airflow_delta.log.features import protocol as table_protocol
 from airflow_delta.log.features.clustering import indexed_leaves, logical_columns, quoted_path
 from airflow_delta.log.features.constraints import check_constraints
-from airflow_delta.log.features.properties import CONSTRAINT_PREFIX, TableProperties, normalise_key
-from airflow_delta.log.features.schema_checks import MATERIALIZED_ROW_COMMIT_VERSION, MATERIALIZED_ROW_ID
+from airflow_delta.log.features.properties import TableProperties, normalise_key
 from airflow_delta.log.schema.types import DataType, Path, StructType, dotted, folded
 from airflow_delta.table.definition.altered_table import AlteredTable, missing_column, protocol_with
 from airflow_delta.table.definition.create import MAX_CLUSTERING_COLUMNS, keyword_of
@@ -61,10 +72,10 @@ def cluster_by(table: AlteredTable, change: ClusterBy) -> AlteredTable:
     physical = [_clustering_column(table, path) for path in paths]
     old = logical_columns(table.schema, table.clustering or ())
     operation = Operation.cluster_by([quoted_path(path) for path in old], [quoted_path(path) for path in paths])
-    configuration = msgspec.json.encode({"clusteringColumns": physical, "domainName": clustering.DOMAIN}).decode()
-    domain = DomainMetadata(domain=clustering.DOMAIN, configuration=configuration, removed=False)
+    configuration = msgspec.json.encode({"clusteringColumns": physical, "domainName": CLUSTERING_DOMAIN}).decode()
+    domain = DomainMetadata(domain=CLUSTERING_DOMAIN, configuration=configuration, removed=False)
     changed: dict[str, Any] = {
-        "domains": {**table.domains, clustering.DOMAIN: domain},
+        "domains": {**table.domains, CLUSTERING_DOMAIN: domain},
         "clustering": tuple(tuple(path) for path in physical),
     }
     features = table_protocol.features(table.protocol)
@@ -99,7 +110,6 @@ def _clustering_column(table: AlteredTable, path: Path) -> list[str]:
 
 
 _COMMENT = "comment"
-_ROW_TRACKING = "delta.enableRowTracking"
 
 
 def set_properties(table: AlteredTable, change: SetProperties) -> AlteredTable:
@@ -111,7 +121,7 @@ def set_properties(table: AlteredTable, change: SetProperties) -> AlteredTable:
         description=given.get(_COMMENT, table.metadata.description),
     )
     reads = False
-    if _switches_on(table, given, _ROW_TRACKING):
+    if _switches_on(table, given, ENABLE_ROW_TRACKING):
         _check_row_ids(table)
         reads = True  # a file added concurrently without row ids would never get any
         metadata = _with_row_tracking_names(table, metadata)
@@ -179,7 +189,7 @@ def upgrade_protocol(table: AlteredTable, change: UpgradeProtocol) -> AlteredTab
 
     :raises ProtocolDowngradeException: if the versions asked for are lower than the table's.
     """
-    properties = {f"delta.feature.{name}": "supported" for name in change.features}
+    properties = {f"{FEATURE_PREFIX}{name}": "supported" for name in change.features}
     reader, writer = change.reader_version, change.writer_version
     known = table.protocol
     lower = (reader or known.min_reader_version) < known.min_reader_version or (
@@ -192,9 +202,9 @@ def upgrade_protocol(table: AlteredTable, change: UpgradeProtocol) -> AlteredTab
             f"{known.min_writer_version}) and cannot be lowered to ({reader}, {writer}). Drop features with DropFeature.",
         )
     if reader is not None:
-        properties["delta.minReaderVersion"] = str(reader)
+        properties[MIN_READER_VERSION] = str(reader)
     if writer is not None:
-        properties["delta.minWriterVersion"] = str(writer)
+        properties[MIN_WRITER_VERSION] = str(writer)
     if not properties:
         raise table.refuse("UpgradeProtocol needs versions or features")
     return set_properties(table, SetProperties(properties))
@@ -215,7 +225,7 @@ def drop_unused_feature(table: AlteredTable, change: DropFeature) -> AlteredTabl
         )
     known = table_protocol.FEATURES.get(name)
     reader = known is not None and known.reader
-    if known is None or (reader and not feature_drop.leaves_no_trace(name)) or name == feature_drop.CHECKPOINT_PROTECTION:
+    if known is None or (reader and not feature_drop.leaves_no_trace(name)) or name == CHECKPOINT_PROTECTION:
         raise table.error(
             DeltaUnsupportedOperationException,
             f"The feature {name} cannot be dropped from table {table.table} version {table.version} together with other changes: "
@@ -234,7 +244,7 @@ def without_feature(
     :param truncate_history: what ``commitInfo`` says.
     :raises ProtocolDowngradeException: if the table uses the feature, or has another one that needs it.
     """
-    added = {feature_drop.CHECKPOINT_PROTECTION} if protects_history else set()
+    added = {CHECKPOINT_PROTECTION} if protects_history else set()
     protocol = protocol_with(table_protocol.features(table.protocol) - {feature} | added)
     if table.snapshot is not None:
         feature_drop.check_drop(table.protocol, protocol, table.snapshot, table=table.table)
@@ -242,12 +252,12 @@ def without_feature(
     if protects_history:
         metadata = feature_drop.with_history_protection(metadata, table.version + 1)
     if feature == "rowTracking":
-        gone = {_ROW_TRACKING, "delta.rowTrackingSuspended", MATERIALIZED_ROW_ID, MATERIALIZED_ROW_COMMIT_VERSION}
+        gone = {ENABLE_ROW_TRACKING, ROW_TRACKING_SUSPENDED, MATERIALIZED_ROW_ID, MATERIALIZED_ROW_COMMIT_VERSION}
         kept = {key: value for key, value in metadata.configuration.items() if key not in gone}
         metadata = msgspec.structs.replace(metadata, configuration=kept)
-        known_domain = None if table.snapshot is None else table.snapshot.domain_metadata.get("delta.rowTracking")
+        known_domain = None if table.snapshot is None else table.snapshot.domain_metadata.get(ROW_TRACKING_DOMAIN)
         if known_domain is not None:
-            domains["delta.rowTracking"] = msgspec.structs.replace(known_domain, removed=True)
+            domains[ROW_TRACKING_DOMAIN] = msgspec.structs.replace(known_domain, removed=True)
     operation = Operation.drop_feature(feature, truncate_history=truncate_history)
     return table.done(operation, metadata=metadata, protocol=protocol, domains=domains, sets_metadata=True)
 

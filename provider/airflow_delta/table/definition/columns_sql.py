@@ -9,10 +9,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from airflow_delta.contract.delta_names import GENERATION_EXPRESSION
 from airflow_delta.exceptions import DeltaAnalysisException
 from airflow_delta.log.expressions.text import SqlSyntaxError, tokens_of
 from airflow_delta.log.features.constraints import CURRENT_DEFAULT
-from airflow_delta.log.features.identity_columns import ALLOW_EXPLICIT_INSERT, GENERATION_EXPRESSION, START, STEP
+from airflow_delta.log.features.identity_columns import ALLOW_EXPLICIT_INSERT, START, STEP
 from airflow_delta.log.schema.types import struct_of, to_json
 from airflow_delta.log.table_definition import TableDefinition
 

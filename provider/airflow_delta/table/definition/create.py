@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from airflow_delta.contract.delta_names import CLUSTERING_DOMAIN
 from airflow_delta.contract.payloads import Json, StagedWrite, TransactionHandle
 from airflow_delta.exceptions import (
     DeltaAnalysisException,
@@ -22,7 +23,7 @@ from airflow_delta.exceptions import (
 )
 from airflow_delta.log.actions.actions import DomainMetadata, Metadata
 from airflow_delta.log.features import clustering, protocol
-from airflow_delta.log.features.clustering import DOMAIN, indexed_leaves, parse_column_list
+from airflow_delta.log.features.clustering import indexed_leaves, parse_column_list
 from airflow_delta.log.features.properties import TableProperties, strip_protocol_properties
 from airflow_delta.log.features.schema_merge import merge_schema, stored_otherwise, with_type_changes
 from airflow_delta.log.schema.types import known_names, leaves, to_json
@@ -211,8 +212,8 @@ def clustering_domain(definition: Mapping[str, Any], metadata: Metadata) -> Doma
     known = {_folded(leaf.path): leaf for leaf in leaves(table.schema)}
     found = [known[_folded(parse_column_list(name)[0])] for name in definition["clusterBy"]]
     paths = [list(leaf.physical_path if mapped else leaf.path) for leaf in found]
-    configuration = msgspec.json.encode({"clusteringColumns": paths, "domainName": DOMAIN}).decode()
-    return DomainMetadata(domain=DOMAIN, configuration=configuration, removed=False)
+    configuration = msgspec.json.encode({"clusteringColumns": paths, "domainName": CLUSTERING_DOMAIN}).decode()
+    return DomainMetadata(domain=CLUSTERING_DOMAIN, configuration=configuration, removed=False)
 
 
 def defined_operation(

@@ -14,11 +14,11 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_delta.contract.delta_names import CHANGE_TYPE, PHYSICAL_NAME
 from airflow_delta.contract.drift import MISSING, NEW, SPELLING, TYPE, differences
 from airflow_delta.contract.schema import variant_columns
 from airflow_delta.log.actions.actions import AddFile, Metadata
 from airflow_delta.log.arrow.arrays import array, rows_of
-from airflow_delta.log.schema.types import PHYSICAL_NAME
 from airflow_delta.log.statistics.statistics import live_records, total
 from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.table.diff.compare import Stream, TooManyRowsError
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from airflow_delta.table.diff.compare import ReadLimits
 
 
-_CHANGE_TYPE = "_change_type"
 BEFORE, AFTER = ("delete", "update_preimage"), ("insert", "update_postimage")
 
 
@@ -78,7 +77,7 @@ class Side:
             yield from worker_rows(self.log, files, metadata=self.metadata, version=self.version, columns=shown, deleted=deleted)
         if self.changes:
             metadata = _with_change_type(self.metadata)
-            shown.append(_CHANGE_TYPE)
+            shown.append(CHANGE_TYPE)
             for batch in worker_rows(self.log, self.changes, metadata=metadata, version=self.version, columns=shown):
                 yield _of_kinds(batch, self.kinds)
 
@@ -115,14 +114,14 @@ class Side:
 
 def _with_change_type(metadata: Metadata) -> Metadata:
     schema = TableDefinition.of(metadata).struct
-    column = {"name": _CHANGE_TYPE, "type": "string", "nullable": True, "metadata": {}}
+    column = {"name": CHANGE_TYPE, "type": "string", "nullable": True, "metadata": {}}
     return msgspec.structs.replace(metadata, schema_string=json.dumps({**schema, "fields": [*schema["fields"], column]}))
 
 
 def _of_kinds(batch: pa.RecordBatch, kinds: Sequence[str]) -> pa.RecordBatch:
     """Return the rows of change data that are of some kinds, without the column that says so."""
-    wanted = pc.is_in(batch.column(_CHANGE_TYPE), value_set=array(list(kinds), pa.string()))
-    return batch.filter(wanted).drop_columns([_CHANGE_TYPE])
+    wanted = pc.is_in(batch.column(CHANGE_TYPE), value_set=array(list(kinds), pa.string()))
+    return batch.filter(wanted).drop_columns([CHANGE_TYPE])
 
 
 DROPPED, RENAMED = "dropped", "renamed"

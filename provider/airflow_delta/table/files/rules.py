@@ -9,13 +9,14 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from airflow_delta.contract.delta_names import MAX_COLUMN_ID
 from airflow_delta.contract.files import is_hidden, transaction_directory
 from airflow_delta.contract.payloads import TransactionHandle
 from airflow_delta.contract.schema import IdentityRule, TableRules
 from airflow_delta.contract.sql_types import length_problems
 from airflow_delta.exceptions import DeltaIllegalArgumentException, StagedFileException, StagingException
 from airflow_delta.log.expressions.functions import refused_function
-from airflow_delta.log.features import column_mapping, constraints
+from airflow_delta.log.features import constraints
 from airflow_delta.log.features.identity_columns import generated_columns, identity_columns
 from airflow_delta.log.schema.types import StructType
 from airflow_delta.log.storage.file_names import LOG_DIRECTORY
@@ -47,7 +48,7 @@ def table_rules(table: TableDefinition, *, overwrite_schema: bool = False) -> Ta
     _refuse_unsafe(table, {**checks, **generated, **defaults})
     return TableRules(
         column_mapping=table.column_mapping,
-        max_column_id=int(table.configuration.get(column_mapping.MAX_COLUMN_ID, "0")),
+        max_column_id=int(table.configuration.get(MAX_COLUMN_ID, "0")),
         checks=checks,
         generated=generated,
         defaults=defaults,

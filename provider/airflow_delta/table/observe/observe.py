@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_delta.contract.check_records import CheckRecords, checks_of
+from airflow_delta.contract.delta_names import CLUSTERING_DOMAIN
 from airflow_delta.exceptions import (
     DeltaTableNotFoundException,
     DeltaUnsupportedTableFeatureException,
@@ -22,7 +23,7 @@ from airflow_delta.exceptions import (
 )
 from airflow_delta.log.actions.actions import AddFile, CommitInfo, RemoveFile
 from airflow_delta.log.actions.decode import CommitFile, CommitHead, DecodedCommit, decode_commit
-from airflow_delta.log.features.clustering import DOMAIN, clustering_columns, logical_columns
+from airflow_delta.log.features.clustering import clustering_columns, logical_columns
 from airflow_delta.log.features.constraints import check_constraints
 from airflow_delta.log.features.protocol import features
 from airflow_delta.log.schema.types import dotted
@@ -389,10 +390,10 @@ def clustered_by(snapshot: Snapshot) -> list[str]:
     """Return the clustering columns by their names in the schema."""
     if "clustering" not in features(snapshot.protocol):
         return []
-    domain = snapshot.domain(DOMAIN)
+    domain = snapshot.domain(CLUSTERING_DOMAIN)
     if domain is None:
         return []
-    return [dotted(path) for path in logical_columns(snapshot.schema, clustering_columns({DOMAIN: domain}))]
+    return [dotted(path) for path in logical_columns(snapshot.schema, clustering_columns({CLUSTERING_DOMAIN: domain}))]
 
 
 def _num_records(snapshot: Snapshot) -> int | None:

@@ -13,6 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from airflow_delta.contract.delta_names import (
+    CHECKPOINT_PROTECTION,
+    CLUSTERING_DOMAIN,
+    FEATURE_PREFIX,
+    IN_COMMIT_TIMESTAMP_ENABLEMENT_TIMESTAMP,
+    IN_COMMIT_TIMESTAMP_ENABLEMENT_VERSION,
+    MATERIALIZED_ROW_COMMIT_VERSION,
+    MATERIALIZED_ROW_ID,
+)
 from airflow_delta.contract.payloads import COPY_APP, OWN_APPS, RECORD_SUFFIX, CommitResult, TransactionHandle
 from airflow_delta.exceptions import (
     DeltaAnalysisException,
@@ -24,8 +33,7 @@ from airflow_delta.exceptions import (
 from airflow_delta.log.actions.actions import Action, AddFile, DomainMetadata, Metadata, SetTransaction
 from airflow_delta.log.actions.deletion_vectors import ABSOLUTE
 from airflow_delta.log.features import column_mapping, protocol
-from airflow_delta.log.features.clustering import DOMAIN
-from airflow_delta.log.features.properties import FEATURE_PREFIX, check_together, validate
+from airflow_delta.log.features.properties import check_together, validate
 from airflow_delta.log.features.protocol import features
 from airflow_delta.log.features.registry import FEATURES
 from airflow_delta.log.storage.options import store_place
@@ -35,7 +43,6 @@ from airflow_delta.table.operations.restore import continued, with_protection
 from airflow_delta.table.run import run_large
 from airflow_delta.table.stage.file_loads import copy_records
 from airflow_delta.transaction import CommitPolicy, Operation
-from airflow_delta.transaction.prepare.feature_drop import PROTECTED_BEFORE
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -47,16 +54,16 @@ if TYPE_CHECKING:
 
 _COLUMNS = (
     # Columns that only files written by the clone have; row ids of the source are not kept.
-    "delta.rowTracking.materializedRowIdColumnName",
-    "delta.rowTracking.materializedRowCommitVersionColumnName",
+    MATERIALIZED_ROW_ID,
+    MATERIALIZED_ROW_COMMIT_VERSION,
 )
 _OF_THE_SOURCE = (
     *_COLUMNS,
     *ORIGIN,
     # Versions and a time in the history of the source.
-    PROTECTED_BEFORE,
-    "delta.inCommitTimestampEnablementVersion",
-    "delta.inCommitTimestampEnablementTimestamp",
+    CHECKPOINT_PROTECTION,
+    IN_COMMIT_TIMESTAMP_ENABLEMENT_VERSION,
+    IN_COMMIT_TIMESTAMP_ENABLEMENT_TIMESTAMP,
 )
 
 
@@ -231,10 +238,10 @@ def _features_to_ask_for(source: Snapshot) -> dict[str, str]:
 
 def _domains(txn: OptimisticTransaction, source: Snapshot) -> list[DomainMetadata]:
     """Return the clustering of the source, or the end of that of the table that the clone replaces."""
-    cloned = source.domain_metadata.get(DOMAIN)
+    cloned = source.domain_metadata.get(CLUSTERING_DOMAIN)
     if cloned is not None:
         return [cloned]
-    own = txn.snapshot.domain_metadata.get(DOMAIN) if txn.read_version >= 0 else None
+    own = txn.snapshot.domain_metadata.get(CLUSTERING_DOMAIN) if txn.read_version >= 0 else None
     return [] if own is None else [msgspec.structs.replace(own, removed=True)]
 
 

@@ -11,6 +11,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow as pa
 
+from airflow_delta.contract.delta_names import (
+    CHECKPOINT_PROTECTION,
+    CLUSTERING_DOMAIN,
+    IN_COMMIT_TIMESTAMP_ENABLEMENT_TIMESTAMP,
+    IN_COMMIT_TIMESTAMP_ENABLEMENT_VERSION,
+)
 from airflow_delta.contract.payloads import CommitResult, TransactionHandle
 from airflow_delta.exceptions import (
     DeltaFileNotFoundException,
@@ -33,7 +39,6 @@ from airflow_delta.table.run import run_large
 from airflow_delta.transaction import Operation
 from airflow_delta.transaction.prepare import commit_info as in_commit_timestamps
 from airflow_delta.transaction.prepare import row_tracking
-from airflow_delta.transaction.prepare.feature_drop import PROTECTED_BEFORE
 
 if TYPE_CHECKING:
     from airflow_delta.log import Snapshot
@@ -227,7 +232,10 @@ def continued(restored: Metadata, latest: Metadata) -> Metadata:
     if not (in_commit_timestamps.uses_in_commit_timestamps(metadata) and in_commit_timestamps.uses_in_commit_timestamps(latest)):
         return metadata
     # They may have been off in between: only the latest version knows since when every commit has a timestamp.
-    keys = (in_commit_timestamps.ENABLEMENT_VERSION, in_commit_timestamps.ENABLEMENT_TIMESTAMP)
+    keys = (
+        IN_COMMIT_TIMESTAMP_ENABLEMENT_VERSION,
+        IN_COMMIT_TIMESTAMP_ENABLEMENT_TIMESTAMP,
+    )
     configuration = {key: value for key, value in metadata.configuration.items() if key not in keys}
     configuration |= {key: latest.configuration[key] for key in keys if key in latest.configuration}
     return msgspec.structs.replace(metadata, configuration=configuration)
@@ -238,12 +246,12 @@ def with_protection(metadata: Metadata, latest: Metadata) -> Metadata:
     protected, restored = (_protected_before(some) for some in (latest, metadata))
     if protected <= restored:
         return metadata
-    configuration = {**metadata.configuration, PROTECTED_BEFORE: str(protected)}
+    configuration = {**metadata.configuration, CHECKPOINT_PROTECTION: str(protected)}
     return msgspec.structs.replace(metadata, configuration=configuration)
 
 
 def _protected_before(metadata: Metadata) -> int:
-    given = metadata.configuration.get(PROTECTED_BEFORE, "")
+    given = metadata.configuration.get(CHECKPOINT_PROTECTION, "")
     return int(given) if given.isdigit() else 0
 
 
@@ -266,10 +274,10 @@ def _metadata_with_merged_marks(restored: Metadata, latest: Metadata) -> Metadat
 
 def _clustering(source: Snapshot, latest: Snapshot) -> list[DomainMetadata]:
     """Return the clustering of the restored version, if the table has or had one."""
-    domain = source.domain(clustering.DOMAIN) if "clustering" in features(source.protocol) else None
+    domain = source.domain(CLUSTERING_DOMAIN) if "clustering" in features(source.protocol) else None
     if domain is not None:
         return [domain]
-    return [clustering.unclustered()] if clustering.DOMAIN in latest.domain_metadata else []
+    return [clustering.unclustered()] if CLUSTERING_DOMAIN in latest.domain_metadata else []
 
 
 def _milliseconds(timestamp: datetime | str | int, table: str) -> int:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow.compute as pc
 
+from airflow_delta.contract.delta_names import ENABLE_ROW_TRACKING
 from airflow_delta.contract.payloads import CommitResult
 from airflow_delta.exceptions import (
     DeltaConcurrentModificationException,
@@ -33,9 +34,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_FILES = 22_000
-"""Files of a commit that assigns row ids, as in Delta."""
+"""Files of a commit that assigns row ids, or takes them away, as in Delta."""
 
-_ENABLED = "delta.enableRowTracking"
 _NO_END = 3
 """Once this many times the table's files have got ids, another writer must be adding files without."""
 
@@ -133,8 +133,8 @@ def _next_step(
     if row_tracking.has_row_tracking(snapshot.metadata):
         return None
     metadata = snapshot.metadata
-    txn.update_metadata(msgspec.structs.replace(metadata, configuration={**metadata.configuration, _ENABLED: "true"}))
-    return [], Operation.set_table_properties({_ENABLED: "true"}), {row_tracking.ENABLEMENT_ONLY_TAG: "true"}
+    txn.update_metadata(msgspec.structs.replace(metadata, configuration={**metadata.configuration, ENABLE_ROW_TRACKING: "true"}))
+    return [], Operation.set_table_properties({ENABLE_ROW_TRACKING: "true"}), {row_tracking.ENABLEMENT_ONLY_TAG: "true"}
 
 
 def _with_row_tracking(protocol: Protocol) -> Protocol:

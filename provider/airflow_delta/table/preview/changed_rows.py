@@ -19,6 +19,7 @@ from urllib.parse import unquote
 import msgspec
 import pyarrow as pa
 
+from airflow_delta.contract.delta_names import CHANGE_TYPE, COLUMN_ID, COLUMN_MAPPING_MODE, PHYSICAL_NAME
 from airflow_delta.contract.files import CHANGES_DIRECTORY, NO_TASK, transaction_directory
 from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
 from airflow_delta.contract.schema import variant_columns
@@ -26,16 +27,14 @@ from airflow_delta.exceptions import DeltaAnalysisException, DeltaUnsupportedOpe
 from airflow_delta.log.actions.actions import AddCDCFile, AddFile, CommitInfo, Metadata, encode_actions
 from airflow_delta.log.actions.decode import DecodedCommit
 from airflow_delta.log.arrow.arrays import array, repeated, rows_of
-from airflow_delta.log.features import column_mapping
 from airflow_delta.log.features.protocol import required_protocol
-from airflow_delta.log.schema.types import PHYSICAL_NAME, ArrayType, DataType, MapType, StructField, StructType, to_json
+from airflow_delta.log.schema.types import ArrayType, DataType, MapType, StructField, StructType, to_json
 from airflow_delta.log.statistics.statistics import live_records, total
 from airflow_delta.log.storage.file_names import commit_file
 from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.table.arrow.align import check_values
 from airflow_delta.table.arrow.files import RowWriter, WrittenFile
 from airflow_delta.table.changes.find import change_files
-from airflow_delta.table.changes.read import CHANGE_TYPE
 from airflow_delta.table.diff.compare import row_digest
 from airflow_delta.table.preview.spelling import guarded
 from airflow_delta.table.preview.table_preview import Preview, commit_to_preview, location, new_directory, preview_id
@@ -249,7 +248,7 @@ def _with_later_columns(before: Metadata, after: Metadata) -> Metadata:
         before,
         schema_string=to_json(pairing.struct(old.schema, new.schema)),
         partition_columns=[field.name for field, was in pairs if was is not None and was.name.lower() in partitions],
-        configuration={**before.configuration, "delta.columnMapping.mode": mode},
+        configuration={**before.configuration, COLUMN_MAPPING_MODE: mode},
     )
 
 
@@ -279,7 +278,7 @@ class _Pairing:
             return StructField(field.name, field.data_type, metadata={PHYSICAL_NAME: f"new-{uuid.uuid4()}"})
         metadata = {**was.metadata, PHYSICAL_NAME: self._in_files(was)}
         if not self._was_mapped:
-            metadata.pop(column_mapping.ID, None)
+            metadata.pop(COLUMN_ID, None)
         return replace(field, data_type=self._type(was.data_type, field.data_type), metadata=metadata)
 
     def _in_files(self, was: StructField) -> str:

@@ -15,6 +15,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_delta.contract.delta_names import FEATURE_PREFIX
 from airflow_delta.log.actions.actions import (
     Action,
     AddCDCFile,
@@ -25,7 +26,6 @@ from airflow_delta.log.actions.actions import (
     RemoveFile,
 )
 from airflow_delta.log.arrow.arrays import array, repeated, scalar
-from airflow_delta.log.features.properties import FEATURE_PREFIX
 from airflow_delta.log.features.protocol import CATALOG_MANAGED, MAX_WRITER_VERSION, features
 from airflow_delta.table.files.partitions import ELSEWHERE, absolute_file_path, absolute_vector, url_encoded
 

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import pyarrow as pa
 
+from airflow_delta.contract.delta_names import PHYSICAL_NAME
 from airflow_delta.contract.payloads import ScanPlan
 from airflow_delta.exceptions import DeltaIllegalArgumentException, DeltaTableNotFoundException, ReadLimitException
 from airflow_delta.log.actions.deletion_vectors import read_deletion_vectors
@@ -30,7 +31,7 @@ from airflow_delta.log.data_files.columns import arrow_field
 from airflow_delta.log.data_files.page_sizes import MAX_FACTOR
 from airflow_delta.log.data_files.reader import BATCH_ROWS, FileReader, RowSelection
 from airflow_delta.log.expressions.predicate import Predicate
-from airflow_delta.log.schema.types import PHYSICAL_NAME, StructField, StructType, transform_fields
+from airflow_delta.log.schema.types import StructField, StructType, transform_fields
 from airflow_delta.log.statistics.statistics import live_records, num_records
 from airflow_delta.log.storage.progress import Progress
 from airflow_delta.log.table_definition import TableDefinition

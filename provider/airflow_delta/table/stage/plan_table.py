@@ -13,6 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.contract.changes import Change, SyncIdentity, changes_from
+from airflow_delta.contract.delta_names import APPEND_ONLY, MAX_COLUMN_ID
 from airflow_delta.contract.files import partition_text
 from airflow_delta.contract.operations import ConstraintArguments, CreateArguments
 from airflow_delta.contract.payloads import DeclaredReads, Json, StagedWrite, TransactionHandle
@@ -128,7 +129,7 @@ def check_create(table: TableDefinition, mode: str) -> None:
         raise table.error(
             DeltaTableNotFoundException, f"There is no table to replace at {table.table}. Use mode='create_or_replace'."
         )
-    append_only = table.configuration.get("delta.appendOnly", "false").lower() == "true"
+    append_only = table.configuration.get(APPEND_ONLY, "false").lower() == "true"
     if exists and "replace" in mode and append_only:
         raise table.error(
             AppendOnlyException,
@@ -143,9 +144,9 @@ def definition_from_rows(table: TableDefinition, create: CreateArguments) -> Tab
     :param table: what there is before.
     """
     configuration = validate({**DEFAULT_CONFIGURATION, **create.properties}, table=table.table)
-    highest = table.configuration.get(column_mapping.MAX_COLUMN_ID)
+    highest = table.configuration.get(MAX_COLUMN_ID)
     if highest is not None and column_mapping.mode(configuration) != "none":
-        configuration[column_mapping.MAX_COLUMN_ID] = highest  # ids of dropped columns are not reused
+        configuration[MAX_COLUMN_ID] = highest  # ids of dropped columns are not reused
     return replace(
         table, schema_string=None, partition_columns=create.partition_by, configuration=configuration, features=frozenset()
     )

@@ -15,6 +15,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from airflow_delta.contract.delta_names import ENABLE_ROW_TRACKING, MATERIALIZED_ROW_COMMIT_VERSION, MATERIALIZED_ROW_ID
 from airflow_delta.contract.files import SCAN_DIRECTORY, partition_text, transaction_directory
 from airflow_delta.contract.location import AZURE, OBJECT_STORES, Location, store_of
 from airflow_delta.contract.payloads import WORD_BITS, ScanFile, ScanPlan, ScanVector
@@ -156,9 +157,8 @@ def row_ids_of(table: TableDefinition, files: Sequence[AddFile]) -> RowIds | Non
     :param files: of the scan. Those that an earlier stage has staged have no ids yet.
     """
     configuration = table.configuration
-    kinds = ("RowId", "RowCommitVersion")
-    names = tuple(configuration.get(f"delta.rowTracking.materialized{kind}ColumnName", "") for kind in kinds)
-    if configuration.get("delta.enableRowTracking", "false").lower() != "true" or not all(names):
+    names = tuple(configuration.get(key, "") for key in (MATERIALIZED_ROW_ID, MATERIALIZED_ROW_COMMIT_VERSION))
+    if configuration.get(ENABLE_ROW_TRACKING, "false").lower() != "true" or not all(names):
         return None
     base = tuple(file.base_row_id for file in files if file.base_row_id is not None)
     versions = tuple(file.default_row_commit_version for file in files if file.default_row_commit_version is not None)

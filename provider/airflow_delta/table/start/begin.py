@@ -16,6 +16,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from airflow_delta.contract.choices import ISOLATION_LEVELS, KEY_CHECKS, RERUN_POLICIES
+from airflow_delta.contract.delta_names import ISOLATION_LEVEL, SET_TRANSACTION_RETENTION_DURATION
 from airflow_delta.contract.files import STAGING_DIRECTORY, is_hidden, is_preview, transaction_directory
 from airflow_delta.contract.payloads import OWN_APPS, TransactionHandle
 from airflow_delta.exceptions import (
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RERUN_POLICIES", "begin", "find_commit"]
 
-DEFAULT_CONFIGURATION = {"delta.setTransactionRetentionDuration": "interval 90 days"}
+DEFAULT_CONFIGURATION = {SET_TRANSACTION_RETENTION_DURATION: "interval 90 days"}
 """Default properties of tables that we create: application ids of Dag runs add up in the log."""
 
 logger = logging.getLogger(__name__)
@@ -336,7 +337,7 @@ def _of_table(
 
 def default_isolation_level(configuration: Mapping[str, str]) -> str:
     """Return the isolation level of transactions that are not given one, by the table's properties."""
-    return configuration.get("delta.isolationLevel", ISOLATION_LEVELS[0])
+    return configuration.get(ISOLATION_LEVEL, ISOLATION_LEVELS[0])
 
 
 def of_new_table(

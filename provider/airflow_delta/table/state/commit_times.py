@@ -20,14 +20,7 @@ if TYPE_CHECKING:
     from airflow_delta.log.actions.decode import CommitFile
     from airflow_delta.log.delta_log import DeltaLog
 
-__all__ = ["CLOCKS_DIFFER_BY", "SYNCHRONISED_WITHIN", "CommitTimes"]
-
-CLOCKS_DIFFER_BY = 24 * 3_600_000
-"""Milliseconds by which the clocks of scheduler, workers and store may differ, where looking further is rare."""
-
-SYNCHRONISED_WITHIN = 1_800_000
-"""The same for what every start reads: object stores refuse requests signed a quarter of an hour off, Airflow tokens that are ten
-minutes old."""
+__all__ = ["CommitTimes"]
 
 
 _LISTED_BEFORE = 1_000

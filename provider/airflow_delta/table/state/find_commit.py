@@ -16,13 +16,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from airflow_delta.contract.clocks import CLOCKS_DIFFER_BY
 from airflow_delta.contract.files import STAGING_DIRECTORY
 from airflow_delta.contract.payloads import OWN_APPS, CommitResult, TransactionHandle
 from airflow_delta.contract.tags import APP_ID_TAG, INSTANCE_TAGS, MAX_TRIES_TAG, TRY_NUMBER_TAG
 from airflow_delta.exceptions import HandleMismatchException, TransactionExpiredException, VersionsNotContiguousException
 from airflow_delta.log.actions.decode import CommitFile, DecodedCommit, decode_commit, read_commit_info
 from airflow_delta.table.state.commit_result import integer, result_of_commit, result_without_commit
-from airflow_delta.table.state.commit_times import CLOCKS_DIFFER_BY, CommitTimes
+from airflow_delta.table.state.commit_times import CommitTimes
 
 if TYPE_CHECKING:
     from airflow_delta.log import Snapshot

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.contract.choices import KEY_CHECKS
+from airflow_delta.contract.clocks import SYNCHRONISED_WITHIN
 from airflow_delta.contract.tags import (
     APP_ID_TAG,
     DAG_ID_TAG,
@@ -23,7 +24,7 @@ from airflow_delta.contract.tags import (
 )
 from airflow_delta.exceptions import TransactionAlreadyCommittedException
 from airflow_delta.log.actions.decode import read_commit_info
-from airflow_delta.table.state.commit_times import SYNCHRONISED_WITHIN, CommitTimes
+from airflow_delta.table.state.commit_times import CommitTimes
 from airflow_delta.table.state.find_commit import STANDING_SUFFIX, UNDONE_SUFFIX, newest_first, standing_version
 
 if TYPE_CHECKING:

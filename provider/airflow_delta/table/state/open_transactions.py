@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from airflow_delta.contract.clocks import CLOCKS_DIFFER_BY
 from airflow_delta.contract.files import (
     ABORT_MARKER,
     REQUEST_NAME,
@@ -25,7 +26,7 @@ from airflow_delta.contract.tags import APP_ID_TAG, DAG_ID_TAG, PUBLICATION_TAG,
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.log.actions.decode import read_commit_info
 from airflow_delta.log.storage.progress import tracked
-from airflow_delta.table.state.commit_times import CLOCKS_DIFFER_BY, CommitTimes
+from airflow_delta.table.state.commit_times import CommitTimes
 from airflow_delta.table.state.find_commit import newest_first
 from airflow_delta.table.state.markers import read_markers
 

@@ -24,7 +24,7 @@ from airflow_delta.transaction.conflicts.current_transaction import CurrentTrans
 from airflow_delta.transaction.conflicts.metadata import IDENTITY_TAG, identity_only
 from airflow_delta.transaction.conflicts.resolution import Resolution
 from airflow_delta.transaction.conflicts.rows_of_winners import WinnersRows
-from airflow_delta.transaction.events import record_event
+from airflow_delta.transaction.events import FAILURE, RESOLVED, record_event
 from airflow_delta.transaction.intents import OpenIntents
 from airflow_delta.transaction.policy import CommitOutcome, CommitPolicy
 from airflow_delta.transaction.prepare import commit_info as in_commit_timestamps
@@ -159,7 +159,7 @@ class Committer:
             if isinstance(error, Exception) and not isinstance(error, DeltaConcurrentModificationException):
                 # the commit loop has recorded conflicts
                 data = {"txnId": self.txn_id, "readVersion": self._read_version, "error": type(error).__name__}
-                record_event("delta.commit.failure", self.log.uri, {**data, "message": str(error)}, level=logging.INFO)
+                record_event(FAILURE, self.log.uri, {**data, "message": str(error)}, level=logging.INFO)
             self.observer.aborted(error)
             raise
 
@@ -343,7 +343,7 @@ class Committer:
         """Record which winners turned out not to conflict (``delta.commit.resolved``, ours)."""
         if outcome.resolved:
             data = {"txnId": self.txn_id, "version": outcome.version, "how": dict(outcome.resolved)}
-            record_event("delta.commit.resolved", self.log.uri, data)
+            record_event(RESOLVED, self.log.uri, data)
 
     def _current(self, prepared: PreparedCommit, info: CommitInfo, level: IsolationLevel) -> CurrentTransaction:
         read = prepared.read

@@ -304,9 +304,9 @@ class CommitLoop:
 
         Commits found before the first put are not a lost race.
         """
-        if self.attempts and events.enabled(name="delta.commit.retry"):
+        if self.attempts and events.enabled(name=events.RETRY):
             data = {"txnId": self.entry.txn_id, "attempts": self.attempts, "firstWinner": first, "lastWinner": last}
-            events.record_event("delta.commit.retry", self.log.uri, data)
+            events.record_event(events.RETRY, self.log.uri, data)
 
     def _record_conflict(self, error: DeltaConcurrentModificationException) -> None:
         """Record Delta's event ``delta.commit.conflict.<Type>``."""

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
+from airflow_delta.contract.delta_names import SYMLINK_MANIFEST
 from airflow_delta.exceptions import DeltaError, DeltaUnsupportedOperationException, PostCommitHookFailedException
 from airflow_delta.log.actions.actions import AddFile, RemoveFile
 from airflow_delta.log.schema.partition_values import partition_directory
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from airflow_delta.log.snapshot import Snapshot
     from airflow_delta.log.storage.base import LogStore
 
-PROPERTY = "delta.compatibility.symlinkFormatManifest.enabled"
 DIRECTORY = "_symlink_format_manifest"
 MANIFEST = "manifest"
 _EVENT = "delta.compatibility.symlinkFormatManifest"
@@ -31,7 +31,7 @@ _EVENT = "delta.compatibility.symlinkFormatManifest"
 
 def wants_symlink_manifest(configuration: Mapping[str, str]) -> bool:
     """Tell whether manifests are updated after every commit."""
-    return configuration.get(PROPERTY, "false").lower() == "true"
+    return configuration.get(SYMLINK_MANIFEST, "false").lower() == "true"
 
 
 class SymlinkManifestHook(PostCommitHook):

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from airflow_delta.contract.delta_names import CLUSTERING_DOMAIN, ROW_TRACKING_DOMAIN
 from airflow_delta.contract.payloads import COPY_APP, POSITION_APP
 from airflow_delta.exceptions import (
     ConcurrentTransactionException,
@@ -132,7 +133,7 @@ def _changed(
     return conflict(ProtocolChangedException, winner, what, advice, current=current)
 
 
-_GOES_WITH_THE_TABLE = frozenset({clustering.DOMAIN})
+_GOES_WITH_THE_TABLE = frozenset({CLUSTERING_DOMAIN})
 """Domains that a REPLACE TABLE removes along with the table that it replaces."""
 
 
@@ -146,7 +147,7 @@ def check_winner_domains(current: CurrentTransaction, winner: WinningCommit) -> 
     if "domainMetadata" not in table_protocol.features(current.protocol):
         return
     own = {action.domain for action in current.own_actions if isinstance(action, DomainMetadata)}
-    common = sorted(own.intersection(winner.domains) - {row_tracking.DOMAIN})
+    common = sorted(own.intersection(winner.domains) - {ROW_TRACKING_DOMAIN})
     if common:
         raise conflict(
             ConcurrentTransactionException,
@@ -169,7 +170,7 @@ def check_winner_domains(current: CurrentTransaction, winner: WinningCommit) -> 
 
 
 def _check_clustering(current: CurrentTransaction, winner: WinningCommit) -> None:
-    domains = {domain.domain: domain for domain in winner.domain_metadata if domain.domain == clustering.DOMAIN}
+    domains = {domain.domain: domain for domain in winner.domain_metadata if domain.domain == CLUSTERING_DOMAIN}
     if not domains:
         return
     columns = clustering.clustering_columns(domains)
@@ -381,7 +382,7 @@ class ConflictChecker:
             current.forgotten |= winner.touched
         if winner.may_hold(DOMAIN_KEY):
             for domain in winner.domain_metadata:
-                if domain.domain == row_tracking.DOMAIN:
+                if domain.domain == ROW_TRACKING_DOMAIN:
                     current.winning_high_water_mark = row_tracking.mark_of(domain, table=current.table)
 
     def _fold_timestamp(self, winner: WinningCommit) -> None:

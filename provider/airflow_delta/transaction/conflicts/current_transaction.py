@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from airflow_delta.contract.delta_names import TYPE_CHANGES
 from airflow_delta.log.actions.actions import Action, CommitInfo, Metadata, Protocol, encode_actions
 from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.transaction.policy import ConflictOptions
@@ -159,7 +160,7 @@ def _with_type_change(metadata: Metadata, read_version: int, version: int) -> Me
             for item in node:
                 update(item)
         elif isinstance(node, dict):
-            for change in node.get("delta.typeChanges", ()):
+            for change in node.get(TYPE_CHANGES, ()):
                 if isinstance(change, dict) and change.get("tableVersion", -1) > read_version:
                     change["tableVersion"] = version
             for value in node.values():

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from airflow_delta.contract.delta_names import ROW_TRACKING_DOMAIN
 from airflow_delta.contract.files import partition_texts_of
 from airflow_delta.log.actions.actions import (
     MOVED_ROWS_TAG,
@@ -25,7 +26,6 @@ from airflow_delta.log.actions.reconciliation import canonical_path
 from airflow_delta.log.statistics.statistics import live_records, total
 from airflow_delta.transaction import heavy
 from airflow_delta.transaction.conflicts.rows_of_winners import Undecided
-from airflow_delta.transaction.prepare import row_tracking
 
 if TYPE_CHECKING:
     from airflow_delta.transaction.conflicts.rows_of_winners import WinnersRows
@@ -170,7 +170,7 @@ def _is_other(action: Action) -> bool:
     if isinstance(action, AddFile | RemoveFile):
         return action.data_change
     if isinstance(action, DomainMetadata):
-        return action.domain != row_tracking.DOMAIN
+        return action.domain != ROW_TRACKING_DOMAIN
     return not isinstance(action, SetTransaction)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from airflow_delta.contract.delta_names import COLUMN_MAPPING_MODE, ENABLE_DELETION_VECTORS, ENABLE_ROW_TRACKING
 from airflow_delta.contract.tags import DAG_ID_TAG, MAP_INDEX_TAG, RUN_ID_TAG, TASK_ID_TAG, TRY_NUMBER_TAG
 from airflow_delta.exceptions import DeltaConcurrentModificationException
 from airflow_delta.log.features.column_mapping import physical_partition_columns
@@ -36,7 +37,7 @@ def named_partition(values: Mapping[str, str | None] | None, current: CurrentTra
         return {}
     physical = list(current.partition_columns)
     metadata = current.read_metadata
-    if metadata is not None and metadata.configuration.get("delta.columnMapping.mode", "none").lower() != "none":
+    if metadata is not None and metadata.configuration.get(COLUMN_MAPPING_MODE, "none").lower() != "none":
         physical = physical_partition_columns(metadata)
     return {logical: values.get(name) for logical, name in zip(current.partition_columns, physical, strict=True)}
 
@@ -111,8 +112,8 @@ _QUEUE = (
 )
 _CONDITIONS = "comparisons of columns with literals (=, <, IN, IS NULL) tell rows apart, function calls do not"
 _FEATURES = {
-    "delta.enableDeletionVectors": "deletion vectors ({}) leave other rows of a file alone",
-    "delta.enableRowTracking": "row tracking ({}) finds rows again that a compaction moved",
+    ENABLE_DELETION_VECTORS: "deletion vectors ({}) leave other rows of a file alone",
+    ENABLE_ROW_TRACKING: "row tracking ({}) finds rows again that a compaction moved",
 }
 
 

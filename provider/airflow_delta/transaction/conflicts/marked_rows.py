@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from airflow_delta.contract.delta_names import ENABLE_DELETION_VECTORS
 from airflow_delta.log.actions.actions import Action, AddFile, RemoveFile
 from airflow_delta.log.actions.deletion_vectors import inline_deletion_vector, write_deletion_vectors
 from airflow_delta.log.statistics.statistics import num_records, with_wide_bounds
@@ -44,7 +45,7 @@ _METRICS_OF_UPDATE = {**_METRICS, "numRemovedFiles": "touched"}
 
 def takes_vectors(metadata: Metadata | None) -> bool:
     """Return whether a table's writers mark deleted rows in deletion vectors."""
-    return metadata is not None and metadata.configuration.get("delta.enableDeletionVectors", "false").lower() == "true"
+    return metadata is not None and metadata.configuration.get(ENABLE_DELETION_VECTORS, "false").lower() == "true"
 
 
 @dataclass(slots=True)

@@ -13,6 +13,23 @@ from typing import Any
 
 import msgspec
 
+from airflow_delta.contract.delta_names import (
+    CHECKPOINT_POLICY,
+    COLUMN_ID,
+    COLUMN_MAPPING_MODE,
+    ENABLE_DELETION_VECTORS,
+    ENABLE_IN_COMMIT_TIMESTAMPS,
+    ENABLE_ROW_TRACKING,
+    HIGH_WATER_MARK,
+    IN_COMMIT_TIMESTAMP_ENABLEMENT_TIMESTAMP,
+    IN_COMMIT_TIMESTAMP_ENABLEMENT_VERSION,
+    MATERIALIZED_ROW_COMMIT_VERSION,
+    MATERIALIZED_ROW_ID,
+    MAX_COLUMN_ID,
+    NESTED_IDS,
+    PHYSICAL_NAME,
+    ROW_TRACKING_PRESERVED,
+)
 from airflow_delta.exceptions import MetadataChangedException
 from airflow_delta.log.actions.actions import Metadata, Protocol
 from airflow_delta.log.features import protocol as table_protocol
@@ -25,10 +42,8 @@ from airflow_delta.transaction.prepare import row_tracking
 IDENTITY_TAG = "delta.identity.schemaUpdate"
 """Tag of a commit whose metadata only records which identity values have been used."""
 
-_HIGH_WATER_MARK = "delta.identity.highWaterMark"
 _FIXED = ("id", "name", "description", "format", "partition_columns", "created_time")
-_MODE = "delta.columnMapping.mode"
-_MAPPING_KEYS = frozenset({"delta.columnMapping.id", "delta.columnMapping.physicalName", "delta.columnMapping.nested.ids"})
+_MAPPING_KEYS = frozenset({COLUMN_ID, PHYSICAL_NAME, NESTED_IDS})
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,26 +66,26 @@ class _Change:
         return self.value == value and self.supports(feature)
 
     def maps_by_name(self) -> bool:
-        return self.current.get(_MODE, "none").lower() == "none" and self.is_enabled("columnMapping", "name")
+        return self.current.get(COLUMN_MAPPING_MODE, "none").lower() == "none" and self.is_enabled("columnMapping", "name")
 
     def has_row_tracking(self) -> bool:
-        return self.winner.get("delta.enableRowTracking", "").lower() == "true"
+        return self.winner.get(ENABLE_ROW_TRACKING, "").lower() == "true"
 
     def is_new(self) -> bool:
         return self.key not in self.current
 
 
 _RULES: dict[str, Callable[[_Change], bool]] = {
-    "delta.enableRowTracking": lambda change: change.is_enabled("rowTracking", "true"),
-    "delta.rowTracking.materializedRowIdColumnName": _Change.has_row_tracking,
-    "delta.rowTracking.materializedRowCommitVersionColumnName": _Change.has_row_tracking,
-    _MODE: _Change.maps_by_name,
-    "delta.columnMapping.maxColumnId": lambda _change: True,
-    "delta.enableDeletionVectors": lambda change: change.is_enabled("deletionVectors", "true"),
-    "delta.checkpointPolicy": lambda change: change.is_enabled("v2Checkpoint", "v2"),
-    "delta.enableInCommitTimestamps": lambda change: change.is_enabled("inCommitTimestamp", "true"),
-    "delta.inCommitTimestampEnablementVersion": _Change.is_new,
-    "delta.inCommitTimestampEnablementTimestamp": _Change.is_new,
+    ENABLE_ROW_TRACKING: lambda change: change.is_enabled("rowTracking", "true"),
+    MATERIALIZED_ROW_ID: _Change.has_row_tracking,
+    MATERIALIZED_ROW_COMMIT_VERSION: _Change.has_row_tracking,
+    COLUMN_MAPPING_MODE: _Change.maps_by_name,
+    MAX_COLUMN_ID: lambda _change: True,
+    ENABLE_DELETION_VECTORS: lambda change: change.is_enabled("deletionVectors", "true"),
+    CHECKPOINT_POLICY: lambda change: change.is_enabled("v2Checkpoint", "v2"),
+    ENABLE_IN_COMMIT_TIMESTAMPS: lambda change: change.is_enabled("inCommitTimestamp", "true"),
+    IN_COMMIT_TIMESTAMP_ENABLEMENT_VERSION: _Change.is_new,
+    IN_COMMIT_TIMESTAMP_ENABLEMENT_TIMESTAMP: _Change.is_new,
 }
 
 
@@ -104,7 +119,7 @@ def check_winner_metadata(current: CurrentTransaction, winner: WinningCommit, *,
     if what is not None:
         raise conflict(MetadataChangedException, winner, f"A concurrent update changed {what}", current=current)
     if row_tracking.has_row_tracking(after) and not row_tracking.has_row_tracking(current.metadata):
-        current.add_tag(row_tracking.PRESERVED_TAG, "false")
+        current.add_tag(ROW_TRACKING_PRESERVED, "false")
     current.metadata = after
 
 
@@ -157,12 +172,12 @@ def _same_but_columns(one: Metadata, other: Metadata) -> bool:
 
 def identity_only(old: Metadata | None, new: Metadata | None) -> bool:
     """Tell whether metadata only changes which values of identity columns have been used."""
-    if old is None or new is None or old == new or _HIGH_WATER_MARK not in new.schema_string:
+    if old is None or new is None or old == new or HIGH_WATER_MARK not in new.schema_string:
         return False
     if msgspec.structs.replace(new, schema_string=old.schema_string) != old:
         return False
     before, after = (TableDefinition.of(metadata).struct for metadata in (old, new))
-    keys = frozenset({_HIGH_WATER_MARK})
+    keys = frozenset({HIGH_WATER_MARK})
     return bool(_without(before, keys) == _without(after, keys))
 
 
@@ -193,7 +208,10 @@ def _allowed(change: _Change) -> bool:
 
 def _only_adds_column_mapping(current: Metadata, winner: Metadata) -> bool:
     """Tell whether the schemas differ only in the ids and names that enabling column mapping by name adds."""
-    if current.configuration.get(_MODE, "none").lower() != "none" or winner.configuration.get(_MODE, "none").lower() != "name":
+    if (
+        current.configuration.get(COLUMN_MAPPING_MODE, "none").lower() != "none"
+        or winner.configuration.get(COLUMN_MAPPING_MODE, "none").lower() != "name"
+    ):
         return False
     before, after = (TableDefinition.of(metadata).struct for metadata in (current, winner))
     return bool(_without(before, _MAPPING_KEYS) == _without(after, _MAPPING_KEYS))

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap64
 
+from airflow_delta.contract.delta_names import MATERIALIZED_ROW_ID
 from airflow_delta.contract.files import partition_texts_of
 from airflow_delta.exceptions import DeltaError
 from airflow_delta.log.actions.actions import MOVED_ROWS_TAG
@@ -156,11 +157,8 @@ def find_recorded(reader: WinnersRows, file: AddFile, rows: BitMap64, added: Seq
 # -- by row id -------------------------------------------------------------------------------------------------------------------
 
 
-_MATERIALIZED = "delta.rowTracking.materializedRowIdColumnName"
-
-
 def _find_by_row_id(reader: WinnersRows, metadata: Metadata, file: AddFile, rows: BitMap64, added: Sequence[AddFile]) -> Found:
-    column = metadata.configuration.get(_MATERIALIZED)
+    column = metadata.configuration.get(MATERIALIZED_ROW_ID)
     try:
         ids = pa.concat_arrays([values for values, _start in _row_ids(reader, file, column, rows)])
         found, missing = [], set(ids.to_pylist())

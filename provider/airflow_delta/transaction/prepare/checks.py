@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from airflow_delta.contract.delta_names import COLUMN_MAPPING_MODE, ENABLE_DELETION_VECTORS
 from airflow_delta.contract.files import partition_text
 from airflow_delta.exceptions import (
     AppendOnlyException,
@@ -267,7 +268,7 @@ def check_file_actions(
 
 def partition_value_names(metadata: Metadata) -> set[str]:
     """Return the names of partition columns in the log; without column mapping those of the schema."""
-    if metadata.configuration.get("delta.columnMapping.mode", "none").lower() == "none":
+    if metadata.configuration.get(COLUMN_MAPPING_MODE, "none").lower() == "none":
         return set(metadata.partition_columns)
     return set(column_mapping.physical_partition_columns(metadata))
 
@@ -286,7 +287,7 @@ class _Bounds(msgspec.Struct, rename="camel"):
 
 
 def _check_deletion_vector(table: str, action: AddFile, metadata: Metadata, protocol: Protocol, operation: Operation) -> None:
-    enabled = metadata.configuration.get("delta.enableDeletionVectors", "false").lower() == "true"
+    enabled = metadata.configuration.get(ENABLE_DELETION_VECTORS, "false").lower() == "true"
     if "deletionVectors" not in table_protocol.features(protocol) or not (enabled or operation.updates_in_place):
         raise DeltaIllegalStateException(
             f"The file {action.path} comes with a deletion vector, which table {table} does not allow "

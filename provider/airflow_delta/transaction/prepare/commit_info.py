@@ -13,6 +13,11 @@ from typing import Any
 
 import msgspec
 
+from airflow_delta.contract.delta_names import (
+    ENABLE_IN_COMMIT_TIMESTAMPS,
+    IN_COMMIT_TIMESTAMP_ENABLEMENT_TIMESTAMP,
+    IN_COMMIT_TIMESTAMP_ENABLEMENT_VERSION,
+)
 from airflow_delta.log.actions.actions import Action, AddCDCFile, AddFile, CommitInfo, Metadata, RemoveFile
 from airflow_delta.masking import masked, masked_values
 from airflow_delta.transaction.operations import Operation
@@ -69,14 +74,11 @@ def build_commit_info(
 
 
 FEATURE = "inCommitTimestamp"
-ENABLED = "delta.enableInCommitTimestamps"
-ENABLEMENT_VERSION = "delta.inCommitTimestampEnablementVersion"
-ENABLEMENT_TIMESTAMP = "delta.inCommitTimestampEnablementTimestamp"
 
 
 def uses_in_commit_timestamps(metadata: Metadata | None) -> bool:
     """Tell whether commits must carry a timestamp."""
-    return metadata is not None and metadata.configuration.get(ENABLED, "false").lower() == "true"
+    return metadata is not None and metadata.configuration.get(ENABLE_IN_COMMIT_TIMESTAMPS, "false").lower() == "true"
 
 
 def first(now: int, read_snapshot_timestamp: int) -> int:
@@ -106,8 +108,14 @@ def with_enablement(new: Metadata, read: Metadata | None, *, version: int, times
     if read is None or version == 0:
         return new
     if not uses_in_commit_timestamps(read):
-        return _with(new, {ENABLEMENT_VERSION: str(version), ENABLEMENT_TIMESTAMP: str(timestamp)})
-    known = {key: read.configuration[key] for key in (ENABLEMENT_VERSION, ENABLEMENT_TIMESTAMP) if key in read.configuration}
+        return _with(
+            new, {IN_COMMIT_TIMESTAMP_ENABLEMENT_VERSION: str(version), IN_COMMIT_TIMESTAMP_ENABLEMENT_TIMESTAMP: str(timestamp)}
+        )
+    known = {
+        key: read.configuration[key]
+        for key in (IN_COMMIT_TIMESTAMP_ENABLEMENT_VERSION, IN_COMMIT_TIMESTAMP_ENABLEMENT_TIMESTAMP)
+        if key in read.configuration
+    }
     if known and not known.keys() <= new.configuration.keys():
         return _with(new, known)
     return new

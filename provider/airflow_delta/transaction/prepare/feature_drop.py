@@ -7,6 +7,16 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from airflow_delta.contract.delta_names import (
+    CHECKPOINT_PROTECTION,
+    CLUSTERING_DOMAIN,
+    COLUMN_MAPPING_MODE,
+    COLUMN_MAPPING_PREFIX,
+    ENABLE_DELETION_VECTORS,
+    ENABLE_IN_COMMIT_TIMESTAMPS,
+    IN_COMMIT_TIMESTAMP_ENABLEMENT_TIMESTAMP,
+    IN_COMMIT_TIMESTAMP_ENABLEMENT_VERSION,
+)
 from airflow_delta.exceptions import ProtocolDowngradeException
 from airflow_delta.log.actions.actions import Metadata, Protocol
 from airflow_delta.log.features import protocol as table_protocol
@@ -17,9 +27,7 @@ if TYPE_CHECKING:
     from airflow_delta.log.snapshot import Snapshot
 
 OPERATION = "DROP FEATURE"
-CHECKPOINT_PROTECTION = "checkpointProtection"
 _COORDINATION = "delta.coordinatedcommits."
-PROTECTED_BEFORE = "delta.requireCheckpointProtectionBeforeVersion"
 
 
 def dropped(old: Protocol, new: Protocol) -> frozenset[str]:
@@ -85,7 +93,7 @@ def leaves_no_trace(feature: str) -> bool:
 
 def with_history_protection(metadata: Metadata, version: int) -> Metadata:
     """Return the metadata that keeps the checkpoint before ``version`` from being cleaned up."""
-    return msgspec.structs.replace(metadata, configuration={**metadata.configuration, PROTECTED_BEFORE: str(version)})
+    return msgspec.structs.replace(metadata, configuration={**metadata.configuration, CHECKPOINT_PROTECTION: str(version)})
 
 
 # -- what stands in the way, by feature ----------------------------------------------------------------------------------------
@@ -114,19 +122,22 @@ def _no_domains(snapshot: Snapshot) -> str | None:
 
 
 def _not_clustered(snapshot: Snapshot) -> str | None:
-    return "the table is clustered" if "delta.clustering" in snapshot.domain_metadata else None
+    return "the table is clustered" if CLUSTERING_DOMAIN in snapshot.domain_metadata else None
 
 
 def _no_timestamps(snapshot: Snapshot) -> str | None:
-    keys = (in_commit_timestamps.ENABLEMENT_VERSION, in_commit_timestamps.ENABLEMENT_TIMESTAMP)
+    keys = (
+        IN_COMMIT_TIMESTAMP_ENABLEMENT_VERSION,
+        IN_COMMIT_TIMESTAMP_ENABLEMENT_TIMESTAMP,
+    )
     known = [key for key in keys if key in snapshot.metadata.configuration]
     if in_commit_timestamps.uses_in_commit_timestamps(snapshot.metadata):
-        known.insert(0, in_commit_timestamps.ENABLED)
+        known.insert(0, ENABLE_IN_COMMIT_TIMESTAMPS)
     return f"the table properties {', '.join(known)} are set" if known else None
 
 
 def _no_vectors(snapshot: Snapshot) -> str | None:
-    if snapshot.metadata.configuration.get("delta.enableDeletionVectors", "false").lower() == "true":
+    if snapshot.metadata.configuration.get(ENABLE_DELETION_VECTORS, "false").lower() == "true":
         return "the table property delta.enableDeletionVectors is set"
     column = snapshot.files(columns=["deletion_vector"]).column("deletion_vector")
     count = len(column) - column.null_count
@@ -134,8 +145,8 @@ def _no_vectors(snapshot: Snapshot) -> str | None:
 
 
 def _no_mapping(snapshot: Snapshot) -> str | None:
-    mapped = "delta.columnMapping." in snapshot.metadata.schema_string
-    off = snapshot.metadata.configuration.get("delta.columnMapping.mode", "none").lower() == "none"
+    mapped = COLUMN_MAPPING_PREFIX in snapshot.metadata.schema_string
+    off = snapshot.metadata.configuration.get(COLUMN_MAPPING_MODE, "none").lower() == "none"
     return None if off and not mapped else "the columns are mapped"
 
 

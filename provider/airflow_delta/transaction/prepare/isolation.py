@@ -5,10 +5,10 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable
 
+from airflow_delta.contract.delta_names import ISOLATION_LEVEL, ROW_TRACKING_DOMAIN
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.log.actions.actions import Action, AddCDCFile, AddFile, DomainMetadata, Metadata, RemoveFile
 from airflow_delta.transaction.operations import Operation
-from airflow_delta.transaction.prepare import row_tracking
 
 
 class IsolationLevel(enum.Enum):
@@ -36,7 +36,7 @@ def table_isolation_level(metadata: Metadata) -> IsolationLevel:
 
     :raises DeltaIllegalArgumentException: if the value is not a level that a table may have.
     """
-    return writer_isolation_level(metadata.configuration.get("delta.isolationLevel", IsolationLevel.SERIALIZABLE))
+    return writer_isolation_level(metadata.configuration.get(ISOLATION_LEVEL, IsolationLevel.SERIALIZABLE))
 
 
 def writer_isolation_level(level: IsolationLevel | str) -> IsolationLevel:
@@ -65,7 +65,7 @@ def choose_isolation_level(prepared: Iterable[Action], level: IsolationLevel, op
     :param level: the table's level.
     """
     for action in prepared:
-        if isinstance(action, DomainMetadata) and action.domain == row_tracking.DOMAIN:
+        if isinstance(action, DomainMetadata) and action.domain == ROW_TRACKING_DOMAIN:
             continue
         if not isinstance(action, AddFile | RemoveFile | AddCDCFile) or action.data_change:
             return level

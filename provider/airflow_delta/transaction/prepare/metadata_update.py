@@ -12,32 +12,37 @@ from dataclasses import dataclass
 
 import msgspec
 
+from airflow_delta.contract.delta_names import (
+    CHECKPOINT_POLICY,
+    ENABLE_DELETION_VECTORS,
+    ENABLE_ROW_TRACKING,
+    FEATURE_PREFIX,
+    IGNORE_PROTOCOL_DEFAULTS,
+    MATERIALIZED_ROW_COMMIT_VERSION,
+    MATERIALIZED_ROW_ID,
+    MAX_COLUMN_ID,
+    MIN_READER_VERSION,
+    MIN_WRITER_VERSION,
+    SYMLINK_MANIFEST,
+)
 from airflow_delta.exceptions import DeltaAnalysisException
 from airflow_delta.log.actions.actions import DomainMetadata, Metadata, Protocol
 from airflow_delta.log.features import clustering, column_mapping
 from airflow_delta.log.features import protocol as table_protocol
 from airflow_delta.log.features.constraints import column_defaults, replace_char_varchar, without_exists_defaults
 from airflow_delta.log.features.identity_columns import without_generation, without_identity
-from airflow_delta.log.features.properties import (
-    FEATURE_PREFIX,
-    PREFIX,
-    TableProperties,
-    check_together,
-    normalise_key,
-    validate,
-)
-from airflow_delta.log.features.schema_checks import MATERIALIZED_ROW_COMMIT_VERSION, MATERIALIZED_ROW_ID, check_table_metadata
+from airflow_delta.log.features.properties import PREFIX, TableProperties, check_together, normalise_key, validate
+from airflow_delta.log.features.schema_checks import check_table_metadata
 from airflow_delta.log.features.schema_merge import with_type_changes
 from airflow_delta.log.schema.types import StructType, to_json
 from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.transaction.prepare.prepare import TableState, check_defaults_supported, check_manual
 
-_IGNORE_PROTOCOL_DEFAULTS = "delta.ignoreProtocolDefaults"
-_VERSIONS = ("delta.minReaderVersion", "delta.minWriterVersion")
-_KEPT_IN_REPLACE = frozenset({"delta.enableDeletionVectors", "delta.enableRowTracking", "delta.checkpointPolicy"})
+_VERSIONS = (MIN_READER_VERSION, MIN_WRITER_VERSION)
+_KEPT_IN_REPLACE = frozenset({ENABLE_DELETION_VECTORS, ENABLE_ROW_TRACKING, CHECKPOINT_POLICY})
 # What the provider itself put into metadata that comes back to it, e.g. because files were staged with these names.
 _KEPT_BY_FEATURE = {
-    column_mapping.MAX_COLUMN_ID: "columnMapping",
+    MAX_COLUMN_ID: "columnMapping",
     MATERIALIZED_ROW_ID: "rowTracking",
     MATERIALIZED_ROW_COMMIT_VERSION: "rowTracking",
 }
@@ -116,7 +121,7 @@ def with_global_config_defaults(metadata: Metadata, defaults: Mapping[str, str])
     if not defaults:
         return metadata
     own = {normalise_key(key): value for key, value in metadata.configuration.items()}
-    ignores = own.get(_IGNORE_PROTOCOL_DEFAULTS, "false").strip().lower() == "true"
+    ignores = own.get(IGNORE_PROTOCOL_DEFAULTS, "false").strip().lower() == "true"
     merged: dict[str, str] = {}
     for given, value in defaults.items():
         key = normalise_key(given if given.lower().startswith(PREFIX) else PREFIX + given)
@@ -216,7 +221,7 @@ def _is_renamed(metadata: Metadata, name: str, before: StructType) -> bool:
 
 def _check_manifest(state: TableState, metadata: Metadata) -> None:
     """Check that manifests, whose readers ignore deletion vectors, are not enabled while files have some."""
-    key = "delta.compatibility.symlinkFormatManifest.enabled"
+    key = SYMLINK_MANIFEST
     if state.snapshot is None or state.metadata is None or state.protocol is None:
         return
     switched_on = TableProperties(metadata.configuration).get(key) and not TableProperties(state.metadata.configuration).get(key)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from airflow_delta.contract.delta_names import ROW_TRACKING_DOMAIN
 from airflow_delta.exceptions import (
     DeltaAnalysisException,
     DeltaAssertionError,
@@ -168,7 +169,7 @@ def prepare_commit(
 
 def _in_large_order(metadata: Metadata, new_protocol: Protocol | None, rest: Sequence[Action]) -> list[Action]:
     """Return the actions as ``commitLarge`` writes them: metadata always and first, the protocol after the caller's actions."""
-    marks = [action for action in rest if isinstance(action, DomainMetadata) and action.domain == row_tracking.DOMAIN]
+    marks = [action for action in rest if isinstance(action, DomainMetadata) and action.domain == ROW_TRACKING_DOMAIN]
     others = [action for action in rest if action not in marks] if marks else rest
     return [metadata, *others, *([new_protocol] if new_protocol is not None else []), *marks]
 

@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
+from airflow_delta.contract.delta_names import ENABLE_ROW_TRACKING, ROW_TRACKING_DOMAIN, ROW_TRACKING_SUSPENDED
 from airflow_delta.exceptions import (
     DeltaIllegalStateException,
     DeltaLogCorruptedException,
@@ -19,16 +20,11 @@ from airflow_delta.log.actions.actions import Action, AddFile, DomainMetadata, M
 from airflow_delta.log.statistics.statistics import num_records
 
 FEATURE = "rowTracking"
-DOMAIN = "delta.rowTracking"
 NO_HIGH_WATER_MARK = -1
 """High-water mark of a table that has assigned no row id."""
 BACKFILL = "ROW TRACKING BACKFILL"
 UNBACKFILL = "ROW TRACKING UNBACKFILL"
-PRESERVED_TAG = "delta.rowTracking.preserved"
 ENABLEMENT_ONLY_TAG = "rowTrackingEnablementOnly"
-
-_ENABLED = "delta.enableRowTracking"
-_SUSPENDED = "delta.rowTrackingSuspended"
 
 
 class _Mark(msgspec.Struct, rename="camel"):
@@ -45,12 +41,12 @@ def is_supported(protocol: Protocol) -> bool:
 
 def has_row_tracking(metadata: Metadata) -> bool:
     """Tell whether readers may rely on row ids."""
-    return metadata.configuration.get(_ENABLED, "false").lower() == "true"
+    return metadata.configuration.get(ENABLE_ROW_TRACKING, "false").lower() == "true"
 
 
 def is_suspended(metadata: Metadata) -> bool:
     """Tell whether files must not get row ids even though the protocol lists the feature: it is being dropped."""
-    return metadata.configuration.get(_SUSPENDED, "false").lower() == "true"
+    return metadata.configuration.get(ROW_TRACKING_SUSPENDED, "false").lower() == "true"
 
 
 def mark_of(domain: DomainMetadata, *, table: str) -> int:
@@ -70,7 +66,7 @@ def mark_of(domain: DomainMetadata, *, table: str) -> int:
 
 def mark_action(mark: int) -> DomainMetadata:
     """Return the action that sets the high-water mark."""
-    return DomainMetadata(domain=DOMAIN, configuration=f'{{"rowIdHighWaterMark":{mark}}}', removed=False)
+    return DomainMetadata(domain=ROW_TRACKING_DOMAIN, configuration=f'{{"rowIdHighWaterMark":{mark}}}', removed=False)
 
 
 def prepare(
@@ -95,10 +91,10 @@ def prepare(
     """
     if not is_supported(protocol):
         return list(actions)
-    if any(isinstance(action, DomainMetadata) and action.domain == DOMAIN for action in actions):
+    if any(isinstance(action, DomainMetadata) and action.domain == ROW_TRACKING_DOMAIN for action in actions):
         raise DeltaIllegalStateException(
-            f"Only the engine sets the row id high-water mark (metadata domain {DOMAIN}) of table {table}. Remove it from the "
-            "actions.",
+            f"Only the engine sets the row id high-water mark (metadata domain {ROW_TRACKING_DOMAIN}) of table {table}. "
+            "Remove it from the actions.",
             table=table,
         )
     if is_suspended(metadata):
@@ -131,7 +127,7 @@ def rebase_row_ids(
     """
     if not is_supported(protocol) or is_suspended(metadata):
         return list(actions)
-    own = [action for action in actions if not (isinstance(action, DomainMetadata) and action.domain == DOMAIN)]
+    own = [action for action in actions if not (isinstance(action, DomainMetadata) and action.domain == ROW_TRACKING_DOMAIN)]
     assigned, mark = _assigned(
         own, read_high_water_mark, winning_high_water_mark, read_version, commit_version, table, kept=files_of_others
     )
@@ -204,7 +200,7 @@ def without_touched(actions: Sequence[Action], touched: Collection[str], *, tabl
     :raises DeltaIllegalStateException: if the backfill holds anything but files and the high-water mark.
     """
     for action in actions:
-        if not isinstance(action, AddFile) and not (isinstance(action, DomainMetadata) and action.domain == DOMAIN):
+        if not isinstance(action, AddFile) and not (isinstance(action, DomainMetadata) and action.domain == ROW_TRACKING_DOMAIN):
             raise DeltaIllegalStateException(
                 f"A {BACKFILL} of table {table} may only hold files and the row id high-water mark, not {type(action).__name__}. "
                 "Commit that on its own.",

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from airflow_delta.contract.delta_names import ENABLE_DELETION_VECTORS, ENABLE_TYPE_WIDENING, TYPE_CHANGES
 from airflow_delta.log.actions.decode import decode_commit, read_commit_info
 from airflow_delta.log.cleanup import MINUTE, clean_up_expired_logs, protected_before
 from airflow_delta.log.features import column_mapping
 from airflow_delta.log.features.properties import TableProperties
-from airflow_delta.log.features.schema_merge import TYPE_CHANGES
 from airflow_delta.log.segment.segment import LogListing
 from airflow_delta.log.storage.file_names import LOG_DIRECTORY, version_prefix
 from airflow_delta.table.state.find_commit import newest_first
@@ -100,7 +100,7 @@ def _has_files(feature: str, files: Iterable[AddFile | RemoveFile]) -> bool:
 
 
 def _widens(metadata: Metadata) -> bool:
-    return TYPE_CHANGES in metadata.schema_string or _is_set(metadata, "delta.enableTypeWidening")
+    return TYPE_CHANGES in metadata.schema_string or _is_set(metadata, ENABLE_TYPE_WIDENING)
 
 
 def _is_set(metadata: Metadata, key: str) -> bool:
@@ -108,7 +108,7 @@ def _is_set(metadata: Metadata, key: str) -> bool:
 
 
 _METADATA: Mapping[str, Callable[[Metadata], bool]] = {
-    _VECTORS: lambda metadata: _is_set(metadata, "delta.enableDeletionVectors"),
+    _VECTORS: lambda metadata: _is_set(metadata, ENABLE_DELETION_VECTORS),
     "columnMapping": lambda metadata: column_mapping.mode(metadata.configuration) != "none",
     "typeWidening": _widens,
     "typeWidening-preview": _widens,

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from airflow_delta.contract.delta_names import CHECKPOINT_PROTECTION
 from airflow_delta.exceptions import (
     DeltaAnalysisException,
     DeltaIllegalArgumentException,
@@ -82,7 +83,7 @@ def drop_feature(
     if name is None:
         return _dropped_before(steps, snapshot, feature)
     _check(snapshot, name, truncate_history=truncate_history)
-    if name == feature_drop.CHECKPOINT_PROTECTION:
+    if name == CHECKPOINT_PROTECTION:
         _end_protection(steps)
         _downgrade(steps, name, truncate_history=True)
         return steps.nothing()
@@ -168,7 +169,7 @@ def _check(snapshot: Snapshot, feature: str, *, truncate_history: bool) -> None:
             f"The feature {feature} cannot be dropped from table {log.uri}: Delta does not allow it "
             "(DELTA_FEATURE_DROP_NONREMOVABLE_FEATURE).",
         )
-    protects = feature == feature_drop.CHECKPOINT_PROTECTION
+    protects = feature == CHECKPOINT_PROTECTION
     if truncate_history and not protects and not _marks_history(feature):
         raise snapshot.error(
             DeltaAnalysisException,
@@ -235,8 +236,8 @@ def _end_protection(steps: Steps) -> None:
                 f"versions before {protected_before(snapshot)} are in the log "
                 "(DELTA_FEATURE_DROP_CHECKPOINT_PROTECTION_WAIT_FOR_RETENTION_PERIOD)"
             )
-            raise _wait(steps, snapshot, feature_drop.CHECKPOINT_PROTECTION, what)
-    steps.unset([feature_drop.PROTECTED_BEFORE])
+            raise _wait(steps, snapshot, CHECKPOINT_PROTECTION, what)
+    steps.unset([CHECKPOINT_PROTECTION])
 
 
 def _wait(steps: Steps, snapshot: Snapshot, feature: str, what: str) -> FeatureDropWaitException:

@@ -13,12 +13,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as types
 
+from airflow_delta.contract.delta_names import (
+    CHECKPOINT_POLICY,
+    CLUSTERING_DOMAIN,
+    COLUMN_MAPPING_MODE,
+    ENABLE_DELETION_VECTORS,
+    ENABLE_IN_COMMIT_TIMESTAMPS,
+    ENABLE_ROW_TRACKING,
+    ENABLE_TYPE_WIDENING,
+    IN_COMMIT_TIMESTAMP_ENABLEMENT_TIMESTAMP,
+    IN_COMMIT_TIMESTAMP_ENABLEMENT_VERSION,
+    ROW_TRACKING_SUSPENDED,
+    TYPE_CHANGES,
+)
 from airflow_delta.log.actions.actions import DeletionVectorDescriptor, DomainMetadata, Metadata, RemoveFile
 from airflow_delta.log.actions.deletion_vectors import INLINE, vector_path
 from airflow_delta.log.checkpoint.columns import FILE_COLUMNS, to_add_files
 from airflow_delta.log.features import clustering, column_mapping
 from airflow_delta.log.features.schema_checks import check_table_metadata
-from airflow_delta.log.features.schema_merge import TYPE_CHANGES
 from airflow_delta.log.schema.types import (
     ArrayType,
     DataType,
@@ -43,6 +55,7 @@ from airflow_delta.table.operations.optimize.bins import (
     target_file_size,
 )
 from airflow_delta.table.operations.optimize.collect import rewrite_metrics
+from airflow_delta.table.operations.row_tracking import MAX_FILES
 from airflow_delta.table.stage.scan import candidate_files
 from airflow_delta.transaction import Operation
 from airflow_delta.transaction.prepare import commit_info, row_tracking
@@ -52,11 +65,6 @@ if TYPE_CHECKING:
     from airflow_delta.log import AddFile, Snapshot
     from airflow_delta.table.stage.view import TransactionView
     from airflow_delta.transaction import OptimisticTransaction
-
-_VECTORS = "delta.enableDeletionVectors"
-_MODE = "delta.columnMapping.mode"
-_MAX_FILES = 22_000
-"""Files of a commit that takes row ids away, as in Delta."""
 
 
 def remove_traces(steps: Steps, feature: str) -> bool:
@@ -74,7 +82,7 @@ def remove_traces(steps: Steps, feature: str) -> bool:
 def _remove_vectors(steps: Steps) -> bool:
     found = obstacle({"deletionVectors"}, steps.snapshot()) is not None
     if found:
-        steps.unset([_VECTORS])
+        steps.unset([ENABLE_DELETION_VECTORS])
         steps.commit(_without_empty_files)
         if any(file.deletion_vector is not None for file in steps.snapshot().add_files()):
             steps.rewrite(_files_with_vectors)
@@ -154,9 +162,9 @@ def end_column_mapping(steps: Steps, *, unset: bool = False) -> bool:
 
 def _unmapped(snapshot: Snapshot, *, unset: bool) -> tuple[Metadata, tuple[DomainMetadata, ...]]:
     old = snapshot.metadata
-    configuration = {key: value for key, value in old.configuration.items() if key != _MODE}
+    configuration = {key: value for key, value in old.configuration.items() if key != COLUMN_MAPPING_MODE}
     if not unset:
-        configuration[_MODE] = "none"
+        configuration[COLUMN_MAPPING_MODE] = "none"
     wanted = msgspec.structs.replace(old, configuration=configuration)
     metadata = column_mapping.without_mapping(wanted)
     check_table_metadata(metadata, old, table=snapshot.log.uri, version=snapshot.version)
@@ -164,8 +172,8 @@ def _unmapped(snapshot: Snapshot, *, unset: bool) -> tuple[Metadata, tuple[Domai
     if not clustered:
         return metadata, ()
     columns = [list(path) for path in clustering.logical_columns(snapshot.schema, clustered)]
-    text = msgspec.json.encode({"clusteringColumns": columns, "domainName": clustering.DOMAIN}).decode()
-    return metadata, (DomainMetadata(domain=clustering.DOMAIN, configuration=text, removed=False),)
+    text = msgspec.json.encode({"clusteringColumns": columns, "domainName": CLUSTERING_DOMAIN}).decode()
+    return metadata, (DomainMetadata(domain=CLUSTERING_DOMAIN, configuration=text, removed=False),)
 
 
 # -- type widening -------------------------------------------------------------------------------------------------------------
@@ -174,7 +182,7 @@ def _unmapped(snapshot: Snapshot, *, unset: bool) -> tuple[Metadata, tuple[Domai
 def _remove_type_changes(steps: Steps) -> bool:
     if obstacle({"typeWidening"}, steps.snapshot()) is None:
         return False
-    steps.unset(["delta.enableTypeWidening"])
+    steps.unset([ENABLE_TYPE_WIDENING])
     if TYPE_CHANGES in steps.snapshot().metadata.schema_string and steps.snapshot().files(columns=["path"]).num_rows:
         steps.rewrite(_files_with_other_types)
     schema = steps.snapshot().schema
@@ -241,16 +249,16 @@ def _is_other(stored: pa.DataType, wanted: DataType, *, mapped: bool) -> bool:
 def _end_v2_checkpoints(steps: Steps) -> bool:
     if obstacle({"v2Checkpoint"}, steps.snapshot()) is None:
         return False
-    return steps.set({"delta.checkpointPolicy": "classic"})
+    return steps.set({CHECKPOINT_POLICY: "classic"})
 
 
 def _end_timestamps(steps: Steps) -> bool:
-    keys = (commit_info.ENABLEMENT_TIMESTAMP, commit_info.ENABLEMENT_VERSION)
+    keys = (IN_COMMIT_TIMESTAMP_ENABLEMENT_TIMESTAMP, IN_COMMIT_TIMESTAMP_ENABLEMENT_VERSION)
 
     def prepare(txn: OptimisticTransaction) -> Step | None:
         known = txn.metadata.configuration
         gone = [key for key in keys if key in known]
-        on = {commit_info.ENABLED: "false"} if commit_info.uses_in_commit_timestamps(txn.metadata) else {}
+        on = {ENABLE_IN_COMMIT_TIMESTAMPS: "false"} if commit_info.uses_in_commit_timestamps(txn.metadata) else {}
         if not gone and not on:
             return None
         left = {key: value for key, value in known.items() if key not in gone}
@@ -274,13 +282,13 @@ def _remove_row_ids(steps: Steps) -> bool:
     """Suspend row tracking, then commit the files again without ids (``RowTrackingUnBackfillCommand``)."""
     if obstacle({row_tracking.FEATURE}, steps.snapshot()) is None:
         return False
-    steps.set({"delta.enableRowTracking": "false", "delta.rowTrackingSuspended": "true"})
+    steps.set({ENABLE_ROW_TRACKING: "false", ROW_TRACKING_SUSPENDED: "true"})
     batches = 0
 
     def prepare(txn: OptimisticTransaction) -> Step | None:
         files = txn.snapshot.files(columns=FILE_COLUMNS)
         tracked = pc.or_(pc.is_valid(files["base_row_id"]), pc.is_valid(files["default_row_commit_version"]))
-        adds = to_add_files(files.filter(tracked).slice(0, _MAX_FILES))
+        adds = to_add_files(files.filter(tracked).slice(0, MAX_FILES))
         if not adds:
             return None
         plain = [

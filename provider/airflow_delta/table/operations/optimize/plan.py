@@ -14,6 +14,7 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING
 
+from airflow_delta.contract.delta_names import ENABLE_DELETION_VECTORS, MATERIALIZED_PREFIX
 from airflow_delta.contract.files import partition_texts_of
 from airflow_delta.contract.operations import OptimizeArguments
 from airflow_delta.contract.payloads import Json, StagedWrite
@@ -194,7 +195,7 @@ def stage_of(stage: StageView, rewrite: RewriteSelection, *, parallel: int = PAR
         parameters=dict(rewrite.parameters),
         # Without vectors, rows of the new files cannot be marked, wherever they are.
         record_rows=rewrite.metadata is None
-        and stage.definition.configuration.get("delta.enableDeletionVectors", "false").lower() == "true",
+        and stage.definition.configuration.get(ENABLE_DELETION_VECTORS, "false").lower() == "true",
     )
     request = stage.request(
         arguments,
@@ -288,7 +289,7 @@ def select_for_purge(view: TransactionView, *, where: str | None = None, max_fil
         files,
         view.schema,
         mapped=table.column_mapping != "none",
-        known=[value for key, value in table.configuration.items() if key.startswith("delta.rowTracking.materialized")],
+        known=[value for key, value in table.configuration.items() if key.startswith(MATERIALIZED_PREFIX)],
     )
     chosen = [file for file in files if file.path in dropped or has_deleted_rows(file)]
     max_size = max_file_size if max_file_size is not None else target_file_size(table) or DEFAULT_FILE_SIZE

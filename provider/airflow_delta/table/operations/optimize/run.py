@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from airflow_delta.contract.delta_names import COLUMN_MAPPING_MODE, ENABLE_ROW_TRACKING, ROW_TRACKING_PRESERVED
 from airflow_delta.contract.files import (
     REPORT_DIRECTORY,
     REQUEST_NAME,
@@ -42,7 +43,6 @@ from airflow_delta.log.delta_log import DeltaLog
 from airflow_delta.log.features.clustering import clustering_columns, logical_columns
 from airflow_delta.log.statistics.statistics import live_records, total
 from airflow_delta.table.abort import abort
-from airflow_delta.table.commit.alter import ROW_TRACKING_PRESERVED
 from airflow_delta.table.operations.optimize.bins import Bin, RewriteSelection, batches_of
 from airflow_delta.table.operations.optimize.collect import collect_actions, rewrite_metrics
 from airflow_delta.table.operations.optimize.plan import PARALLEL, select_for_optimize, stage_of
@@ -54,6 +54,7 @@ from airflow_delta.table.state.find_commit import newest_first
 from airflow_delta.table.state.markers import fence
 from airflow_delta.transaction import Operation, OptimisticTransaction
 from airflow_delta.transaction.commit.hooks import small_files
+from airflow_delta.transaction.policy import AUTO_COMPACT_MAX_FILE_SIZE, AUTO_COMPACT_MIN_FILES
 from airflow_delta.transaction.prepare.isolation import IsolationLevel
 
 if TYPE_CHECKING:
@@ -66,8 +67,6 @@ if TYPE_CHECKING:
 
 
 __all__ = [
-    "MAX_FILE_SIZE",
-    "MIN_FILES",
     "OptimizeResult",
     "compact_on_request",
     "find_request",
@@ -329,7 +328,7 @@ def _still_valid(read: Snapshot, snapshot: Snapshot, removes: Sequence[RemoveFil
     def partitioning(of: Snapshot) -> list[tuple[str, str]]:
         return [(f.name, f.data_type.name) for f in of.schema.fields if f.name.lower() in columns]
 
-    mode = "delta.columnMapping.mode"
+    mode = COLUMN_MAPPING_MODE
     same_table = (
         before.id == now.id
         and list(before.partition_columns) == list(now.partition_columns)
@@ -347,7 +346,7 @@ def _clustering(snapshot: Snapshot) -> list[Path]:
 
 
 def _feature_tags(txn: OptimisticTransaction, arguments: OptimizeArguments) -> dict[str, str]:
-    if txn.metadata.configuration.get("delta.enableRowTracking", "false").lower() != "true":
+    if txn.metadata.configuration.get(ENABLE_ROW_TRACKING, "false").lower() != "true":
         return {}
     return {ROW_TRACKING_PRESERVED: "true" if arguments.row_ids is not None else "false"}
 
@@ -363,15 +362,12 @@ def _clean_up(stage: StageView, request: StageRequest) -> None:
             store.delete_tree(f"{request.directory}/{REPORT_DIRECTORY}")
 
 
-MIN_FILES = 50
-"""Number of small files at which a partition is compacted (``autoCompact.minNumFiles``)."""
-
-MAX_FILE_SIZE = 128 << 20
-"""Bytes of the files that are written; files below half of that are small (``autoCompact.maxFileSize``)."""
-
-
 def find_request(
-    log: DeltaLog, committed: CommitResult | None = None, *, min_files: int = MIN_FILES, max_file_size: int = MAX_FILE_SIZE
+    log: DeltaLog,
+    committed: CommitResult | None = None,
+    *,
+    min_files: int = AUTO_COMPACT_MIN_FILES,
+    max_file_size: int = AUTO_COMPACT_MAX_FILE_SIZE,
 ) -> dict[str, Any] | None:
     """Return what to compact: what a commit asked for, or what the table needs now.
 

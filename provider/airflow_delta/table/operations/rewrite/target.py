@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from airflow_delta.contract.delta_names import ENABLE_DELETION_VECTORS
 from airflow_delta.contract.payloads import DeclaredReads, StagedWrite
 from airflow_delta.contract.request import RewriteArguments
 from airflow_delta.exceptions import AppendOnlyException, DeltaTableNotFoundException
@@ -57,7 +58,7 @@ class RewriteTarget:
     @property
     def deletion_vectors(self) -> bool:
         """Whether rows may be marked as deleted instead of written out of their files."""
-        enabled = self.table.configuration.get("delta.enableDeletionVectors", "false").lower() == "true"
+        enabled = self.table.configuration.get(ENABLE_DELETION_VECTORS, "false").lower() == "true"
         return enabled and "deletionVectors" in self.table.features
 
     def work(

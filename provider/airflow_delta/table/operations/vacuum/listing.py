@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
+from airflow_delta.contract.delta_names import UNIVERSAL_FORMAT
 from airflow_delta.contract.files import STAGING_DIRECTORY, is_preview
 from airflow_delta.exceptions import DeltaLogCorruptedException, PathOutsideTableException
 from airflow_delta.log.features.column_mapping import physical_partition_columns
@@ -56,7 +57,7 @@ def hidden_names(snapshot: Snapshot) -> Callable[[str], bool]:
     """Return a test for names that VACUUM leaves alone, with everything below."""
     names = {*snapshot.metadata.partition_columns, *physical_partition_columns(snapshot.metadata)}
     partitions = tuple(f"{name}=" for name in sorted(names))
-    formats = snapshot.metadata.configuration.get("delta.universalFormat.enabledFormats", "")
+    formats = snapshot.metadata.configuration.get(UNIVERSAL_FORMAT, "")
     iceberg = "iceberg" in formats.lower()
 
     def hidden(name: str) -> bool:

@@ -15,6 +15,7 @@ from urllib.parse import unquote
 
 import msgspec
 
+from airflow_delta.contract.clocks import CLOCKS_DIFFER_BY
 from airflow_delta.contract.files import ABORT_MARKER, STAGING_DIRECTORY, is_marker, is_plan, is_preview, kept_until
 from airflow_delta.exceptions import DeltaIllegalStateException, VersionNotFoundException
 from airflow_delta.log.actions.actions import DeletionVectorDescriptor
@@ -30,7 +31,7 @@ from airflow_delta.log.storage.progress import tracked
 from airflow_delta.log.storage.table_paths import keys_to_keep, relative_key
 from airflow_delta.log.time_travel import version_at_timestamp
 from airflow_delta.table.operations.vacuum.plans import unfinished_publications
-from airflow_delta.table.state.commit_times import CLOCKS_DIFFER_BY, CommitTimes
+from airflow_delta.table.state.commit_times import CommitTimes
 from airflow_delta.table.state.find_commit import newest_first
 from airflow_delta.table.state.markers import NO_MARKERS, read_markers
 from airflow_delta.table.state.open_transactions import search_commits
