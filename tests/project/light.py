@@ -92,17 +92,13 @@ def imports_at_the_top(body: Iterable[ast.stmt]) -> Iterator[ast.Import | ast.Im
                 yield from imports_at_the_top(block)
 
 
-def lazy_faces(trees: dict[str, ast.Module]) -> dict[str, dict[str, str]]:
-    """Return, of each package that loads its names on demand, the home of each name."""
+def lazy_faces(package: Path) -> dict[str, dict[str, str]]:
+    """Return, of each module that loads its names on demand, the home of each name: its stub says it."""
     found = {}
-    for name, tree in trees.items():
-        for node in tree.body:
-            if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Dict):
-                continue
-            if ast.unparse(node.targets[0]) == "_HOMES":
-                homes: dict[str, str] = ast.literal_eval(node.value)
-                root = f"{name.partition('.')[0]}."
-                found[name] = {key: home if home.startswith(root) else f"{name}.{home}" for key, home in homes.items()}
+    for path in sorted(package.rglob("*.pyi")):
+        name = ".".join(path.relative_to(package.parent).with_suffix("").parts).removesuffix(".__init__")
+        nodes = [node for node in ast.parse(path.read_text(encoding="utf-8")).body if isinstance(node, ast.ImportFrom)]
+        found[name] = {alias.name: node.module or "" for node in nodes for alias in node.names}
     return found
 
 
@@ -114,7 +110,7 @@ def graph(package: Path) -> dict[str, set[str]]:
         trees[name] = ast.parse(path.read_text(encoding="utf-8"))
     if not trees:
         raise ValueError(f"{package} has no module.")
-    faces, loads = lazy_faces(trees), {}
+    faces, loads = lazy_faces(package), {}
     for name, tree in trees.items():
         named: set[str] = set()
         for node in imports_at_the_top(tree.body):

@@ -21,29 +21,3 @@ from airflow_delta.publication.steps import own_tables as own_tables
 from airflow_delta.publication.versions import check_versions as check_versions
 from airflow_delta.publication.versions import get_versions as get_versions
 from airflow_delta.publication.versions import has_lost as has_lost
-
-__all__ = [
-    "Member",
-    "OpenPublication",
-    "OpenTable",
-    "PublicationAbort",
-    "PublicationId",
-    "PublicationOptions",
-    "PublicationPlan",
-    "PublicationResult",
-    "VersionVector",
-    "abort_tables",
-    "check_publishable",
-    "check_versions",
-    "get_versions",
-    "has_lost",
-    "open_publications",
-    "own_tables",
-    "publication_states",
-    "publication_tables",
-    "publish_tables",
-    "settle",
-    "settle_named",
-    "settle_open",
-    "table_mark",
-]

@@ -8,8 +8,4 @@ from __future__ import annotations
 
 from airflow_delta.lazy import face
 
-_HOMES = {"DeltaStage": "job", "delta_stage": "job", "read_scan_plan": "read", "stage_dataframe": "stage"}
-
-__all__ = ["DeltaStage", "delta_stage", "read_scan_plan", "stage_dataframe"]
-
-__getattr__, __dir__ = face(__name__, _HOMES)
+__getattr__, __dir__, __all__ = face(__name__)

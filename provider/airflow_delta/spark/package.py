@@ -13,7 +13,7 @@ import airflow_delta
 from airflow_delta.private_directory import private_directory
 from airflow_delta.version import __version__
 
-PARTS = ("__init__.py", "version.py", "lazy.py", "masking.py", "contract", "exceptions", "spark")
+PARTS = ("__init__.py", "__init__.pyi", "version.py", "lazy.py", "masking.py", "contract", "exceptions", "spark")
 """Files of the zip, relative to the package."""
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -25,7 +25,7 @@ def package_bytes() -> bytes:
     sources: dict[str, bytes] = {}
     for part in PARTS:
         entry = root / part
-        files = [entry] if entry.is_file() else [f for f in entry.iterdir() if f.name.endswith(".py")]
+        files = [entry] if entry.is_file() else [f for f in entry.iterdir() if f.name.endswith((".py", ".pyi"))]
         for file in files:
             name = f"airflow_delta/{part}" if file is entry else f"airflow_delta/{part}/{file.name}"
             sources[name] = file.read_bytes()

@@ -4,8 +4,4 @@ from __future__ import annotations
 
 from airflow_delta.lazy import face
 
-_HOMES = {"DeltaBatchSink": "sink"}
-
-__all__ = ["DeltaBatchSink"]
-
-__getattr__, __dir__ = face(__name__, _HOMES)
+__getattr__, __dir__, __all__ = face(__name__)

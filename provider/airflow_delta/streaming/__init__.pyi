@@ -1,3 +1,1 @@
 from airflow_delta.streaming.sink import DeltaBatchSink as DeltaBatchSink
-
-__all__ = ["DeltaBatchSink"]

@@ -7,32 +7,4 @@ from __future__ import annotations
 
 from airflow_delta.lazy import face
 
-_HOMES = {
-    "AuditedTable": "audit.audit",
-    "CommitSummary": "observe.observe",
-    "abort_transaction": "abort",
-    "begin": "start.begin",
-    "commits_after": "observe.observe",
-    "describe": "observe.observe",
-    "list_transactions": "state.open_transactions",
-    "maintain": "operations.maintenance",
-    "plan_changes": "changes.read",
-    "publish": "commit.publish",
-    "recent_commits": "observe.observe",
-}
-
-__all__ = [
-    "AuditedTable",
-    "CommitSummary",
-    "abort_transaction",
-    "begin",
-    "commits_after",
-    "describe",
-    "list_transactions",
-    "maintain",
-    "plan_changes",
-    "publish",
-    "recent_commits",
-]
-
-__getattr__, __dir__ = face(__name__, _HOMES)
+__getattr__, __dir__, __all__ = face(__name__)

@@ -13,21 +13,3 @@ from airflow_delta.transaction.policy import AutoCompactionRequest as AutoCompac
 from airflow_delta.transaction.policy import CommitOutcome as CommitOutcome
 from airflow_delta.transaction.policy import CommitPolicy as CommitPolicy
 from airflow_delta.transaction.prepare.isolation import IsolationLevel as IsolationLevel
-
-__all__ = [
-    "AutoCompactionRequest",
-    "CheckpointHook",
-    "ChecksumHook",
-    "CommitOutcome",
-    "CommitPolicy",
-    "CommitStats",
-    "CommittedTransaction",
-    "IsolationLevel",
-    "Operation",
-    "OptimisticTransaction",
-    "PostCommitHook",
-    "TransactionObserver",
-    "last_commit_version_in_session",
-    "start_transaction",
-    "with_new_transaction",
-]
