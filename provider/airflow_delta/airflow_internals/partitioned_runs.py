@@ -24,7 +24,6 @@ def mapped_keys(dag_id: str, uris: Collection[str], keys: Iterable[str]) -> dict
     """Return the keys of a Dag's runs for keys of an asset, each with those that it stands for.
 
     :param uris: the asset may have any of them. A Dag that does not listen to it takes the keys as they are.
-    :raises NoPartitions: if the Dag is not known, or its runs have no keys.
     """
     timetable = _timetable(dag_id)
     assets = (key for key, _ in timetable.asset_condition.iter_assets())

@@ -92,7 +92,6 @@ def variables_of(run: Any, dag_id: str, task_id: str, params: Mapping[str, Any])
 
     :param run: one of :func:`runs_of`.
     :param params: values of the Dag's parameters; a scheduled run has their defaults.
-    :raises UnknownVariableError: not here, but where a template asks for more.
     """
     start, end = run.data_interval or (None, None)
     date, run_id = run.logical_date, DagRunType.SCHEDULED.generate_run_id(suffix=run.run_after.isoformat())

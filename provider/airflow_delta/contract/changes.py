@@ -195,7 +195,6 @@ def change_from_dict(value: Any) -> Change:
     """Return the change of a JSON form.
 
     :raises DeltaIllegalArgumentException: if it is not a change.
-    :raises StagingException: if a field is missing or of another type.
     """
     if (problem := kind_problem(value)) is not None:
         raise DeltaIllegalArgumentException(problem)

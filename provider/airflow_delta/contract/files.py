@@ -249,7 +249,6 @@ def unsealed(text: str, what: str) -> Any:
 
     :param what: the file, for the error.
     :raises StagingException: if it is not as it was written.
-    :raises ValueError: if it is not JSON.
     """
     text = text.rstrip("\n")
     if text.startswith(_HEAD) and text[len(_HEAD) : _AFTER] != _digest(text[_AFTER + len(_END) :]):

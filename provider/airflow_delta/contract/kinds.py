@@ -235,7 +235,6 @@ def table_text(table: Any, *, name: str = "table") -> Any:
     """Return a table, or another location, that a path names as text; templates and XComs are left as they are.
 
     :param name: of the parameter.
-    :raises DeltaIllegalArgumentException: if it is nothing that names a location.
     """
     return taken(name, table, LOCATION) if is_path(table) or is_settled(table) else table
 

@@ -106,8 +106,6 @@ class Location:
 
         :param options: storage options under their canonical names. A container of Azure without its account gets it from them,
             in the cloud of their endpoint, unless that is a server of one's own.
-        :raises DeltaIllegalArgumentException: if its scheme is unknown, it contains credentials, or its bucket, container,
-            account or host is not a name that the cloud allows.
         """
         found = _parsed(uri)
         given = options or {}

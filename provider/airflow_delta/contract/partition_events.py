@@ -108,10 +108,7 @@ class PartitionEvents:
 
     @classmethod
     def of(cls, given: Any) -> PartitionEvents | None:
-        """Return what ``partition_events`` of a task means; ``None``: no events by partition.
-
-        :raises DeltaIllegalArgumentException: if it means nothing.
-        """
+        """Return what ``partition_events`` of a task means; ``None``: no events by partition."""
         if given is None or given is False:
             return None
         return given if isinstance(given, cls) else cls(None if given is True else given)
@@ -159,10 +156,7 @@ class PartitionEvents:
             return moment.replace(tzinfo=None)
 
     def keys(self, given: Iterable[str]) -> tuple[str, ...] | None:
-        """Return each key once; ``None`` if there are too many.
-
-        :raises DeltaIllegalArgumentException: if one does not fit, or there are too many, and that is to fail.
-        """
+        """Return each key once; ``None`` if there are too many."""
         found: dict[str, None] = {}
         for key in given:
             found[self._fitting(key)] = None

@@ -178,10 +178,7 @@ class Arguments(Payload):
 
     @classmethod
     def of(cls, request: StageRequest) -> Self:
-        """Return the arguments of a request.
-
-        :raises StagingException: if they are not those of this kind of operation.
-        """
+        """Return the arguments of a request."""
         return cls.from_dict(request.arguments)
 
 

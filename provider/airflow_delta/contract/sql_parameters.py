@@ -133,7 +133,6 @@ def with_given(text: str | None, parameters: Any, *, whose: str) -> str | None:
     """Return SQL text with the given values in place of its named parameters; unchanged without ``parameters``.
 
     :param whose: what the text is, for errors.
-    :raises DeltaIllegalArgumentException: if ``parameters`` is not a mapping of names to values, or the text names another one.
     """
     values = taken("parameters", parameters, SQL_PARAMETERS)
     return text if text is None or values is None else with_parameters(text, values, whose=whose)

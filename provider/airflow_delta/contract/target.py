@@ -14,7 +14,6 @@ def target_schema(data: Json, request: StageRequest) -> Json:
     """Return the schema to write for rows, with ids and physical names where columns are mapped.
 
     :param data: schema of the rows, in Spark's JSON form.
-    :raises SchemaMismatchException: if the rows do not fit the table's schema, or only with a cast that could lose a value.
     """
     replaced = WriteArguments.of(request).replaced_schema
     target = written_schema(

@@ -72,8 +72,6 @@ def clean_up_expired_logs(
     :param now: milliseconds since the epoch; ``None`` for the current time.
     :param retention: instead of ``delta.logRetentionDuration``, in milliseconds.
     :param granularity: to which the time is rounded down, instead of to midnight, in milliseconds.
-    :raises DeltaUnsupportedTableFeatureException: if the table has an unknown feature, which might need files of the log that
-        nothing else refers to; or :class:`~airflow_delta.exceptions.InvalidProtocolVersionException`.
     """
     if snapshot.version >= 0:
         check_can_write(snapshot.protocol, snapshot.metadata, snapshot.log.uri, snapshot.version, catalog=snapshot.log.catalog)

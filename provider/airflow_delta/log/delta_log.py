@@ -89,10 +89,7 @@ class DeltaLog(CommitFiles):
             return self._snapshot if self._snapshot is not None else self._load()
 
     def update(self) -> Snapshot:
-        """Return the latest snapshot, reading only commits that are newer than the last one.
-
-        :raises VersionsNotContiguousException: if a commit between two others is missing.
-        """
+        """Return the latest snapshot, reading only commits that are newer than the last one."""
         with self._lock:
             current = self._snapshot
             if current is None or current.version < 0:
@@ -153,8 +150,6 @@ class DeltaLog(CommitFiles):
         """Verify the state that a transaction is about to read against its checksum, if that is due (Delta's rule at start).
 
         Nothing is read if it is not due. After a verification, this log does not verify again until the interval has passed.
-
-        :raises DeltaChecksumMismatchException: if they differ and that is fatal.
         """
         validation = self._checksum_validation
         if validation is None and snapshot.version < _FORCED_VALIDATION_INTERVAL:
@@ -242,7 +237,6 @@ class DeltaLog(CommitFiles):
         """Return the last snapshot committed at or before a time; the latest if the time is after it.
 
         :param timestamp: a datetime (naive: UTC), or milliseconds since the epoch.
-        :raises VersionNotFoundException: if the time is before the earliest version.
         """
         return self.snapshot_at(heavy.version_at_timestamp(self.update(), timestamp))
 
@@ -278,7 +272,6 @@ class DeltaLog(CommitFiles):
         """Return the commits that are still in the log, newest first; reads only as many as requested.
 
         :param limit: maximum number of commits.
-        :raises DeltaTableNotFoundException: if there is no table.
         """
         return heavy.read_history(self.update(), limit)
 

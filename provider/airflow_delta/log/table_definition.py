@@ -66,18 +66,12 @@ class TableDefinition(Subject):
 
     @cached_property
     def schema(self) -> StructType:
-        """The schema; empty while the columns are unknown.
-
-        :raises DeltaAnalysisException: if the text is not Spark's JSON form of a struct.
-        """
+        """The schema; empty while the columns are unknown."""
         return StructType(()) if self.schema_string is None else parse_schema(self.schema_string)
 
     @cached_property
     def struct(self) -> Json:
-        """The schema as decoded JSON, which :mod:`airflow_delta.contract.schema` works on; not to be changed.
-
-        :raises SchemaMismatchException: if the text is not Spark's JSON form of a struct.
-        """
+        """The schema as decoded JSON, which :mod:`airflow_delta.contract.schema` works on; not to be changed."""
         return {"type": "struct", "fields": []} if self.schema_string is None else parse_struct(self.schema_string)
 
     @cached_property

@@ -211,8 +211,6 @@ def make_plan(
     """Return the plan and the members in its order, and put it below every table, with the staged writes.
 
     A plan of the same staged writes that is there stays: every try of a commit goes on with the same publication.
-
-    :raises DeltaUnsupportedOperationException: if something cannot be part of a publication.
     """
     order = ordered(members, writes, options)
     for position in order:
@@ -275,10 +273,7 @@ def _planned(member: Member, writes: Sequence[StagedWrite]) -> PlannedTable:
 
 
 def load_plan(log: DeltaLog, publication: str) -> PublicationPlan:
-    """Return the plan of a publication from the anchor's table.
-
-    :raises ManifestException: if it is gone, or not what the id of the publication says.
-    """
+    """Return the plan of a publication from the anchor's table."""
     parts = PublicationId.parse(publication)
     return _read(log, parts.plan_path, publication)
 
@@ -315,10 +310,7 @@ def _read(log: DeltaLog, path: str, publication: str | None) -> PublicationPlan:
 
 
 def load_writes(log: DeltaLog, planned: PlannedTable) -> list[StagedWrite]:
-    """Return the staged writes of a table of a plan.
-
-    :raises ManifestException: if their file is missing or altered.
-    """
+    """Return the staged writes of a table of a plan."""
     try:
         data: bytes | None = log.store.read(planned.staged.path)
     except FileNotFoundError:

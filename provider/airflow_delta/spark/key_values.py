@@ -101,7 +101,6 @@ def key_values(rows: DataFrame, bounds: Sequence[KeyBounds], count: int, request
     :param bounds: of the columns; of those that are the same column of the table, the first counts.
     :param count: number of the rows.
     :param path: where they are.
-    :raises StagedFileException: if not all rows can be read back.
     """
     exact = list({b.key.column: b for b in reversed(bounds) if b.are_exact}.values())[::-1]
     listed = None

@@ -33,12 +33,7 @@ _BY_SOURCE_UPDATED, _BY_SOURCE_DELETED = "by_source_updated", "by_source_deleted
 
 
 def run(spark: SparkSession, request: StageRequest, source: DataFrame) -> StageReport:
-    """Merge the rows of a source into the table.
-
-    :raises DeltaAnalysisException: if a condition or an expression does not resolve.
-    :raises SchemaMismatchException: if a column cannot hold what it is set to.
-    :raises DeltaUnsupportedOperationException: if several rows of the source match one row of the table.
-    """
+    """Merge the rows of a source into the table."""
     work = MergeRewrite(spark, request)
     with row_errors(work):
         merge = _Merge(work, source)

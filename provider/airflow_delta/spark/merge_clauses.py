@@ -92,11 +92,7 @@ class MergeClauses:
         return sf.lit(None).cast("int") if chain is None else chain
 
     def check(self, rows: DataFrame, numbers: Iterable[int]) -> None:
-        """Check the clauses against rows, and learn the types of what they set.
-
-        :raises DeltaAnalysisException: if an expression does not resolve, or a condition is not a boolean.
-        :raises SchemaMismatchException: if a column cannot hold what it is set to, or the source lacks a column for ``*``.
-        """
+        """Check the clauses against rows, and learn the types of what they set."""
         for i in numbers:
             clause = self.all[i]
             if clause.condition is not None:

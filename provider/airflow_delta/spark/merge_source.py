@@ -211,10 +211,7 @@ class MergeRewrite(RewriteAttempt):
         return name
 
     def write_scratch(self, rows: DataFrame, name: str) -> DataFrame:
-        """Write intermediate rows, and return them as written.
-
-        :raises StagedFileException: if they cannot be read back.
-        """
+        """Write intermediate rows, and return them as written."""
         path = f"{self.request.path}/{SCRATCH}/{self.run}-{name}"
         written = save(rows, path)
         again = self.spark.read.schema(rows.schema).option("mergeSchema", "false").parquet(escape_glob(path))

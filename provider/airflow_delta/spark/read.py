@@ -341,7 +341,6 @@ def run_query(spark: SparkSession, text: str, *, whose: str, parameters: Mapping
     """Return the rows of a query of an author, or run a statement that prepares the session.
 
     :param whose: what the text is, for the message.
-    :raises DeltaIllegalArgumentException: if the text would run something on Spark's driver.
     """
     check_query(text, whose=whose)
     with session_settings(spark, _TAKEN_AS_WRITTEN):

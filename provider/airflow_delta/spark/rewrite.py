@@ -190,10 +190,7 @@ class RewriteAttempt:
         self._mark = now
 
     def report(self) -> StageReport:
-        """Return what was written.
-
-        :raises StagedFileException: if Spark does not find the rows where it wrote them.
-        """
+        """Return what was written."""
         written = written_files(self.spark, self.request, self._rows, physical_names(self.target, self.request))
         self.metrics["executionTimeMs"] = int((time.monotonic() - self._started) * 1000)
         return StageReport(

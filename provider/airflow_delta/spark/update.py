@@ -63,7 +63,6 @@ def updated(work: RewriteAttempt, rows: DataFrame, values: Sequence[Assignment],
     """Return rows with new values, computed from the old ones; generated columns are computed from the new ones.
 
     :param where: change only rows for which it is true.
-    :raises SchemaMismatchException: if a value is of a type that its column cannot hold.
     """
     assigned = _tree(values)
     given = rows.select(*(spark_value(v.expression).alias(str(i)) for i, v in enumerate(values))).schema.jsonValue()["fields"]

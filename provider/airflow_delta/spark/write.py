@@ -112,7 +112,6 @@ def written_files(
 
     :param rows: rows written, by directory below the attempt's; the names share a prefix.
     :param partitions: partition columns, as named in files.
-    :raises StagedFileException: if rows were written, but Spark finds no files for them.
     """
     if not rows:
         return {}
@@ -206,7 +205,6 @@ def write_inserts(
 
     :param change_type: the kind of change of the rows.
     :param num_rows: how many rows were written there.
-    :raises StagedFileException: if they are not all there.
     """
     partitions = physical_names(target, request)
     fields: list[Json] = []

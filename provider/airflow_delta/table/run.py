@@ -236,9 +236,6 @@ def commit_operation(
     :param actions: without the ``txn`` action of the identity, which is added here.
     :param large: commit as Delta's ``commitLarge``.
     :param hooks: run after a ``commitLarge``, which itself only writes a checkpoint.
-    :raises ConcurrentWriteException: if ``large`` is set and another writer has the next version.
-    :raises DeltaConcurrentModificationException: if ``large`` is not set and another commit conflicts.
-    :raises CommitStateUnknownException: if the store did not say whether the entry was written.
     """
     txn.txn_version(handle.app_id)  # a concurrent commit of the same identity is a conflict
     key = SetTransaction(app_id=handle.app_id, version=handle.txn_version, last_updated=int(time.time() * 1000))

@@ -266,10 +266,7 @@ class DeltaOperator(BaseOperator):
         return held
 
     def pre_execute(self, context: Context) -> None:
-        """Take the rendered parameters as what they mean; Airflow calls this right before :meth:`execute`.
-
-        :raises DeltaIllegalArgumentException: if one is not of its kind.
-        """
+        """Take the rendered parameters as what they mean; Airflow calls this right before :meth:`execute`."""
         super().pre_execute(context)
         use_rendered(self)
 

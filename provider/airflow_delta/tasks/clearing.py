@@ -29,7 +29,6 @@ def clear_with_downstream(conn_id: str, *, dag_id: str, run_id: str, tasks: Sequ
     :param conn_id: connection whose host is the URL of the API server; ``login`` and ``password`` of a user, or a token as
         ``password``. Extra ``verify``: as ``httpx`` takes it, ``false`` or a file of certificates.
     :param tasks: task ids, or pairs of task id and map index.
-    :raises DeltaIllegalArgumentException: if the connection has no host or no password.
     :raises OSError: if the API did not answer or refused.
     """
     conn = named_connection(conn_id, "restart_conn_id", "http")

@@ -74,7 +74,6 @@ def check_literal_level(level: Any) -> None:
     """Check a level while the Dag is parsed; a template is checked when the task runs.
 
     :param level: as in the Dag file.
-    :raises DeltaIllegalArgumentException: if it is not a template, and there is no such level.
     """
     if isinstance(level, str) and "{" not in level:
         check_level(level)
@@ -252,10 +251,7 @@ class CommitPart(Part):
         return {**commit_tags(context), **detection_tags(self.conflict_detection), **told}
 
     def policy(self) -> CommitPolicy:
-        """Return the limits of the commit.
-
-        :raises DeltaIllegalArgumentException: if a limit is not valid, or ``conflict_detection`` is not a level.
-        """
+        """Return the limits of the commit."""
         limits: dict[str, Any] = {"max_attempts": self.max_commit_attempts, "total_timeout": self.commit_timeout}
         events = PartitionEvents.of(self.partition_events)
         return engine.CommitPolicy(

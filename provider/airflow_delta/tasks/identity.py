@@ -38,8 +38,6 @@ def default_transaction_key(context: Context) -> str:
 
     The group is that of ``delta_transaction``, whose start task is ``<group id>.start``; any other start task counts by its own
     id, since a task group may hold several. Without mapping the key ends in ``-1``.
-
-    :raises DeltaIllegalArgumentException: if the mapped value has no stable text form.
     """
     ti = context["ti"]
     name = "-1"

@@ -67,7 +67,6 @@ class SourceTables:
         """Return the new rows of a table, and record that they are read.
 
         :raises AirflowSkipException: if there are none, and the task is then to be skipped.
-        :raises DeltaUnsupportedOperationException: if the transaction is part of a publication, which might be taken back.
         """
         check_publishes_alone(self._work, f"reads new rows of {name!r}")
         given = _checked(options, f"new_rows({name!r}) of the task {self._task.task_id!r}")

@@ -88,7 +88,6 @@ class OwnTransaction(Part):
         """Return the table's log.
 
         :param create: reserve the table in its catalog if it is one of a catalog and does not exist.
-        :raises DeltaIllegalArgumentException: if the task names no table.
         """
         return DeltaHook(delta_conn_id or DeltaHook.default_conn_name).get_log(self.named_table, create=create)
 
@@ -110,10 +109,7 @@ class OwnTransaction(Part):
         return {**self.identity(context), "tries": try_chain(context)}
 
     def identity(self, context: Context) -> dict[str, Any]:
-        """Return the identity as arguments of :func:`airflow_delta.table.start.begin.begin`.
-
-        :raises DeltaIllegalArgumentException: if other tasks would have the same identity.
-        """
+        """Return the identity as arguments of :func:`airflow_delta.table.start.begin.begin`."""
         check_no_loop(context)
         key, app_id = self.transaction_key, self.app_id
         given = key or app_id
@@ -209,10 +205,7 @@ class DeltaTableOperator(StageOperator):
             )
 
     def run_alone(self, work: StageWork, context: Context) -> Any:
-        """Begin, stage and commit; return the result of the commit.
-
-        :raises DeltaConcurrentModificationException: if another commit conflicts and no restart is left.
-        """
+        """Begin, stage and commit; return the result of the commit."""
         own, committer = self.hold(OwnTransaction), self.hold(CommitPart)
         log = own.log(work.delta_conn_id, create=self.creates_table)
         writes: list[StagedWrite] = []

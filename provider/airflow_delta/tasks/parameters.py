@@ -42,10 +42,7 @@ def text_of(template: jinja2.Template, context: Mapping[str, Any]) -> str:
 
 
 def take_rendered(task: Any) -> None:
-    """Turn the rendered parameters of a running task into what it uses.
-
-    :raises DeltaIllegalArgumentException: if one does not fit.
-    """
+    """Turn the rendered parameters of a running task into what it uses."""
     for name, kind in kinds_of(type(task)).items():
         value = getattr(task, name)
         if (used := taken(f"{name} of the task {task.task_id!r}", value, kind)) is not value:
@@ -56,7 +53,6 @@ def put_values_into_sql(task: Any, fields: Iterable[str]) -> None:
     """Write the values of ``parameters`` of a running task into its SQL, as literals.
 
     :param fields: parameters with SQL: a text, or texts within lists and mappings.
-    :raises DeltaIllegalArgumentException: if a text names a parameter that has no value.
     """
     values = getattr(task, "parameters", None)
     if values is None:
@@ -90,9 +86,6 @@ def _asks_for_itself(task: Any) -> bool:
 
 
 def use_rendered(task: Any) -> None:
-    """Turn the rendered parameters of a running task into what it uses, and write the values of ``parameters`` into its SQL.
-
-    :raises DeltaIllegalArgumentException: if one is of the wrong kind, or the SQL names a parameter without a value.
-    """
+    """Turn the rendered parameters of a running task into what it uses, and write the values of ``parameters`` into its SQL."""
     take_rendered(task)
     put_values_into_sql(task, [name for name in task.template_fields if name in SQL_TEXTS and name not in task.bound_fields])

@@ -146,10 +146,7 @@ class WriteOptions(Part):
             yield from () if problem is None else (f"{problem}.",)
 
     def options(self) -> dict[str, Any]:
-        """Return the options as the commands take them.
-
-        :raises DeltaIllegalArgumentException: if ``replace_on`` or ``replace_using`` is given and empty.
-        """
+        """Return the options as the commands take them."""
         self._check_replacement()
         more: dict[str, Any] = {
             "replace_on": self.replace_on,
@@ -233,12 +230,7 @@ class StageWork(Part):
     _end: CommitResult | None = field(init=False, default=None)
 
     def open(self, context: Context) -> None:
-        """Find the transaction that the task got as XCom, and whether it is still open.
-
-        :raises HandleMismatchException: if it is not the one in the Dag file, or nothing there says which table it may be about.
-        :raises TransactionAbortedException: if it was aborted.
-        :raises DeltaIllegalArgumentException: if the task is inside a task loop.
-        """
+        """Find the transaction that the task got as XCom, and whether it is still open."""
         check_no_loop(context)
         self.open_own(context, *open_transaction(self.task, context))
         self._identity["attempt"] = marked(self._identity["attempt"], definition_mark(self.handle))  # the commit looks for it
@@ -257,10 +249,7 @@ class StageWork(Part):
         return engine.open_stage(self.log, self.handle, **self._identity, after=self._earlier(), spark_table_uri=spark_table_uri)
 
     def _earlier(self) -> tuple[StagedWrite, ...]:
-        """The staged writes that this stage builds on; a skipped stage left none.
-
-        :raises StagingException: if one of another stage is no longer in XCom.
-        """
+        """The staged writes that this stage builds on; a skipped stage left none."""
         reports = flatten_reports(self.after) if self.after else ()
         if self.transaction is not None:
             writes = valid_reports(self.context, self.handle, reports)
@@ -272,10 +261,7 @@ class StageWork(Part):
         return tuple(StagedWrite.from_dict(report) for report in reports if report is not None)  # the plan refuses them
 
     def report_if_committed(self, mode: str) -> dict[str, Any] | None:
-        """Return the report of a stage that has nothing to do because its transaction, or its key, is committed.
-
-        :raises HandleMismatchException: if the handle says so but the log does not.
-        """
+        """Return the report of a stage that has nothing to do because its transaction, or its key, is committed."""
         if self.handle.committed is None and self._end is None:
             return None
         committed = engine.committed_earlier(self.log, self.handle) if self._end is None else self._end
@@ -464,12 +450,7 @@ class StageOperator(DeltaOperator):
 
     @final
     def execute(self, context: Context) -> Any:
-        """Return the staged write, or the result of the commit if the task is a transaction of its own.
-
-        :raises HandleMismatchException: if the transaction is not the one in the Dag file.
-        :raises TransactionAbortedException: if it was aborted.
-        :raises StagingException: if the work ended without staging.
-        """
+        """Return the staged write, or the result of the commit if the task is a transaction of its own."""
         work = self.hold(StageWork)
         if self.is_own_transaction:
             return self.run_alone(work, context)

@@ -40,7 +40,6 @@ def next_publication(logs: Mapping[str, DeltaLog], seen: Watermark) -> tuple[dic
 
     :param logs: by the name of the table.
     :return: ``publication`` (its id), ``versions`` of the tables that show it and belong together, and ``table_uris``.
-    :raises VersionNotFoundException: if commits since the watermark were cleaned up unseen.
     """
     first = next(iter(logs.values()))
     marks = {publications.table_mark(log) for log in logs.values()}

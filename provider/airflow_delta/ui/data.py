@@ -101,10 +101,7 @@ def history(log: DeltaLog, *, limit: int = PAGE, before: int | None = None, know
 
 
 def open_transactions(log: DeltaLog) -> list[dict[str, Any]]:
-    """Return the uncommitted transactions with staged files; lists ``staged/``.
-
-    :raises ReadLimitException: if the table's log is too long for that.
-    """
+    """Return the uncommitted transactions with staged files; lists ``staged/``."""
     if not log.store.list_directories(STAGING_DIRECTORY):
         return []
     check_size(log)
@@ -124,7 +121,6 @@ def commit_detail(
 
     :param known: as for :func:`history`; for the commits that it was checked against.
     :param stamp: size and time of the caller's copy; only ``latest`` is returned if they have not changed.
-    :raises VersionNotFoundException: if the log does not have it.
     """
     latest = log.update().version
     status = log.store.head(commit_file(version)) if version >= 0 else None

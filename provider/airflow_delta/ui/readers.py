@@ -76,12 +76,7 @@ class Reader:
         self._reads = 0
 
     def ask(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
-        """Return the answer to a request; after any error the process is gone.
-
-        :raises TimeoutError: if there was none within ``seconds``.
-        :raises ReadLimitException: if the process took more than :data:`MAX_MEMORY`.
-        :raises ReaderDiedError: if the process has ended.
-        """
+        """Return the answer to a request; after any error the process is gone."""
         self._reads += 1
         try:
             return self._ask(request, time.monotonic() + seconds)

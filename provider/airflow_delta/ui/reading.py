@@ -184,10 +184,7 @@ logger = logging.getLogger(__name__)
 
 
 async def history_of_table(place: Place, *, limit: int, before: int | None) -> dict[str, Any]:
-    """Return a page of a table's history, see :func:`airflow_delta.ui.data.history`.
-
-    :raises PageProblem: if it cannot be read.
-    """
+    """Return a page of a table's history, see :func:`airflow_delta.ui.data.history`."""
     of = place.id
 
     def ask(ask_reader: AskReader) -> dict[str, Any]:
@@ -199,18 +196,12 @@ async def history_of_table(place: Place, *, limit: int, before: int | None) -> d
 
 
 async def state(place: Place) -> dict[str, Any]:
-    """Return what a table is now, see :func:`airflow_delta.ui.table_state.table_state`.
-
-    :raises PageProblem: if it cannot be read.
-    """
+    """Return what a table is now, see :func:`airflow_delta.ui.table_state.table_state`."""
     return await _read(place, ("state", place.id), lambda ask_reader: ask_reader("state", {}))
 
 
 async def read_commit(place: Place, version: int, *, offset: int) -> dict[str, Any]:
-    """Return one commit, see :func:`airflow_delta.ui.data.commit_detail`.
-
-    :raises PageProblem: if it cannot be read.
-    """
+    """Return one commit, see :func:`airflow_delta.ui.data.commit_detail`."""
     of = place.id
     key = ("commit", of, version, offset)
 
@@ -227,18 +218,12 @@ async def read_commit(place: Place, version: int, *, offset: int) -> dict[str, A
 
 
 async def read_open_transactions(place: Place) -> list[dict[str, Any]]:
-    """Return the uncommitted transactions, see :func:`airflow_delta.ui.data.open_transactions`.
-
-    :raises PageProblem: if they cannot be read.
-    """
+    """Return the uncommitted transactions, see :func:`airflow_delta.ui.data.open_transactions`."""
     return await _read(place, (LISTING, place.id), lambda ask_reader: ask_reader(LISTING, {}))
 
 
 async def commit_rows(place: Place, version: int, *, keys: Sequence[str] = ()) -> dict[str, Any]:
-    """Return what a commit did to rows, see :func:`airflow_delta.ui.commit_rows.rows_of_commit`.
-
-    :raises PageProblem: if it cannot be determined.
-    """
+    """Return what a commit did to rows, see :func:`airflow_delta.ui.commit_rows.rows_of_commit`."""
     asked = {"version": version, "keys": list(keys)}
     return await _read(place, (ROWS, place.id, version, tuple(keys)), lambda ask_reader: ask_reader(ROWS, asked))
 
@@ -246,10 +231,7 @@ async def commit_rows(place: Place, version: int, *, keys: Sequence[str] = ()) -
 async def read_staged(
     place: Place, handle: Mapping[str, Any], staged: Sequence[Mapping[str, Any]], *, rows: bool
 ) -> dict[str, Any]:
-    """Return what an open transaction would do, see :func:`airflow_delta.ui.staged_rows.staged_rows`.
-
-    :raises PageProblem: if it cannot be determined.
-    """
+    """Return what an open transaction would do, see :func:`airflow_delta.ui.staged_rows.staged_rows`."""
     asked = {"handle": handle, "staged": staged, "rows": rows}
     told = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).digest()
     return await _read(place, (STAGED, place.id, told), lambda ask_reader: ask_reader(STAGED, asked))

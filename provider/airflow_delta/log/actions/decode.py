@@ -274,8 +274,6 @@ def decode_commit(version: int, data: bytes, *, table: str) -> DecodedCommit:
     """Decode all actions of a commit.
 
     Of several actions in one line, the first in Delta's order counts (``SingleAction.unwrap``).
-
-    :raises DeltaLogCorruptedException: if the file is empty or truncated, or a line is not an action.
     """
     check_complete(version, data, table=table)
     commit = DecodedCommit(version)
@@ -339,10 +337,7 @@ class SmallState:
 
 
 def read_small_state(files: Iterable[CommitFile], *, table: str) -> SmallState:
-    """Return what a run of commits, oldest first, sets apart from files.
-
-    :raises DeltaLogCorruptedException: if a commit is empty or truncated, or a line that had to be decoded is malformed.
-    """
+    """Return what a run of commits, oldest first, sets apart from files."""
     relevant: list[CommitFile] = []
     for file in files:
         check_complete(file.version, file.data, table=table)
@@ -396,7 +391,6 @@ def decode_file_changes(file: CommitFile, *, table: str, whole_adds_up_to: int) 
     """Decode a commit's file actions, except change data files.
 
     :param whole_adds_up_to: for a commit with more adds, only the fields that totals need are decoded.
-    :raises DeltaLogCorruptedException: if the file is damaged.
     """
     few = whole_adds_up_to > 0 and file.data.count(_LINE_OF_AN_ADD) <= whole_adds_up_to
     check_complete(file.version, file.data, table=table)
@@ -473,8 +467,6 @@ def required_timestamp(version: int, data: bytes, *, table: str) -> int:
     """Return the in-commit timestamp of a commit that must have one (Delta's ``getRequiredInCommitTimestamp``).
 
     :param data: content of the commit.
-    :raises MissingCommitInfoException: if the commit has no ``commitInfo``.
-    :raises MissingCommitTimestampException: if its ``commitInfo`` has no timestamp.
     """
     return timestamp_of_info(version, read_commit_info(version, data, table=table), table=table)
 

@@ -55,9 +55,6 @@ def read_deletion_vector(store: LogStore, descriptor: DeletionVectorDescriptor, 
 
     :param store: storage of the table.
     :param num_records: number of rows in the data file, if its statistics say.
-    :raises DeltaFileNotFoundException: if the file of the vector is missing.
-    :raises DeltaLogCorruptedException: if the vector is damaged (its size, checksum, format, cardinality or a position is wrong),
-        or its file is not a regular file.
     """
     return read_deletion_vectors(store, [descriptor], [num_records])[0]
 

@@ -103,10 +103,7 @@ def write_manifest(
 
 
 def write_compatibility_checkpoint(store: LogStore, checkpoint: CheckpointFiles, *, table: str) -> None:
-    """Write the content of a V2 checkpoint's manifest under the name of a classic checkpoint; the sidecars are shared.
-
-    :raises DeltaLogCorruptedException: if the manifest is damaged.
-    """
+    """Write the content of a V2 checkpoint's manifest under the name of a classic checkpoint; the sidecars are shared."""
     (status,) = checkpoint.parts
     path = checkpoint_file(checkpoint.version)
     if status.path.endswith(".parquet"):

@@ -165,7 +165,6 @@ class Totals:
         """Return the totals after some commits (``None`` if the commits do not say), and the head of the last commit.
 
         :param commits: oldest first.
-        :raises DeltaLogCorruptedException: if a commit is damaged.
         """
         sums, head = _Sums.of(self), None
         for commit in commits:

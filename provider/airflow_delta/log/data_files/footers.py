@@ -39,7 +39,6 @@ def read_footers(
 
     :param concurrency: number of ranges read at a time.
     :param progress: counts them, if there are more than these.
-    :raises StagedFileException: if a file is gone, shorter than listed, or not a Parquet file; names the file.
     """
 
     def look(status: FileStatus, tail: int) -> pq.FileMetaData:

@@ -241,7 +241,6 @@ def _read_header(file: Any, at: int) -> PageHeader:
 def parse_header(data: bytes) -> PageHeader:
     """Return what the header of a page at the start of some bytes declares (Thrift's compact protocol).
 
-    :raises IndexError: if it does not end within them.
     :raises ValueError: if it is no header.
     """
     found, length = _struct(data, 0, 0)

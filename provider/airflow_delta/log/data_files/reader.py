@@ -262,7 +262,6 @@ class FileReader:
     def rows(self, group: DataRowGroup, selection: RowSelection | None = None) -> Iterator[pa.RecordBatch]:
         """Yield the wanted rows of a row group.
 
-        :raises ReadLimitException: if it declares much more memory than its size lets expect.
 
         Also raises as :meth:`groups` does.
         """

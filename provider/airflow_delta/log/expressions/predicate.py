@@ -236,7 +236,6 @@ class Predicate:
         """Return whether a file with these partition values may have matching rows, judged by the partition part.
 
         :param partition_values: strings by physical name, as in an ``add`` action; a missing one is null.
-        :raises DeltaAnalysisException: if a string is not a value of its column's type.
         """
         if self.partition_part is None:
             return True
@@ -249,7 +248,6 @@ class Predicate:
         For a timestamp without a zone this must be so in every time zone, since the Spark session decides which one applies.
 
         :param partition_values: as for :meth:`matches_partition`.
-        :raises DeltaAnalysisException: if a string is not a value of its column's type.
         """
         if not self.partition_only:
             return False

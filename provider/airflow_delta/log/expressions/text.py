@@ -164,7 +164,6 @@ def unescaped(literal: str) -> str:
     """Return the value of a string literal.
 
     :param literal: as :data:`STRING` matches it.
-    :raises ValueError: if it is not a text of whole characters.
     """
     if literal[0] in "rR":
         return literal[2:-1]

@@ -63,10 +63,7 @@ def physical_paths(schema: StructType) -> list[Path]:
 
 
 def physical_partition_columns(metadata: Metadata) -> list[str]:
-    """Return the physical names of the partition columns (the keys of ``partitionValues``), in partition order.
-
-    :raises DeltaAnalysisException: if a partition column is not in the schema.
-    """
+    """Return the physical names of the partition columns (the keys of ``partitionValues``), in partition order."""
     if not metadata.partition_columns or mode(metadata.configuration) == "none":
         return list(metadata.partition_columns)
     return [f.physical_name for f in parse_schema(metadata.schema_string).select(metadata.partition_columns)]
@@ -99,7 +96,6 @@ def assign(
     :param creates_table: the table is replaced by a new one, with its own mode and new ids.
     :param brings_files: all files are replaced as well, by files written under this metadata (RESTORE, CLONE), so the mode may
         change to any other.
-    :raises DeltaAnalysisException: if the mode may not change like this.
     """
     wanted = mode(new.configuration)
     present = "none" if old is None else mode(old.configuration)

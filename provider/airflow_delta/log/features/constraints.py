@@ -34,10 +34,7 @@ def check_constraints(metadata: Metadata) -> dict[str, str]:
 
 
 def invariants(schema: StructType) -> dict[str, str]:
-    """Return the expressions of column invariants by the column's path; NOT NULL is not included.
-
-    :raises DeltaAnalysisException: if an invariant is malformed.
-    """
+    """Return the expressions of column invariants by the column's path; NOT NULL is not included."""
     return {
         dotted(path): _invariant(dotted(path), field.metadata[INVARIANTS])
         for path, field in _struct_fields(schema, ())

@@ -27,10 +27,7 @@ def generated_columns(schema: StructType) -> dict[str, str]:
 
 
 def check_generated_columns(metadata: Metadata) -> None:
-    """Check the generation expressions of a table; see :mod:`airflow_delta.log.expressions.generated`.
-
-    :raises DeltaAnalysisException: if one cannot generate its column.
-    """
+    """Check the generation expressions of a table; see :mod:`airflow_delta.log.expressions.generated`."""
     schema = parse_schema(metadata.schema_string)
     if any(GENERATION_EXPRESSION in f.metadata for f in schema.fields):
         from airflow_delta.log.expressions import generated as generated_expressions
@@ -85,11 +82,7 @@ def is_identity(field: StructField) -> bool:
 
 
 def identity_columns(schema: StructType) -> list[IdentityColumn]:
-    """Return the identity columns in schema order.
-
-    :raises DeltaAnalysisException: if start, step or allowExplicitInsert is missing or of the wrong type
-        (Delta: DELTA_IDENTITY_COLUMN_INCONSISTENT_METADATA).
-    """
+    """Return the identity columns in schema order."""
     return [_parse(field) for field in schema.fields if is_identity(field)]
 
 
@@ -128,7 +121,6 @@ def with_values(metadata: Metadata, values: Mapping[str, Sequence[int]]) -> Meta
     """Return the metadata once rows have these values in identity columns: only values beyond a mark move it.
 
     :param values: by column name, case-insensitive.
-    :raises DeltaAnalysisException: as :func:`with_high_water_marks` does.
     """
     given = {name.lower(): found for name, found in values.items()}
     moved: dict[str, int] = {}

@@ -35,7 +35,6 @@ def rename_column(metadata: Metadata, path: Sequence[str], new_name: str) -> Met
     """Return the metadata with a column renamed; it keeps its id and physical name.
 
     :param path: names from the top; ``element``, ``key`` and ``value`` are the parts of lists and maps.
-    :raises DeltaAnalysisException: if the column does not exist, the table has no column mapping, or an expression refers to it.
     """
     known = parse_schema(metadata.schema_string)
     found = _checked(metadata, known, path, "renamed", "DELTA_UNSUPPORTED_RENAME_COLUMN")

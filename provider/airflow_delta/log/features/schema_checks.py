@@ -52,11 +52,6 @@ def check_table_metadata(
 
     :param old: the table's current metadata; some faults that it already has are accepted.
     :param table: table for error messages, as is ``version``.
-    :raises DeltaAnalysisException: if a name is a duplicate or has characters that Parquet does not allow, a type is not
-        supported, a partition column is missing or of the wrong type, a statistics column is unknown, column mapping, an identity
-        column or a generated column is not valid, or properties contradict each other.
-    :raises DeltaIllegalStateException: if a column has a name reserved for the change data feed.
-    :raises DeltaUnsupportedOperationException: if a rule of UniForm or of IcebergCompat is broken.
     """
     try:
         _check(metadata, old)

@@ -53,8 +53,6 @@ def live_files(
     :param tail: the commits after it.
     :param file_filter: excludes files that cannot have matching rows.
     :param columns: the columns, in this order; ``None`` for all but ``stats``.
-    :raises DeltaLogCorruptedException: if the checkpoint is damaged.
-    :raises DeltaIllegalArgumentException: if a column does not exist.
     """
     schema = projected(columns)
     batches: list[pa.RecordBatch] = []

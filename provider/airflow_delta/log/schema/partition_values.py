@@ -63,10 +63,7 @@ class Instants(NamedTuple):
 
 
 def possible_instants(text: str | None, data_type: DataType) -> Instants | None:
-    """Return the range of instants that a partition value may mean, ``None`` if it does not depend on a time zone.
-
-    :raises DeltaAnalysisException: if the text is not a value of the type.
-    """
+    """Return the range of instants that a partition value may mean, ``None`` if it does not depend on a time zone."""
     if data_type.name != "timestamp" or text is None or not is_zoneless(text):
         return None
     moment = parse_partition_value(text, data_type)
@@ -316,10 +313,7 @@ def partition_directory(values: Mapping[str, str | None], columns: list[str] | t
 
 
 def parse_partition_directory(directory: str) -> dict[str, str | None]:
-    """Return the partition values in a path's directories; parts without ``=`` are ignored.
-
-    :raises DeltaAnalysisException: if a name escapes bytes that are not UTF-8.
-    """
+    """Return the partition values in a path's directories; parts without ``=`` are ignored."""
     result: dict[str, str | None] = {}
     for part in directory.split("/"):
         name, equals, value = part.partition("=")
@@ -330,10 +324,7 @@ def parse_partition_directory(directory: str) -> dict[str, str | None]:
 
 
 def partition_array(texts: pa.Array, data_type: DataType) -> pa.Array:
-    """Return the values of a column of strings, parsing each distinct string once.
-
-    :raises DeltaAnalysisException: if a string is not a value of the type.
-    """
+    """Return the values of a column of strings, parsing each distinct string once."""
     import pyarrow as pa
 
     from airflow_delta.log.arrow.arrays import array

@@ -145,10 +145,7 @@ class StructType:
         return next((f for f in found if f.name == name), found[0] if found else None)
 
     def select(self, names: Sequence[str]) -> StructType:
-        """Return the fields with these names (ignoring case), in the order of ``names``.
-
-        :raises DeltaAnalysisException: if a field does not exist.
-        """
+        """Return the fields with these names (ignoring case), in the order of ``names``."""
         return StructType(tuple(self._required(name) for name in names))
 
     def without(self, names: Sequence[str]) -> StructType:

@@ -55,10 +55,7 @@ class CommitFiles(Subject):
         return self.uri, None
 
     def read_commit(self, version: int) -> bytes:
-        """Return a commit's content.
-
-        :raises FileNotFoundError: if it does not exist.
-        """
+        """Return a commit's content."""
         kept = self._kept.get(version)
         return kept if kept is not None else self.store.read(commit_file(version))
 
@@ -84,11 +81,7 @@ class CommitFiles(Subject):
         return [CommitFile(version, read[version] if version in read else kept[version]) for version in versions]
 
     def read_commits(self, start: int) -> list[CommitFile]:
-        """Return all commits from a version on, without gaps; empty if there are none yet.
-
-        :raises VersionNotFoundException: if ``start`` has been cleaned up, so that later commits are unknown.
-        :raises VersionsNotContiguousException: if a commit is missing although a later one exists.
-        """
+        """Return all commits from a version on, without gaps; empty if there are none yet."""
         if self.store.probes:
             commits = list(tracked(self._probe(start), f"Reading the log of {self.uri}", unit="commits"))
             if not commits:
@@ -169,9 +162,6 @@ class CommitFiles(Subject):
         """Make a commit this version of the table, unless the version is taken.
 
         :param before: the metadata that those of the commit replace, if it has some.
-        :raises FileExistsError: if the version is taken.
-        :raises VersionNotFoundException: if the commit before it is not (or no longer) in the log; nothing was written.
-        :raises AmbiguousPutError: if the store did not say whether it was written.
         """
         self._check_predecessor(version)
         begun = now()

@@ -199,8 +199,6 @@ def load_segment(store: LogStore, version: int | None = None, *, exclude: frozen
     :param version: requested version; ``None`` for the latest.
     :param exclude: versions of checkpoints not to use (found to be corrupt).
     :returns: ``None`` if there is no table.
-    :raises VersionNotFoundException: if the version is not (or no longer) in the log.
-    :raises VersionsNotContiguousException: if a commit between two others is missing.
     """
     if not store.probes and not exclude:
         hint = read_last_checkpoint(store)
@@ -322,7 +320,6 @@ def read_tail(store: LogStore, segment: LogSegment, read_commits: Callable[[rang
     """Return the file actions of the commits after a segment's checkpoint, reconciled.
 
     :param read_commits: reads commits that are known to exist.
-    :raises DeltaLogCorruptedException: if a commit is damaged.
     """
     tail = TailFiles()
     following = segment.first_commit

@@ -98,8 +98,6 @@ def from_partition_values(texts: pa.Array | pa.ChunkedArray, column: ColumnRefer
     """Return partition values as statistics: every row of a file has the same value.
 
     The bounds of a timestamp without a zone cover all time zones.
-
-    :raises DeltaAnalysisException: if a string is not a value of the column's type.
     """
     kind = _comparable(column.data_type)
     values = partition_array(texts, column.data_type)

@@ -41,8 +41,6 @@ def to_table_type(found: pa.DataType, given: DataType, target: DataType) -> Conv
     """Return the function from a given column to the table's, under its logical names.
 
     :param given: type that the data have for Delta.
-    :raises Unstorable: if only Spark makes this cast. The function raises a :class:`pyarrow.ArrowException` for a value that does
-        not fit.
     """
     if isinstance(found, pa.BaseExtensionType):
         inner = to_table_type(found.storage_type, given, target)
@@ -263,7 +261,6 @@ def data_schema(schema: pa.Schema, *, whose: str) -> Json:
     types are refused unless what they store is what they mean.
 
     :param whose: for messages.
-    :raises DeltaAnalysisException: if a column has a type that Delta cannot store.
     """
     return {"type": "struct", "fields": [_field(field, field.name, whose) for field in schema]}
 

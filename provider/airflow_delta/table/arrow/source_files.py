@@ -34,8 +34,6 @@ def read_arrow_files(found: SourceFiles, table: StructType) -> pa.RecordBatchRea
     """Return the rows of the files that a transaction loads.
 
     :param table: the table's columns, whose spelling the columns of files get.
-    :raises SchemaMismatchException: if a file is not Parquet, or if files have a column of the same name with types that do not
-        go together.
     """
 
     def schema_of(file: LoadedFile) -> pa.Schema:

@@ -325,14 +325,6 @@ def stage_arrow(log: DeltaLog, rows: Any, request: StageRequest) -> StageReport:
     """Write rows for a request and report what was written.
 
     :param rows: a pyarrow Table or RecordBatchReader, a pandas or Polars frame, or another Arrow stream.
-    :raises DeltaIllegalArgumentException: if they are nothing of the kind.
-    :raises DeltaUnsupportedOperationException: if the table or the write needs Spark; says what for.
-    :raises DeltaAnalysisException: if a column has a type that Delta does not have.
-    :raises SchemaDriftException: if the stage is strict, and the rows do not have the expected schema.
-    :raises SchemaMismatchException: if the rows do not fit the table's schema, or a value does not fit its type.
-    :raises InvariantViolationException: if a NOT NULL column would get a null, or a row breaks a constraint of the table.
-    :raises IdentityInsertException: if the rows have values for a column that is GENERATED ALWAYS.
-    :raises ReplaceWhereMismatchException: if a row does not satisfy the ``replaceWhere`` predicate.
     """
     check_possible(request)
     compression, most_rows = _writer_options(request)

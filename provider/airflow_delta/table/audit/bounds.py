@@ -99,7 +99,6 @@ def named_column(table: AuditedTable, name: str, *, what: str) -> ColumnReferenc
 def comparable_value(column: ColumnReference, value: Any, *, what: str) -> Any:
     """Return an author's limit as a value to compare with those of a column; ``None`` for no limit.
 
-    :raises DeltaIllegalArgumentException: if columns of this type have no bounds.
     :raises DeltaAnalysisException: if the value is not of the column's type.
     """
     if value is None:

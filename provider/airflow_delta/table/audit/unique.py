@@ -97,10 +97,7 @@ class StagedKeys:
 
     @cached_property
     def _keys(self) -> pa.Table:
-        """The keys, one for each row without a null in it.
-
-        :raises UndecidedKeysError: if they are too many, or cannot be read here.
-        """
+        """The keys, one for each row without a null in it."""
         return pa.concat_tables([self._empty, *self._read(self._table.staged, "staged")])
 
     def repeated(self) -> pa.Table:
@@ -122,10 +119,7 @@ class StagedKeys:
         return self.among(files)
 
     def among(self, files: Sequence[AddFile]) -> pa.Table:
-        """Return the keys that live rows of some files have, too, each once.
-
-        :raises UndecidedKeysError: if these are too many rows, or they cannot be read here.
-        """
+        """Return the keys that live rows of some files have, too, each once."""
         if not self._keys.num_rows:
             return self._empty
         if self._condition is not None:

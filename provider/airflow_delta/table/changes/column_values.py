@@ -20,7 +20,6 @@ def column_values(
 
     :param metadata: of the version whose columns to read.
     :param deleted: of the rows that deletion vectors mark, instead of the others.
-    :raises DeltaFileNotFoundException: if a file is gone.
     """
     for file in files:
         seen: set[Any] = set()

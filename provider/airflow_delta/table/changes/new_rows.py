@@ -154,7 +154,6 @@ def scan_new_rows(rows: NewRows, where: str | None = None, *, spark_table_uri: s
     """Plan a read of new rows for Spark.
 
     :param where: Spark SQL predicate; rows that do not satisfy it are passed over for good.
-    :raises PredicateException: if it does not parse or names an unknown column.
     """
     read = rows.read
     predicate = None

@@ -69,8 +69,6 @@ def changed_partitions(log: DeltaLog, version: int, events: PartitionEvents, *, 
     Not told are partitions in another writer's spelling, and dates and times beyond year 9999.
 
     :param read: reads a column of files, if ``events`` is ``exact``, or statistics lack it.
-    :raises FileNotFoundError: if the log no longer holds the version.
-    :raises DeltaIllegalArgumentException: if the keys are to fail: too long, too many, of a column that is not there.
     """
     return keys_of_commit(log, decode_commit(version, log.read_commit(version), table=log.uri), events, read=read)
 
@@ -196,10 +194,7 @@ class BoundKeys:
         return cdcs if self.column is None and cdcs else files
 
     def keys_of_file(self, file: AddFile | RemoveFile | AddCDCFile) -> Iterable[str] | None:
-        """Return the keys of a file by its action; ``None`` if that does not tell the range of the column.
-
-        :raises _Untold: if it does not tell the partition.
-        """
+        """Return the keys of a file by its action; ``None`` if that does not tell the range of the column."""
         if self.column is None:
             return self.keys_of_values(file.partition_values, None, None)
         stats = None if isinstance(file, AddCDCFile) else file.stats

@@ -33,11 +33,7 @@ _JOINED = {"ADD COLUMNS": "columns", "DROP COLUMNS": "columns", "UNSET TBLPROPER
 
 
 def altered_table(view: TransactionView) -> AlteredTable | None:
-    """Return the table as the stages of a transaction leave it, ``None`` if no stage alters it.
-
-    :raises StageConflictException: if a stage and a change are not planned on top of each other, or cannot share a commit.
-    :raises DeltaError: if a change cannot be made.
-    """
+    """Return the table as the stages of a transaction leave it, ``None`` if no stage alters it."""
     handle, writes = view.handle, [stage.write for stage in view.stages]
     if not any(map(is_alter, writes)):
         return None

@@ -242,7 +242,6 @@ def without_feature(
 
     :param protects_history: add checkpointProtection, for the versions before the next one.
     :param truncate_history: what ``commitInfo`` says.
-    :raises ProtocolDowngradeException: if the table uses the feature, or has another one that needs it.
     """
     added = {CHECKPOINT_PROTECTION} if protects_history else set()
     protocol = protocol_with(table_protocol.features(table.protocol) - {feature} | added)

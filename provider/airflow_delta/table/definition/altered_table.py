@@ -96,7 +96,6 @@ class AlteredTable(Subject):
         """Return the table with new metadata and the protocol that they require.
 
         :param look_at_files: check the files of the table as well.
-        :raises DeltaError: if the metadata are not valid, or need a feature that an existing table must get by name.
         """
         from airflow_delta.transaction.prepare.metadata_update import update_metadata
 

@@ -29,10 +29,7 @@ _CHANGES: Mapping[type, Callable[[AlteredTable, Any], AlteredTable]] = {
 
 
 def apply_changes(table: AlteredTable, changes: Iterable[Change | dict[str, Any]]) -> AlteredTable:
-    """Return the table after changes, each applied to the result of the one before.
-
-    :raises DeltaError: if a change is not possible.
-    """
+    """Return the table after changes, each applied to the result of the one before."""
     for change in changes:
         table = apply_change(table, change if isinstance(change, Change) else change_from_dict(change))
     return table

@@ -49,8 +49,6 @@ def schema_of_columns(columns: str) -> str:
 
     Columns have Spark's types, and optionally ``NOT NULL``, ``DEFAULT``, ``GENERATED ALWAYS AS (expression)``, ``GENERATED
     ALWAYS | BY DEFAULT AS IDENTITY [(START WITH n INCREMENT BY n)]`` and ``COMMENT``.
-
-    :raises DeltaAnalysisException: if the text is neither.
     """
     if columns.lstrip().startswith("{"):
         return to_json(TableDefinition.of_rows(columns).schema)

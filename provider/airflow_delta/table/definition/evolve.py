@@ -29,8 +29,6 @@ def new_metadata(
 
     :param table: what the table is at the version that the transaction reads.
     :param current: its metadata there, ``None`` if the table does not exist.
-    :raises SchemaMismatchException: if the stages do not fit each other or the table.
-    :raises StageConflictException: if they disagree on the partitioning, or on whether to replace the schema.
     """
     if (definition := definition_of(handle, writes)) is not None:
         _check_column_ids(handle, writes)
@@ -69,10 +67,7 @@ def evolved(handle: TransactionHandle, current: Metadata, writes: Sequence[Stage
 
 
 def _mapped(handle: TransactionHandle, metadata: Metadata, current: Metadata | None, writes: Sequence[StagedWrite]) -> Metadata:
-    """Return the metadata with the highest id of column mapping, including the stages' new columns.
-
-    :raises StageConflictException: if two stages gave one id to different new columns.
-    """
+    """Return the metadata with the highest id of column mapping, including the stages' new columns."""
     if column_mapping.mode(metadata.configuration) == "none":
         return metadata
     _check_column_ids(handle, writes)

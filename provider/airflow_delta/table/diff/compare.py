@@ -64,7 +64,6 @@ def compare(
     :param keys: columns that identify a row.
     :param sample: number of rows of each kind to return.
     :param limit: number of rows that may be read from each side.
-    :raises TooManyRowsError: if a side has more.
     """
     left = Counter(row_digest(row, columns) for row in _rows(before, limit))
     surplus: Counter[bytes] = Counter()

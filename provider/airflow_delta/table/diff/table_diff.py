@@ -124,7 +124,6 @@ def staged_diff(table: AuditedTable, *, keys: Sequence[str] = (), sample: int = 
     :param keys: columns that identify a row.
     :param sample: number of rows of each kind to return.
     :param limit: rows of the files that come, and of those that go, that may be compared.
-    :raises DeltaIllegalArgumentException: if a key is no column, or a number is not valid.
     """
     log, version = table.log, table.version
     files = ChangedFiles(version, 0)
@@ -155,11 +154,6 @@ def published_diff(
     :param keys: ``None``: those that the condition of a MERGE names.
     :param bounds: beyond them no rows are compared; the sample is then of the smallest files, or empty. With bounds, schemas are
         not compared.
-    :raises DeltaTableNotFoundException: if there is no table.
-    :raises VersionNotFoundException: if the log no longer holds the commit, or metadata from before it that it changed.
-    :raises DeltaFileNotFoundException: if VACUUM has deleted a file that the commit removed.
-    :raises ReadLimitException: if the deletion vectors that it changed are beyond the bounds.
-    :raises DeltaUnsupportedOperationException: if there are bounds, and the commit names a file outside the table's directory.
 
     The other parameters and errors are those of :func:`staged_diff`.
     """

@@ -245,7 +245,6 @@ class Footers:
         """Add the files of a directory that Spark wrote, after checking that they are what it wrote.
 
         :param name: of the directory, below the attempt's.
-        :raises StagedFileException: if other files or rows lie there.
         """
         directory, before = f"{request.directory}/{name}", into.rows
         statuses = find_data_files(self._log, directory)

@@ -177,10 +177,7 @@ class MergedSchema:
         self._origin: dict[tuple[str, ...], str] = {}
 
     def add(self, schema: StructType, file: str) -> None:
-        """Add the columns of a file.
-
-        :raises SchemaMismatchException: if a column has another type than in an earlier file; names both.
-        """
+        """Add the columns of a file."""
         if schema in self._seen:
             return
         self.schema = self._struct(self.schema, schema, (), file)

@@ -109,10 +109,7 @@ class Observation(NamedTuple):
 
 
 def commit_summary(log: DeltaLog, version: int) -> CommitSummary:
-    """Return what a version did.
-
-    :raises VersionNotFoundException: if the log does not hold its commit yet, or no longer does.
-    """
+    """Return what a version did."""
     return observe(log, version).summary
 
 

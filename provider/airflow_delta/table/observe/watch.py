@@ -38,11 +38,7 @@ class CommitConditions:
     data_change_only: bool = True
 
     def bind(self, log: DeltaLog) -> BoundConditions:
-        """Return the conditions for a table with its current schema.
-
-        :raises PredicateException: if ``partitions`` does not parse or names an unknown column.
-        :raises DeltaIllegalArgumentException: if it names columns that are not partition columns.
-        """
+        """Return the conditions for a table with its current schema."""
         return BoundConditions(
             frozenset(operation.casefold() for operation in self.operations), self._predicate(log), self.data_change_only
         )
@@ -160,10 +156,7 @@ def check_table_exists(log: DeltaLog) -> None:
 
 
 def version_reached(log: DeltaLog, version: int) -> Match | None:
-    """Return what a version did, ``None`` until the table has it.
-
-    :raises VersionNotFoundException: if the table is past it and its commit was cleaned up.
-    """
+    """Return what a version did, ``None`` until the table has it."""
     snapshot = log.update()
     if snapshot.version < version:
         return None
@@ -202,10 +195,7 @@ def matches_after(log: DeltaLog, watermark: Watermark, conditions: CommitConditi
 
 
 def first_match(log: DeltaLog, watermark: Watermark, conditions: CommitConditions) -> tuple[Match | None, Watermark]:
-    """Return the first matching commit after a watermark, if there is one, and how far the table was seen.
-
-    :raises VersionNotFoundException: if commits since the watermark were cleaned up unseen.
-    """
+    """Return the first matching commit after a watermark, if there is one, and how far the table was seen."""
     for match, seen in matches_after(log, watermark, conditions):
         if match is not None:
             return match, seen

@@ -253,7 +253,6 @@ def _positions(log: DeltaLog, own: Snapshot, source: DeltaLog, snapshot: Snapsho
     :param log: the clone.
     :param own: the clone as it was; its version is -1 if there was none.
     :param snapshot: the version of the source.
-    :raises DeltaIllegalStateException: if the clone has another record under the name of one.
     """
     theirs = {app_id: txn for app_id, txn in snapshot.set_transactions.items() if app_id.startswith(OWN_APPS)}
     before = own.set_transactions if own.version >= 0 else {}

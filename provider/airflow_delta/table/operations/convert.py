@@ -193,12 +193,6 @@ def convert_to_delta(
     :param time_zone: time zone of timestamps without one in directory names.
     :param options: identity and commit options of :func:`airflow_delta.table.run.run_large`.
     :returns: the commit; with ``attempts=0`` if there already was a table.
-    :raises DeltaFileNotFoundException: if there are no files.
-    :raises DeltaAnalysisException: if a file is not Parquet, has a type that Delta cannot store, or the directories do not
-        fit the partition schema.
-    :raises SchemaMismatchException: if files disagree on the type of a column, or one has a column twice.
-    :raises DeltaIllegalArgumentException: if column mapping is requested, which existing files cannot have.
-    :raises ConcurrentWriteException: if another writer created the table in the meantime.
     """
     configuration = dict(properties or {})
     partitions = parse_partition_schema(partition_schema)

@@ -107,10 +107,7 @@ class MissingFiles:
         return max(shares)
 
     def refusal(self, max_missing_share: float) -> DeltaError | None:
-        """Return why a repair would not remove the entries; ``None`` if it would, or nothing is missing.
-
-        :raises DeltaIllegalArgumentException: if the share is not a number above 0 and at most 1.
-        """
+        """Return why a repair would not remove the entries; ``None`` if it would, or nothing is missing."""
         _check_share(max_missing_share, self.table)
         if self.lost_vectors:
             lost = [f"{lost.vector} of {lost.path}" for lost in self.lost_vectors]

@@ -190,10 +190,7 @@ def compute_statistics(
 
 
 def recomputed(txn: OptimisticTransaction, predicate: str | None, *, only_missing: bool = False) -> list[AddFile]:
-    """Return the files whose statistics change, with the new ones.
-
-    :raises PredicateException: if the predicate names columns other than partition columns.
-    """
+    """Return the files whose statistics change, with the new ones."""
     snapshot = txn.snapshot
     files = to_add_files(txn.filter_files(*_partition_predicate(snapshot, predicate), columns=FILE_COLUMNS))
     return with_new_statistics(snapshot, files, only_missing=only_missing)

@@ -70,9 +70,6 @@ def preview_changes(
     :param table_uri: URI of the table for readers, if it differs from that of this process (``s3a://`` for Spark).
     :param task: key of the task, from :func:`~airflow_delta.contract.files.stage_key`: each has a table of its own.
     :param attempt: of the task, from :func:`~airflow_delta.contract.files.new_attempt`; default: another first one.
-    :raises DeltaAnalysisException: if removed rows do not fit the columns that the commit gives the table.
-    :raises DeltaUnsupportedOperationException: if the table has variants, before or after the commit, or a column of its own that
-        is named ``_change_type``.
 
     Also raises as :func:`~airflow_delta.table.preview.table_preview.commit_to_preview` and
     :func:`~airflow_delta.table.read.read_table.worker_rows` do.

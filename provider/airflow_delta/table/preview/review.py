@@ -136,8 +136,6 @@ def review(
     """Return what the commit of some stages would do to the version that their transaction reads.
 
     :param sample: number of rows of each kind; they are read only if ``limits`` allow data.
-    :raises ReadLimitException: if the deletion vectors that change are beyond the limits.
-    :raises DeltaUnsupportedOperationException: if a file is outside the table's directory.
 
     Also raises as :func:`~airflow_delta.table.preview.table_preview.commit_to_preview` does.
     """

@@ -117,9 +117,6 @@ def commit_to_preview(
 
     :param newest: after the newest version, unless it would conflict with a later one than that which was read; if not, or
         if it would, after the latter.
-    :raises MissingStageException: if no stage has reported.
-    :raises StageConflictException: if the commit would refuse the staged writes.
-    :raises StagedFileException: if a staged file is gone or has another size.
     """
     writes = parse_staged(handle, staged)
     check_reported(handle, writes, {})

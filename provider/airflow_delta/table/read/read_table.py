@@ -254,8 +254,6 @@ def read_table(
     :param where: Spark SQL predicate.
     :param columns: names of columns, in the order wanted; default: all.
     :param limit: number of rows that may be returned; ``None`` for any.
-    :raises ReadLimitException: if there are more: at once if statistics show it, else before more are returned.
-    :raises PredicateException: if the predicate cannot be evaluated here exactly.
 
     Also raises as :func:`snapshot_of` and :func:`worker_rows` do.
     """
@@ -285,10 +283,7 @@ def rows_of_snapshot(
 
 
 def parse_where(log: CommitFiles, version: int, metadata: Metadata, where: str) -> Predicate:
-    """Return a predicate that is evaluated here exactly.
-
-    :raises PredicateException: if it does not parse, names an unknown column, or only Spark can evaluate it.
-    """
+    """Return a predicate that is evaluated here exactly."""
     schema = TableDefinition.of(metadata).schema
     predicate = Predicate.parse(where, schema, metadata.partition_columns, table=log.uri, version=version)
     check_decidable(predicate, log.uri, version)
@@ -317,11 +312,6 @@ def worker_rows(
     :param columns: names of columns, in the order wanted; default: all.
     :param limit: number of rows that the caller takes, see :func:`limited`: not many more are decoded at once.
     :param deleted: return the rows that deletion vectors mark instead; none of files without one.
-    :raises DeltaAnalysisException: if a column does not exist, or a file has it in another type.
-    :raises DeltaUnsupportedOperationException: if a column's type has no Arrow equivalent (``variant``).
-    :raises DeltaFileNotFoundException: if a file or a deletion vector is gone.
-    :raises DeltaLogCorruptedException: if one is damaged.
-    :raises ReadLimitException: if one declares much more memory than its size lets expect.
     """
     table = TableDefinition.of(metadata)
     schema, mode = table.schema, table.column_mapping
@@ -483,8 +473,6 @@ def plan_version_scan(
 
     :param predicate: Spark SQL predicate: partitions are pruned and files skipped here; Spark filters the rows.
     :param spark_table_uri: URI of the table as Spark reaches it, when it is not the worker's.
-    :raises VersionNotFoundException: if the log does not hold the version yet, or no longer does.
-    :raises PredicateException: if the predicate does not parse or names an unknown column.
     """
     snapshot = log.snapshot_at(version)
     metadata = snapshot.metadata

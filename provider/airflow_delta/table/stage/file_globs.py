@@ -23,7 +23,6 @@ def part_expression(glob: str, whole: str) -> str:
     """Return the regular expression of one part of a path.
 
     :param whole: the pattern, for errors.
-    :raises DeltaIllegalArgumentException: if the glob is not valid, or has too many alternatives.
     """
     found = _Parser(glob, whole).alternatives()
     return "|".join(map(_expression, found)).join(("(?:", ")"))

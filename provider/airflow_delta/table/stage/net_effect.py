@@ -175,10 +175,7 @@ class NetEffect:
 
 
 def find_replaced(view: TransactionView, txn: OptimisticTransaction) -> NetEffect:
-    """Return what the stages add and remove, and record in the transaction what they and their tasks have read.
-
-    :raises StageConflictException: if two stages contradict each other.
-    """
+    """Return what the stages add and remove, and record in the transaction what they and their tasks have read."""
     handle, replaced, defined = view.handle, NetEffect(), False
     reads = _Reads(view, txn)
     overwrites: list[StageActions] = []

@@ -160,9 +160,6 @@ def plan_alter(stage: StageView, changes: Sequence[Change | Mapping[str, Any]]) 
     """Plan changes of the table, made in order: return the staged write, or what Spark has to check first.
 
     :param changes: see :mod:`airflow_delta.contract.changes`; values, or their JSON form.
-    :raises DeltaTableNotFoundException: if the table does not exist.
-    :raises DeltaError: if a change cannot be made.
-    :raises InvariantViolationException: if a column that is to be NOT NULL holds a null.
     """
     given = changes_from(changes)
     handle = stage.handle
@@ -219,10 +216,7 @@ def _sync_identity(stage: StageView, table: AlteredTable, change: SyncIdentity, 
 
 
 def collect_constraint(stage: StageView, request: StageRequest, report: StageReport) -> StagedWrite:
-    """Return the staged write of changes that passed the check on Spark.
-
-    :raises StagingException: if the report belongs to another attempt.
-    """
+    """Return the staged write of changes that passed the check on Spark."""
     stage.reported(request, report)
     arguments = ConstraintArguments.of(request)
     staged = StagedWrite.from_dict(arguments.staged)

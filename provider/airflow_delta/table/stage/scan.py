@@ -42,7 +42,6 @@ def spark_uri(uri: str, options: Mapping[str, str]) -> str:
     """Return a location as Spark opens it: ``s3a://`` for ``s3://``, with the account for a container of Azure.
 
     :param options: storage options of the table.
-    :raises DeltaIllegalArgumentException: if the account of an Azure container is unknown.
     """
     store = store_of(uri)
     if store not in OBJECT_STORES:

@@ -238,7 +238,6 @@ class _AvroHeader:
 def _avro_schema(data: bytes) -> Any:
     """Return the schema in the header of an Avro file.
 
-    :raises IndexError: if the header is longer than this.
     :raises ValueError: if it is none.
     """
     if not data.startswith(_AVRO_MAGIC):

@@ -46,12 +46,7 @@ if TYPE_CHECKING:
 
 
 def check_metadata(view: TransactionView, write: StagedWrite) -> None:
-    """Check that the table can get the metadata that the commit of a stage, and of those before it, would give it.
-
-    :raises DeltaUnsupportedTableFeatureException: if a type of a new column needs a feature that the table must get by name.
-    :raises DeltaIllegalStateException: if the change data feed cannot show what they change.
-    :raises MetadataChangedException: if the schema has changed since, other than by the columns that the stage adds.
-    """
+    """Check that the table can get the metadata that the commit of a stage, and of those before it, would give it."""
     handle, read = view.handle, view.snapshot if view.handle.read_version >= 0 else None
     evolves = (write.merge_schema or write.overwrite_schema) and not write.definition
     if not (evolves or view.stages or read is None or write.definition or write.changes):
@@ -313,9 +308,6 @@ def open_stage(
     :param attempt: unique name of this execution (:func:`airflow_delta.contract.files.new_attempt`).
     :param after: staged writes of the earlier stages that this one is planned on top of.
     :param spark_table_uri: URI of the table as Spark reaches it, when it is not the worker's.
-    :raises HandleMismatchException: if the log says otherwise about the table than the handle.
-    :raises ManifestException: if a manifest is missing, truncated or altered.
-    :raises StageConflictException: if an earlier stage builds on one that is not given.
     """
     stage = StageView(
         log=log,

@@ -47,8 +47,6 @@ def opened(log: DeltaLog, handle: TransactionHandle) -> ReadVersion:
     """Return the version that a transaction reads, once its log has confirmed what the handle says about the table.
 
     Every task calls this before it works on the table: the rules that rows must keep come from the log, not from XCom.
-
-    :raises HandleMismatchException: if the handle says otherwise.
     """
     read = ReadVersion(log, handle)
     if handle.read_version >= 0 and handle.committed is None:  # otherwise nothing is staged
@@ -121,10 +119,7 @@ class TransactionView:
         return any(table.properties.append_only for table in (self.definition, self.target))
 
     def predicate(self, text: str) -> Predicate:
-        """Return a predicate on the columns of :attr:`target`.
-
-        :raises PredicateException: if it does not parse or names an unknown column.
-        """
+        """Return a predicate on the columns of :attr:`target`."""
         from airflow_delta.log.expressions.predicate import Predicate
 
         schema = self.schema if self.target.is_known else self.snapshot.schema
@@ -154,10 +149,7 @@ class TransactionView:
         return {stage_id(stage.write): at for at, stage in enumerate(self.stages)}
 
     def predicate_of(self, stage: StageActions, text: str) -> Predicate:
-        """Return a predicate of a staged write; it may name columns that this stage or an earlier one adds.
-
-        :raises PredicateException: if neither the table nor the staged write has the columns.
-        """
+        """Return a predicate of a staged write; it may name columns that this stage or an earlier one adds."""
         key = stage_id(stage.write), text
         if key not in self._predicates:
             self._predicates[key] = predicate_of(self.seen_by(stage), stage.write, text)
@@ -213,13 +205,7 @@ class TransactionView:
 
 
 def view_of(log: DeltaLog, handle: TransactionHandle, writes: Sequence[StagedWrite] = ()) -> TransactionView:
-    """Return the view of a transaction with its stages loaded and checked.
-
-    :raises HandleMismatchException: if the log says otherwise about the table than the handle.
-    :raises ManifestException: if a manifest is missing, truncated or altered.
-    :raises StagingException: if an action is malformed, or names what is not the stage's.
-    :raises StageConflictException: if a stage builds on one that is not given.
-    """
+    """Return the view of a transaction with its stages loaded and checked."""
     read = opened(log, handle)
     view = TransactionView(log=log, handle=handle, read=read, stages=load_stages(log, handle, writes))
     check_paths(handle, view.stages, log.store, lambda: read.snapshot)

@@ -354,9 +354,6 @@ def of_new_table(
     """Return the handle of a transaction on a table that does not exist: with what the commit will create.
 
     The parameters are those of :func:`begin`.
-
-    :raises DeltaAnalysisException: if the schema is not valid.
-    :raises DeltaIllegalArgumentException: if a property is not valid.
     """
     wanted = {**DEFAULT_CONFIGURATION, **(configuration or {})}
     given = validate({key: value for key, value in wanted.items() if value is not None}, table=handle.table)

@@ -93,8 +93,6 @@ def is_referenced(snapshot: Snapshot, transaction_id: str) -> bool:
     """Return whether the table names a file of a transaction: a live or a removed one, or a deletion vector.
 
     Works on columns: only paths with the transaction's id, or with encoded characters, are looked at one by one.
-
-    :raises DeltaError: if the files cannot be read, or not by this release.
     """
     if snapshot.version < 0:
         return False

@@ -171,7 +171,6 @@ def check_key_of_run(log: DeltaLog, snapshot: Snapshot, app_id: str, user: KeyUs
     Reads the commits since the run began, as far as the log has them; beyond, the default keys that the table remembers.
 
     :param after: look only at later versions.
-    :raises TransactionAlreadyCommittedException: if a task that the Dag no longer has did so, or this one under another key.
     """
     if user is None or user.check == "off" or snapshot.version <= after:
         return

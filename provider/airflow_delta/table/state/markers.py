@@ -223,8 +223,6 @@ def fence(log: DeltaLog, handle: TransactionHandle, attempt: str) -> Iterator[Fe
     files are not deleted.
 
     :param attempt: name of this execution of the commit, for readers of the marker.
-    :raises TransactionAbortedException: if the transaction was aborted.
-    :raises StagingException: if that cannot be known. Nothing was written.
     """
     held = Fence(log, handle, attempt)
     try:

@@ -178,10 +178,7 @@ def list_transactions(
 def transaction_state(
     log: DeltaLog, transaction_id: str, *, abandoned_after: timedelta = ABANDONED_AFTER
 ) -> TransactionState | None:
-    """Return the state of one transaction, ``None`` if it has nothing under ``staged/``.
-
-    :raises StagingException: if the id cannot be one.
-    """
+    """Return the state of one transaction, ``None`` if it has nothing under ``staged/``."""
     found = _group(log.store.list_recursive(transaction_directory(transaction_id)))
     return next(iter(_states(log, found, abandoned_after=abandoned_after)), None)
 

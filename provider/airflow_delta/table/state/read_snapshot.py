@@ -133,10 +133,7 @@ def _shown(given: Any, found: Any) -> str:
 
 
 def check_new_schema(schema: str, partition_by: Sequence[str], configuration: Mapping[str, str], *, table: str) -> str:
-    """Check the schema of a new table and return it as compact JSON.
-
-    :raises DeltaAnalysisException: if the text is not a schema, or does not fit the partitioning.
-    """
+    """Check the schema of a new table and return it as compact JSON."""
     from airflow_delta.log.features.schema_checks import check_table_metadata
 
     schema = to_json(TableDefinition.of_rows(schema).schema)

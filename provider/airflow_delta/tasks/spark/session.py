@@ -285,8 +285,6 @@ class TaskSession(Part):
         """Yield a session that reaches a table; it is stopped afterwards if the task made it.
 
         :param request: names the files that are read, some of which may be elsewhere.
-        :raises MissingSparkException: if the Spark that it needs is not installed.
-        :raises SparkStorageException: if the session cannot reach the table's store.
         """
         check_spark_here()
         check_pyspark()

@@ -98,7 +98,6 @@ class SparkStorage:
         """Return Hadoop's settings, and mask their values in task logs from here on.
 
         :param key_file: writes a service account's key to a file that Spark can read, and returns its path.
-        :raises SparkCredentialsException: if Hadoop cannot use the connection's credentials.
         """
         hook = self._hook
         if self.own or not _AUTHORITY.match(self.uri) or (hook is not None and hook.fields.spark_credentials == OWN):
@@ -146,7 +145,6 @@ class SparkStorage:
         """Let a session reach the stores; at the end it is as before. What its author has set stays.
 
         :param made: the session was made for this task, and has no other tables.
-        :raises SparkCredentialsException: if a Spark Connect server does not take the settings.
         """
         with _key_files() as write:
             classic = hasattr(spark, "_jsparkSession")
@@ -265,10 +263,7 @@ def _key_files() -> Iterator[Callable[[str], str]]:
 
 
 def _roots(request: StageRequest | None, store: LogStore) -> tuple[str, ...]:
-    """Return the buckets of files that are not in the table's own.
-
-    :raises PathOutsideTableException: if the table's connection does not allow one (:func:`~.factory.check_other_location`).
-    """
+    """Return the buckets of files that are not in the table's own."""
     if request is None:
         return ()
     from airflow_delta.contract.spark_paths import data_file_uri

@@ -85,7 +85,6 @@ def with_active(txn: T, *, override_existing: bool = False) -> Iterator[T]:
     """Make ``txn`` the active transaction inside a ``with`` block, then restore the one that was active before.
 
     :param override_existing: also if another transaction is active.
-    :raises DeltaIllegalStateException: if another transaction is active and not to be overridden.
     """
     before = _thread.transaction
     if override_existing:

@@ -94,11 +94,7 @@ def lock_of(store: LogStore) -> TableLock:
 
 @contextmanager
 def lock_commit_if_enabled(store: LogStore, policy: CommitPolicy) -> Iterator[None]:
-    """Hold the table's lock inside a ``with`` block, if it is enabled.
-
-    :raises CommitCancelledException: if the policy says so while waiting. Nothing was written.
-    :raises MaxCommitRetriesExceededException: if the lock was not free within the policy's total time. Nothing was written.
-    """
+    """Hold the table's lock inside a ``with`` block, if it is enabled."""
     if not is_commit_lock_enabled(store, policy):
         yield
         return

@@ -251,12 +251,7 @@ class ConflictChecker:
         self._files.begin(winners)
 
     def check(self, winner: WinningCommit) -> None:
-        """Check one winning commit of the batch; call once for each, in ascending order.
-
-        :raises DeltaConcurrentModificationException: if this transaction cannot be serialised after it.
-        :raises DeltaUnsupportedTableFeatureException: if the winner raised the protocol beyond what this provider can write.
-        :raises MissingCommitTimestampException: if the winner lacks the timestamp that every commit of the table must have.
-        """
+        """Check one winning commit of the batch; call once for each, in ascending order."""
         changes_table = winner.may_hold(PROTOCOL_KEY) | winner.may_hold(METADATA_KEY)
         if changes_table:
             check_protocol(self.current, winner, has_protocol=self._has_protocol)
@@ -282,10 +277,7 @@ class ConflictChecker:
             self._look_at_actions()
 
     def check_files(self, winner: WinningCommit) -> None:
-        """Check only the files of a winner of the batch: stages of the same transaction have nothing else.
-
-        :raises DeltaConcurrentModificationException: if this transaction cannot be serialised after it.
-        """
+        """Check only the files of a winner of the batch: stages of the same transaction have nothing else."""
         if self._checks_adds and winner.may_hold(ADD_KEY):
             self._files.check_added(winner)
         if self._checks_removes and winner.may_hold(REMOVE_KEY):
@@ -296,7 +288,6 @@ class ConflictChecker:
         """Update the transaction after a batch of winners; tell whether its log entry has changed.
 
         :param version: version that it tries next.
-        :raises DeltaIllegalStateException: if what it would write now is no longer valid.
         """
         current = self.current
         seen, info = current.actions, current.commit_info

@@ -110,7 +110,6 @@ class CurrentTransaction:
         """Update everything that depends on the version; tell whether the log entry has changed.
 
         :param version: version that the commit tries next.
-        :raises RowIdAssignmentWithoutStatsException: if a file needs row ids and does not say how many rows it has.
         """
         before_actions, before_info = self.actions, self.commit_info
         actions = self._own

@@ -155,10 +155,7 @@ def _bins_of(reader: WinnersRows, actions: Sequence[Action], moved: Set[str] | N
 
 
 def _counted(reader: WinnersRows, file: AddFile | RemoveFile) -> int:
-    """Return how many rows of a file its deletion vector leaves.
-
-    :raises Undecided: if neither its statistics nor its footer say how many it has.
-    """
+    """Return how many rows of a file its deletion vector leaves."""
     return heavy.rows_in(reader, file) - (file.deletion_vector.cardinality if file.deletion_vector is not None else 0)
 
 

@@ -86,7 +86,6 @@ def find_moved(reader: WinnersRows, metadata: Metadata | None, file: AddFile, ro
     :param file: the file that the compaction removed.
     :param rows: positions in it.
     :param added: the files that the compaction added.
-    :raises Undecided: if not every row is found once, or a file cannot be read within the limit.
     """
     place = partition_texts_of(file.partition_values)
     candidates = [other for other in added if partition_texts_of(other.partition_values) == place]

@@ -86,10 +86,7 @@ class WinnersRows:
         return found
 
     def removed_from(self, winner: WinningCommit, file: AddFile) -> ReplacedVector | None:
-        """Return which rows a file lost that a winner removed and added again; ``None`` if it was not, or got rows back.
-
-        :raises Undecided: if a vector cannot be read.
-        """
+        """Return which rows a file lost that a winner removed and added again; ``None`` if it was not, or got rows back."""
         if file.path not in winner.replaced:
             return None
         before = next(removed.deletion_vector for removed in winner.removed_files if removed.path == file.path)
@@ -122,7 +119,6 @@ class WinnersRows:
         """Return the positions of the live rows that may satisfy one of some conditions.
 
         :param data: the file, opened.
-        :raises Undecided: if it can be read only beyond the limit.
         """
         from pyroaring import BitMap64
 
@@ -132,19 +128,13 @@ class WinnersRows:
         return found - self.vector(file.deletion_vector)
 
     def open(self, file: AddFile | RemoveFile) -> DataFile:
-        """Open a data file.
-
-        :raises FileNotFoundError: if it is gone.
-        """
+        """Open a data file."""
         from airflow_delta.log.data_files.reader import DataFile
 
         return DataFile(self.store, file.path, file.size)
 
     def columns(self, file: DataFile, group: int, start: int, length: int, names: Sequence[str]) -> FileRows:
-        """Return columns of a row group.
-
-        :raises Undecided: if that exceeds the limit.
-        """
+        """Return columns of a row group."""
         self.count(file.size_of(group, names))
         return file.read(group, start, length, names)
 

@@ -267,10 +267,7 @@ def _given(counts: Iterable[int | None]) -> Iterable[int]:
 
 
 def read_back(file: CommitFile, *, table: str) -> tuple[CommitInfo, list[Action]]:
-    """Return ``commitInfo`` and the other actions of a commit in the log.
-
-    :raises DeltaLogCorruptedException: if the file does not parse.
-    """
+    """Return ``commitInfo`` and the other actions of a commit in the log."""
     commit = decode_commit(file.version, file.data, table=table)
     actions: list[Action] = [*commit.metadata, *commit.protocol, *commit.txns, *commit.domains]
     return CommitInfo.from_mapping(commit.commit_info or {}), [*actions, *commit.removes, *commit.adds, *commit.cdcs]

@@ -53,7 +53,6 @@ def build_commit_info(
     :param tags: values become strings; the field is left out if there are none.
     :param metrics: ``operationMetrics``; an empty mapping is written, ``None`` is not.
     :param large: as ``commitLarge`` writes it: ``readVersion`` also when -1, no ``dataChange``.
-    :raises DeltaIllegalArgumentException: if ``user_metadata`` is not text.
     """
     check_user_metadata(user_metadata)
     return CommitInfo(

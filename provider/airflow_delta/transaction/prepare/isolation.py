@@ -32,10 +32,7 @@ class IsolationLevel(enum.Enum):
 
 
 def table_isolation_level(metadata: Metadata) -> IsolationLevel:
-    """Return the level that the property ``delta.isolationLevel`` asks for; default: Serializable.
-
-    :raises DeltaIllegalArgumentException: if the value is not a level that a table may have.
-    """
+    """Return the level that the property ``delta.isolationLevel`` asks for; default: Serializable."""
     return writer_isolation_level(metadata.configuration.get(ISOLATION_LEVEL, IsolationLevel.SERIALIZABLE))
 
 

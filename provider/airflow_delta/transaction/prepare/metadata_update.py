@@ -77,9 +77,6 @@ def update_metadata(
     :param overwrites_schema: the commit replaces all rows of the table.
     :param default_properties: for tables that are created or replaced, see :func:`with_global_config_defaults`.
     :param ignore_default_properties: leave them out (a clone has its source's properties, even those that users may not set).
-    :raises DeltaIllegalArgumentException: if a property is not valid.
-    :raises DeltaAnalysisException: if the schema, partitioning, column mapping or an expression is not valid.
-    :raises DeltaUnsupportedTableFeatureException: if it needs a feature that an existing table only gets by name.
     """
     is_new = state.metadata is None
     if (is_new or creates_table) and not ignore_default_properties:

@@ -202,11 +202,7 @@ def _table_actions(state: TableState, actions: Sequence[Action]) -> tuple[Metada
 
 
 def verify_metadata(state: TableState, metadata: Metadata) -> Protocol | None:
-    """Check metadata before it is committed, and return the protocol that the table must be upgraded to for it, if any.
-
-    :raises DeltaAnalysisException: if the schema, the partitioning or a property is not valid.
-    :raises DeltaUnsupportedTableFeatureException: if it needs a feature that an existing table only gets by name.
-    """
+    """Check metadata before it is committed, and return the protocol that the table must be upgraded to for it, if any."""
     check_table_metadata(metadata, state.metadata, table=state.table, version=state.read_version)
     required = table_protocol.required_protocol(metadata)
     if state.protocol is None:
@@ -244,8 +240,6 @@ def check_writable(protocol: Protocol, metadata: Metadata, table: str, version: 
     Versions share the frozen protocol and metadata, so a series of transactions on one table is checked once.
 
     :param catalog: the table's name in the catalog through which it was opened.
-    :raises DeltaUnsupportedTableFeatureException: if a feature is unknown, or is in use and not supported.
-    :raises InvalidProtocolVersionException: if the table needs a newer reader or writer version.
     """
     global _writable
     known = _writable
@@ -259,8 +253,6 @@ def check_protocol_change(state: TableState, new: Protocol, operation: Operation
     """Check that the table may go from its protocol to ``new``.
 
     Only DROP FEATURE may take a feature away, once nothing uses it.
-
-    :raises ProtocolDowngradeException: if the table would lose a feature.
     """
     table_protocol.check_form(new, state.table)
     if state.protocol is None:

@@ -86,7 +86,6 @@ def prepare(
     :param snapshot_high_water_mark: of the version that was read; -1 for none.
     :param restored_high_water_mark: of the version that the commit brings back; -1 for none.
     :param commit_version: version that the commit tries first.
-    :raises RowIdAssignmentWithoutStatsException: if a new file does not say how many rows it has.
     :raises DeltaIllegalStateException: if the caller sets the high-water mark.
     """
     if not is_supported(protocol):
@@ -123,7 +122,6 @@ def rebase_row_ids(
 
     :param winning_high_water_mark: after the last winning commit.
     :param files_of_others: paths of files that keep the ids and versions which winning commits gave them.
-    :raises RowIdAssignmentWithoutStatsException: if a file needs its first id and does not say how many rows it has.
     """
     if not is_supported(protocol) or is_suspended(metadata):
         return list(actions)

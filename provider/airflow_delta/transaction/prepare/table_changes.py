@@ -46,10 +46,7 @@ class TableChanges:
 
     @property
     def metadata(self) -> Metadata:
-        """The table's metadata as this transaction leaves it.
-
-        :raises DeltaTableNotFoundException: if there is no table and the transaction has not set any.
-        """
+        """The table's metadata as this transaction leaves it."""
         return self.new_metadata if self.new_metadata is not None else self.snapshot.metadata
 
     @property
@@ -72,8 +69,6 @@ class TableChanges:
         :param ignore_default_properties: leave the default properties out (a clone has its source's).
         :param protocol: protocol that the table gets in any case and that the metadata is checked against; default: its own.
         :raises DeltaAssertionError: if it was set before, or files have been written.
-        :raises DeltaAnalysisException: if the metadata is not valid.
-        :raises DeltaUnsupportedTableFeatureException: if it needs a feature that an existing table only gets by name.
         """
         from airflow_delta.transaction.prepare.metadata_update import update_metadata
 
@@ -188,8 +183,6 @@ class TableChanges:
         """Return the actions of a commit with the metadata domains and application ids that are set.
 
         A domain among the actions wins over one that the new metadata brings along.
-
-        :raises DeltaIllegalArgumentException: if an application id comes with two versions.
         """
         given = {action.domain for action in actions if isinstance(action, DomainMetadata)}
         domains = [domain for domain in self._domains if domain.domain not in given]

@@ -299,10 +299,7 @@ class PartitionSet:
         return replace(self, members=members, zoneless=frozenset().union(*(each.zoneless for each in sets)))
 
     def replaces(self, partition_values: Mapping[str, str | None]) -> bool:
-        """Tell whether the files of a partition are replaced with this set.
-
-        :raises DeltaAnalysisException: if the reader's time zone decides.
-        """
+        """Tell whether the files of a partition are replaced with this set."""
         return self._has([partition_values.get(column.physical_name) for column in self.schema.fields], replace=True)
 
     def _may_be(self, row: tuple[str | None, ...]) -> tuple[str | None, ...] | None:
@@ -326,7 +323,6 @@ class PartitionSet:
         """Return the files in the partitions; each distinct partition is checked once.
 
         :param replace: the files will be replaced.
-        :raises DeltaAnalysisException: if they will be, and the reader's time zone decides whether a file is in a partition.
         """
         if not self.schema.fields or not files.num_rows:
             return files if self.members else files.slice(0, 0)

@@ -48,7 +48,6 @@ class TableReads:
         :param new_files: instead of predicates: see :meth:`filter_files_for_partitions`.
         :param columns: as for :meth:`airflow_delta.log.Snapshot.files`; ``path`` must be among them.
         :returns: a table like that of :meth:`airflow_delta.log.Snapshot.files`.
-        :raises PredicateException: if a predicate does not parse or names an unknown column.
         :raises DeltaIllegalArgumentException: if both predicates and new files are given.
         """
         if new_files is not None:
@@ -64,7 +63,6 @@ class TableReads:
 
         :param limit: rows that the scan needs: no more files are returned and recorded than it takes to hold them. Only with
             predicates on partition columns, since every row of a file must count.
-        :raises DeltaAssertionError: if a limit comes with a predicate on other columns.
         """
         if limit is None:
             return self.filter_files(*predicates)
@@ -81,10 +79,7 @@ class TableReads:
         return files
 
     def files_with_stats_for_scan(self, *partition_predicates: str | Predicate) -> pa.Table:
-        """Return the files of some partitions with their statistics, and record them as read.
-
-        :raises DeltaAssertionError: if a predicate is not on partition columns only.
-        """
+        """Return the files of some partitions with their statistics, and record them as read."""
         self._assert_partition_only(partition_predicates)
         return self._filter_files(partition_predicates, columns=heavy.FILE_COLUMNS)
 

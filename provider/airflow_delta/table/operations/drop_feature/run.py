@@ -70,11 +70,6 @@ def drop_feature(
         traces and stops with :class:`FeatureDropWaitException`; a run when they have expired drops the feature.
     :param options: the other fields of :class:`~airflow_delta.table.operations.drop_feature.steps.Steps`.
     :returns: the last commit; with ``attempts=0`` and the version that was read if the feature has been dropped already.
-    :raises DeltaAnalysisException: if the table does not have the feature, or cannot lose it in this way.
-    :raises DeltaUnsupportedOperationException: if there is no way to drop it.
-    :raises ProtocolDowngradeException: if what the table has keeps the feature: constraints, for instance.
-    :raises FeatureDropConflictException: if another writer has used the feature again.
-    :raises FeatureDropWaitException: if versions that have it are still in the log.
     """
     log.store.committer.check_allowed("DROP FEATURE")
     steps = Steps(log=log, on_spark=on_spark, **options)
@@ -110,7 +105,6 @@ def remove_column_mapping(
     :param on_spark: does the Spark part.
     :param options: the other fields of :class:`~airflow_delta.table.operations.drop_feature.steps.Steps`.
     :returns: the commit; with ``attempts=0`` and the version that was read if the table has no column mapping.
-    :raises DeltaAnalysisException: if a column has a name that only column mapping allows.
     """
     log.store.committer.check_allowed("REMOVE COLUMN MAPPING")
     steps = Steps(log=log, on_spark=on_spark, **options)

@@ -40,11 +40,7 @@ class ClauseResolver:
         self._merge_schema = merge_schema
 
     def resolved(self, clause: MergeClause) -> MergeClause:
-        """Return the clause with paths as the schema spells them, and defaults as expressions.
-
-        :raises DeltaAnalysisException: if a column or field is unknown or set twice, or an expression cannot be used.
-        :raises IdentityInsertException: if an identity column would get a value.
-        """
+        """Return the clause with paths as the schema spells them, and defaults as expressions."""
         if clause.condition is not None:
             check_expression(clause.condition, table=self._table, repeatable=True)
         values = None if clause.set is None else self._values(clause, clause.set)

@@ -161,12 +161,7 @@ logger = logging.getLogger(__name__)
 
 
 def collect_merge(stage: StageView, request: StageRequest, report: StageReport) -> StagedWrite:
-    """Turn what one attempt of a MERGE has written into staged actions.
-
-    :raises StagingException: if the report is of another attempt, or does not fit what was planned or the table.
-    :raises StagedFileException: if a file cannot be read as Parquet.
-    :raises InvariantViolationException: if a NOT NULL column holds a null.
-    """
+    """Turn what one attempt of a MERGE has written into staged actions."""
     inserted_into = tuple(f"{request.directory}/{name}/" for name in report.directories if name.endswith(INSERTED))
     staged = collect_rewrite(
         stage, request, report, metrics=partial(merge_metrics, inserted_into), compared=_compared(MergeArguments.of(request))

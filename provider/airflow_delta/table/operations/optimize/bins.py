@@ -164,7 +164,6 @@ def files_with_dropped_columns(
     :param schema: the table's.
     :param mapped: files have physical names.
     :param known: other columns that files may have: those of row ids.
-    :raises StagedFileException: if a file is gone or is not Parquet.
     """
     allowed = {name.lower() for name in known}
 
@@ -176,10 +175,7 @@ def files_with_dropped_columns(
 
 
 def files_with(log: DeltaLog, files: Sequence[AddFile], test: Callable[[pa.Schema], bool]) -> list[AddFile]:
-    """Return the files whose schemas, in their footers, pass a test.
-
-    :raises StagedFileException: if a file is gone or is not Parquet.
-    """
+    """Return the files whose schemas, in their footers, pass a test."""
     statuses = [
         FileStatus(path=_LOCAL.sub("/", unquote(file.path)), size=file.size, modification_time=file.modification_time)
         for file in files

@@ -37,8 +37,6 @@ def collect_optimize(stage: StageView, request: StageRequest, report: StageRepor
     """Return the staged write of an OPTIMIZE or a REORG, in the worker, after Spark.
 
     As a stage it only conflicts with what touches the files that it rewrote.
-
-    :raises StagingException: if the report belongs to another attempt, or rows were lost.
     """
     stage = stage.reported(request, report)
     arguments = OptimizeArguments.of(request)

@@ -45,10 +45,7 @@ class RewriteTarget:
         return self.stage.target
 
     def parse(self, predicate: str | None) -> Predicate | None:
-        """Return a condition on the rows of the table; ``None`` for all rows.
-
-        :raises PredicateException: if it does not parse or names an unknown column.
-        """
+        """Return a condition on the rows of the table; ``None`` for all rows."""
         return None if predicate is None else self.stage.predicate(predicate)
 
     def files(self, predicate: Predicate | None) -> list[AddFile]:

@@ -38,11 +38,6 @@ def plan_update(
         is the column's default.
     :param predicate: Spark SQL condition of the rows that change; default: all.
     :param options: options of Spark's Parquet writer.
-    :raises DeltaAnalysisException: if a column is unknown, or set twice, or an expression does not parse.
-    :raises IdentityInsertException: if an identity column would change.
-    :raises PredicateException: if the predicate does not parse or names an unknown column.
-    :raises AppendOnlyException: if the table only takes appends.
-    :raises DeltaTableNotFoundException: if there is no table.
     """
     target = rewrite_target(stage, "UPDATE")
     condition = target.parse(predicate)
@@ -165,9 +160,6 @@ def plan_delete(
 
     :param predicate: Spark SQL condition of the rows to delete; default: all.
     :param options: options of Spark's Parquet writer for rewritten rows.
-    :raises PredicateException: if the predicate does not parse or names an unknown column.
-    :raises AppendOnlyException: if the table only takes appends.
-    :raises DeltaTableNotFoundException: if there is no table.
     """
     target = rewrite_target(stage, "DELETE")
     condition = target.parse(predicate)
@@ -186,11 +178,7 @@ def plan_delete(
 
 
 def plan_truncate(stage: StageView) -> StagedWrite:
-    """Plan a TRUNCATE: every file leaves the table. Needs no Spark.
-
-    :raises AppendOnlyException: if the table only takes appends.
-    :raises DeltaTableNotFoundException: if there is no table.
-    """
+    """Plan a TRUNCATE: every file leaves the table. Needs no Spark."""
     target = rewrite_target(stage, "TRUNCATE")
     files = target.files(None)
     return target.staged(files, None, metrics={"numRemovedFiles": len(files)})

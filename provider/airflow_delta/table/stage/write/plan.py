@@ -126,8 +126,6 @@ def plan_stage(
         ``partition_by``, ``cluster_by``, ``properties`` and ``description`` of the new table.
     :param schema_policy: ``enforce`` or ``strict``.
     :param expected_schema: under ``strict``: the schema that the rows must have; default: the table's.
-    :raises DeltaIllegalArgumentException: if the options contradict each other.
-    :raises PredicateException: if the predicate does not parse or names an unknown column.
     """
     stage.check_open()
     begun, exists = stage, stage.exists
