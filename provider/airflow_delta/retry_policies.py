@@ -24,26 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["AUDIT_ERRORS", "FINAL_ERRORS", "REFUSALS", "DeltaRetryPolicy"]
 
-_REFUSED: tuple[type[BaseException], ...] = (
-    exceptions.DeltaAnalysisException,
-    exceptions.DeltaIllegalArgumentException,
-    exceptions.DeltaUnsupportedOperationException,
-    exceptions.InvariantViolationException,
-    exceptions.AppendOnlyException,
-    exceptions.InvalidProtocolVersionException,
-    exceptions.DeltaUnsupportedTableFeatureException,
-    exceptions.ProtocolDowngradeException,
-    exceptions.StagingException,
-    exceptions.TransactionAlreadyCommittedException,
-    exceptions.TransactionExpiredException,
-    exceptions.FeatureDropConflictException,
-    exceptions.VersionNotFoundException,
-    exceptions.PathOutsideTableException,
-    exceptions.PublicationSplitException,
-    exceptions.CatalogAccessException,
-    exceptions.CatalogNotFoundException,
-)
 _FAIL, _RETRY = "fail", "retry"
+_MAY_HELP = ("lost race", "unknown")
 
 _QUERY_CONDITIONS = (
     "AMBIGUOUS_",
@@ -145,18 +127,13 @@ class DeltaRetryPolicy(RetryPolicy):
         return own
 
     def _kind(self, error: BaseException, *, in_transaction: bool) -> tuple[RetryAction, str] | None:
-        if isinstance(error, exceptions.DeltaConcurrentModificationException):
+        known = error.retry if isinstance(error, exceptions.DeltaError) else None
+        if known == "conflict":
             if self.on_conflict == _RETRY and not in_transaction:
-                return RetryAction.RETRY, "conflict"
+                return RetryAction.RETRY, known
             return RetryAction.FAIL, "conflict fails"
-        if isinstance(error, exceptions.MaxCommitRetriesExceededException):
-            return RetryAction.RETRY, "lost race"
-        if isinstance(error, exceptions.CommitStateUnknownException):
-            return RetryAction.RETRY, "unknown"
-        if isinstance(error, exceptions.DeltaAuditFailedException):
-            return RetryAction.FAIL, "audit"
-        if isinstance(error, _REFUSED):
-            return RetryAction.FAIL, "refused"
+        if known is not None:
+            return (RetryAction.RETRY if known in _MAY_HELP else RetryAction.FAIL), known
         if _is_wrong_query(error):
             return RetryAction.FAIL, "query"
         if isinstance(error, OSError):  # includes ConnectionError and TimeoutError

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, TypedDict, TypeVar
+from typing import Any, ClassVar, Literal, TypedDict, TypeVar
 
 from airflow_delta.masking import masked
 
@@ -14,15 +14,28 @@ class About(TypedDict, total=False):
     version: int | None
 
 
+Retry = Literal["conflict", "lost race", "unknown", "audit", "refused"]
+"""What an error means for a retry of its task (:class:`airflow_delta.retry_policies.DeltaRetryPolicy`)."""
+
+
 class DeltaError(Exception):
     """Base of all errors raised by this provider.
 
     :param message: what happened, on which table and version, and what to do next.
     :param table: URI of the table, if known.
     :param version: version of the table that the error is about, if there is one.
+    :cvar error_class: Delta's name of the error, or ours in the same style.
+    :cvar retry: what it means for a retry of its task; ``None``: nothing that is known.
+    :cvar refuses_publication: whether a table will have it however often a commit is tried: a publication of several tables
+        cannot be on it.
+    :cvar may_be_wrong_answer: whether one wrong answer of a store can explain it as well: before it refuses a publication, which
+        is for good, the table is looked at again.
     """
 
     error_class: ClassVar[str] = "DELTA_ERROR"
+    retry: ClassVar[Retry | None] = None
+    refuses_publication: ClassVar[bool] = False
+    may_be_wrong_answer: ClassVar[bool] = False
 
     def __init__(self, message: str, *, table: str | None = None, version: int | None = None) -> None:
         message = masked(message)

@@ -31,12 +31,14 @@ class CatalogAccessException(CatalogException, PermissionError):
     """The catalog does not accept the token (401), or who it belongs to may not do this (403)."""
 
     error_class = "DELTA_CATALOG_ACCESS_DENIED"
+    retry = "refused"
 
 
 class CatalogNotFoundException(CatalogException, LookupError):
     """The catalog has no such catalog, schema or table, or the server does not know Delta's API."""
 
     error_class = "DELTA_CATALOG_NOT_FOUND"
+    retry = "refused"
 
 
 class CatalogConflictException(CatalogException):

@@ -24,12 +24,15 @@ class DeltaIllegalArgumentException(DeltaError, ValueError):
     """An argument is not valid: an option, an identifier or a combination."""
 
     error_class = "DELTA_ILLEGAL_ARGUMENT"
+    retry = "refused"
 
 
 class DeltaAnalysisException(DeltaError, ValueError):
     """A schema, a predicate or a metadata change does not fit the table."""
 
     error_class = "DELTA_ANALYSIS"
+    retry = "refused"
+    refuses_publication = True
 
 
 class ReadLimitException(DeltaError):
@@ -109,6 +112,8 @@ class DeltaUnsupportedOperationException(DeltaError):
     """The operation is not possible on a table with these features."""
 
     error_class = "DELTA_UNSUPPORTED_OPERATION"
+    retry = "refused"
+    refuses_publication = True
 
 
 class ConditionalPutException(DeltaUnsupportedOperationException):
@@ -164,6 +169,7 @@ class InvariantViolationException(DeltaError, ValueError):
     """A row breaks a NOT NULL column or another invariant of the table."""
 
     error_class = "DELTA_NOT_NULL_CONSTRAINT_VIOLATED"
+    retry = "refused"
 
 
 class ConstraintViolationException(InvariantViolationException):
@@ -188,6 +194,8 @@ class AppendOnlyException(DeltaError):
     """A commit would delete data from a table with ``delta.appendOnly=true``."""
 
     error_class = "DELTA_CANNOT_MODIFY_APPEND_ONLY"
+    retry = "refused"
+    refuses_publication = True
 
 
 # -- state of the table -------------------------------------------------------------------------------------------------------
@@ -197,6 +205,8 @@ class InvalidProtocolVersionException(DeltaError):
     """The table needs a reader or writer version that this provider does not support."""
 
     error_class = "DELTA_INVALID_PROTOCOL_VERSION"
+    retry = "refused"
+    refuses_publication = True
 
 
 class DeltaUnsupportedTableFeatureException(DeltaError):
@@ -206,6 +216,8 @@ class DeltaUnsupportedTableFeatureException(DeltaError):
     """
 
     error_class = "DELTA_UNSUPPORTED_FEATURES"
+    retry = "refused"
+    refuses_publication = True
 
     def __init__(self, message: str, *, features: tuple[str, ...] = (), **about: Unpack[About]) -> None:
         super().__init__(message, **about)
@@ -216,6 +228,7 @@ class ProtocolDowngradeException(DeltaError):
     """A commit would lower the table's protocol."""
 
     error_class = "DELTA_INVALID_PROTOCOL_DOWNGRADE"
+    retry = "refused"
 
 
 class DeltaIllegalStateException(DeltaError, RuntimeError):
@@ -228,6 +241,7 @@ class PathOutsideTableException(DeltaIllegalStateException):
     """A path leads out of the table, or might: through a symbolic link, by ``..``, or to something that is not a file."""
 
     error_class = "DELTA_PATH_OUTSIDE_TABLE"
+    retry = "refused"
 
 
 class RowIdAssignmentWithoutStatsException(DeltaIllegalStateException):
@@ -240,6 +254,7 @@ class FeatureDropConflictException(DeltaIllegalStateException):
     """A commit drops a table feature that the table has started to use again meanwhile."""
 
     error_class = "DELTA_FEATURE_DROP_CONFLICT_REVALIDATION_FAIL"
+    retry = "refused"
 
 
 class FeatureDropWaitException(DeltaIllegalStateException):
@@ -317,6 +332,9 @@ class VersionNotFoundException(DeltaError, LookupError):
     """
 
     error_class = "DELTA_VERSION_NOT_FOUND"
+    retry = "refused"
+    refuses_publication = True
+    may_be_wrong_answer = True
 
     def __init__(self, message: str, *, earliest: int | None = None, latest: int | None = None, **about: Unpack[About]) -> None:
         super().__init__(message, **about)
@@ -328,6 +346,8 @@ class DeltaFileNotFoundException(DeltaError, LookupError):
     """A file listed in the log or in a staged write does not exist."""
 
     error_class = "DELTA_FILE_NOT_FOUND"
+    refuses_publication = True
+    may_be_wrong_answer = True
 
 
 class ForkedProcessException(DeltaIllegalStateException):

@@ -29,6 +29,8 @@ class DeltaConcurrentModificationException(DeltaError):
     """
 
     error_class = "DELTA_CONCURRENT_MODIFICATION"
+    retry = "conflict"
+    refuses_publication = True
     sql_state: ClassVar[str] = "2D521"
     has_hint: ClassVar[bool] = False
 
@@ -123,12 +125,14 @@ class MaxCommitRetriesExceededException(DeltaIllegalStateException):
     """The commit lost the race for a version more often, or for longer, than allowed. Nothing was written."""
 
     error_class = "DELTA_MAX_COMMIT_RETRIES_EXCEEDED"
+    retry = "lost race"
 
 
 class CommitStateUnknownException(DeltaError):
     """The store did not say whether the commit was written, and reading the log did not settle it. Do not clean up."""
 
     error_class = "DELTA_COMMIT_STATE_UNKNOWN"
+    retry = "unknown"
 
 
 class CommitCancelledException(DeltaError):
@@ -163,6 +167,9 @@ class StagingException(DeltaError):
     """A payload or a file between start and commit violates the contract."""
 
     error_class = "DELTA_STAGING"
+    retry = "refused"
+    refuses_publication = True
+    may_be_wrong_answer = True
 
 
 class ContractVersionException(StagingException):
@@ -241,6 +248,8 @@ class DeltaAuditFailedException(DeltaError):
     """
 
     error_class = "DELTA_AUDIT_FAILED"
+    retry = "audit"
+    refuses_publication = True
 
     def __init__(self, message: str, *, failed: tuple[str, ...] = (), **about: Unpack[About]) -> None:
         super().__init__(message, **about)
@@ -257,12 +266,14 @@ class TransactionAlreadyCommittedException(DeltaIllegalStateException):
     """The transaction key is already in the log, and the rerun policy (or the state of the table) does not allow a rerun."""
 
     error_class = "DELTA_TRANSACTION_ALREADY_COMMITTED"
+    retry = "refused"
 
 
 class TransactionExpiredException(DeltaIllegalStateException):
     """It is no longer known whether a transaction was committed: keys and log entries of its time have expired."""
 
     error_class = "DELTA_TRANSACTION_EXPIRED"
+    retry = "refused"
 
 
 # -- publications of several tables -------------------------------------------------------------------------------------------
@@ -316,6 +327,7 @@ class PublicationSplitException(_PublicationError, DeltaIllegalStateException):
     """
 
     error_class = "DELTA_PUBLICATION_SPLIT"
+    retry = "refused"
     listed = ("published", "missing")
     published: tuple[str, ...]
     missing: tuple[str, ...]

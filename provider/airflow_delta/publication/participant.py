@@ -19,23 +19,15 @@ from airflow_delta.contract.audit import RUN_AGAIN
 from airflow_delta.contract.payloads import CommitResult, TransactionHandle
 from airflow_delta.contract.tags import REASON_TAG
 from airflow_delta.exceptions import (
-    AppendOnlyException,
     ChecksOutdatedException,
     CommitCancelledException,
     ConcurrentTransactionException,
     ConcurrentWriteException,
-    DeltaAnalysisException,
-    DeltaAuditFailedException,
     DeltaConcurrentModificationException,
     DeltaError,
-    DeltaFileNotFoundException,
     DeltaUnsupportedOperationException,
-    DeltaUnsupportedTableFeatureException,
-    InvalidProtocolVersionException,
     PostCommitHookFailedException,
     PublicationPendingException,
-    StagingException,
-    VersionNotFoundException,
 )
 from airflow_delta.log.actions.actions import Action, SetTransaction
 from airflow_delta.log.storage.file_names import LAST_CHECKPOINT, commit_file
@@ -72,23 +64,6 @@ if TYPE_CHECKING:
     from airflow_delta.transaction import PostCommitHook
 
 logger = logging.getLogger(__name__)
-
-DOUBTFUL = (StagingException, VersionNotFoundException, DeltaFileNotFoundException)
-"""Errors that one wrong answer of a store can explain as well: a refusal is for good, so they are looked into twice."""
-
-FINAL = (
-    DeltaConcurrentModificationException,
-    StagingException,
-    VersionNotFoundException,
-    DeltaFileNotFoundException,
-    DeltaAnalysisException,
-    DeltaAuditFailedException,
-    DeltaUnsupportedOperationException,
-    DeltaUnsupportedTableFeatureException,
-    InvalidProtocolVersionException,
-    AppendOnlyException,
-)
-"""Errors that a table will have however often the put is tried: the publication cannot be on it."""
 
 
 class IntentMetError(Exception):
@@ -249,7 +224,7 @@ class Participant:
         """Commit the stages with state 1, unless something conflicts.
 
         :raises IntentMetError: if another publication is under way here.
-        :raises DeltaError: one of :data:`FINAL` if the publication cannot be here.
+        :raises DeltaError: with ``refuses_publication`` if the publication cannot be here.
         """
         rule = IntentRule(own=self._plan.publication, meet=self._meet)
         policy = replace(self._commit_policy(decided=self._is_decided), intents=rule)

@@ -27,7 +27,7 @@ from airflow_delta.exceptions import (
     TransactionAbortedException,
 )
 from airflow_delta.log.storage.puts import creates
-from airflow_delta.publication.participant import DOUBTFUL, FINAL, IntentMetError, Participant, reason_of
+from airflow_delta.publication.participant import IntentMetError, Participant, reason_of
 from airflow_delta.publication.plan import load_plan
 from airflow_delta.publication.records import (
     INTENT,
@@ -172,13 +172,13 @@ class Settlement:
                     return why
             except IntentMetError as met:
                 return self._meet(table, met.publication)
-            except FINAL as error:
+            except DeltaError as error:
                 return self._refuse_for(error, table)
         try:
             _confirmed(Participant.put_published, self.anchor)
         except IntentMetError as met:
             return self._meet(self.anchor, met.publication)
-        except FINAL as error:
+        except DeltaError as error:
             return self._refuse_for(error, self.anchor)
         return "the decision was put"
 
@@ -222,7 +222,9 @@ class Settlement:
         return f"it has an end on table {table.uri}"
 
     def _refuse_for(self, error: DeltaError, table: Participant) -> str:
-        """Refuse the publication at the anchor for an error of a table, unless its state explains the error."""
+        """Refuse the publication at the anchor for an error that a table will have again, unless its state explains the error."""
+        if not error.refuses_publication:
+            raise error
         if self.anchor.look() is None and (table is self.anchor or table.look() in (None, REFUSED)):
             if self.anchor.log.snapshot.version < 0:  # it could not be created, so there is nothing to refuse
                 raise error
@@ -254,7 +256,9 @@ class Settlement:
                     _confirmed(self._publish, table)
                 except IntentMetError as met:
                     why = self._meet(table, met.publication)
-                except FINAL as error:
+                except DeltaError as error:
+                    if not error.refuses_publication:
+                        raise
                     why = f"the table cannot have it ({type(error).__name__})"
                     if table.look() is None:
                         table.put_state(REFUSED, reason=reason_of(error, table.uri))
@@ -439,7 +443,9 @@ def _confirmed(work: Callable[[Participant], T], table: Participant) -> T:
         return work(table)
     except TransactionAbortedException:  # a marker says so, and a claim that failed is not looked into again
         raise
-    except DOUBTFUL as error:
+    except DeltaError as error:
+        if not error.may_be_wrong_answer:
+            raise
         logger.info("Table %s: %s Looking again.", table.uri, error.message)
         return work(table)
 
