@@ -26,8 +26,16 @@ from support.places import files, some
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
+DECISIONS = [ROOT / "docs" / "decisions.md", ROOT / "tests" / "DECISIONS.md"]
 DOCUMENTS = sorted(
-    [README, ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", ROOT / "benchmarks" / "README.md", *files(ROOT / "docs", "**/*.md")]
+    {
+        README,
+        ROOT / "CHANGELOG.md",
+        ROOT / "CONTRIBUTING.md",
+        ROOT / "benchmarks" / "README.md",
+        *DECISIONS,
+        *files(ROOT / "docs", "**/*.md"),
+    }
 )
 SHOWN = {
     "",
@@ -159,6 +167,35 @@ def test_links_lead_somewhere(path):
         if not found.exists() or (fragment and found.suffix == ".md" and fragment not in fragments(found)):
             lost.append(target)
     assert lost == []
+
+
+def decisions() -> dict[str, list[tuple[str, int, str]]]:
+    """Return the entries of each page of decisions: room, number and text, in the order of the page."""
+    entries: dict[str, list[tuple[str, int, str]]] = {}
+    for path in DECISIONS:
+        found = entries[path.name] = []
+        for room in re.split(r"^## ", path.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]:
+            title, *rest = re.split(r"^### ", room, flags=re.MULTILINE)
+            found += [(title.splitlines()[0], int(entry.partition(".")[0]), entry.partition("\n")[2]) for entry in rest]
+    return entries
+
+
+def test_decisions_have_one_number_each_and_stand_in_order():
+    numbers = [number for page in decisions().values() for _, number, _ in page]
+    assert len(numbers) > 200
+    assert len(set(numbers)) == len(numbers)
+    for page in decisions().values():
+        rooms = {room: [number for name, number, _ in page if name == room] for room, _, _ in page}
+        assert {room: sorted(found) for room, found in rooms.items()} == rooms
+
+
+def test_each_decision_names_the_module_of_its_rule():
+    """That the links lead somewhere is tested above; the text of each is the path that it leads to."""
+    for page, entries in decisions().items():
+        for _, number, text in entries:
+            links = re.findall(r"\[`([^`]+)`\]\(\.\./([^)]+)\)", text)
+            assert links, f"{page}: {number}"
+            assert all(path.removeprefix("provider/") == shown for shown, path in links), f"{page}: {number}"
 
 
 def test_the_map_leads_somewhere():
