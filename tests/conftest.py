@@ -181,7 +181,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.memory", "1g")
         # Code that runs a few times is not worth a second compiler, nor classes made for a query. The first compiler alone would
-        # have 48 MB for its code: too few for hundreds of tests, whose code is then thrown away and made anew.
+        # have 48 MB for its code: too few for hundreds of tests, whose code is then thrown away and compiled again.
         .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=512m -XX:+UseSerialGC")
         .config("spark.sql.codegen.wholeStage", "false")
         .config("spark.sql.codegen.factoryMode", "NO_CODEGEN")

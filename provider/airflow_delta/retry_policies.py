@@ -61,7 +61,7 @@ class DeltaRetryPolicy(RetryPolicy):
     - ``CommitStateUnknownException``: retry, the commit recognises itself in the log;
     - a failed audit, schema, predicate, constraint, protocol, a version that has left the log, a bad argument, an invalid staged
       write, an aborted transaction, a Spark that lacks the connector or the credentials for the table's store: fail;
-    - a query that Spark cannot parse, or that names columns or functions that are not there: fail;
+    - a query that Spark cannot parse, or that names columns or functions that do not exist: fail;
     - storage and network (``OSError``, including ``ConnectionError`` and ``TimeoutError``): retry;
     - any other: Airflow's default.
 

@@ -205,7 +205,7 @@ def test_several_keys_of_a_task_of_ones_own(scheduler: Scheduler) -> None:
 
 
 def test_a_commit_tells_the_partitions_that_it_changed(scheduler: Scheduler) -> None:
-    """One event for each, besides the table's own; a retry of a commit that was written tells the same."""
+    """One event for each, besides the table's own; a retry of a commit that was written emits the same."""
     from airflow.models.asset import AssetDagRunQueue
     from airflow.utils.session import create_session
     from sqlalchemy import select

@@ -41,7 +41,7 @@ REFUSED = [
     ({"host": LAKE, "extra": {"storage_options": {"AWS_REGON": "x"}}}, "'AWS_REGON', which no store knows"),
     (
         {"host": LAKE, "extra": {"spark_credentials": "mine"}},
-        "spark_credentials of the connection 'lake' is a text other than 'own'",
+        "spark_credentials of the connection 'lake' is a string other than 'own'",
     ),
     ({"host": LAKE, "extra": {"spark_packages": ["a:b:1"]}}, "spark_packages of the connection 'lake' is .* Maven coordinates"),
     ({"host": LAKE, "port": 9000, "schema": "https"}, "The schema and the port of the connection 'lake' have no meaning"),

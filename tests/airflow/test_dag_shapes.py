@@ -44,8 +44,8 @@ def test_what_is_no_output_of_the_right_task_is_said(run_dag, tables, capfd):
     run = run_dag("wrong_outputs", None)
     said = " ".join("".join(capfd.readouterr()).split())
     assert run.state == "failed"
-    assert "The task 'text' got something else than a transaction: str" in said
-    assert "The task 'commit' got something else than a staged write: dict" in said
+    assert "The task 'text' got something other than a transaction: str" in said
+    assert "The task 'commit' got something other than a staged write: dict" in said
     assert "The function of the task 'txn.dated' cannot be called: missing a required argument: 'ds'" in said
     assert run.tries_of("txn.dated") == 1
     assert not deltalake.DeltaTable.is_deltatable(f"{tables}/wrong_outputs")

@@ -82,7 +82,7 @@ def test_an_approval_shows_what_the_commit_then_does(run_dag, tables):
     }  # fmt: skip
     assert json.loads(airflow("delta", "diff", path, "--max-compared", "1", "-o", "json").stdout)["exact"] is False
     failed = airflow("delta", "diff", path, "--keys", "nmae", code=1)
-    assert "The key 'nmae' is no column of table" in failed.stderr
+    assert "The key 'nmae' is not a column of table" in failed.stderr
 
 
 def airflow(*arguments: str, code: int = 0) -> subprocess.CompletedProcess:

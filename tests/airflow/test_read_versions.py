@@ -155,7 +155,7 @@ class TestXComIsNotBelieved:
             (lambda found: {**found, "orders": "latest"}, "whole number"),
             (lambda found: {**found, "orders": None}, "no such table"),
             (lambda found: {**found, "orders": 1.5}, "whole number"),
-            (lambda found: {**found, "": 1}, "no text"),
+            (lambda found: {**found, "": 1}, "not a string"),
             (lambda found: {**found, "../elsewhere": 1}, "neither the Dag file"),
             (lambda found: {**found, "s3://elsewhere/orders": 1}, "neither the Dag file"),
             (lambda found: {**found, "/elsewhere": 1}, "neither the Dag file"),

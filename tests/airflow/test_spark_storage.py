@@ -117,7 +117,7 @@ def test_a_local_table_needs_nothing(tmp_path):
 
 
 def test_another_word_than_own_is_refused(storage):
-    with pytest.raises(DeltaIllegalArgumentException, match="spark_credentials is a text other than 'own'"):
+    with pytest.raises(DeltaIllegalArgumentException, match="spark_credentials is a string other than 'own'"):
         SparkStorage.of(DeltaHook("lake").get_log("t"), None, "mine")
 
 

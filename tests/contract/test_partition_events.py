@@ -12,7 +12,7 @@ from airflow_delta.contract.partition_events import KeyField, PartitionEvents, s
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 
 REFUSED: list[tuple[Any, dict[str, Any], str]] = [
-    ("{day", {}, "is no template"),
+    ("{day", {}, "is not a template"),
     ("{}", {}, "must name a column"),
     ("{day!r}", {}, "must name a column"),
     ("{{day}}", {}, "names no column"),

@@ -213,6 +213,6 @@ def test_no_engine_writes_to_it(delta: SparkSession, table: Table) -> None:
         write_deltalake(path, pa.table({"id": [1]}), mode="append", schema_mode="merge")
     with pytest.raises(Exception, match="airflowPreview"):
         DeltaTable(path).delete("id = 1")
-    with pytest.raises(DeltaIllegalArgumentException, match="is the preview of a transaction, which nobody writes"):
+    with pytest.raises(DeltaIllegalArgumentException, match="is the preview of a transaction, which cannot be written to"):
         Table(Path(path), delta).begin()
     assert {file: file.read_bytes() for file in Path(path, "_delta_log").iterdir()} == log

@@ -84,7 +84,7 @@ def test_a_writer_is_refused(opened):
         write_deltalake(table.path, _table(ROWS[:1]), mode="append", storage_options=opened.options)
     with pytest.raises(Exception, match="airflowPreview"):
         DeltaTable(table.path, storage_options=opened.options).delete()
-    with pytest.raises(DeltaIllegalArgumentException, match="the preview of a transaction, which nobody writes"):
+    with pytest.raises(DeltaIllegalArgumentException, match="the preview of a transaction, which cannot be written to"):
         begin(DeltaLog.for_table(table.path, storage_options=opened.options), transaction_key="writes")
     assert opened.rows_by_delta_rs(table.path) == ROWS
 

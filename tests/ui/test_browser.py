@@ -472,7 +472,7 @@ def test_rows_are_compared_by_the_keys_that_are_given(visit, server):
 
     page = visit(table_path(server, "people", "commit", version=1), user="admin")
     section = frame(page).locator("#rows")
-    for keys, told in (("nothing", "is no column of table"), ("id, city", "(by id, city)"), ("name", "0 rows changed (by name)")):
+    for keys, told in (("nothing", "is not a column of"), ("id, city", "(by id, city)"), ("name", "0 rows changed (by name)")):
         section.get_by_label("Key columns").fill(keys)
         section.get_by_role("button", name="Compare").click()
         expect(section).to_contain_text(told)

@@ -27,7 +27,7 @@ class LastCommitDeadline(BaseDeadlineReference):
 
     Airflow evaluates it when it makes a run, which is then to wait for the next commit, or to commit itself. The scheduler asks
     its database for the latest event of the table's asset, and never the storage: commits of other engines count if a watcher or
-    a :class:`~airflow_delta.sensors.partitions.DeltaPartitionSensor` tells of them. A run before the first event
+    a :class:`~airflow_delta.sensors.partitions.DeltaPartitionSensor` reports them. A run before the first event
     has no deadline.
 
     :param table: URI, absolute path, or name below the connection's base path, as in the table's asset.

@@ -251,7 +251,7 @@ class UnityCatalogClient:
             return msgspec.json.decode(response.content, type=kind)
         except msgspec.DecodeError as error:  # an answer of 200 by something in between, or of another version
             raise CatalogUnavailableException(
-                f"{self.url}, of {self._whose}, answered about {about} with what is not Delta's API: {error}",
+                f"{self.url}, of {self._whose}, gave an answer about {about} that is not of Delta's API: {error}",
                 status=response.status_code,
             ) from error
 

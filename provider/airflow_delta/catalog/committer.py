@@ -167,7 +167,7 @@ class CatalogCommitter(LogCommitter):
     def _is_accepted(self, commit: CatalogCommit, known: KnownVersions, error: Exception) -> bool:
         """Tell whether a version that is taken is taken by this commit: a catalog refuses a repeated request like a lost race.
 
-        :raises AmbiguousPutError: if that cannot be told.
+        :raises AmbiguousPutError: if that is unknown.
         """
         if known.latest < commit.version:
             raise AmbiguousPutError(f"{self.catalog} refused version {commit.version}, but ends at {known.latest}") from error
@@ -185,7 +185,7 @@ class CatalogCommitter(LogCommitter):
     def _look_for(self, commit: CatalogCommit, error: CatalogUnavailableException) -> bool:
         """Return whether the catalog has accepted a commit to which its answer was lost.
 
-        :raises AmbiguousPutError: if it cannot be told: it may still be under way.
+        :raises AmbiguousPutError: if that is unknown: it may still be under way.
         """
         for seconds in _SETTLING_PAUSES:
             time.sleep(seconds)
@@ -268,7 +268,7 @@ class CatalogCommitter(LogCommitter):
                 versions = self._versions
                 versions.accept(versions.client.report_published(versions.name, versions.table_uuid, done))
             except (DeltaError, OSError) as error:
-                logger.warning("%s was not told that version %s is published: %s", self.catalog, done, error)
+                logger.warning("%s could not be notified that version %s is published: %s", self.catalog, done, error)
 
     def _publish(self, commit: CatalogCommit) -> None:
         store, path = self._store(), commit_file(commit.version)

@@ -61,7 +61,7 @@ def open_in_catalog(
     :param options: returns the settings for the storage at a URI, such as region and endpoint.
     :param own_credentials: tells whether these have credentials, which are then used instead of the catalog's.
     :param connection: its name, for errors.
-    :param on_secret: told every credential.
+    :param on_secret: called with every credential.
     :raises DeltaTableNotFoundException: if the catalog has no such table.
     """
     client.config(name.catalog)

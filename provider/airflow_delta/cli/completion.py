@@ -1,4 +1,4 @@
-"""What a shell completes (argcomplete): tables and connections. Errors tell it nothing, and it is not kept waiting."""
+"""What a shell completes (argcomplete): tables and connections. Errors complete nothing, and it is not kept waiting."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from airflow_delta.assets.delta import delta_asset_uri, table_of_asset_uri
 from airflow_delta.hooks.delta import DeltaHook
 
 _SECONDS = 4.0
-"""How long a shell waits: a storage or a database that does not answer by then tells nothing. Half of it may be imports."""
+"""How long a shell waits: a storage or a database that has not answered by then is left out. Half of the time may be imports."""
 
 _MOST = 200
 """Names of one kind."""
@@ -42,7 +42,7 @@ def connections(*, prefix: str, **_line: Any) -> list[str]:
 
 
 def _found(prefix: str, *sources: Callable[[], Iterable[str]]) -> list[str]:
-    """Ask all sources at once, and return what they tell in time."""
+    """Ask all sources at once, and return what they answer in time."""
     # As the commands do: otherwise the Task SDK does not look into the metadata database.
     os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "server"
     found: set[str] = set()

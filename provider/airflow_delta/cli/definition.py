@@ -155,7 +155,7 @@ ARG_KEY = _argument(
     help="Column or template that makes the keys, as partition_events does (default: the partition columns)",
 )
 ARG_EXACT = _argument(
-    "--exact", action="store_true", help="Read the column of the keys, if it is no partition column, instead of its range"
+    "--exact", action="store_true", help="Read the column of the keys, if it is not a partition column, instead of its range"
 )
 ARG_MAX_KEYS = _argument(
     "--max-keys", type=_whole_number(allow_zero=False), default=500, help="Most partitions that may have changed (default: 500)"

@@ -20,7 +20,7 @@ def is_literal(value: Any) -> bool:
 
 
 def check_choices(task: Any, choices: Choices) -> None:
-    """Refuse a literal that is none of the words of its parameter.
+    """Refuse an unknown word as the value of a parameter.
 
     :raises DeltaIllegalArgumentException: if there is one.
     """

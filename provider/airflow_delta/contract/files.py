@@ -49,7 +49,7 @@ COMMIT_MARKER_PREFIX = "_commit-"
 PLAN_PREFIX = "publication-"
 """What the names of a publication's plan, and of the staged writes that it names, begin with."""
 PLAN_ENDED = ".ended"
-"""Suffix, instead of ``.json``, of the note beside the anchor's plan that the publication has its end on every table."""
+"""Suffix, instead of ``.json``, of the note beside the anchor's plan that the publication has ended on every table."""
 
 OWNER_LENGTH = 24
 """Characters of a transaction's id that name its owner; the rest is random."""
@@ -249,6 +249,7 @@ def unsealed(text: str, what: str) -> Any:
 
     :param what: the file, for the error.
     :raises StagingException: if it is not as it was written.
+    :raises ValueError: if it is not JSON.
     """
     text = text.rstrip("\n")
     if text.startswith(_HEAD) and text[len(_HEAD) : _AFTER] != _digest(text[_AFTER + len(_END) :]):

@@ -98,7 +98,7 @@ def value_problem(name: str, value: Any, kind: Kind, *, templated: bool) -> str 
 
 
 def is_path(value: Any) -> bool:
-    """Return whether a value is a path: of the file system, or Airflow's ``ObjectStoragePath``; an asset is none."""
+    """Return whether a value is a path: of the file system, or Airflow's ``ObjectStoragePath``; an asset is not a path."""
     return (isinstance(value, os.PathLike) and not hasattr(value, "uri")) or any(
         base.__module__.partition(".")[0] == "upath" for base in type(value).__mro__
     )

@@ -94,7 +94,7 @@ def check_is_query(source: Any, *, whose: str) -> None:
 
 
 def given_options(options: Any) -> Mapping[str, Any]:
-    """Return options, also those written as JSON; none of a template that is not JSON yet."""
+    """Return options, also those written as JSON; no options if a template is not JSON yet."""
     if isinstance(options, str):
         with contextlib.suppress(ValueError):
             options = json.loads(options)

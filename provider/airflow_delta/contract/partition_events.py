@@ -128,7 +128,7 @@ class PartitionEvents:
         try:
             parts = list(string.Formatter().parse(template))
         except ValueError as error:
-            raise _refused(f"the key {template!r} is no template: {error}") from error
+            raise _refused(f"the key {template!r} is not a template: {error}") from error
         if any(name == "" or conversion or "{" in (form or "") for _, name, form, conversion in parts):
             raise _refused(f"the key {template!r} must name a column between braces, as in {{event_date:%Y-%m}}")
         return [KeyField(before, name, form or "") for before, name, form, _ in parts]
@@ -166,7 +166,7 @@ class PartitionEvents:
         return tuple(found)
 
     def refuse_many(self, why: str) -> None:
-        """Refuse a commit that is not told by partition, if that is wanted.
+        """Refuse a commit whose partitions get no events of their own, if that is wanted.
 
         :raises DeltaIllegalArgumentException: if it is.
         """
@@ -175,7 +175,7 @@ class PartitionEvents:
 
     def _fitting(self, key: Any) -> str:
         if not isinstance(key, str):
-            raise _refused(f"the function must return texts, got {type(key).__name__}: {str(key)[:80]!r}")
+            raise _refused(f"the function must return strings, got {type(key).__name__}: {str(key)[:80]!r}")
         if key.strip() and len(key) <= MAX_KEY and _NUL not in key:
             return key
         if self.long_keys == "fail":

@@ -86,7 +86,7 @@ def _text(value: str) -> str:
 def _code_point(character: str) -> str:
     number = ord(character)
     if 0xD800 <= number <= 0xDFFF:
-        raise ValueError("half of a surrogate pair is no character")
+        raise ValueError("half of a surrogate pair is not a character")
     return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
 
 

@@ -8,7 +8,7 @@ from airflow_delta.masking import masked
 
 
 class About(TypedDict, total=False):
-    """What every error may be told: the table's URI, and the version."""
+    """What every error may carry: the table's URI, and the version."""
 
     table: str | None
     version: int | None

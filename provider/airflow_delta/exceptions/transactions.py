@@ -203,7 +203,7 @@ class StagedFileException(StagingException):
 
 
 class StageFailedException(DeltaError):
-    """A stage failed on the cluster with an error that is none of Delta's, such as one of Spark."""
+    """A stage failed on the cluster with an error that is not one of Delta's, such as one of Spark."""
 
     error_class = "DELTA_STAGE_FAILED"
 

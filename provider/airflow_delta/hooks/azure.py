@@ -13,7 +13,7 @@ from airflow_delta.hooks.extra import extra_of, field_of, texts
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
-# The account of every emulator, whose key is no secret:
+# The account of every emulator, whose key is not a secret:
 # https://learn.microsoft.com/azure/storage/common/storage-connect-azurite
 _EMULATOR = {
     "AccountName": "devstoreaccount1",

@@ -336,8 +336,8 @@ class DeltaHook(BaseHook):
         Pass them to :meth:`get_df`, or to Spark's ``versionAsOf``. Looks once at each log, and never waits.
 
         :param tables: URIs, absolute paths, or names below the connection's base path.
-        :param settle: bring publications that are decided, but not on all tables yet, to their end, rather than to show the
-            versions before them. Only those of which all tables are named.
+        :param settle: bring publications that are decided, but not on all tables yet, to their end, rather than show the
+            versions before them. Only those whose tables are all named.
         :return: -1 for a table that does not exist.
         """
         logs = {table: self.get_log(table) for table in tables}

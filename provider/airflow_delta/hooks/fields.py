@@ -200,7 +200,7 @@ class ConnectionFields:
         value = self.extra.get("spark_credentials") or None
         if value not in (None, OWN):
             raise DeltaIllegalArgumentException(
-                f"spark_credentials of the connection {self.conn_id!r} is a text other than {OWN!r}. Leave it empty to give "
+                f"spark_credentials of the connection {self.conn_id!r} is a string other than {OWN!r}. Leave it empty to give "
                 f"Spark this connection's credentials, or set it to {OWN!r}."
             )
         return value

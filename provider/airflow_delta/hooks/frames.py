@@ -29,7 +29,7 @@ ROW_LIMIT = 1_000_000
 def check_df_type(df_type: str, table: str) -> None:
     """Refuse what is not the name of a kind of frame, or needs a package that is not installed.
 
-    :raises DeltaIllegalArgumentException: if it is no such name.
+    :raises DeltaIllegalArgumentException: if it is not such a name.
     :raises AirflowOptionalProviderFeatureException: if the package is missing.
     """
     if df_type not in DF_TYPES:

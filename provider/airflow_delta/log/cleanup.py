@@ -64,7 +64,7 @@ def clean_up_expired_logs(
     Sidecars are deleted if they are older than the same midnight and no checkpoint refers to them. Nothing is deleted if
     ``delta.enableExpiredLogCleanup`` is false.
 
-    What a publication of several tables needs that has no end on all of them stays, however old it is.
+    What a publication of several tables needs stays until it has ended on all of them, however old it is.
 
     ``delta.requireCheckpointProtectionBeforeVersion`` adds no condition: history may be cut off at any existing checkpoint, and
     no new one is written below that version (protocol, "Checkpoint Protection").
@@ -111,7 +111,7 @@ def needed_by_publications(snapshot: Snapshot, versions: Mapping[int, VersionFil
     """Return the first version that a publication of several tables still needs; ``None`` if none does.
 
     Where its intent is open, that is all there are: whoever goes on checks everything since the version that its transaction
-    read. Where it is published, the version before, until a note beside its plan says that it has its end on every table: other
+    read. Where it is published, the version before, until a note beside its plan says that it has ended on every table: other
     tables may lack it, so readers are shown that version, and it may have to be taken back.
 
     Reads commits only if the table has states of publications, or may have had some, and keeps no keys that old.
@@ -144,7 +144,7 @@ def needed_by_publications(snapshot: Snapshot, versions: Mapping[int, VersionFil
 
 def _tell_of_publication(snapshot: Snapshot, publication: str) -> None:
     logger.warning(
-        "Table %s: not deleting what publication %s of several tables needs: nothing says that it has its end on all of them. "
+        "Table %s: not deleting what publication %s of several tables needs: nothing says that it has ended on all of them. "
         "`airflow delta settle <its tables> --publication <its id>` ends it.",
         snapshot.log.uri,
         publication,
@@ -152,7 +152,7 @@ def _tell_of_publication(snapshot: Snapshot, publication: str) -> None:
 
 
 def _has_plan(store: LogStore, transaction: str, app_id: str) -> bool:
-    """Tell whether the plan of a publication is there, below a transaction, without a note that it has its end on every table."""
+    """Tell whether the plan of a publication is there, below a transaction, without a note that it has ended on every table."""
     digest = _DIGEST.search(app_id)
     name = f"{PLAN_PREFIX}{digest[1]}" if digest is not None else PLAN_PREFIX
     found = {status.name for status in store.list_from(transaction_directory(transaction), name, stat=False)}

@@ -562,7 +562,7 @@ class Snapshot(Subject):
     # -- verification ---------------------------------------------------------------------------------------------------------
 
     def without_checksum(self) -> Snapshot:
-        """Return this version as only its checkpoint and commits tell it."""
+        """Return this version from its checkpoint and commits alone."""
         segment = replace(self.segment, checksum_versions=())
         return Snapshot(self.log, segment, corrupt_checkpoints=self.corrupt_checkpoints)
 

@@ -20,7 +20,7 @@ __all__ = ["DeltaNotifier"]
 class DeltaNotifier(BaseNotifier):
     """Hand what kept a transaction from being published to other notifiers, as ``delta_event`` of their context.
 
-    For ``on_failure_callback`` and ``on_success_callback`` of tasks; calls nobody if nothing of the kind happened. The templates
+    For ``on_failure_callback`` and ``on_success_callback`` of tasks; does nothing if none of these happened. The templates
     of the notifiers can use ``{{ delta_event.title }}``, ``{{ delta_event.message }}`` and its other keys::
 
         DeltaNotifier(SlackNotifier(text="{{ delta_event.message }}"))

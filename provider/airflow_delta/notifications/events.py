@@ -242,7 +242,7 @@ def _staged(context: Context) -> dict[str, Any]:
         if counts and len(counts) == len(reports):
             found["num_records"] = sum(counts)
     except Exception:
-        logger.warning("A notification goes without what the XComs of %s would tell", context["ti"].task_id, exc_info=True)
+        logger.warning("A notification lacks what is in the XComs of %s", context["ti"].task_id, exc_info=True)
     return found
 
 

@@ -46,7 +46,7 @@ class DeltaCopyIntoOperator(DeltaTableOperator):
 
     :param source: a directory, a file, or a pattern of paths: URI, absolute path, or name below the base path of
         ``source_conn_id``. In one part of a path ``*`` is any text, ``?`` one character, ``[ab]`` one of some, ``{a,b}`` one of
-        several texts. Files and directories whose names begin with ``_`` or ``.`` are left out. (templated)
+        several strings. Files and directories whose names begin with ``_`` or ``.`` are left out. (templated)
     :param format: ``csv``, ``json``, ``parquet``, ``avro``, ``orc``, or ``text``: each line as the column ``value``.
     :param pattern: pattern of paths below ``source``, which then is a directory. (templated)
     :param recursive: also files in directories below.

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class DeltaDiffOperator(DeltaOperator):
-    """Tell which rows the commit of a transaction would add, remove and change; for the body of an approval. Without Spark.
+    """Show which rows the commit of a transaction would add, remove and change; for the body of an approval. Without Spark.
 
     Place it between stages and commit, as an audit; what is staged is checked as the commit checks it. Rows that a stage only
     copies to another file cancel out. Returns JSON: ``transactionId``, ``table``, ``readVersion``, ``alreadyCommitted``,
@@ -38,7 +38,7 @@ class DeltaDiffOperator(DeltaOperator):
     :param staged: outputs of the stages: one, several, or mapped. Default inside a ``delta_transaction`` group: all its stages
         that do not come after this task. (templated)
     :param keys: columns that identify a row: a row that is removed and added with the same keys has changed. (templated)
-    :param sample: number of rows of each kind to show. Who may read XComs can read them: 0 shows none. (templated)
+    :param sample: number of rows of each kind to show. Users who may read XComs can read them: 0 shows none. (templated)
     :param limit: number of rows to compare of the files that come, and of those that go; default: 1,000,000. (templated)
     :param delta_conn_id: connection to the table; default: the start task's. (templated)
 
@@ -79,7 +79,7 @@ class DeltaDiffOperator(DeltaOperator):
         :raises HandleMismatchException: if the transaction is not the one in the Dag file.
         :raises MissingStageException: if no stage has reported.
         :raises StageConflictException: if the commit would refuse the stages.
-        :raises DeltaIllegalArgumentException: if a key is no column, or a number is not valid.
+        :raises DeltaIllegalArgumentException: if a key is not a column, or a number is not valid.
         :raises TransactionAbortedException: if the transaction was aborted.
         """
         log, handle = open_transaction(self, context)

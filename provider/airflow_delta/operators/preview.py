@@ -29,7 +29,7 @@ class DeltaPreviewOperator(DeltaOperator):
     Place it between stages and commit, and checks or approvals after it; what is staged is checked as the commit checks it. It
     shows the commit on top of the newest version, or of the one that was read if it conflicts with a later one. No data is
     copied for ``only="table"``: the files are named where they are. Readers read it by its path; no writer can write to it. It
-    is no asset, and goes with the transaction.
+    is not an asset, and goes with the transaction.
 
     Returns JSON: ``transactionId``, ``table``, ``readVersion``, ``only``, ``stages`` (as of an audit), ``alreadyCommitted``,
     ``path``, ``version``, ``baseVersion`` (of the table, which the commit would come after), ``numFiles``, ``numAddedFiles``,

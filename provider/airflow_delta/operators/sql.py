@@ -30,7 +30,7 @@ class DeltaStageSqlOperator(DataFrameStage):
 
     A table of ``read_versions`` is a view, too: its name is the last part of the table's location.
 
-    Before the query may stand statements that prepare the session, each ended by a semicolon: ``SET``, ``USE``, ``DECLARE``,
+    The query may be preceded by statements that prepare the session, each ended by a semicolon: ``SET``, ``USE``, ``DECLARE``,
     ``CREATE TEMPORARY VIEW`` and ``FUNCTION``. Anything that writes is refused.
 
     :param sql: the query, or the path of a ``.sql`` file as Airflow looks for templates. (templated)

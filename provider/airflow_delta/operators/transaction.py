@@ -165,7 +165,7 @@ class DeltaCommitOperator(DeltaOperator):
 
     Nothing is published if any task between start and commit, not only one right before the commit, has failed, was
     ``upstream_failed``, or has not ended; skipped tasks and teardowns do not count. Only ``trigger_rule`` named on this task (not
-    in ``default_args``) changes that: with ``all_done`` and its kin the commit publishes although others failed, as long as every
+    in ``default_args``) changes that: with ``all_done`` or the like the commit publishes although others failed, as long as every
     stage has reported. Rules that do not wait for all tasks before it are refused: ``always``, ``one_success``,
     ``one_failed`` and ``one_done``.
 
@@ -186,7 +186,7 @@ class DeltaCommitOperator(DeltaOperator):
         Dag is the start task or downstream of it: the whole run is cleared then. (templated)
     :param keep_preview: how long the previews of the transaction (:class:`~airflow_delta.operators.preview.DeltaPreviewOperator`)
         stay after the commit: a ``timedelta``, or a number of days. Default: they are deleted.
-    :param record_approvals: name in the log who has answered the approvals (``ApprovalOperator`` and its kin), by the id that
+    :param record_approvals: name in the log who has answered the approvals (``ApprovalOperator`` and the like), by the id that
         Airflow has of them, and what. The log is read by whoever reads the table.
     :param delta_conn_id: connection to the table; default: the start task's. (templated)
     :param table: the transaction's table; default: the start task's. Needed only if no start task is upstream. (templated)
@@ -315,7 +315,7 @@ class DeltaCommitOperator(DeltaOperator):
         staged: Sequence[StagedWrite],
         conflict: DeltaConcurrentModificationException,
     ) -> None:
-        """Say over which files the transaction conflicts, to who has its preview."""
+        """Log the conflicting files, for readers of the preview."""
         if not has_previews(self, context):
             return
         try:

@@ -110,7 +110,7 @@ class Participant:
 
     @property
     def end_path(self) -> str:
-        """Path of the note, below this table, that the publication has its end on every table."""
+        """Path of the note, below this table, that the publication has ended on every table."""
         return end_path(self._planned.transaction_id, PublicationId.parse(self._plan.publication).digest)
 
     # -- looks -----------------------------------------------------------------------------------------------------------------

@@ -156,7 +156,7 @@ def ordered(members: Sequence[Member], writes: Sequence[Sequence[StagedWrite]], 
 
     If what is published may have to be taken back, the table where that is impossible is the last one.
 
-    :raises DeltaIllegalArgumentException: if there are too many, two are of one table, or the anchor is none of them.
+    :raises DeltaIllegalArgumentException: if there are too many, two name the same table, or the anchor is not among them.
     :raises DeltaUnsupportedOperationException: if more than one could not be taken back, or the anchor.
     """
     if not 1 <= len(members) <= MAX_TABLES:
@@ -235,7 +235,7 @@ def make_plan(
 
 
 def _check_places(members: Sequence[Member], planned: Sequence[PlannedTable]) -> None:
-    """Refuse a table that is there twice by two names which say nothing of it: a link, another endpoint of one store.
+    """Refuse a table that two names stand for, without showing it: a link, another endpoint of one store.
 
     What was put below one of them is then below the other, too.
     """

@@ -210,7 +210,7 @@ def plan_path(transaction_id: str, digest: str) -> str:
 
 
 def end_path(transaction_id: str, digest: str) -> str:
-    """Return the path of the note that a publication has its end on every table, below one of them."""
+    """Return the path of the note that a publication has ended on every table, below one of them."""
     return f"{transaction_directory(transaction_id)}/{PLAN_PREFIX}{digest}{PLAN_ENDED}"
 
 
@@ -253,7 +253,7 @@ class PublicationResult(Payload):
     :param reason: why it was not published.
     :param standing: of one that is split: why what is published was not taken back.
     :param winner: the commit that came between: table, version, operation, error and message.
-    :param dirty_reads: commits between a publication and its inverse that were no blind appends: table, version and operation.
+    :param dirty_reads: commits between a publication and its inverse that were not blind appends: table, version and operation.
     """
 
     contract: int = CONTRACT

@@ -99,7 +99,7 @@ def publication_tables(log: DeltaLog, publication: str) -> tuple[str, ...]:
 def publication_of_commit(log: DeltaLog, commit: CommitResult) -> tuple[str, str] | None:
     """Return the publication that a commit published its table with, and the URI of its anchor.
 
-    ``None`` if it was none of a publication, or has left the log.
+    ``None`` if the commit belongs to no publication, or has left the log.
     """
     if commit.version < 0:
         return None
@@ -148,7 +148,7 @@ def state_entry(log: DeltaLog, publication: str, state: int, *, since: int = 0) 
 
 
 def is_over(log: DeltaLog, publication: str, published: DecodedCommit) -> bool:
-    """Tell whether a publication has its end on every table: a note below this one says so, or its plan is gone.
+    """Tell whether a publication has ended on every table: a note below this one says so, or its plan is gone.
 
     VACUUM deletes a plan only after the note; without a plan, nobody can go on.
 

@@ -147,7 +147,7 @@ class Settlement:
     def _had_it(self, table: Participant) -> bool:
         """Tell whether a table has the publication, or had it before it was dropped or replaced.
 
-        Of a table that is gone, others know: the publication has its end, or was published on a table whose turn comes later.
+        Of a table that is gone, others know: the publication has ended, or was published on a table whose turn comes later.
         """
         state = table.look()
         if state != REFUSED or table.is_there(table.log.snapshot):

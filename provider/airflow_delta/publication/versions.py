@@ -1,7 +1,7 @@
 """Versions of several tables that belong together: none of them has half of a publication.
 
 Tables are looked at one after the other, so what one lacks may have come since. It is looked at again after what says otherwise:
-a table that shows the publication, or the note that it has its end everywhere.
+a table that shows the publication, or the note that it has ended everywhere.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ STATE_KEY = "delta_partitions"
 """Beginning of the keys of positions in the asset state store; the rest names the table: tables may share an outlet."""
 
 _COMMITS = 100
-"""Commits that one task tells."""
+"""Commits that one task reports."""
 
 
 class _Found(NamedTuple):
@@ -52,19 +52,19 @@ class DeltaPartitionSensor(LogSensor):
     (tasks of this provider with ``partition_events``). The outlets get one event for each partition of all commits since the last
     time, and no event without a key; a mapped sensor must name them.
 
-    How far the table was told is kept in the asset state store of the first outlet, with the task instance that tells it. Airflow
-    registers the events together with the success of the task, so a commit is told once, whatever dies in between: what a task
-    instance found that has not succeeded, the next one tells. Several runs must not wait for one table at a time: make
+    The version up to which events were emitted is in the asset state store of the first outlet. Airflow
+    registers the events together with the success of the task, so each commit is reported once, whatever dies: what a task
+    instance found that has not succeeded, the next one reports. Several runs must not wait for one table at a time: make
     ``max_active_runs=1`` of the Dag, for example with ``schedule="@continuous"``.
 
-    Returns ``keys``, ``versions`` (told by this task) and ``observed_version`` (the latest one).
+    Returns ``keys``, ``versions`` (reported by this task) and ``observed_version`` (the latest one).
 
     :param table: URI, absolute path, or name below the connection's base path. The table need not exist yet. (templated)
     :param delta_conn_id: connection of type ``delta``. (templated)
     :param partition_events: keys, as :class:`~airflow_delta.contract.partition_events.PartitionEvents` describes them. A function
-        that returns ``None`` for a partition leaves it out. A task tells up to 100 commits, and ``max_keys`` keys of more than
-        one; what is left, the next one tells.
-    :param changed_since: the first time: tell of the commits after this version; -1 for all. Default: those after the version of
+        that returns ``None`` for a partition leaves it out. A task reports up to 100 commits, and ``max_keys`` keys of more than
+        one; the next one reports what is left.
+    :param changed_since: the first time: report the commits after this version; -1 for all. Default: those after the version of
         the table at the first look. (templated)
     :param wait: if nothing has changed at the first look, wait; otherwise the task is skipped, as after the event of a watcher
         that comes twice.
@@ -123,7 +123,7 @@ class DeltaPartitionSensor(LogSensor):
 
         :raises AirflowSkipException: if nothing has changed, and ``wait`` is off.
         :raises DeltaIllegalArgumentException: if the table is the preview of a transaction.
-        :raises VersionNotFoundException: if commits were cleaned up before they were told.
+        :raises VersionNotFoundException: if commits were cleaned up before they were reported.
         """
         refuse_previews(self.watched())
         if not self.wait or self.deferrable:
@@ -136,7 +136,7 @@ class DeltaPartitionSensor(LogSensor):
         return self._tell(context)
 
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:
-        """Tell what the trigger has seen; if these commits are told by others, wait on."""
+        """Report what the trigger has seen; if others have reported these commits, keep waiting."""
         self.check_event(event)
         if not self.look_once(context).is_done:
             self._defer()
@@ -175,7 +175,7 @@ class DeltaPartitionSensor(LogSensor):
         if found.seen != self._seen:
             self._seen = found.seen
             self._remember(context, found.seen)
-        self.log.info("Nothing to tell of table %s after version %s.", log.uri, self._version)
+        self.log.info("Nothing to report of table %s after version %s.", log.uri, self._version)
         return PokeReturnValue(is_done=False)
 
     def _look(self, log: DeltaLog, seen: Watermark) -> _Found:
@@ -215,10 +215,10 @@ class DeltaPartitionSensor(LogSensor):
         self.log.info("Table %s: versions %s changed the partitions %s.", self.table, versions, found.keys)
         return {"keys": found.keys, "versions": versions, "observed_version": found.matches[-1].observed_version}
 
-    # -- how far the table is told --------------------------------------------------------------------------------------------
+    # -- up to where events exist ---------------------------------------------------------------------------------------------
 
     def _begin(self, context: Context, log: DeltaLog) -> Watermark:
-        """Return after which version to look: what a task instance has told counts once it has succeeded."""
+        """Return after which version to look: what a task instance has reported counts once it has succeeded."""
         kept = self._store(context).get(self._key)
         seen = engine.Watermark.from_dict(kept)
         if seen is None or not isinstance(kept, dict):

@@ -57,14 +57,14 @@ class LogSensor(BaseSensorOperator):
         raise NotImplementedError
 
     def _do_render_template_fields(self, *given: Any, **named: Any) -> None:
-        # A sensor that is not told what to wait for waits for any commit, and changes nothing.
+        # A sensor without conditions waits for any commit, and changes nothing.
         render_fields(self, super()._do_render_template_fields, *given, **named, narrowing=())
 
     def _render(self, template: Any, context: Context, dag: Any = None) -> Any:
         return text_of(template, context) if is_of_text(template) else super()._render(template, context, dag)
 
     def check_event(self, event: Mapping[str, Any]) -> None:
-        """Raise the error that an event of the trigger tells of, if it does."""
+        """Raise the error in an event of the trigger, if it has one."""
         if event.get("status") == "error":
             if self.never_fail:
                 raise AirflowSkipException("Skipping due to never_fail is set to True.")
@@ -94,7 +94,7 @@ class NextSensor(LogSensor):
         return seen
 
     def known(self, context: Context) -> Watermark | None:
-        """Return that version if the task state store or ``after_version`` tells it."""
+        """Return that version if the task state store or ``after_version`` has it."""
         store = context.get("task_state_store")
         stored = None if store is None else store.get(self.state_key)
         if isinstance(stored, dict) and stored.get("waits_for") == self.waits_for():

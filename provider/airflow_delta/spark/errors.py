@@ -244,7 +244,7 @@ def spark_job_error(error: BaseException, uri: str = "") -> SparkJobException | 
 
 
 def memory_advice(text: str) -> str:
-    """Return what to do about memory that ran out, if a text of Spark tells of that; else an empty text."""
+    """Return what to do about memory that ran out, if Spark's message mentions it; else an empty string."""
     return next((advice for pattern, advice in _MEMORY if re.search(pattern, text)), "")
 
 

@@ -1,6 +1,6 @@
 """The source of a MERGE that keeps every version of its rows: which versions begin, change and go.
 
-The versions of a key are computed anew from those that the table has and the new source rows: events in the order of time, of
+The versions of a key are computed again from those that the table has and the new source rows: events in the order of time, of
 which those that change something begin a version, and the next such event ends it.
 """
 

@@ -320,7 +320,7 @@ class _RowOrder:
 
     A task numbers its rows as it writes them. If the number less the position in the old file is the same for all rows of each
     file, they are there in order and without gaps. Rows of files with deletion vectors are sorted before, by file and position.
-    Files are told apart by the checksum of their names: columns of numbers cost the job little.
+    Files are distinguished by the checksum of their names: columns of numbers cost the job little.
 
     :param members: positions of the files in the plan.
     """

@@ -149,7 +149,7 @@ class RewriteAttempt:
     def write(self, df: DataFrame, kind: str, *, change_type: str | None = None) -> str:
         """Write rows into a new directory and return its name.
 
-        :param df: the columns of :attr:`stored`; change data has none of row ids.
+        :param df: the columns of :attr:`stored`; change data has no columns of row ids.
         :param kind: ``new``, ``copied`` or ``change``.
         """
         name = f"{self.run}-{kind}-{len(self._directories[kind])}"

@@ -1,6 +1,6 @@
 """The base of the operators, and of the parts that several of them share.
 
-The error of a function that returned something else than a Spark DataFrame.
+The error of a function that returned something other than a Spark DataFrame.
 
 ``airflow tasks test``: one task runs for real, outside of the scheduler.
 
@@ -97,7 +97,7 @@ SENSOR_MODES = ("poke", "reschedule")
 def with_own_mode(operator_class: Any, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of a task with the ``mode`` that is meant for stages: sensors have a parameter of that name, too.
 
-    So ``stage_kwargs`` do not give it to every task of the block, and that of sensors in ``default_args`` is none of a stage.
+    So ``stage_kwargs`` pass it to stages alone, and a sensor's mode in ``default_args`` does not become the mode of a stage.
 
     :param given: its arguments, with those from ``default_args``; ``dag`` and ``task_group`` are where it is.
     """
@@ -125,7 +125,7 @@ WATCHER_SETTINGS: Mapping[str, Any] = {
 
 
 def _publishes(operator_class: Any) -> bool:
-    """Return whether a task that is no stage commits what readers of the table see."""
+    """Return whether a task that is not a stage commits what readers of the table see."""
     return bool(getattr(operator_class, "emits_table", False))
 
 

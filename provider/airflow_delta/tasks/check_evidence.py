@@ -47,7 +47,7 @@ class Evidence:
         return tasks
 
     def checks(self, writes: Sequence[StagedWrite]) -> dict[tuple[str, int], str | None]:
-        """Return the states of the checks: tasks after a stage that is none itself.
+        """Return the states of the checks: tasks after a stage that are not stages themselves.
 
         :param writes: what the commit publishes.
         """

@@ -243,7 +243,7 @@ class CommitPart(Part):
         }
 
     def tags(self, context: Context, outlets: Sequence[Any] | None = None) -> dict[str, str]:
-        """Return the tags of the commit: its task, how closely it checks concurrent commits, whether it tells of partitions.
+        """Return the tags of the commit: its task, how closely it checks others' commits, whether it emits events by partition.
 
         :param outlets: those of the table, if the task commits to several.
         """
@@ -287,7 +287,7 @@ class CommitPart(Part):
             raise
 
     def about(self, log: DeltaLog, named: TableName | None = None) -> None:
-        """Say which table the next result is about.
+        """Note which table the next result is about.
 
         :param named: the table as the Dag names it.
         """

@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 def warn_of_abort(task: Any, context: Context) -> None:
-    """Say in the log of a task that is not ours, and runs again, that the transaction it stands in was aborted.
+    """Log, in a task that is not ours and runs again, that the transaction it stands in was aborted.
 
     A check of an author's own may pass then, long after its rows are gone, and only the commit would refuse. A look for each of
     the transactions between whose start and commit the task stands.

@@ -48,7 +48,7 @@ def valid_reports(context: Context, handle: TransactionHandle, reports: Iterable
 
     :param handle: of the transaction.
     :param reports: staged writes from XCom; ``None`` for an instance without one.
-    :raises StagingException: if something else than a report is among them, or one of a task that this Dag run does not have.
+    :raises StagingException: if something other than a report is among them, or one of a task that this Dag run does not have.
     """
     writes = [parse_report(report, task_id=context["ti"].task_id) for report in reports if report is not None]
     states = _states(context, {write.task_id for write in writes})

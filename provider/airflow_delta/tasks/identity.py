@@ -138,9 +138,9 @@ def parse_handle(value: Any, *, task_id: str) -> TransactionHandle:
         )
     if not isinstance(value, Mapping) or not value.keys() >= _HANDLE:
         raise StagingException(
-            f"The task {task_id!r} got something else than a transaction: {_shown(value)}. Pass transaction=<output of the start "
-            "task> itself: a template makes text of it, and of a mapped start task it is a list (put start, stages and commit "
-            "into an expanded @task_group)."
+            f"The task {task_id!r} got something other than a transaction: {_shown(value)}. Pass transaction=<output of the "
+            "start task> itself: a template makes text of it, and of a mapped start task it is a list (put start, stages and "
+            "commit into an expanded @task_group)."
         )
     return TransactionHandle.from_dict(value)
 
@@ -152,7 +152,7 @@ _REPORT = {"contract", "transactionId", "stage"}
 def parse_report(value: Mapping[str, Any], *, task_id: str) -> StagedWrite:
     """Return the staged write that a task got as XCom.
 
-    :raises StagingException: if the value is none.
+    :raises StagingException: if the value is not a report.
     """
     if not value.keys() >= _REPORT:
         raise not_a_report(value, f"The task {task_id!r}")
@@ -160,9 +160,9 @@ def parse_report(value: Mapping[str, Any], *, task_id: str) -> StagedWrite:
 
 
 def not_a_report(value: Any, whose: str = "The task") -> StagingException:
-    """Return the error of a task that got something else than what a stage returns."""
+    """Return the error of a task that got something other than what a stage returns."""
     return StagingException(
-        f"{whose} got something else than a staged write: {_shown(value)}. Pass the outputs of stage tasks themselves, such as "
+        f"{whose} got something other than a staged write: {_shown(value)}. Pass the outputs of stage tasks themselves, such as "
         "staged=[first.output, second.output]."
     )
 

@@ -65,7 +65,7 @@ _MAKE_NUMBER = {"int", "float"}
 """Filters of Jinja that make 0 of it, unless they are given something else."""
 
 _PRINTED_NOTHING = {"None", "nan", "NaN", "NaT", "<NA>"}
-"""What values print that are none: those of pandas, and a ``None`` that Airflow hands out behind a proxy."""
+"""What missing values print: those of pandas, and a ``None`` that Airflow hands out behind a proxy."""
 
 
 def render_named_fields(

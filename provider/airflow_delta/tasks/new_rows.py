@@ -87,7 +87,7 @@ class SourceTables:
             else f"nothing after version {position.before if position.before >= 0 else position.version}",
             len(found.files),
         )
-        # What is latest at the first run must be recorded, or each run would begin anew.
+        # What is latest at the first run must be recorded, or each run would begin again.
         begins = position.before < 0 and given.get("starting_version") == "latest"
         if skips and not found.files and not begins:
             raise AirflowSkipException(f"{position.table} has no new rows for {position.consumer!r}.")
@@ -227,7 +227,7 @@ def is_view_name(name: str) -> bool:
 
 
 def names_of(value: Any) -> dict[str, Any]:
-    """Return the tables of ``new_rows`` with their options, however they are given; of what is no literal, none."""
+    """Return the tables of ``new_rows`` with their options, however they are given; no tables if it is not a literal."""
     if isinstance(value, str):
         return {value: {}}
     if isinstance(value, Mapping):

@@ -39,7 +39,7 @@ def check_outlets(events: Any, outlets: Sequence[Any], what: str) -> None:
 
 
 def told_tag(events: Any, outlets: Sequence[Any]) -> dict[str, str]:
-    """Return the tag of a commit whose task tells of its partitions, so that no sensor does it again.
+    """Return the tag of a commit whose task emits events by partition, so that no sensor does so again.
 
     :param events: ``partition_events`` of the task.
     :param outlets: those of the table.
@@ -49,9 +49,9 @@ def told_tag(events: Any, outlets: Sequence[Any]) -> dict[str, str]:
 
 
 def event_keys(task: Any, log: DeltaLog | None, result: CommitResult) -> tuple[str, ...] | None:
-    """Return the partition keys of a commit's events, as its entry in the log tells them; ``None``: the task has none.
+    """Return the partition keys of a commit's events, by its entry in the log; ``None``: the task emits none.
 
-    The commit is written: what cannot be told by partition does not fail the task, but is one event with the key ``many``.
+    The commit is written: if its partitions are unknown, the task does not fail but emits one event with the key ``many``.
 
     :param task: has ``partition_events``.
     """
@@ -63,11 +63,11 @@ def event_keys(task: Any, log: DeltaLog | None, result: CommitResult) -> tuple[s
     except FileNotFoundError:
         why = "its entry has left the log"
     except OSError:
-        raise  # a retry finds the commit, and tells the same
+        raise  # a retry finds the commit, and emits the same
     except Exception as error:  # noqa: BLE001 - of the author's function, too
         why = f"{type(error).__name__}: {error}"
     task.log.error(
-        "Version %s of %s cannot be told by partition, its event has the key %r: %s", result.version, result.table, MANY, why
+        "The partitions of version %s of %s are unknown; its event has the key %r: %s", result.version, result.table, MANY, why
     )
     return (MANY,)
 

@@ -145,7 +145,7 @@ class ReadVersions(Part):
 
     def _version(self, name: Any, given: Any) -> int:
         if not isinstance(name, str) or not name.strip():
-            raise self._error(f"names the table {name!r}, which is no text")
+            raise self._error(f"names the table {name!r}, which is not a string")
         version = whole_number(f"The version of {name!r} in read_versions of {self.task.task_id!r}", given)
         if version is None or version < 0:
             raise self._error(f"has the version {given!r} of {name!r}: there was no such table when the versions were looked up")

@@ -66,7 +66,7 @@ class MetPublications:
         else:
             if result is None:
                 return None
-            logger.info("Publication %s had no end on all of its tables: now it is %s.", publication, result.outcome)
+            logger.info("Publication %s had not ended on all of its tables: now it is %s.", publication, result.outcome)
             return True
         self._left.add(publication)
         return None
@@ -132,7 +132,7 @@ def settle_earlier(start: Any, context: Context, log: DeltaLog, key: str) -> Non
 
 
 def publication_of(start: Any, context: Context) -> Any:
-    """Return the commit task in the Dag file of the publication that a start task is part of; ``None`` if it is of none."""
+    """Return the commit task of a start task's publication in the Dag file; ``None`` if it is part of none."""
     definition: Any = getattr(context.get("dag"), "task_dict", {}).get(start.task_id)
     for task in definition.get_flat_relatives(upstream=False) if definition is not None else ():
         if role_of(task) == "commit" and definition in _referred(getattr(task, "transactions", None)):

@@ -446,7 +446,7 @@ class StageOperator(DeltaOperator):
 
         :return: the request that was worked on (that of an earlier try if its work was taken over), and the report.
         """
-        raise NotImplementedError(f"{type(self).__name__} plans work ({request.operation}) that nobody does")
+        raise NotImplementedError(f"{type(self).__name__} plans work ({request.operation}) that nothing carries out")
 
     @final
     def execute(self, context: Context) -> Any:

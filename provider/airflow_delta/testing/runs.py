@@ -182,7 +182,7 @@ class DagRunner:
         :param answers: what to choose in human-in-the-loop tasks, by task id: ``{"orders.approve": "Reject"}``.
         :param timeout: seconds for the run.
         :raises DagRunError: if the run could not be made, waits for an answer that is not given, or ended without the kill.
-        :raises ValueError: if the logical date is text, but no date.
+        :raises ValueError: if the logical date is text, but not a date.
         """
         file = Path(dag_file).resolve()
         if not file.is_file():

@@ -25,7 +25,7 @@ _PUBLISHED, _REFUSED = 1, 2
 def watched_tables(tables: Any) -> list[str]:
     """Return the tables in an argument, the first of which is watched.
 
-    :raises DeltaIllegalArgumentException: if there is none, or one is there twice.
+    :raises DeltaIllegalArgumentException: if there is none, or one occurs twice.
     """
     names = [tables] if isinstance(tables, str) else list(tables or ())
     if not names or not all(isinstance(name, str) and name.strip() for name in names) or len(set(names)) < len(names):

@@ -45,7 +45,7 @@ _FAILURES = 5
 
 
 def refuse_previews(tables: Sequence[str]) -> None:
-    """Refuse what is no table to wait for.
+    """Refuse tables that nobody should wait for.
 
     :raises DeltaIllegalArgumentException: if a table is the preview of a transaction.
     """

@@ -56,7 +56,7 @@ class RowsNotShownError(DeltaError):
 
 
 class RowKeysError(DeltaError):
-    """A column that is to identify rows is none of the table's."""
+    """A column that should identify rows is not in the table."""
 
 
 def rows_of_commit(log: DeltaLog, version: int, *, keys: Sequence[str] = ()) -> dict[str, Any]:
@@ -68,7 +68,7 @@ def rows_of_commit(log: DeltaLog, version: int, *, keys: Sequence[str] = ()) -> 
     :raises ReadLimitException: if the commit is too large to look at.
     :raises RowsGoneError: if VACUUM has deleted its files.
     :raises RowsNotShownError: if its rows cannot be read here.
-    :raises RowKeysError: if a key is no column.
+    :raises RowKeysError: if a key is not a column.
     """
     from airflow_delta.table.diff.compare import ReadLimits
     from airflow_delta.table.diff.table_diff import given_keys, published_diff

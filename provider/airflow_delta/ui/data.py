@@ -53,7 +53,7 @@ MAX_ACTIONS = 3_000_000
 """Rows of a checkpoint, in the same search."""
 
 MAX_COLUMNS = 500
-"""Columns of a schema that are told."""
+"""Columns of a schema that are shown."""
 
 _HEAD_BYTES = 256 << 10
 _AT_ONCE = 10

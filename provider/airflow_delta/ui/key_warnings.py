@@ -1,4 +1,4 @@
-"""Runs that met a transaction key which another run had committed, as their tasks have told it.
+"""Runs that met a transaction key which another run had committed, as their tasks have reported it.
 
 A task says so in an XCom (:data:`~airflow_delta.links.delta.WARNING_KEY`), and nothing does if ``key_check`` is ``off``.
 Its text names runs that a user may not be allowed to see, so it is not shown: it only tells which key is meant. Who committed the

@@ -209,7 +209,7 @@ def table_key(uri: str) -> str:
 
 
 def location_key(table: Any, conn_id: Any) -> str | None:
-    """Return the normal form of the location that a task names; ``None`` if it is none, or its connection cannot be read."""
+    """Return the normal form of a location that a task names; ``None`` if it is not one, or its connection cannot be read."""
     if not isinstance(table, str):
         return None
     try:

@@ -76,7 +76,10 @@ class Reader:
         self._reads = 0
 
     def ask(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
-        """Return the answer to a request; after any error the process is gone."""
+        """Return the answer to a request; after any error the process is gone.
+
+        :raises TimeoutError: if there was none within ``seconds``.
+        """
         self._reads += 1
         try:
             return self._ask(request, time.monotonic() + seconds)

@@ -249,7 +249,7 @@ async def in_plugin_thread(function: Callable[..., T], *arguments: Any, **named:
 async def admitted(function: Callable[..., T], *arguments: Any, **named: Any) -> T:
     """Call the first function of a request as :func:`in_plugin_thread` does, unless too many requests are waiting.
 
-    :raises PageProblem: if they are: the browser is told to come back.
+    :raises PageProblem: if they are: the browser is asked to come back.
     """
     if _process().web.waiting >= WAITING_FOR_A_THREAD:
         raise overloaded()

@@ -74,7 +74,7 @@ def _sizes(snapshot: Snapshot) -> dict[str, Any]:
         return _told(None, None, "This provider cannot read the table: its protocol has a feature that it does not know.")
     totals = snapshot.derived_totals()
     if totals is None:
-        why = "No checksum file (.crc) near the latest version tells it, and the pages do not read the list of files."
+        why = "No checksum file (.crc) near the latest version has it, and the pages do not read the list of files."
         return _told(None, None, why)
     if totals.files is None:
         return _told(totals, None, f"The pages count rows of tables of up to {MAX_FILES} files.")

@@ -284,7 +284,7 @@ def _key(place: Sequence[Any]) -> TaskKey:
 
 
 def as_json(raw: Any) -> Any:
-    """Return a value of Airflow's database that is kept as JSON; ``None`` if it is none."""
+    """Return a value of Airflow's database that is kept as JSON; ``None`` if it is not JSON."""
     try:
         return json.loads(raw) if isinstance(raw, str | bytes) else raw
     except ValueError:

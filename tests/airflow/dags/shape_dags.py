@@ -50,7 +50,7 @@ def combined_after():
 
 @dag(schedule=None, start_date=datetime(2026, 1, 1), catchup=False)
 def wrong_outputs():
-    """Tasks that get something else than they need."""
+    """Tasks that get something other than they need."""
     start = DeltaStartTransactionOperator(task_id="start", table=f"{ROOT}/wrong_outputs")
 
     @task

@@ -53,7 +53,7 @@ def read_and_write():
 
 @dag(schedule=None, start_date=datetime(2026, 1, 1), catchup=False)
 def no_dataframe():
-    """A stage that returns something else than a DataFrame."""
+    """A stage that returns something other than a DataFrame."""
     with delta_transaction("txn", table=f"{ROOT}/no_dataframe"):
 
         @task.delta_stage

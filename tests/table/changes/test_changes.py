@@ -98,7 +98,7 @@ def test_ranges_that_cannot_be_read(tmp_path: Path):
     for start, end, error in (
         (0, 2, DeltaIllegalStateException),
         (1, 3, DeltaIllegalStateException),
-        (2, 3, DeltaIllegalStateException),  # a file whose rows cannot be told
+        (2, 3, DeltaIllegalStateException),  # a file with an unknown number of rows
         (4, None, VersionNotFoundException),
         (3, 2, DeltaIllegalArgumentException),
         (-1, None, DeltaIllegalArgumentException),

@@ -236,7 +236,7 @@ def test_wrong_arguments_and_versions(table):
     table.write(ROWS)
     handle = table.begin()
     found = AuditedTable(table.log(), handle, [table.stage(handle, ROWS)])
-    with pytest.raises(DeltaIllegalArgumentException, match=r"The key 'idd' is no column of table .* The columns are id, p, v"):
+    with pytest.raises(DeltaIllegalArgumentException, match=r"'idd' is not a column of table .* The columns are id, p, v"):
         staged_diff(found, keys=["idd"])
     with pytest.raises(DeltaIllegalArgumentException, match=r"sample of a diff .* must be a whole number, 0 or more, got -1"):
         staged_diff(found, sample=-1)

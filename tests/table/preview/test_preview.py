@@ -205,7 +205,7 @@ def test_no_writer_takes_it_for_a_table(table: Table) -> None:
     for found in (preview(table, handle, staged), preview_changes(table.log(), handle, [staged])):
         with pytest.raises(Exception, match="airflowPreview"):
             write_deltalake(found.path, pa.table({"id": pa.array([3], pa.int64())}), mode="append", schema_mode="merge")
-        with pytest.raises(DeltaIllegalArgumentException, match="is the preview of a transaction, which nobody writes"):
+        with pytest.raises(DeltaIllegalArgumentException, match="is the preview of a transaction, which cannot be written to"):
             Table(Path(found.path)).begin()
 
 

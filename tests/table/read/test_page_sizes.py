@@ -213,7 +213,7 @@ def test_small_batches_are_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_row_groups_are_decoded_at_once_unless_they_take_much_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each batch costs time, above all the dictionaries that it holds anew."""
+    """Each batch costs time, above all for the dictionaries that it repeats."""
     texts = [f"{n % 1_000:040}" for n in range(200_000)]
     path = table_of(tmp_path / "text", "string", pa.table({"c": texts}))
     assert [batch.num_rows for batch in read_table(DeltaLog.for_table(str(path))).to_table().to_batches()] == [200_000]

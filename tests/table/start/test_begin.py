@@ -416,7 +416,7 @@ def test_only_a_commit_that_ends_a_violation_of_uniform_is_made(tmp_path, caplog
         table.path, configuration={"delta.universalFormat.enabledFormats": "hudi", "delta.enableDeletionVectors": "true"}
     )
     handle = table.begin()
-    assert "takes no commit but one that ends this: delta.universalFormat.enabledFormats names hudi" in caplog.text
+    assert "accepts only a commit that corrects this: delta.universalFormat.enabledFormats names hudi" in caplog.text
     with pytest.raises(DeltaUnsupportedOperationException, match=r"cannot be committed to.*DELTA_UNIVERSAL_FORMAT_VIOLATION"):
         table.publish(handle, table.stage_rows(handle, [1]))
     for change in (SetProperties({"x": "y"}), SetProperties({"delta.checkpointInterval": "9"})):

@@ -130,6 +130,7 @@ def write_moved_rows(store: LogStore, directory: str, records: Sequence[MovedRow
     """Write records into one new file and return the values of :data:`MOVED_ROWS_TAG`, in the same order.
 
     :param directory: of the attempt that wrote the files, relative to the table root.
+    :raises ValueError: if a record does not account for every row.
     """
     content, tags = bytearray(), []
     path = f"{directory.strip('/')}/{_NAME}{uuid.uuid4()}.json"
@@ -147,6 +148,7 @@ def write_moved_rows(store: LogStore, directory: str, records: Sequence[MovedRow
 def read_moved_rows(store: LogStore, add: AddFile) -> MovedRows | None:
     """Return the record of a file's rows, checked; ``None`` if its ``add`` has no tag.
 
+    :raises FileNotFoundError: if it is gone, as after a VACUUM.
     :raises ValueError: if it is damaged, does not account for every row, or is that of another file.
     """
     text = (add.tags or {}).get(MOVED_ROWS_TAG)

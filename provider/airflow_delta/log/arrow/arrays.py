@@ -44,6 +44,9 @@ def array(values: Sequence[Any], data_type: pa.DataType) -> pa.Array:
 
     :param data_type: any type of the log: of numbers, ``bool``, ``string``, ``binary``, ``date32``, ``timestamp("us")``,
         ``decimal128``, and lists, maps and structs of these.
+    :raises TypeError: if a value is of another type.
+    :raises ValueError: if a value does not fit the type.
+    :raises OverflowError: if a number is too large for it.
     """
     length = len(values)
     if not length:
@@ -203,6 +206,8 @@ def to_pylist(array: pa.Array) -> list[Any]:
     """Return the values as Arrow's own ``to_pylist`` does, which imports pandas for timestamps with a zone.
 
     :param array: of any type of the log; such timestamps in microseconds, at the top or in structs.
+    :raises OverflowError: if a date or a time is before year 1 or after year 9999.
+    :raises ValueError: likewise.
     """
     if pa.types.is_struct(array.type):
         return _structs(array, [to_pylist(child) for child in array.flatten()])

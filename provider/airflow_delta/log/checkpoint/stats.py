@@ -241,7 +241,7 @@ def _typed(values: pa.Array, wanted: pa.DataType) -> pa.Array:
         return pa.StructArray.from_arrays(children, fields=list(wanted), mask=values.is_null() if values.null_count else None)
     try:
         return values if values.type == wanted else values.cast(wanted)
-    except pa.ArrowInvalid:  # a date or time that is none, or that Python cannot hold
+    except pa.ArrowInvalid:  # not a date or time, or one that Python cannot hold
         return array([_convert(value, wanted) for value in values.to_pylist()], wanted)
 
 

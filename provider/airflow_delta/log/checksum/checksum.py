@@ -100,7 +100,7 @@ class VersionChecksum(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
 
     @property
     def open_intents(self) -> list[SetTransaction] | None:
-        """Return the open intents of publications, or ``None`` if the checksum does not tell."""
+        """Return the open intents of publications, or ``None`` if the checksum does not have them."""
         if (known := self.all_transactions) is not None:
             return list(open_intents(known).values())
         return self.airflow_delta.intents if self.airflow_delta is not None else None
@@ -280,7 +280,7 @@ def _contradiction(checksum: VersionChecksum) -> str | None:
 
 
 def digest_of(entry: bytes) -> str:
-    """Return what tells a log entry from any other of the same version."""
+    """Return what distinguishes a log entry from any other of the same version."""
     return hashlib.sha256(entry).hexdigest()
 
 

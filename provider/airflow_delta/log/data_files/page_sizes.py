@@ -241,7 +241,8 @@ def _read_header(file: Any, at: int) -> PageHeader:
 def parse_header(data: bytes) -> PageHeader:
     """Return what the header of a page at the start of some bytes declares (Thrift's compact protocol).
 
-    :raises ValueError: if it is no header.
+    :raises IndexError: if it does not end within them.
+    :raises ValueError: if it is not a page header.
     """
     found, length = _struct(data, 0, 0)
     memory, size = found.get(2), found.get(3)

@@ -54,7 +54,7 @@ _JOINED_BYTES = 32 << 20  # up to which small batches are joined, and row groups
 
 
 def plain_parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a batch with the values that its columns refer to, in parts of which none makes too much."""
+    """Yield the rows of a batch with the values that its columns refer to, in parts small enough for memory."""
     at = [number for number, column in enumerate(batch.columns) if pa.types.is_dictionary(column.type)]
     value = sum(_longest_of(batch.column(number).dictionary) for number in at)
     step = max(batch.num_rows, 1)
@@ -129,7 +129,7 @@ def plain_field(field: pa.Field) -> pa.Field:
 
 
 def encoded_columns(chunks: Sequence[Chunk], schema: pa.Schema, rows: int) -> list[str]:
-    """Return the columns that are decoded faster as references to a dictionary, which each batch holds anew.
+    """Return the columns that are decoded faster as references to a dictionary, which each batch repeats.
 
     :param rows: of a batch.
     """
@@ -371,7 +371,7 @@ class FileReader:
             raise OSError(f"row group {group.number} has {found:,} rows, its footer says {group.num_rows:,}")
 
     def _rows_at_once(self, group: DataRowGroup, chunks: Sequence[Chunk]) -> int:
-        """Return how many rows to decode at once: each batch costs time, above all the dictionaries that it holds anew."""
+        """Return how many rows to decode at once: each batch costs time, above all for the dictionaries that it repeats."""
         if self.most_rows < BATCH_ROWS or group.opened.remote:
             return min(self.most_rows, group.num_rows)
         constants = [source for source in group.sources if not isinstance(source, tuple)]

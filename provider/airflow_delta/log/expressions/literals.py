@@ -143,7 +143,10 @@ def is_beyond_long(value: Any, data_type: DataType) -> bool:
 
 
 def coerce(constant: TypedLiteral, data_type: DataType) -> Any:
-    """Return the value of a constant when it is compared with a column of a type."""
+    """Return the value of a constant when it is compared with a column of a type.
+
+    :raises ValueError: if they cannot be compared; the message says why.
+    """
     if constant.value is None:
         _check_null(constant.data_type, data_type, listed=False)
         return None
@@ -381,6 +384,7 @@ def cast(constant: TypedLiteral, target: DataType) -> TypedLiteral:
     """Return the constant that ``CAST(constant AS target)`` is.
 
     :raises NotComparableError: if it is not cast here, or its result depends on Spark's settings.
+    :raises ValueError: if it cannot be cast.
     """
     if isinstance(target, DecimalType) and not 0 <= target.scale <= target.precision <= _MAX_PRECISION:
         raise NotComparableError("there is no such decimal")

@@ -1,6 +1,6 @@
 """Splitting the text of a predicate into its operands, to keep those that only Spark can evaluate exactly as written.
 
-What is wrong with a text that does not parse, in the words of its author and not of the parser.
+What is wrong with a text that does not parse, in its author's words rather than the parser's.
 
 String literals of Spark SQL: what their text means (Spark's ``SparkParserUtils.unescapeSQLString``).
 """
@@ -164,6 +164,7 @@ def unescaped(literal: str) -> str:
     """Return the value of a string literal.
 
     :param literal: as :data:`STRING` matches it.
+    :raises ValueError: if it is not a text of whole characters.
     """
     if literal[0] in "rR":
         return literal[2:-1]
@@ -178,5 +179,5 @@ def unescaped(literal: str) -> str:
         return chr(int(match["octal"], 8) if match["octal"] else int(match["short"] or match["long"], 16))
 
     text = _ESCAPE.sub(character, literal[1:-1])
-    text.encode()  # half of a surrogate pair is no character
+    text.encode()  # half of a surrogate pair is not a character
     return text

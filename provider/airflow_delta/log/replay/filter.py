@@ -248,7 +248,7 @@ _PYTHON: dict[str, type] = {
 def _in_type(low: Any, high: Any, column: ast.ColumnReference) -> Range | None:
     """Return bounds as values of the column, which may have been widened after the checkpoint: a date becomes a timestamp.
 
-    ``None`` if they are none: before the table was overwritten, the column was of another type.
+    ``None`` if they are not: before the table was overwritten, the column was of another type.
     """
     within = Range(_widened(low, column), _widened(high, column))
     return within if all(_is_of(bound, column.data_type) for bound in within) else None

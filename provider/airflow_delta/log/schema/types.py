@@ -226,7 +226,7 @@ def parse_schema(schema_string: str) -> StructType:
 def struct_of(value: Any) -> StructType:
     """Return the struct of its decoded JSON form.
 
-    :raises DeltaAnalysisException: if it is the JSON form of another type, or of none.
+    :raises DeltaAnalysisException: if it is the JSON form of another type, or of no type.
     """
     parsed = parse_type(value)
     if not isinstance(parsed, StructType):

@@ -55,7 +55,10 @@ class CommitFiles(Subject):
         return self.uri, None
 
     def read_commit(self, version: int) -> bytes:
-        """Return a commit's content."""
+        """Return a commit's content.
+
+        :raises FileNotFoundError: if it does not exist.
+        """
         kept = self._kept.get(version)
         return kept if kept is not None else self.store.read(commit_file(version))
 
@@ -162,6 +165,7 @@ class CommitFiles(Subject):
         """Make a commit this version of the table, unless the version is taken.
 
         :param before: the metadata that those of the commit replace, if it has some.
+        :raises FileExistsError: if the version is taken.
         """
         self._check_predecessor(version)
         begun = now()

@@ -40,9 +40,9 @@ _MACHINE = (
 class StoreAnswer:
     """What is known about a request that failed.
 
-    :param status: HTTP status; 0 if there was no answer, or it cannot be told.
+    :param status: HTTP status; 0 if there was no answer, or it is unknown.
     :param body: of the answer.
-    :param method: HTTP method; empty if it cannot be told.
+    :param method: HTTP method; empty if it is unknown.
     :param url: empty if the client does not say.
     :param source: name of the client's error in its error: ``TokenRequest``, ``ListRequest``, ``RetryError``.
     :param redirected: it was sent elsewhere without an address.

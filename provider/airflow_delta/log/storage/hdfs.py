@@ -176,7 +176,7 @@ class HdfsStore(LogStore):
         except (OSError, RuntimeError) as error:
             self._failed(error, "Reading", path)
 
-    def list_from(self, directory: str, start_name: str, *, stat: bool = True) -> list[FileStatus]:  # noqa: ARG002 - told anyway
+    def list_from(self, directory: str, start_name: str, *, stat: bool = True) -> list[FileStatus]:  # noqa: ARG002 - known anyway
         """Return the files in a directory from ``start_name`` on."""
         found = (self._status(entry) for entry in self._list(directory) if not entry.isdir)
         return sorted((status for status in found if status.name >= start_name), key=lambda status: status.path)

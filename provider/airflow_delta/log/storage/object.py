@@ -307,7 +307,7 @@ class ObjectStore(LogStore):
         except FileNotFoundError:
             return None
 
-    def list_from(self, directory: str, start_name: str, *, stat: bool = True) -> list[FileStatus]:  # noqa: ARG002 - told anyway
+    def list_from(self, directory: str, start_name: str, *, stat: bool = True) -> list[FileStatus]:  # noqa: ARG002 - known anyway
         """Return the direct children of a directory from ``start_name`` on; the store skips earlier ones."""
         # The offset is exclusive: the name without its last character sorts before all requested names.
         found = []

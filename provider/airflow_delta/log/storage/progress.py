@@ -92,7 +92,7 @@ class Progress:
         self._display.end(self)
 
     def advance(self, count: int = 1) -> None:
-        """Say that more is done; from one thread at a time."""
+        """Record that more is done; from one thread at a time."""
         self.done += count
         if (now := time.monotonic()) >= self._next:
             self._next = now + self._display.interval

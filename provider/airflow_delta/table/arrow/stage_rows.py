@@ -191,7 +191,7 @@ def source_of(rows: Any, *, whose: str) -> Source:
     in PySpark. Other frames give an Arrow stream (``__arrow_c_stream__``: Polars, DuckDB).
 
     :param whose: for messages.
-    :raises DeltaIllegalArgumentException: if they are nothing of the kind, a column of a pandas frame mixes types, or a level of
+    :raises DeltaIllegalArgumentException: if they are not rows, a column of a pandas frame mixes types, or a level of
         its index has the name of a column.
     """
     kind = type(rows)

@@ -1,4 +1,4 @@
-"""The values of one column in files of a commit, for keys of asset events that no statistics tell."""
+"""The values of one column in files of a commit, for keys of asset events that statistics do not show."""
 
 from __future__ import annotations
 

@@ -230,7 +230,7 @@ def _lost_versions(source: DeltaLog, known: int, latest: int, consumer: str) -> 
     return source.error(
         DeltaIllegalStateException,
         f"Table {source.uri} is at version {latest}, but {consumer!r} has read it up to version {known}: its log has lost "
-        "commits, or was restored from a copy. Nothing was staged. What is new cannot be told; compare the tables, and read the "
+        "commits, or was restored from a copy. Nothing was staged. What is new is unknown; compare the tables, and read the "
         "source as another consumer.",
         version=latest,
     )

@@ -1,6 +1,6 @@
 """The partitions whose rows a commit has changed, as keys of asset events.
 
-They are read from the commit's entry in the log, not from what a task remembers: a retry of a commit that was written tells the
+They are read from the commit's entry in the log, not from what a task remembers: a retry of a commit that was written emits the
 same. Files without ``dataChange`` (OPTIMIZE) count for nothing, and what the stages of a transaction undo among themselves is not
 in the entry. The cost depends on the commit, never on the table.
 """
@@ -60,15 +60,16 @@ _stats = msgspec.json.Decoder(_Stats)
 
 
 class _Untold(Exception):
-    """A commit does not tell its partitions; the message is the end of a sentence about it."""
+    """The partitions of a commit are unknown; the message is the end of a sentence about it."""
 
 
 def changed_partitions(log: DeltaLog, version: int, events: PartitionEvents, *, read: ReadColumn) -> tuple[str, ...]:
-    """Return the keys of the partitions whose rows a version has changed; :data:`MANY` alone if they are too many, or not told.
+    """Return the keys of the partitions whose rows a version has changed; :data:`MANY` alone if they are too many, or unknown.
 
-    Not told are partitions in another writer's spelling, and dates and times beyond year 9999.
+    Unknown are partitions in another writer's spelling, and dates and times beyond year 9999.
 
     :param read: reads a column of files, if ``events`` is ``exact``, or statistics lack it.
+    :raises FileNotFoundError: if the log no longer holds the version.
     """
     return keys_of_commit(log, decode_commit(version, log.read_commit(version), table=log.uri), events, read=read)
 
@@ -83,7 +84,7 @@ def keys_of_commit(log: DeltaLog, commit: DecodedCommit, events: PartitionEvents
         keys = events.keys(_keys(log, commit, bound, metadata, read))
     except _Untold as untold:
         events.refuse_many(str(untold))
-        logger.warning("Version %s of table %s %s: it is told by the key %r.", commit.version, log.uri, untold, MANY)
+        logger.warning("Version %s of table %s %s: its event has the key %r.", commit.version, log.uri, untold, MANY)
         keys = None
     return (MANY,) if keys is None else keys
 
@@ -274,7 +275,7 @@ def _problem_of(column: StructField, forms: Sequence[str], events: PartitionEven
     """
     kind = str(column.data_type)
     if isinstance(column.data_type, StructType | ArrayType | MapType):
-        return f"the values of {column.name!r} ({kind}) are not ones that a key is made of"
+        return f"the values of {column.name!r} ({kind}) cannot be part of a key"
     if events.exact or not forms:
         return None
     if kind in _MOMENTS and not all(forms):

@@ -143,7 +143,7 @@ _ALONE = {"DropFeature": "dropping a feature", "SyncIdentity": "syncing an ident
 
 
 def needs_own_commit(write: StagedWrite) -> str | None:
-    """Return what a stage does that shares a commit with nothing else; ``None``: nothing of the kind."""
+    """Return what a stage does that shares a commit with nothing else; ``None``: no such thing."""
     return next((_ALONE[kind] for change in write.changes if (kind := change.get("change")) in _ALONE), None)
 
 

@@ -107,7 +107,7 @@ class _Columns:
 
     def _string(self) -> str:
         if self._kind() != "STRING":
-            raise self._error("lacks a text in quotes")
+            raise self._error("lacks a string in quotes")
         token = self._tokens[self._next]
         self._next += 1
         if self._kind() == "STRING":

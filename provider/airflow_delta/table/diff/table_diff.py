@@ -41,7 +41,7 @@ _EXPRESSION_ID = re.compile(r"#\d+L?")
 
 
 def merge_keys(commit: DecodedCommit, columns: Sequence[str]) -> list[str]:
-    """Return the columns that the condition of a MERGE compares with a column of the same name; none of other commits.
+    """Return the columns that the condition of a MERGE compares with a column of the same name; none if it is not a MERGE.
 
     :param columns: of the table.
     """
@@ -289,7 +289,7 @@ def _check(log: DeltaLog, columns: Sequence[str], keys: Sequence[str], sample: i
     if unknown := [key for key in keys if key not in columns]:
         raise log.error(
             DeltaIllegalArgumentException,
-            f"The key {', '.join(map(repr, unknown))} is no column of table {log.uri}. The columns are {', '.join(columns)}.",
+            f"The key {', '.join(map(repr, unknown))} is not a column of table {log.uri}. The columns are {', '.join(columns)}.",
         )
     for name, number in (("sample", sample), ("limit", limit)):
         if isinstance(number, bool) or not isinstance(number, int) or number < 0:

@@ -51,7 +51,7 @@ def readable_schema(footer: pq.FileMetaData, path: str, *, table: str) -> Struct
 
 
 def check_each_column_once(schema: StructType, file: str) -> None:
-    """Check that no column, and no field of a struct, is there twice."""
+    """Check that no column, and no field of a struct, occurs twice."""
     _check_spelling(type_to_json(schema), "", "", file, "")
 
 

@@ -73,7 +73,7 @@ class Origin:
 
     @classmethod
     def of(cls, metadata: Metadata) -> Self | None:
-        """Return what a table says, or ``None`` if it is no deep clone, or a copy of one."""
+        """Return what a table says, or ``None`` if it is not a deep clone, or only a copy of one."""
         source, source_version, table, version = (metadata.configuration.get(key) for key in ORIGIN)
         if not source or table != metadata.id or not _is_version(source_version) or not _is_version(version):
             return None
@@ -102,7 +102,7 @@ class EarlierClone:
 
 
 def earlier_clone(txn: OptimisticTransaction, source: Snapshot, *, replace: bool) -> EarlierClone | None:
-    """Return the deep clone at a location; ``None`` if the table there is none, or there is no table.
+    """Return the deep clone at a location; ``None`` if the table there is not a deep clone, or there is no table.
 
     :param replace: what others have committed since is replaced as well.
     :raises DeltaIllegalStateException: if it is a clone of another table, or has changed and is not to be replaced.
@@ -114,7 +114,7 @@ def earlier_clone(txn: OptimisticTransaction, source: Snapshot, *, replace: bool
     if origin.source != source.metadata.id:
         raise DeltaIllegalStateException(
             f"Table {table} version {version} is a deep clone of the table with the id {origin.source}, not of "
-            f"{source.log.uri}, whose id is {source.metadata.id}: another table, or that table made anew. Clone to another "
+            f"{source.log.uri}, whose id is {source.metadata.id}: another table, or that table created again. Clone to another "
             "location.",
             table=table,
             version=version,
@@ -136,7 +136,7 @@ def _refuse_changes(txn: OptimisticTransaction, origin: Origin) -> None:
         try:
             commits = decode_commits(txn.log.read_commit_range(versions), table=table)
         except (VersionNotFoundException, VersionsNotContiguousException):
-            found = f"has later versions than that of the clone ({origin.version}), which its log no longer tells"
+            found = f"has later versions than that of the clone ({origin.version}), which its log no longer has"
             break
         for commit in commits:
             if commit.adds or commit.removes or commit.cdcs or commit.metadata or commit.protocol or commit.domains:
@@ -257,7 +257,7 @@ class ClonedFiles:
         return f"elsewhere-{hashlib.sha256(directory.encode()).hexdigest()[:16]}/{name}"
 
     def _key_of_copy(self, path: str) -> str | None:
-        """Return :meth:`_key` of a file of the clone; ``None`` if it is no copy."""
+        """Return :meth:`_key` of a file of the clone; ``None`` if it is not a copy."""
         parts = path.split("/", 3)
         return parts[3] if len(parts) > 3 and (parts[0], parts[2]) == (STAGING_DIRECTORY, self._folder) else None
 

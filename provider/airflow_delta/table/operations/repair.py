@@ -300,7 +300,7 @@ class _Search:
 
 
 def _place(path: str) -> str:
-    """Return the table that a file outside belongs to, as far as its path tells."""
+    """Return the table that a file outside belongs to, if its path shows it."""
     directory = path.rpartition("/")[0].partition(f"/{STAGING_DIRECTORY}/")[0]
     while _PARTITION.search(directory):
         directory = directory.rpartition("/")[0]
@@ -405,7 +405,7 @@ def _removal(snapshot: Snapshot, missing: MissingFiles) -> tuple[Sequence[Action
 
 
 def _removed_before(log: DeltaLog, result: CommitResult) -> MissingFiles | None:
-    """Return what the commit of an earlier try removed, as the log tells it."""
+    """Return what the commit of an earlier try removed, by the log."""
     try:
         [file] = log.read_commit_range(range(result.version, result.version + 1))
     except VersionsNotContiguousException:

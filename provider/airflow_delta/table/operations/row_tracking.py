@@ -128,7 +128,7 @@ def _next_step(
         txn.adopt_changes(None, protocol)
         return [], Operation("UPGRADE PROTOCOL", {"newProtocol": msgspec.to_builtins(protocol)}), {}
     if adds:
-        txn.track_files_read([add.path for add in adds])  # it is no blind append
+        txn.track_files_read([add.path for add in adds])  # it is not a blind append
         return adds, Operation(row_tracking.BACKFILL, {"batchId": str(batches)}), {}
     if row_tracking.has_row_tracking(snapshot.metadata):
         return None

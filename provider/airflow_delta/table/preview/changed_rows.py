@@ -63,7 +63,7 @@ def preview_changes(
     """Write the rows that the commit of some stages would change, replacing what earlier attempts of the task wrote.
 
     The columns are those of the table after the commit, and ``_change_type``: ``insert``, ``update_preimage``,
-    ``update_postimage`` or ``delete``. Updates are told from removed and new rows where the stages wrote change data
+    ``update_postimage`` or ``delete``. Updates are distinguished from removed and new rows where the stages wrote change data
     (``delta.enableChangeDataFeed``). Memory holds a digest of each row that a stage copied to another file.
 
     :param staged: results of the stages, in any order.

@@ -94,7 +94,7 @@ class Spelling:
         return absolute_vector(vector, self.vector_root, self.store)
 
     def actions(self, actions: Sequence[Action], table_id: str) -> list[Action]:
-        """Return the actions of a commit as those of the preview: a table of its own, which nobody writes.
+        """Return the actions of a commit as those of the preview: a table of its own, which cannot be written to.
 
         :param table_id: of the preview.
         """

@@ -150,7 +150,7 @@ class _Turns(Generic[T]):
             return not source.items
 
     def _compute(self, source: _Source[T]) -> None:
-        """Compute items until enough of them wait; no thread waits itself, so that none is left when nobody takes them."""
+        """Compute items until enough of them wait; no thread waits itself, so that none is left if nobody takes them."""
         while True:
             item, error = None, None
             try:
@@ -311,7 +311,7 @@ def worker_rows(
     :param predicate: from :func:`parse_where`; files are not skipped by it.
     :param columns: names of columns, in the order wanted; default: all.
     :param limit: number of rows that the caller takes, see :func:`limited`: not many more are decoded at once.
-    :param deleted: return the rows that deletion vectors mark instead; none of files without one.
+    :param deleted: return the rows that deletion vectors mark instead; files without one have none.
     """
     table = TableDefinition.of(metadata)
     schema, mode = table.schema, table.column_mapping
@@ -331,7 +331,7 @@ def worker_rows(
 def wanted_fields(log: CommitFiles, version: int, schema: StructType, columns: Sequence[str] | None) -> list[StructField]:
     """Return the fields of some columns, in their order.
 
-    :raises DeltaIllegalArgumentException: if there is none, one is there twice, or one does not exist.
+    :raises DeltaIllegalArgumentException: if there is none, one occurs twice, or one does not exist.
     """
     if columns is None:
         return list(schema)

@@ -1,6 +1,6 @@
 """Globs of file names as regular expressions whose matching takes time in proportion to the name, whatever the glob.
 
-``*`` is any text, ``?`` one character, ``[abc]``, ``[a-z]`` and ``[!abc]`` one of some, ``{a,b}`` one of several texts; a
+``*`` is any text, ``?`` one character, ``[abc]``, ``[a-z]`` and ``[!abc]`` one of some, ``{a,b}`` one of several strings; a
 backslash takes the next character literally.
 """
 

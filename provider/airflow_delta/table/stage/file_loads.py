@@ -150,7 +150,7 @@ def loaded_before(view: TransactionView, consumer: str, *, assume_new: bool) -> 
     snapshot, app_id = view.snapshot, f"{COPY_APP}{consumer}"
 
     def since() -> int | None:
-        """When the oldest record was put: no load is older, and without one there was none."""
+        """When the oldest record was put: no load is older, and without a record there was no load."""
         found = view.log.store.list_from(_directory(consumer), "")
         return min((status.modification_time for status in found), default=int(time.time() * 1000))
 
@@ -189,7 +189,7 @@ def other_loads(view: TransactionView, consumer: str) -> Iterable[tuple[str, Loa
 
 
 def _forgotten_loads(log: DeltaLog, known: set[str]) -> Iterable[tuple[str, Loaded]]:
-    """Yield consumers whose numbers have expired, with all that their records list: which of them count cannot be told."""
+    """Yield consumers whose numbers have expired, with all that their records list: which of them count is unknown."""
     for name in log.store.list_directories(RECORD_DIRECTORY):
         directory = f"{RECORD_DIRECTORY}/{name}"
         paths = [status.path for status in log.store.list_from(directory, "")] if directory not in known else []
@@ -243,7 +243,7 @@ def _read_all(log: DeltaLog, consumer: str, paths: Sequence[str]) -> list[bytes]
     raise log.error(
         DeltaFileNotFoundException,
         f"{len(gone) or 'Some'} of the records of what {consumer!r} has loaded into table {log.uri} are gone, such as "
-        f"{gone[0] if gone else paths[0]}: which files are new cannot be told. Nothing was staged. {_WAY_OUT}",
+        f"{gone[0] if gone else paths[0]}: which files are new is unknown. Nothing was staged. {_WAY_OUT}",
     )
 
 
@@ -514,7 +514,7 @@ def keep_records(view: TransactionView) -> None:
 def copy_records(log: DeltaLog, source: DeltaLog, changed: Mapping[str, int], versions: Mapping[str, int]) -> None:
     """Put the records of another table's loads into a log that is to have them, too.
 
-    One that is gone or damaged there stays so: whoever looks for it is told.
+    One that is gone or damaged there stays so: whoever looks for it gets an error.
 
     :param changed: versions by application id; the loads among them are copied.
     :param versions: all of the other table, which say what the records are.

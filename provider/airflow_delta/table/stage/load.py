@@ -100,7 +100,7 @@ Expected = Mapping[tuple[str, int], str | None]
 def check_reported(handle: TransactionHandle, writes: Sequence[StagedWrite], expected: Expected) -> None:
     """Check that every expected stage has reported.
 
-    The position in a mapped result is not the map index: stages are told apart by the identity in each report.
+    The position in a mapped result is not the map index: stages are distinguished by the identity in each report.
 
     :raises MissingStageException: if an expected stage did not report, or none did.
     """

@@ -63,7 +63,7 @@ class SourcePattern:
         r"""Return the pattern of a source: its directories up to the first wildcard, and the rest.
 
         In one part of a path ``*`` is any text, ``?`` one character, ``[abc]``, ``[a-z]`` and ``[!abc]`` one of some, ``{a,b}``
-        one of several texts; a backslash takes the next character literally.
+        one of several strings; a backslash takes the next character literally.
 
         :param pattern: a glob below the source, which then is a directory.
         :raises DeltaIllegalArgumentException: if a glob is not valid, or the bucket has a wildcard.
@@ -238,7 +238,8 @@ class _AvroHeader:
 def _avro_schema(data: bytes) -> Any:
     """Return the schema in the header of an Avro file.
 
-    :raises ValueError: if it is none.
+    :raises IndexError: if the header is longer than this.
+    :raises ValueError: if it is not an Avro header.
     """
     if not data.startswith(_AVRO_MAGIC):
         raise ValueError("not Avro")

@@ -30,7 +30,7 @@ def whole_files(
 ) -> dict[str, list[AddFile]]:
     """Return the files that stages remove whole, by stage, and record them as read.
 
-    Of stages that list all their removes, there are none.
+    Stages that list all their removes have none.
     """
     overwrites = [stage for stage in stages if stage.write.mode not in LISTS_FILES]
     dynamic = [stage for stage in overwrites if stage.write.mode == "dynamic"]

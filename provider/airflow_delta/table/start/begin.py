@@ -278,7 +278,7 @@ def _check_text(name: str, value: object, table: str) -> None:
 def _warn_of_other_formats(table: str, snapshot: Snapshot) -> None:
     formats = snapshot.properties.universal_formats & {"hudi", "iceberg"}
     if (violation := format_violation(snapshot.metadata)) is not None:
-        logger.warning("Table %s takes no commit but one that ends this: %s", table, violation)
+        logger.warning("Table %s accepts only a commit that corrects this: %s", table, violation)
     elif formats:
         logger.warning(
             "Table %s has delta.universalFormat.enabledFormats=%s, but commits of this provider update the Delta log only: "
@@ -292,7 +292,8 @@ def _warn_of_other_formats(table: str, snapshot: Snapshot) -> None:
 def _check_no_preview(table: str) -> None:
     if is_preview(table):
         raise DeltaIllegalArgumentException(
-            f"{table} is the preview of a transaction, which nobody writes: it goes with the transaction. Name the table itself.",
+            f"{table} is the preview of a transaction, which cannot be written to: it is deleted with the transaction. "
+            "Name the table itself.",
             table=table,
         )
 

@@ -68,7 +68,7 @@ def files_to_replace(log: DeltaLog, snapshot: Snapshot, handle: TransactionHandl
             handle,
             snapshot,
             f"another commit has since rewritten or removed {len(gone)} of its {len(added)} files (such as {path}, added "
-            f"in version {version}), so its rows can no longer be told from others'",
+            f"in version {version}), so its rows can no longer be distinguished from others'",
         )
     return list(live.values())
 

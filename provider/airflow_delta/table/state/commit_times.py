@@ -1,4 +1,4 @@
-"""When a commit was made, for searches that decide exactly once: what other writers claim about it ends none of them.
+"""When a commit was made, for searches that decide exactly once: a time that another writer claims ends none of them.
 
 ``commitInfo.timestamp`` is the clock of whoever wrote the commit: an hour behind, in seconds, zero. A search back to the time
 of a run, or of what may have expired, ends at a commit whose file is older by the store's clock: every version is written after

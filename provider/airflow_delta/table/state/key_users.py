@@ -53,7 +53,7 @@ class KeyUser:
     :param check: ``warn``: refuse a key of a run that Airflow had scheduled for something else, and warn about one of any other
         run or task; ``fail``: refuse both; ``off``: neither, and do not look for what the run has committed under another key.
     :param since: returns when the run may have begun, in milliseconds since the epoch; ``None``: unknown.
-    :param tell: is told a warning.
+    :param tell: called with a warning.
     """
 
     tags: Mapping[str, str]

@@ -160,7 +160,7 @@ def list_transactions(
 
     :param abandoned_after: idle time after which an open one counts as abandoned.
     :param states: only these.
-    :raises DeltaIllegalArgumentException: if a state is none of :data:`STATES`.
+    :raises DeltaIllegalArgumentException: if a state is not one of :data:`STATES`.
     """
     unknown = sorted(set(states) - set(STATES))
     if unknown:

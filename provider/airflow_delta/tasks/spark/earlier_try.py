@@ -194,7 +194,7 @@ class SessionKiller:
         self._done = threading.Event()
 
     def done(self) -> None:
-        """Say that the session's work has ended."""
+        """Note that the session's work has ended."""
         self._done.set()
 
     def kill(self) -> None:

@@ -143,7 +143,7 @@ class _SessionLook(_Look):
             tasks, completed = sum(s.numTasks() for s in found), sum(s.numCompleteTasks() for s in found)
             rows, size = sum(s.outputRecords() for s in found), sum(s.outputBytes() for s in found)
             read = sum(s.inputRecords() for s in found)
-        except Exception:  # noqa: BLE001 - the status store is no public interface; the tracker is
+        except Exception:  # noqa: BLE001 - the status store is not a public interface; the tracker is
             return self._tracked()
         if not found:
             return "no stage is running"

@@ -155,7 +155,7 @@ def check_spark_here(properties: Mapping[str, str] | None = None) -> None:
     the session is on a Spark Connect server.
 
     :param properties: of a session to be made; ``None``: of any.
-    :raises MissingSparkException: if PySpark is missing, or only its client is there and the session is none of Spark Connect.
+    :raises MissingSparkException: if PySpark is missing, or only its client is there and the session does not use Spark Connect.
     """
     if find_spec(_FULL) is None:
         raise MissingSparkException(

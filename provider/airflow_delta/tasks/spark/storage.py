@@ -79,7 +79,7 @@ class SparkStorage:
         """
         if spark_credentials not in (None, "", OWN):
             raise DeltaIllegalArgumentException(
-                f"spark_credentials is a text other than {OWN!r}. Leave it out to give Spark the credentials of the table's "
+                f"spark_credentials is a string other than {OWN!r}. Leave it out to give Spark the credentials of the table's "
                 f"connection, or set it to {OWN!r}."
             )
         own = spark_credentials == OWN

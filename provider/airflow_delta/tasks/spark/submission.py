@@ -268,12 +268,12 @@ class SparkSubmission:
         note_request(self.store, self.request, inputs_of(self.inputs))
 
     def submits(self) -> None:
-        """Say that a driver that Airflow tracks is about to be submitted, although it knew an earlier one."""
+        """Note that a driver that Airflow tracks is about to be submitted, although it knew an earlier one."""
         self._submitted = True
         self.note()
 
     def waits(self) -> None:
-        """Say that a driver that Airflow tracks is waited for; one submitted by an earlier try works on that try's request."""
+        """Note that a driver that Airflow tracks is waited for; one submitted by an earlier try works on that try's request."""
         self._resumed = not self._submitted
 
     def forget(self) -> None:

@@ -96,7 +96,7 @@ def keep_apart(current: CurrentTransaction, *, by_rows: bool = False, has_read_r
         )
     else:
         how = (
-            f"the table is not partitioned, so transactions are told apart by their rows alone; {_QUEUE.format('rows')}. Or "
+            f"the table is not partitioned, so only their rows distinguish transactions; {_QUEUE.format('rows')}. Or "
             "partition the table by what its writers keep apart."
         )
     if by_rows or not columns:

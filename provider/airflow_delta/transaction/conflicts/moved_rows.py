@@ -193,7 +193,7 @@ def _row_ids(reader: WinnersRows, file: AddFile, column: str | None, rows: BitMa
     _check_rows(file, data)
     names = [column] if column is not None and data.has(column) else []
     if column is not None and data.has(column) is None:
-        raise Undecided(f"its rows were moved, and the row ids in {file.path} cannot be told from another column")
+        raise Undecided(f"its rows were moved, and the row ids in {file.path} cannot be distinguished from another column")
     found = []
     for number, start, length in data.groups():
         if rows is not None and not rows.range_cardinality(start, start + length):

@@ -128,7 +128,10 @@ class WinnersRows:
         return found - self.vector(file.deletion_vector)
 
     def open(self, file: AddFile | RemoveFile) -> DataFile:
-        """Open a data file."""
+        """Open a data file.
+
+        :raises FileNotFoundError: if it is gone.
+        """
         from airflow_delta.log.data_files.reader import DataFile
 
         return DataFile(self.store, file.path, file.size)

@@ -81,7 +81,7 @@ def list_table(store: LogStore, hidden: Callable[[str], bool], *, cuts: Sequence
 
 
 def even_cuts(snapshot: Snapshot) -> list[str]:
-    """Return paths that split the table's files about evenly, from a sample; none of a small table, or if nobody uses them."""
+    """Return paths that split the table's files about evenly, from a sample; none if the table is small, or nobody uses them."""
     store = snapshot.log.store
     reader = snapshot.checkpoint_reader() if store.lists_in_pieces else None
     if reader is None:

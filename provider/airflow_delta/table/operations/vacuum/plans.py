@@ -55,7 +55,7 @@ def unfinished_publications(log: DeltaLog, plans: Mapping[str, Set[str]]) -> Unf
             else:
                 continue
             logger.info(
-                "VACUUM of %s keeps what publication %s needs: nothing says that it has its end on all of its tables. `airflow "
+                "VACUUM of %s keeps what publication %s needs: nothing says that it has ended on all of its tables. `airflow "
                 "delta settle` ends it.",
                 log.uri,
                 publication,

@@ -53,7 +53,7 @@ class SqlQuery:
 
 
 def not_a_query(whose: str, error: Exception) -> DeltaAnalysisException:
-    """Return the error of a text that Spark does not parse as a query."""
+    """Return the error of a text that Spark cannot parse as a query."""
     said = str(error).strip().partition("\n")[0]
     return DeltaAnalysisException(
         f"The SQL of {whose} is not a query that Spark can parse: {said} A stage writes the rows of its query itself: leave out "
