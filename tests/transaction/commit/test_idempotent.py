@@ -20,7 +20,7 @@ def test_txn_version(table: Table) -> None:
     transaction = table.log().start_transaction()
     assert transaction.txn_version("app") == 4
     assert transaction.txn_version("other") == -1
-    assert transaction.reads.app_ids == {"app", "other"}
+    assert set(transaction.reads.app_ids) == {"app", "other"}
 
 
 def test_txn_version_of_a_table_that_does_not_exist(tmp_path: Path) -> None:

@@ -9,11 +9,14 @@ import pytest
 
 from airflow_delta.contract.payloads import COPY_APP, POSITION_APP
 from airflow_delta.exceptions import ConcurrentTransactionException
+from airflow_delta.table.stage.file_loads import LOADED_BY_OTHERS
+from airflow_delta.table.stage.source_positions import MOVED_BY_OTHERS
 from airflow_delta.transaction import Operation, OptimisticTransaction
 from support.actions import add, txn
 from support.table import Table
 
 POSITION, LOADS, KEY = f"{POSITION_APP}loader/a", f"{COPY_APP}loader/b", "dag/task"
+KINDS = {POSITION: MOVED_BY_OTHERS, LOADS: LOADED_BY_OTHERS}
 SOURCE, FILES, LOOKED_UP = (
     "new rows of the same source",
     "loaded files of the same consumer",
@@ -45,6 +48,8 @@ def table(tmp_path: Path) -> Table:
 def test_what_both_know_is_a_conflict(table: Table, relies_on: list[str], set_by_winner: list[str], says: str | None) -> None:
     ours = table.log().start_transaction()
     ours.track_app_ids(*relies_on)
+    for app_id in {*relies_on} & KINDS.keys():
+        ours.txn_version(app_id, KINDS[app_id])
     table.commit(add("w"), *(txn(app_id, 1) for app_id in set_by_winner))
     if says is None:
         assert ours.commit([add("a")], Operation.write()) == 2

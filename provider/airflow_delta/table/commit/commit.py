@@ -45,10 +45,10 @@ from airflow_delta.table.commit.alter import (
 from airflow_delta.table.definition.altered_table import AlteredTable, is_alter
 from airflow_delta.table.definition.create import clustering_domain, defined_operation, definition_of
 from airflow_delta.table.definition.evolve import new_metadata
-from airflow_delta.table.stage.file_loads import keep_records, loads_to_commit
+from airflow_delta.table.stage.file_loads import LOADED_BY_OTHERS, keep_records, loads_to_commit
 from airflow_delta.table.stage.load import StageActions
 from airflow_delta.table.stage.net_effect import NetEffect, find_replaced
-from airflow_delta.table.stage.source_positions import positions_to_commit
+from airflow_delta.table.stage.source_positions import MOVED_BY_OTHERS, positions_to_commit
 from airflow_delta.table.stage.view import ReadVersion, TransactionView
 from airflow_delta.table.state.commit_result import request_as_json, result_of_transaction
 from airflow_delta.transaction import Operation, OptimisticTransaction
@@ -56,6 +56,7 @@ from airflow_delta.transaction.conflicts.errors import creator_of
 from airflow_delta.transaction.conflicts.winning_commit import WinningCommit
 from airflow_delta.transaction.events import CONFLICT, held_back
 from airflow_delta.transaction.policy import check_user_metadata
+from airflow_delta.transaction.reads.app_ids import LOOKED_UP
 
 if TYPE_CHECKING:
     from airflow_delta.contract.payloads import Json
@@ -346,11 +347,12 @@ def _prepared(
     key = SetTransaction(app_id=handle.app_id, version=handle.txn_version, last_updated=now)
     positions = {source.app_id: source.version for source in positions_to_commit(view)}
     loads = loads_to_commit(view, created=created)
+    read_for = dict.fromkeys(positions, MOVED_BY_OTHERS) | dict.fromkeys(loads.versions, LOADED_BY_OTHERS)
     positions |= loads.versions
     if loads.unshared:
         txn.track_app_ids_by(loads.conflict_with)
     for app_id, version in {**options.transactions, **positions}.items():
-        txn.txn_version(app_id)
+        txn.txn_version(app_id, read_for.get(app_id, LOOKED_UP))
         txn.update_set_transaction(SetTransaction(app_id=app_id, version=version, last_updated=now))
     actions: list[Action] = [key, *replaced.adds, *removes, *changes_to_commit(handle, data, replaced)]
     tags = {**(options.tags or {}), **feature_tags(txn, data), APP_ID_TAG: handle.app_id}

@@ -40,6 +40,7 @@ from airflow_delta.table.stage.loaded_places import Places
 from airflow_delta.table.stage.source_positions import check_not_cloned
 from airflow_delta.table.state.find_commit import last_txn_version
 from airflow_delta.transaction.conflicts.errors import creator_of
+from airflow_delta.transaction.reads.app_ids import START_OVER, AppIdConflict
 
 if TYPE_CHECKING:
     from airflow_delta.contract.payloads import TransactionHandle
@@ -49,6 +50,11 @@ if TYPE_CHECKING:
     from airflow_delta.table.stage.view import TransactionView
 
 logger = logging.getLogger(__name__)
+
+LOADED_BY_OTHERS = AppIdConflict(
+    "A concurrent update has loaded files of the same consumer ({app_ids}) since this transaction looked for new ones",
+    f"{START_OVER} loads what is new then. To have no such conflicts, set max_active_runs=1.",
+)
 
 RECORD_DIRECTORY = f"{LOG_DIRECTORY}/_copy_into"
 """Where records are, relative to the table root."""

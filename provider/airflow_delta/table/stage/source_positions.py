@@ -26,12 +26,18 @@ from airflow_delta.exceptions import (
 from airflow_delta.log.storage.puts import creates, read_until_found
 from airflow_delta.table.start.rerun import is_known_before
 from airflow_delta.table.state.find_commit import is_clone_of_others, last_txn_version
+from airflow_delta.transaction.reads.app_ids import START_OVER, AppIdConflict
 
 if TYPE_CHECKING:
     from airflow_delta.contract.payloads import TransactionHandle
     from airflow_delta.log import Snapshot
     from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.table.stage.view import TransactionView
+
+MOVED_BY_OTHERS = AppIdConflict(
+    "A concurrent update has added new rows of the same source and consumer ({app_ids}), which this transaction has read, too",
+    f"{START_OVER} reads what is new then. To have no such conflicts, set max_active_runs=1.",
+)
 
 
 def check_no_replacement(view: TransactionView, sources: str) -> None:

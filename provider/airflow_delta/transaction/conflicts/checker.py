@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from airflow_delta.contract.delta_names import CLUSTERING_DOMAIN, ROW_TRACKING_DOMAIN
-from airflow_delta.contract.payloads import COPY_APP, POSITION_APP
 from airflow_delta.exceptions import (
     ConcurrentTransactionException,
     DeltaAnalysisException,
@@ -51,6 +50,7 @@ from airflow_delta.transaction.prepare import commit_info as in_commit_timestamp
 from airflow_delta.transaction.prepare import feature_drop, row_tracking
 from airflow_delta.transaction.prepare.checks import REPLACES
 from airflow_delta.transaction.prepare.isolation import IsolationLevel
+from airflow_delta.transaction.reads.app_ids import LOOKED_UP, START_OVER
 
 if TYPE_CHECKING:
     from airflow_delta.log.schema.types import Path
@@ -211,8 +211,6 @@ def _clusters_by_others(current: CurrentTransaction, columns: Sequence[Path]) ->
 
 __all__ = ["ConflictChecker", "CurrentTransaction"]
 
-_START_OVER = "What to do: begin again, by clearing the start task or with on_conflict='restart': the new transaction"
-
 
 class ConflictChecker:
     """Checks winning commits against one transaction.
@@ -315,39 +313,16 @@ class ConflictChecker:
         return conflict(kind, winner, what, advice, current=self.current)
 
     def _check_app_ids(self, winner: WinningCommit) -> None:
-        common = sorted(self.current.reads.app_ids.intersection(winner.app_ids))
-        positions = [app_id for app_id in common if app_id.startswith(POSITION_APP)]
-        if positions and positions == common:
-            raise self._fail(
-                ConcurrentTransactionException,
-                winner,
-                f"A concurrent update has added new rows of the same source and consumer ({', '.join(positions)}), which this "
-                "transaction has read, too",
-                f"{_START_OVER} reads what is new then. To have no such conflicts, set max_active_runs=1.",
-            )
-        if common and all(app_id.startswith(COPY_APP) for app_id in common):
-            raise self._fail(
-                ConcurrentTransactionException,
-                winner,
-                f"A concurrent update has loaded files of the same consumer ({', '.join(common)}) since this transaction looked "
-                "for new ones",
-                f"{_START_OVER} loads what is new then. To have no such conflicts, set max_active_runs=1.",
-            )
-        if common:
-            raise self._fail(
-                ConcurrentTransactionException,
-                winner,
-                f"The application transaction {', '.join(common)}, whose version this transaction looked up, was written by a "
-                "concurrent update",
-                "What to do: nothing if the other run did the same work; a new transaction will see it in the log and apply its "
-                "rerun policy. Otherwise give every concurrent run its own transaction key (appId).",
-            )
+        read = self.current.reads.app_ids
+        if common := sorted(read.keys() & winner.app_ids):
+            kinds = {read[app_id] for app_id in common}
+            conflict = kinds.pop() if len(kinds) == 1 else LOOKED_UP
+            what = conflict.what.format(app_ids=", ".join(common))
+            raise self._fail(ConcurrentTransactionException, winner, what, conflict.advice)
         for rule in self.current.reads.app_id_rules:
             why = rule({txn.app_id: txn.version for txn in winner.set_transactions})
             if why is not None:
-                raise self._fail(
-                    ConcurrentTransactionException, winner, why, f"{_START_OVER} is told what the table has by then."
-                )
+                raise self._fail(ConcurrentTransactionException, winner, why, f"{START_OVER} is told what the table has by then.")
 
     # -- what is folded into the transaction -----------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from airflow_delta.log import heavy
 from airflow_delta.log.actions.reconciliation import canonical_path
 from airflow_delta.log.schema.partition_index import NamedValues, parsed_values
 from airflow_delta.log.schema.partition_values import Instants, is_zoneless, normalise, parse_partition_value, possible_instants
+from airflow_delta.transaction.reads.app_ids import AppIdConflict
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -83,7 +84,7 @@ class ReadSet:
     """All reads of one transaction.
 
     :param whole_table: the transaction relies on the whole table, whatever its predicates say.
-    :param app_ids: application ids whose version it looked up.
+    :param app_ids: application ids whose version it looked up, and what a conflict over each says.
     :param app_id_rules: say of versions that another commit sets why it conflicts; ``None`` if it does not.
     :param files_of_table: it relies on the files of the whole table, not only on their rows.
     :param all_rows: it relies on all rows of the table, not only on those that its predicates select.
@@ -93,7 +94,7 @@ class ReadSet:
 
     predicates: dict[Hashable, ReadPredicate] = field(default_factory=dict)
     whole_table: bool = False
-    app_ids: set[str] = field(default_factory=set)
+    app_ids: dict[str, AppIdConflict] = field(default_factory=dict)
     app_id_rules: list[Callable[[Mapping[str, int]], str | None]] = field(default_factory=list)
     files_of_table: bool = False
     all_rows: bool = False
@@ -230,7 +231,7 @@ class ReadSet:
     def split(self, paths: Iterable[str]) -> ReadSet:
         """Return what was read, but with these files only."""
         kept = set(paths)
-        part = replace(self, predicates=dict(self.predicates), app_ids=set(self.app_ids))
+        part = replace(self, predicates=dict(self.predicates), app_ids=dict(self.app_ids))
         part._columns, part._paths, part._whole = [], kept, self._whole & kept
         return part
 

@@ -10,6 +10,7 @@ from airflow_delta.exceptions import DeltaAssertionError, DeltaIllegalArgumentEx
 from airflow_delta.log import heavy
 from airflow_delta.log.actions.actions import AddFile
 from airflow_delta.log.statistics.statistics import num_records
+from airflow_delta.transaction.reads.app_ids import LOOKED_UP, AppIdConflict
 from airflow_delta.transaction.reads.read_set import EVERYTHING, PartitionSet, ReadSet
 
 if TYPE_CHECKING:
@@ -164,7 +165,7 @@ class TableReads:
 
     def track_app_ids(self, *app_ids: str) -> None:
         """Record that the versions of application ids were looked up elsewhere, at the version that this transaction reads."""
-        self.recorded.app_ids.update(app_ids)
+        self.recorded.app_ids.update(dict.fromkeys(app_ids, LOOKED_UP))
 
     def track_app_ids_by(self, rule: Callable[[Mapping[str, int]], str | None]) -> None:
         """Record that the transaction relies on versions of application ids that it cannot name.
@@ -174,12 +175,14 @@ class TableReads:
         """
         self.recorded.app_id_rules.append(rule)
 
-    def txn_version(self, app_id: str) -> int:
+    def txn_version(self, app_id: str, conflict: AppIdConflict = LOOKED_UP) -> int:
         """Return the last version that an application committed, or -1, and record the lookup.
 
         A concurrent commit of the same application is then a conflict, whatever its version.
+
+        :param conflict: what such a conflict says.
         """
-        self.recorded.app_ids.add(app_id)
+        self.recorded.app_ids[app_id] = conflict
         version = self.snapshot.transaction_version(app_id) if self.snapshot.version >= 0 else None
         return -1 if version is None else version
 
