@@ -9,7 +9,7 @@ from __future__ import annotations
 # Table properties (Delta's DeltaConfigs).
 APPEND_ONLY = "delta.appendOnly"
 CHECKPOINT_POLICY = "delta.checkpointPolicy"
-CHECKPOINT_PROTECTION = "delta.requireCheckpointProtectionBeforeVersion"
+PROTECTED_BEFORE = "delta.requireCheckpointProtectionBeforeVersion"
 CHECKPOINT_STATS_AS_JSON = "delta.checkpoint.writeStatsAsJson"
 CHECKPOINT_STATS_AS_STRUCT = "delta.checkpoint.writeStatsAsStruct"
 COLUMN_MAPPING_MODE = "delta.columnMapping.mode"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from airflow_delta.contract.delta_names import CHECKPOINT_PROTECTION
+from airflow_delta.contract.delta_names import PROTECTED_BEFORE
 from airflow_delta.contract.files import PLAN_ENDED, PLAN_PREFIX, transaction_directory
 from airflow_delta.exceptions import DeltaLogCorruptedException
 from airflow_delta.log.actions.decode import decode_commit, required_timestamp
@@ -44,7 +44,7 @@ def protected_before(snapshot: Snapshot) -> int:
     """Return the version below which only clients that support the protocol may write checkpoints; 0 if there is none."""
     if "checkpointProtection" not in features(snapshot.protocol):
         return 0
-    return int(snapshot.properties.get(CHECKPOINT_PROTECTION) or 0)
+    return int(snapshot.properties.get(PROTECTED_BEFORE) or 0)
 
 
 logger = logging.getLogger(__name__)

@@ -22,7 +22,6 @@ from airflow_delta.contract.changes import (
     UpgradeProtocol,
 )
 from airflow_delta.contract.delta_names import (
-    CHECKPOINT_PROTECTION,
     CLUSTERING_DOMAIN,
     CONSTRAINT_PREFIX,
     ENABLE_ROW_TRACKING,
@@ -225,7 +224,7 @@ def drop_unused_feature(table: AlteredTable, change: DropFeature) -> AlteredTabl
         )
     known = table_protocol.FEATURES.get(name)
     reader = known is not None and known.reader
-    if known is None or (reader and not feature_drop.leaves_no_trace(name)) or name == CHECKPOINT_PROTECTION:
+    if known is None or (reader and not feature_drop.leaves_no_trace(name)) or name == feature_drop.CHECKPOINT_PROTECTION:
         raise table.error(
             DeltaUnsupportedOperationException,
             f"The feature {name} cannot be dropped from table {table.table} version {table.version} together with other changes: "
@@ -243,7 +242,7 @@ def without_feature(
     :param protects_history: add checkpointProtection, for the versions before the next one.
     :param truncate_history: what ``commitInfo`` says.
     """
-    added = {CHECKPOINT_PROTECTION} if protects_history else set()
+    added = {feature_drop.CHECKPOINT_PROTECTION} if protects_history else set()
     protocol = protocol_with(table_protocol.features(table.protocol) - {feature} | added)
     if table.snapshot is not None:
         feature_drop.check_drop(table.protocol, protocol, table.snapshot, table=table.table)

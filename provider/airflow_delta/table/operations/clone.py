@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from airflow_delta.contract.delta_names import (
-    CHECKPOINT_PROTECTION,
     CLUSTERING_DOMAIN,
     FEATURE_PREFIX,
     IN_COMMIT_TIMESTAMP_ENABLEMENT_TIMESTAMP,
     IN_COMMIT_TIMESTAMP_ENABLEMENT_VERSION,
     MATERIALIZED_ROW_COMMIT_VERSION,
     MATERIALIZED_ROW_ID,
+    PROTECTED_BEFORE,
 )
 from airflow_delta.contract.payloads import COPY_APP, OWN_APPS, RECORD_SUFFIX, CommitResult, TransactionHandle
 from airflow_delta.exceptions import (
@@ -61,7 +61,7 @@ _OF_THE_SOURCE = (
     *_COLUMNS,
     *ORIGIN,
     # Versions and a time in the history of the source.
-    CHECKPOINT_PROTECTION,
+    PROTECTED_BEFORE,
     IN_COMMIT_TIMESTAMP_ENABLEMENT_VERSION,
     IN_COMMIT_TIMESTAMP_ENABLEMENT_TIMESTAMP,
 )

@@ -12,10 +12,10 @@ import msgspec
 import pyarrow as pa
 
 from airflow_delta.contract.delta_names import (
-    CHECKPOINT_PROTECTION,
     CLUSTERING_DOMAIN,
     IN_COMMIT_TIMESTAMP_ENABLEMENT_TIMESTAMP,
     IN_COMMIT_TIMESTAMP_ENABLEMENT_VERSION,
+    PROTECTED_BEFORE,
 )
 from airflow_delta.contract.payloads import CommitResult, TransactionHandle
 from airflow_delta.exceptions import (
@@ -246,12 +246,12 @@ def with_protection(metadata: Metadata, latest: Metadata) -> Metadata:
     protected, restored = (_protected_before(some) for some in (latest, metadata))
     if protected <= restored:
         return metadata
-    configuration = {**metadata.configuration, CHECKPOINT_PROTECTION: str(protected)}
+    configuration = {**metadata.configuration, PROTECTED_BEFORE: str(protected)}
     return msgspec.structs.replace(metadata, configuration=configuration)
 
 
 def _protected_before(metadata: Metadata) -> int:
-    given = metadata.configuration.get(CHECKPOINT_PROTECTION, "")
+    given = metadata.configuration.get(PROTECTED_BEFORE, "")
     return int(given) if given.isdigit() else 0
 
 

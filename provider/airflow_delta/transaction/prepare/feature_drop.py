@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from airflow_delta.contract.delta_names import (
-    CHECKPOINT_PROTECTION,
     CLUSTERING_DOMAIN,
     COLUMN_MAPPING_MODE,
     COLUMN_MAPPING_PREFIX,
@@ -16,6 +15,7 @@ from airflow_delta.contract.delta_names import (
     ENABLE_IN_COMMIT_TIMESTAMPS,
     IN_COMMIT_TIMESTAMP_ENABLEMENT_TIMESTAMP,
     IN_COMMIT_TIMESTAMP_ENABLEMENT_VERSION,
+    PROTECTED_BEFORE,
 )
 from airflow_delta.exceptions import ProtocolDowngradeException
 from airflow_delta.log.actions.actions import Metadata, Protocol
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from airflow_delta.log.snapshot import Snapshot
 
 OPERATION = "DROP FEATURE"
+CHECKPOINT_PROTECTION = "checkpointProtection"
 _COORDINATION = "delta.coordinatedcommits."
 
 
@@ -93,7 +94,7 @@ def leaves_no_trace(feature: str) -> bool:
 
 def with_history_protection(metadata: Metadata, version: int) -> Metadata:
     """Return the metadata that keeps the checkpoint before ``version`` from being cleaned up."""
-    return msgspec.structs.replace(metadata, configuration={**metadata.configuration, CHECKPOINT_PROTECTION: str(version)})
+    return msgspec.structs.replace(metadata, configuration={**metadata.configuration, PROTECTED_BEFORE: str(version)})
 
 
 # -- what stands in the way, by feature ----------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.contract.delta_names import CHECKPOINT_PROTECTION
+from airflow_delta.contract.delta_names import PROTECTED_BEFORE
 from airflow_delta.exceptions import (
     DeltaAnalysisException,
     DeltaIllegalArgumentException,
@@ -78,7 +78,7 @@ def drop_feature(
     if name is None:
         return _dropped_before(steps, snapshot, feature)
     _check(snapshot, name, truncate_history=truncate_history)
-    if name == CHECKPOINT_PROTECTION:
+    if name == feature_drop.CHECKPOINT_PROTECTION:
         _end_protection(steps)
         _downgrade(steps, name, truncate_history=True)
         return steps.nothing()
@@ -163,7 +163,7 @@ def _check(snapshot: Snapshot, feature: str, *, truncate_history: bool) -> None:
             f"The feature {feature} cannot be dropped from table {log.uri}: Delta does not allow it "
             "(DELTA_FEATURE_DROP_NONREMOVABLE_FEATURE).",
         )
-    protects = feature == CHECKPOINT_PROTECTION
+    protects = feature == feature_drop.CHECKPOINT_PROTECTION
     if truncate_history and not protects and not _marks_history(feature):
         raise snapshot.error(
             DeltaAnalysisException,
@@ -230,8 +230,8 @@ def _end_protection(steps: Steps) -> None:
                 f"versions before {protected_before(snapshot)} are in the log "
                 "(DELTA_FEATURE_DROP_CHECKPOINT_PROTECTION_WAIT_FOR_RETENTION_PERIOD)"
             )
-            raise _wait(steps, snapshot, CHECKPOINT_PROTECTION, what)
-    steps.unset([CHECKPOINT_PROTECTION])
+            raise _wait(steps, snapshot, feature_drop.CHECKPOINT_PROTECTION, what)
+    steps.unset([PROTECTED_BEFORE])
 
 
 def _wait(steps: Steps, snapshot: Snapshot, feature: str, what: str) -> FeatureDropWaitException:
