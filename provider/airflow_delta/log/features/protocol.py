@@ -220,13 +220,15 @@ def apply_feature_properties(metadata: Metadata, protocol: Protocol | None) -> t
     kept = metadata if stripped == metadata.configuration else msgspec.structs.replace(metadata, configuration=stripped)
     if protocol is None:
         if asked.versions:
-            base = _implied(asked.versions.get(_READER, 1), asked.versions.get(_WRITER, DEFAULT_VERSIONS[1]))
+            base = _implied(
+                asked.versions.get(MIN_READER_VERSION, 1), asked.versions.get(MIN_WRITER_VERSION, DEFAULT_VERSIONS[1])
+            )
         else:
             base = frozenset() if asked.ignores_defaults else _implied(*DEFAULT_VERSIONS)
     else:
         base = features(protocol)
         if asked.versions:
-            reader, writer = asked.versions.get(_READER, 1), asked.versions.get(_WRITER, 1)
+            reader, writer = asked.versions.get(MIN_READER_VERSION, 1), asked.versions.get(MIN_WRITER_VERSION, 1)
             if reader >= MAX_READER_VERSION and writer < MAX_WRITER_VERSION:
                 raise DeltaIllegalArgumentException(
                     f"Reader version {reader} needs writer version {MAX_WRITER_VERSION}, not {writer} "
@@ -240,8 +242,7 @@ def apply_feature_properties(metadata: Metadata, protocol: Protocol | None) -> t
     return kept, _normalised(base | wanted)
 
 
-_READER, _WRITER = MIN_READER_VERSION, MIN_WRITER_VERSION
-_HIGHEST = {_READER: MAX_READER_VERSION, _WRITER: MAX_WRITER_VERSION}
+_HIGHEST = {MIN_READER_VERSION: MAX_READER_VERSION, MIN_WRITER_VERSION: MAX_WRITER_VERSION}
 
 
 @dataclass(slots=True)
