@@ -118,8 +118,8 @@ class Race:
 
     @staticmethod
     def _audit(log: Any, handle: Any, staged: Any, checks: dict[str, Any]) -> list[Any]:
-        from airflow_delta.table.audit.audit import AuditedTable
-        from airflow_delta.table.audit.held import held_ratio, held_unique
+        from airflow_delta.table.audit.audited_table import AuditedTable
+        from airflow_delta.table.audit.held_reads import held_ratio, held_unique
         from airflow_delta.table.audit.statistics import statistics_checks
 
         table = AuditedTable(log, handle, [staged])

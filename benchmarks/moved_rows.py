@@ -28,7 +28,7 @@ IDENTITY = {"task_id": "optimize", "map_index": -1, "attempt": "1-a"}
 
 def new_table(spark: Any, path: Path, files: int, rows: int, *, marked: bool) -> Path:
     """Write a table of files with a long, a double and a text."""
-    from airflow_delta.table.operations.rewrite.update import plan_delete
+    from airflow_delta.table.operations.rewrite.delete import plan_delete
     from support.table import Table
 
     table = Table(path, spark)

@@ -215,7 +215,7 @@ def cases(bench: Bench, count: int, repeats: int) -> dict[str, Callable[[], None
         )()
 
     def delete(name: str, kind: str, predicate: str | None) -> Callable[[], None]:
-        from airflow_delta.table.operations.rewrite.update import plan_delete
+        from airflow_delta.table.operations.rewrite.delete import plan_delete
 
         where = f" WHERE {predicate}" if predicate else ""
         return compare(

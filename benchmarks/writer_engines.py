@@ -124,7 +124,8 @@ class Ours(OnSpark):
 
     def _apply(self, table: Path, change: Change) -> CommitResult:
         from airflow_delta.table.operations.merge.plan import plan_merge
-        from airflow_delta.table.operations.rewrite.update import plan_delete, plan_update
+        from airflow_delta.table.operations.rewrite.delete import plan_delete
+        from airflow_delta.table.operations.rewrite.update import plan_update
 
         if change.kind == "append":
             frame = self.bench.spark.sql(self.source(change)).coalesce(1)

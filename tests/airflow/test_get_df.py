@@ -17,8 +17,9 @@ from airflow.sdk.exceptions import AirflowOptionalProviderFeatureException
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException, DeltaIllegalStateException, ReadLimitException
 from airflow_delta.hooks.delta import DeltaHook
-from airflow_delta.table.operations.rewrite.update import plan_delete, plan_update
-from airflow_delta.table.stage.plan_table import plan_create
+from airflow_delta.table.operations.rewrite.delete import plan_delete
+from airflow_delta.table.operations.rewrite.update import plan_update
+from airflow_delta.table.stage.plan_create import plan_create
 from support import readers
 from support.table import Table
 

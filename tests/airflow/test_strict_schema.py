@@ -17,7 +17,8 @@ from airflow_delta.operators.sql import DeltaStageSqlOperator
 from airflow_delta.operators.stage import DeltaStageFilesOperator, DeltaStageSparkSubmitOperator
 from airflow_delta.retry_policies import FINAL_ERRORS
 from airflow_delta.spark import delta_stage
-from airflow_delta.table.stage.write.plan import plan_stage, put_request, read_report
+from airflow_delta.table.stage.write.job_files import put_request, read_report
+from airflow_delta.table.stage.write.plan import plan_stage
 from airflow_delta.tasks.stage_work import DRIFT_KEY, EVENT, WriteOptions
 from airflow_delta.transaction import events
 from support.running_tasks import context, pushed

@@ -21,7 +21,7 @@ from airflow_delta.operators.transaction import (
     DeltaCommitOperator,
     DeltaStartTransactionOperator,
 )
-from airflow_delta.table.stage.load import check_reported
+from airflow_delta.table.stage.staged_writes import check_reported
 from airflow_delta.tasks.committing import CommitPart
 from airflow_delta.tasks.expected_stages import _unambiguous as unambiguous_questions
 from airflow_delta.tasks.expected_stages import expected_stages

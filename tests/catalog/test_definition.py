@@ -48,7 +48,8 @@ from airflow_delta.log.actions.actions import encode_actions
 from airflow_delta.table.operations.drop_feature.run import drop_feature
 from airflow_delta.table.operations.row_tracking import enable_row_tracking
 from airflow_delta.table.read.read_table import read_table
-from airflow_delta.table.stage.plan_table import plan_alter, plan_create
+from airflow_delta.table.stage.plan_alter import plan_alter
+from airflow_delta.table.stage.plan_create import plan_create
 from airflow_delta.transaction import Operation
 from catalog.unity import SCHEMA, CatalogTable, UnityCatalogServer, append, create, open_log
 from stores.proxy import FaultProxy, Rule

@@ -13,8 +13,8 @@ from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.allowed import one_spelling
 from airflow_delta.log.storage.factory import store_for
 from airflow_delta.spark.errors import coordinate, storage_error
-from airflow_delta.table.stage.scan import spark_uri
-from airflow_delta.transaction.commit.turns import lock_of
+from airflow_delta.table.stage.spark_uri import spark_uri
+from airflow_delta.transaction.commit.lock import lock_of
 from airflow_delta.ui.known import table_key
 
 ACCOUNT = "acc.dfs.core.windows.net"

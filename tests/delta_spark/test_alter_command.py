@@ -34,7 +34,7 @@ from airflow_delta.contract.payloads import CommitResult, StagedWrite, Transacti
 from airflow_delta.exceptions import DeltaError
 from airflow_delta.spark.job import run_operation
 from airflow_delta.table.run import run_transaction
-from airflow_delta.table.stage.plan_table import plan_alter
+from airflow_delta.table.stage.plan_alter import plan_alter
 from airflow_delta.table.stage.stage_view import open_stage
 from delta_spark.support import delta_rows, jvm, open_log, plain_protocol
 from support.table import Table

@@ -15,7 +15,7 @@ from airflow_delta.contract.request import ChangePlan
 from airflow_delta.exceptions import DeltaError
 from airflow_delta.spark import read as reading
 from airflow_delta.spark.read import read_change_plan
-from airflow_delta.table.changes.read import plan_changes
+from airflow_delta.table.changes.plan import plan_changes
 from airflow_delta.table.changes.read import read_changes as read_in_worker
 from airflow_delta.table.stage import scan
 from delta_spark.support import delta_log, open_log, rows_of, sql_name

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaIllegalStateException
 from airflow_delta.spark.read import read_change_plan
-from airflow_delta.table.changes.read import plan_changes
+from airflow_delta.table.changes.plan import plan_changes
 from airflow_delta.table.operations.clone import clone_table
 from airflow_delta.table.operations.statistics import compute_statistics
 from delta_spark.support import assert_same_state, delta_rows, open_log, rows_of, sql_name

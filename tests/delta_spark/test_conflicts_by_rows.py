@@ -27,7 +27,8 @@ from airflow_delta.exceptions import (
 from airflow_delta.log.actions.actions import encode_actions
 from airflow_delta.table.operations.merge.plan import plan_merge
 from airflow_delta.table.operations.optimize.plan import plan_optimize
-from airflow_delta.table.operations.rewrite.update import plan_delete, plan_update
+from airflow_delta.table.operations.rewrite.delete import plan_delete
+from airflow_delta.table.operations.rewrite.update import plan_update
 from airflow_delta.transaction import CommitPolicy
 from airflow_delta.transaction.conflict_detection import ConflictDetection
 from delta_spark.jvm import exception_name

@@ -12,7 +12,7 @@ import pytest
 
 from airflow_delta.contract.payloads import CommitResult, StagedWrite
 from airflow_delta.exceptions import DeltaUnsupportedTableFeatureException
-from airflow_delta.table.stage.plan_table import plan_create
+from airflow_delta.table.stage.plan_create import plan_create
 from support.table import Table
 
 if TYPE_CHECKING:

@@ -14,10 +14,12 @@ import pytest
 
 from airflow_delta.exceptions import StageConflictException
 from airflow_delta.spark.read import read_change_plan, read_scan_plan
-from airflow_delta.table.changes.read import plan_changes
+from airflow_delta.table.changes.plan import plan_changes
 from airflow_delta.table.operations.merge.plan import plan_merge
-from airflow_delta.table.operations.optimize.plan import plan_optimize, plan_reorg
-from airflow_delta.table.operations.rewrite.update import plan_delete, plan_update
+from airflow_delta.table.operations.optimize.plan import plan_optimize
+from airflow_delta.table.operations.optimize.reorg import plan_reorg
+from airflow_delta.table.operations.rewrite.delete import plan_delete
+from airflow_delta.table.operations.rewrite.update import plan_update
 from airflow_delta.table.stage.scan import plan_scan
 from delta_spark.support import open_log, rows_of, sql_name
 from support.table import Table

@@ -15,8 +15,10 @@ from airflow_delta.contract.request import StageReport, StageRequest
 from airflow_delta.log import DeltaLog
 from airflow_delta.log.expressions.predicate import Predicate
 from airflow_delta.spark.job import run_operation
-from airflow_delta.table.operations.optimize.plan import plan_optimize, select_for_optimize, select_for_purge
-from airflow_delta.table.operations.optimize.run import OptimizeResult, compact_on_request, run_rewrite
+from airflow_delta.table.operations.optimize.auto_compaction import compact_on_request
+from airflow_delta.table.operations.optimize.plan import plan_optimize, select_for_optimize
+from airflow_delta.table.operations.optimize.reorg import select_for_purge
+from airflow_delta.table.operations.optimize.run import OptimizeResult, run_rewrite
 from airflow_delta.transaction import CommitPolicy
 from delta_spark.support import delta_history, delta_rows, our_rows, sql_name
 from support.table import Table

@@ -17,7 +17,8 @@ from airflow_delta.contract.payloads import StagedWrite
 from airflow_delta.exceptions import DeltaAnalysisException
 from airflow_delta.table.operations.merge.plan import plan_merge
 from airflow_delta.table.operations.optimize.plan import plan_optimize
-from airflow_delta.table.operations.rewrite.update import plan_delete, plan_update
+from airflow_delta.table.operations.rewrite.delete import plan_delete
+from airflow_delta.table.operations.rewrite.update import plan_update
 from delta_spark.support import delta_rows, sql_name
 from support.table import Table, put_rows
 

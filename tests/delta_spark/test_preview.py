@@ -16,7 +16,8 @@ from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.log import DeltaLog
 from airflow_delta.table.operations.merge.plan import plan_merge
-from airflow_delta.table.operations.rewrite.update import plan_delete, plan_update
+from airflow_delta.table.operations.rewrite.delete import plan_delete
+from airflow_delta.table.operations.rewrite.update import plan_update
 from airflow_delta.table.preview.changed_rows import preview_changes
 from airflow_delta.table.preview.table_preview import Preview, preview_table
 from airflow_delta.table.read.read_table import read_table

@@ -11,7 +11,7 @@ import pytest
 from airflow_delta.exceptions import PublicationUndoneException
 from airflow_delta.log import DeltaLog
 from airflow_delta.publication import Member
-from airflow_delta.table.operations.rewrite.update import plan_delete
+from airflow_delta.table.operations.rewrite.delete import plan_delete
 from publication.lake import LakeTable, publish_all
 from publication.points import at, visited
 from support.table import Table

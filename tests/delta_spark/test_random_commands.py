@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from airflow_delta.table.operations.merge.plan import plan_merge
 from airflow_delta.table.operations.optimize.plan import plan_optimize
-from airflow_delta.table.operations.rewrite.update import plan_delete, plan_update
+from airflow_delta.table.operations.rewrite.delete import plan_delete
+from airflow_delta.table.operations.rewrite.update import plan_update
 from delta_spark.support import delta_history, delta_rows, sql_name
 from support.table import Table
 

@@ -17,7 +17,8 @@ from airflow_delta.contract.operations import (
 )
 from airflow_delta.spark import merge_source
 from airflow_delta.table.operations.merge.plan import plan_merge
-from airflow_delta.table.operations.rewrite.update import plan_delete, plan_update
+from airflow_delta.table.operations.rewrite.delete import plan_delete
+from airflow_delta.table.operations.rewrite.update import plan_update
 from delta_spark.support import assert_same_state, delta_log, sql_name
 from support.table import Table
 

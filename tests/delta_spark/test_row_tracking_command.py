@@ -13,7 +13,8 @@ import pytest
 
 from airflow_delta.contract.operations import when_matched_delete, when_matched_update, when_not_matched_insert
 from airflow_delta.table.operations.merge.plan import plan_merge
-from airflow_delta.table.operations.rewrite.update import plan_delete, plan_update
+from airflow_delta.table.operations.rewrite.delete import plan_delete
+from airflow_delta.table.operations.rewrite.update import plan_update
 from airflow_delta.table.operations.row_tracking import enable_row_tracking
 from delta_spark.support import assert_same_state, delta_log, sql_name
 from support.table import Table

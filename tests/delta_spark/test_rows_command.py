@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_delta.table.operations.rewrite.update import plan_delete, plan_truncate, plan_update
+from airflow_delta.table.operations.rewrite.delete import plan_delete, plan_truncate
+from airflow_delta.table.operations.rewrite.update import plan_update
 from delta_spark.support import delta_history, delta_rows, differences, open_log, rows_of, sql_name
 from support.table import Table
 

@@ -15,7 +15,8 @@ from pyspark.sql.types import StructType
 
 from airflow_delta.contract.changes import AddColumns, Column, SetProperties
 from airflow_delta.exceptions import DeltaError, DeltaUnsupportedTableFeatureException
-from airflow_delta.table.stage.plan_table import plan_alter, plan_create
+from airflow_delta.table.stage.plan_alter import plan_alter
+from airflow_delta.table.stage.plan_create import plan_create
 from delta_spark.support import delta_rows, sql_name
 from support.table import Table
 from support.tables import create_table

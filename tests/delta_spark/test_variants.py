@@ -15,8 +15,10 @@ from airflow_delta.contract.operations import when_matched_update, when_not_matc
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaError
 from airflow_delta.table.operations.merge.plan import plan_merge
 from airflow_delta.table.operations.optimize.plan import plan_optimize
-from airflow_delta.table.operations.rewrite.update import plan_delete, plan_update
-from airflow_delta.table.stage.plan_table import plan_alter, plan_create
+from airflow_delta.table.operations.rewrite.delete import plan_delete
+from airflow_delta.table.operations.rewrite.update import plan_update
+from airflow_delta.table.stage.plan_alter import plan_alter
+from airflow_delta.table.stage.plan_create import plan_create
 from delta_spark.support import assert_same_state, delta_rows, sql_name
 from support import readers
 from support.table import Table

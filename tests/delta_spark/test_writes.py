@@ -26,7 +26,7 @@ from airflow_delta.exceptions import (
     StageConflictException,
 )
 from airflow_delta.spark.read import read_change_plan
-from airflow_delta.table.changes.read import plan_changes
+from airflow_delta.table.changes.plan import plan_changes
 from airflow_delta.table.operations.optimize.plan import plan_optimize
 from airflow_delta.table.operations.rewrite.update import plan_update
 from airflow_delta.transaction import Operation

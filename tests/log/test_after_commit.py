@@ -13,7 +13,7 @@ from airflow_delta.log.actions.decode import CommitFile
 from airflow_delta.log.storage.base import FileStatus
 from airflow_delta.log.storage.local import LocalStore
 from airflow_delta.transaction import Operation
-from airflow_delta.transaction.commit.stats import TransactionObserver
+from airflow_delta.transaction.commit.observer import TransactionObserver
 from support import tables
 
 

@@ -21,14 +21,15 @@ from airflow_delta.log.actions.actions import Action, Protocol, encode_actions
 from airflow_delta.log.checkpoint_write.writer import write_checkpoint
 from airflow_delta.log.cleanup import clean_up_expired_logs
 from airflow_delta.table.abort import abort_transaction
-from airflow_delta.table.changes.read import plan_changes
-from airflow_delta.table.observe.observe import describe, recent_commits
+from airflow_delta.table.changes.plan import plan_changes
+from airflow_delta.table.observe.describe import describe
+from airflow_delta.table.observe.observe import recent_commits
 from airflow_delta.table.operations.clone import clone_table
 from airflow_delta.table.operations.convert import convert_to_delta
 from airflow_delta.table.operations.restore import restore
 from airflow_delta.table.operations.statistics import compute_statistics
 from airflow_delta.table.operations.vacuum.run import vacuum
-from airflow_delta.table.read.read_table import plan_version_scan
+from airflow_delta.table.read.version_scan import plan_version_scan
 from airflow_delta.table.stage.scan import plan_scan
 from airflow_delta.table.stage.view import view_of
 from airflow_delta.table.start.begin import begin

@@ -111,7 +111,7 @@ def test_connections_are_ours(block, monkeypatch):
     """Every connection of the pages is taken by the hook, the store and, without a word, by Hadoop's settings."""
     from airflow_delta.hooks.delta import DeltaHook
     from airflow_delta.hooks.hadoop import hadoop_settings
-    from airflow_delta.table.stage.scan import spark_uri
+    from airflow_delta.table.stage.spark_uri import spark_uri
 
     connection = json.loads(block.text)
     assert set(connection) <= {"conn_type", "host", "login", "password", "extra"}

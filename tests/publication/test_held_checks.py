@@ -19,8 +19,8 @@ from airflow_delta.exceptions import (
 )
 from airflow_delta.log import DeltaLog
 from airflow_delta.publication import Member, PublicationPlan, abort_tables, settle
+from airflow_delta.publication.ids import PublicationId
 from airflow_delta.publication.plan import load_plan
-from airflow_delta.publication.records import PublicationId
 from publication.foreign import PUTS, DeltaRs, run_at
 from publication.lake import LakeTable, again, publish_all
 from publication.points import at, killed, visited

@@ -11,7 +11,7 @@ import pytest
 from airflow_delta.log.checkpoint import files as checkpoint_files
 from airflow_delta.log.checkpoint.part import CheckpointPart, RowGroup
 from airflow_delta.publication import get_versions
-from airflow_delta.publication.records import PublicationId, table_mark
+from airflow_delta.publication.ids import PublicationId, table_mark
 from publication.lake import LakeTable, publish_all
 from publication.points import killed
 

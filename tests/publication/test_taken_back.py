@@ -17,7 +17,8 @@ from airflow_delta.exceptions import (
 from airflow_delta.publication import Member
 from airflow_delta.table.abort import abort
 from airflow_delta.table.commit.publish import committed_before
-from airflow_delta.table.state.evidence import ended, evidence
+from airflow_delta.table.state.ended import ended
+from airflow_delta.table.state.evidence import evidence
 from airflow_delta.table.state.find_commit import committed_earlier
 from airflow_delta.table.state.key_users import KeyUser, check_key_of_run
 from airflow_delta.table.state.open_transactions import transaction_state

@@ -20,7 +20,8 @@ from airflow_delta.exceptions import (
 )
 from airflow_delta.log import DeltaLog, Snapshot
 from airflow_delta.publication import Member, VersionVector, check_versions, get_versions
-from airflow_delta.table.stage.plan_table import plan_alter, plan_create
+from airflow_delta.table.stage.plan_alter import plan_alter
+from airflow_delta.table.stage.plan_create import plan_create
 from airflow_delta.table.stage.stage_view import open_stage
 from publication.lake import LakeTable, publish_all
 from publication.points import at, killed, visited

@@ -14,9 +14,11 @@ from airflow_delta.contract.operations import when_matched_update, when_not_matc
 from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
 from airflow_delta.contract.request import StageReport, StageRequest
 from airflow_delta.spark.job import run_operation
-from airflow_delta.table.audit.audit import AuditedTable, judge_answers, parse_sql_checks, plan_sql_checks
+from airflow_delta.table.audit.audited_table import AuditedTable
+from airflow_delta.table.audit.sql_checks import judge_answers, parse_sql_checks, plan_sql_checks
 from airflow_delta.table.operations.merge.plan import plan_merge
-from airflow_delta.table.operations.rewrite.update import plan_delete, plan_update
+from airflow_delta.table.operations.rewrite.delete import plan_delete
+from airflow_delta.table.operations.rewrite.update import plan_update
 from support.actions import column
 from support.table import Table
 from table.stage.test_table_features import create

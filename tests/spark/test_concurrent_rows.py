@@ -12,7 +12,8 @@ from airflow_delta.contract.operations import when_matched_update, when_not_matc
 from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
 from airflow_delta.exceptions import DeltaConcurrentModificationException
 from airflow_delta.table.operations.merge.plan import plan_merge
-from airflow_delta.table.operations.rewrite.update import plan_delete, plan_update
+from airflow_delta.table.operations.rewrite.delete import plan_delete
+from airflow_delta.table.operations.rewrite.update import plan_update
 from airflow_delta.transaction import CommitPolicy
 from support.actions import column
 from support.table import Table

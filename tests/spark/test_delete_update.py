@@ -23,7 +23,8 @@ from airflow_delta.exceptions import (
     TransactionAlreadyCommittedException,
 )
 from airflow_delta.log.actions.actions import AddFile
-from airflow_delta.table.operations.rewrite.update import plan_delete, plan_truncate, plan_update
+from airflow_delta.table.operations.rewrite.delete import plan_delete, plan_truncate
+from airflow_delta.table.operations.rewrite.update import plan_update
 from support.actions import column
 from support.slow import slow_except
 from support.table import Table

@@ -15,7 +15,8 @@ from airflow_delta.log.expressions.functions import DETERMINISTIC, NOT_DETERMINI
 from airflow_delta.log.expressions.predicate import Predicate
 from airflow_delta.log.schema.types import PrimitiveType, StructField, StructType
 from airflow_delta.table.operations.merge.plan import plan_merge
-from airflow_delta.table.operations.rewrite.update import plan_delete, plan_update
+from airflow_delta.table.operations.rewrite.delete import plan_delete
+from airflow_delta.table.operations.rewrite.update import plan_update
 from support.actions import column
 from support.table import Table
 from table.stage.test_table_features import create

@@ -18,7 +18,7 @@ from airflow_delta.contract.operations import (
 from airflow_delta.contract.payloads import KeyRead, StagedWrite
 from airflow_delta.spark import key_values
 from airflow_delta.table.operations.merge.plan import plan_merge
-from airflow_delta.table.stage import reported as key_reads
+from airflow_delta.table.stage import key_reads
 from airflow_delta.table.stage.load import load_key_rows
 from support.actions import column
 from support.table import Table

@@ -21,9 +21,10 @@ from airflow_delta.spark.job import run_operation
 from airflow_delta.spark.optimize import _boundaries, _hilbert_index, _interleaved, _range_of, along_curve
 from airflow_delta.table.operations.optimize.plan import plan_optimize, select_for_optimize
 from airflow_delta.table.operations.optimize.run import run_rewrite
-from airflow_delta.table.operations.rewrite.update import plan_delete
+from airflow_delta.table.operations.rewrite.delete import plan_delete
 from airflow_delta.table.read.read_table import read_table
-from airflow_delta.table.stage.plan_table import plan_alter, plan_create
+from airflow_delta.table.stage.plan_alter import plan_alter
+from airflow_delta.table.stage.plan_create import plan_create
 from support import readers
 from support.slow import slow_except
 from support.table import Table

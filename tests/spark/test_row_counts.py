@@ -15,9 +15,10 @@ from airflow_delta.contract.operations import when_matched_delete, when_matched_
 from airflow_delta.exceptions import RowCountMismatchException
 from airflow_delta.table.operations.merge.plan import plan_merge
 from airflow_delta.table.operations.optimize.plan import plan_optimize
-from airflow_delta.table.operations.rewrite.update import plan_delete, plan_update
+from airflow_delta.table.operations.rewrite.delete import plan_delete
+from airflow_delta.table.operations.rewrite.update import plan_update
 from airflow_delta.table.operations.statistics import compute_statistics
-from airflow_delta.table.stage.plan_table import plan_alter
+from airflow_delta.table.stage.plan_alter import plan_alter
 from support.actions import column
 from support.slow import slow_except
 from support.table import Table

@@ -19,13 +19,15 @@ from airflow_delta.log.data_files.footers import leaf_paths
 from airflow_delta.spark.job import run_operation
 from airflow_delta.spark.read import read_change_plan, read_scan_plan
 from airflow_delta.streaming import DeltaBatchSink
-from airflow_delta.table.changes.read import plan_changes
+from airflow_delta.table.changes.plan import plan_changes
 from airflow_delta.table.diff.table_diff import published_diff
 from airflow_delta.table.operations.merge.plan import plan_merge
 from airflow_delta.table.operations.optimize.plan import plan_optimize
-from airflow_delta.table.operations.rewrite.update import plan_delete, plan_update
+from airflow_delta.table.operations.rewrite.delete import plan_delete
+from airflow_delta.table.operations.rewrite.update import plan_update
 from airflow_delta.table.read.read_table import read_table
-from airflow_delta.table.stage.plan_table import plan_alter, plan_create
+from airflow_delta.table.stage.plan_alter import plan_alter
+from airflow_delta.table.stage.plan_create import plan_create
 from airflow_delta.table.stage.scan import plan_scan
 from airflow_delta.table.stage.view import view_of
 from support import readers

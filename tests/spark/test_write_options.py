@@ -16,8 +16,8 @@ from airflow_delta.exceptions import (
     DeltaTableAlreadyExistsException,
     StageConflictException,
 )
-from airflow_delta.table.operations.rewrite.update import plan_delete
-from airflow_delta.table.stage.plan_table import plan_create
+from airflow_delta.table.operations.rewrite.delete import plan_delete
+from airflow_delta.table.stage.plan_create import plan_create
 from airflow_delta.table.stage.write.plan import plan_stage
 from support.table import Table
 

@@ -16,7 +16,8 @@ from airflow_delta.spark.job import run_operation
 from airflow_delta.spark.write import check_read_back, written_files
 from airflow_delta.table.operations.merge.plan import plan_merge
 from airflow_delta.table.operations.optimize.plan import plan_optimize
-from airflow_delta.table.operations.rewrite.update import plan_delete, plan_update
+from airflow_delta.table.operations.rewrite.delete import plan_delete
+from airflow_delta.table.operations.rewrite.update import plan_update
 from airflow_delta.table.stage.stage_view import StageView
 from airflow_delta.table.stage.write.collect import collect_stage
 from airflow_delta.table.stage.write.plan import plan_stage

@@ -23,7 +23,7 @@ import json, logging, os, sys
 from types import SimpleNamespace
 from airflow_delta.table.start.begin import begin
 from airflow_delta.table.commit.publish import publish
-from airflow_delta.table.operations.rewrite.update import plan_delete
+from airflow_delta.table.operations.rewrite.delete import plan_delete
 from airflow_delta.table.stage.stage_view import open_stage
 from airflow_delta.table.stage.write.collect import collect_stage
 from airflow_delta.table.stage.write.plan import plan_stage

@@ -101,7 +101,7 @@ def write_a_checkpoint() -> None:
 
 
 def delete_a_partition() -> None:
-    from airflow_delta.table.operations.rewrite.update import plan_delete
+    from airflow_delta.table.operations.rewrite.delete import plan_delete
 
     plan_delete(stage("delete"), predicate=f"day = '{DAY}'")
 

@@ -18,7 +18,7 @@ from airflow_delta.log.features.schema_merge import merge_schema, stored_otherwi
 from airflow_delta.log.schema.types import StructType, parse_schema
 from airflow_delta.table.diff.table_diff import published_diff
 from airflow_delta.table.read.read_table import read_table
-from airflow_delta.table.stage.plan_table import plan_alter
+from airflow_delta.table.stage.plan_alter import plan_alter
 from support.table import Table
 from support.tables import create_table
 

@@ -24,7 +24,7 @@ from airflow_delta.log.features.properties import TableProperties
 from airflow_delta.log.schema.types import arrow_type, parse_schema
 from airflow_delta.log.statistics.statistics import num_records, stats_from_footer, with_wide_bounds
 from airflow_delta.transaction import CommitPolicy, Operation, OptimisticTransaction
-from airflow_delta.transaction.reads.row_condition import KeySet
+from airflow_delta.transaction.reads.key_set import KeySet
 from support import readers
 
 Row = dict[str, Any]

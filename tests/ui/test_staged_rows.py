@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_delta.table.operations.rewrite.update import plan_truncate
+from airflow_delta.table.operations.rewrite.delete import plan_truncate
 from airflow_delta.ui.staged_rows import PARTITIONS, SAMPLE, staged_rows
 from support.actions import SCHEMA, add
 from support.table import Table

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from airflow_delta.contract.audit import AuditCheck, AuditReport, HeldCheck, SqlCheck
     from airflow_delta.contract.payloads import TransactionHandle
     from airflow_delta.log.delta_log import DeltaLog
-    from airflow_delta.table.audit.audit import AuditedTable
+    from airflow_delta.table.audit.audited_table import AuditedTable
 
 __all__ = ["AUDIT_ERRORS", "DeltaAuditOperator"]
 

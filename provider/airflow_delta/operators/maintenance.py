@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_delta.log.delta_log import DeltaLog
-    from airflow_delta.table.state.commit_result import OptimizeResult
+    from airflow_delta.table.state.optimize_result import OptimizeResult
 
 
 class DeltaMaintenanceOperator(DeltaOperator):

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from airflow_delta.table.operations.optimize.bins import RewriteSelection
     from airflow_delta.table.stage.stage_view import SparkWork, StageView
     from airflow_delta.table.stage.view import TransactionView
-    from airflow_delta.table.state.commit_result import OptimizeResult
+    from airflow_delta.table.state.optimize_result import OptimizeResult
 
     Select = Callable[[TransactionView], RewriteSelection]
 
@@ -75,7 +75,7 @@ class RewriteWork(Part):
 
         :param select: returns what to rewrite at the version that was read.
         :param max_restarts: how often to start over after a conflict.
-        :return: JSON form of :class:`~airflow_delta.table.state.commit_result.OptimizeResult`.
+        :return: JSON form of :class:`~airflow_delta.table.state.optimize_result.OptimizeResult`.
         """
         own, committer, runner = self.task.hold(OwnTransaction), self.task.hold(CommitPart), self.task.hold(SparkRunner)
         delta_conn_id = StageWork.of(self.task).delta_conn_id
@@ -133,7 +133,7 @@ class DeltaOptimizeOperator(DeltaTableOperator):
         self.max_deleted_rows_ratio = max_deleted_rows_ratio
 
     def run_alone(self, work: StageWork, context: Context) -> Any:
-        """Return the :class:`~airflow_delta.table.state.commit_result.OptimizeResult` as JSON, or the result of the commit.
+        """Return the :class:`~airflow_delta.table.state.optimize_result.OptimizeResult` as JSON, or the result of the commit.
 
         :raises DeltaConcurrentModificationException: if others have changed files of every bin, and rows cannot be followed.
         """
@@ -172,7 +172,7 @@ class DeltaReorgOperator(DeltaTableOperator):
     template_fields_renderers = SparkRunner.template_fields_renderers
 
     def run_alone(self, work: StageWork, context: Context) -> Any:
-        """Return the :class:`~airflow_delta.table.state.commit_result.OptimizeResult` as JSON, or the result of the commit.
+        """Return the :class:`~airflow_delta.table.state.optimize_result.OptimizeResult` as JSON, or the result of the commit.
 
         :raises DeltaConcurrentModificationException: if others have changed files of every bin, and rows cannot be followed.
         """

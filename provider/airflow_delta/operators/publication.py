@@ -56,7 +56,7 @@ if TYPE_CHECKING:
 
     from airflow_delta.contract.audit import AuditCheck, SqlCheck
     from airflow_delta.publication import Member, PublicationAbort, PublicationOptions, PublicationResult
-    from airflow_delta.table.audit.audit import AuditedTable
+    from airflow_delta.table.audit.audited_table import AuditedTable
 
 ON_LATE_CONFLICT = ("undo", "keep")
 

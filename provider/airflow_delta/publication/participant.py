@@ -31,26 +31,17 @@ from airflow_delta.exceptions import (
 )
 from airflow_delta.log.actions.actions import Action, SetTransaction
 from airflow_delta.log.storage.file_names import LAST_CHECKPOINT, commit_file
+from airflow_delta.publication.ids import PublicationId, end_path
 from airflow_delta.publication.inverse import Inverse, find_inverse
 from airflow_delta.publication.plan import load_writes
-from airflow_delta.publication.records import (
-    INTENT,
-    PUBLISHED,
-    REFUSED,
-    STATE_NAMES,
-    UNDONE,
-    PlannedTable,
-    PublicationId,
-    PublicationPlan,
-    end_path,
-)
+from airflow_delta.publication.records import INTENT, PUBLISHED, REFUSED, STATE_NAMES, UNDONE, PlannedTable, PublicationPlan
 from airflow_delta.publication.states import newest_state, state_by_entries, state_entry
 from airflow_delta.table.audit.held import HeldChecks
 from airflow_delta.table.commit.commit import CommitOptions, commit_stages, create_empty
 from airflow_delta.table.stage.conflicts import check_stages
 from airflow_delta.table.stage.load import check_staged_files
 from airflow_delta.table.stage.view import TransactionView, view_of
-from airflow_delta.table.start.begin import check_location
+from airflow_delta.table.start.location import check_location
 from airflow_delta.table.state.find_commit import STANDING_SUFFIX, UNDONE_SUFFIX, find_commit, standing_version
 from airflow_delta.transaction import CommitPolicy, Operation, OptimisticTransaction
 from airflow_delta.transaction.conflict_detection import check_level

@@ -34,21 +34,19 @@ from airflow_delta.exceptions import (
 )
 from airflow_delta.log.features.properties import DAY, WEEK
 from airflow_delta.log.storage.puts import creates
+from airflow_delta.publication.ids import PublicationId, plan_path, same_place_key, table_mark
 from airflow_delta.publication.records import (
     MAX_TABLES,
     Member,
     PlannedTable,
-    PublicationId,
     PublicationOptions,
     PublicationPlan,
-    plan_path,
     publication_id,
-    same_place_key,
-    table_mark,
 )
 from airflow_delta.table.definition.altered_table import is_alter
 from airflow_delta.table.definition.evolve import new_metadata
-from airflow_delta.table.stage.load import StageActions, definition_after, in_order
+from airflow_delta.table.stage.earlier_stages import definition_after, in_order
+from airflow_delta.table.stage.load import StageActions
 from airflow_delta.table.state.read_snapshot import definition_read, snapshot_of_transaction
 
 if TYPE_CHECKING:

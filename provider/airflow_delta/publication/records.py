@@ -1,36 +1,23 @@
-"""The records of a publication: its id, its states in the logs, its plan, and what the tasks report."""
+"""The records of a publication: its options, its plan, its states in the logs, and what tasks report; each a value by itself."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from airflow_delta.contract.audit import HeldCheck
-from airflow_delta.contract.files import PLAN_ENDED, PLAN_PREFIX, transaction_directory
-from airflow_delta.contract.location import Location
-from airflow_delta.contract.payloads import (
-    CONTRACT,
-    AbortResult,
-    CommitResult,
-    ManifestRef,
-    Payload,
-    StagedWrite,
-    TransactionHandle,
-)
+from airflow_delta.contract.payloads import CONTRACT, ManifestRef, Payload, StagedWrite, TransactionHandle
 from airflow_delta.contract.tags import ANCHOR_TAG, PUBLICATION_TAG, STATE_TAG, TABLES_TAG
 from airflow_delta.exceptions import DeltaIllegalArgumentException
-from airflow_delta.log.storage.options import canonical_options
 from airflow_delta.transaction.intents import PATIENCE
 from airflow_delta.transaction.policy import check_user_metadata
 
 if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog
-    from airflow_delta.log.storage.base import LogStore
-    from airflow_delta.table.stage.load import Expected
+    from airflow_delta.table.stage.staged_writes import Expected
     from airflow_delta.table.state.key_users import KeyUser
     from airflow_delta.transaction import PostCommitHook
 
@@ -46,8 +33,6 @@ OnLateConflict = Literal["undo", "keep"]
 
 OpenTable = Callable[[str], "DeltaLog | None"]
 """Opens a table of a plan by its URI; ``None`` if this worker's Dag file does not name it: a plan opens no table."""
-
-_ID = re.compile(r"(?P<transaction>[A-Za-z0-9_-][A-Za-z0-9_.-]*)\.(?P<digest>[0-9a-f]{16})(?P<tables>(?:\.[0-9a-f]{8}){1,32})")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -170,144 +155,9 @@ class PublicationPlan(Payload):
         }
 
 
-@dataclass(frozen=True, slots=True)
-class PublicationId:
-    """The parts of an id.
-
-    :param transaction: the anchor's transaction.
-    :param tables: eight hexadecimal digits for each table, the anchor's first.
-    """
-
-    transaction: str
-    digest: str
-    tables: tuple[str, ...]
-
-    @classmethod
-    def parse(cls, text: str) -> PublicationId:
-        """Return the parts of an id.
-
-        :raises DeltaIllegalArgumentException: if it is not an id of a publication.
-        """
-        found = _ID.fullmatch(text)
-        if found is None:
-            raise DeltaIllegalArgumentException(f"{text!r} is not the id of a publication.")
-        return cls(found["transaction"], found["digest"], tuple(found["tables"][1:].split(".")))
-
-    @staticmethod
-    def is_one(text: str) -> bool:
-        """Tell whether a text has the form of a publication's id."""
-        return _ID.fullmatch(text) is not None
-
-    @property
-    def plan_path(self) -> str:
-        """Path of the plan below the anchor's table."""
-        return plan_path(self.transaction, self.digest)
-
-
-def plan_path(transaction_id: str, digest: str) -> str:
-    """Return the path of a plan below the table of one of its transactions."""
-    return f"{transaction_directory(transaction_id)}/{PLAN_PREFIX}{digest}.json"
-
-
-def end_path(transaction_id: str, digest: str) -> str:
-    """Return the path of the note that a publication has ended on every table, below one of them."""
-    return f"{transaction_directory(transaction_id)}/{PLAN_PREFIX}{digest}{PLAN_ENDED}"
-
-
 def publication_id(plan: PublicationPlan, marks: Sequence[str]) -> str:
     """Return the id of a plan.
 
     :param marks: :func:`table_mark` of its tables.
     """
     return ".".join((plan.tables[0].transaction_id, plan.digest(), *marks))
-
-
-def table_mark(log: DeltaLog) -> str:
-    """Return the eight hexadecimal digits of a table: of its place, however it is spelled."""
-    return hashlib.sha256(same_place_key(log).encode()).hexdigest()[:8]
-
-
-def same_place_key(log: DeltaLog) -> str:
-    """Return what is equal for two logs if they are of one table."""
-    return place_key(log.uri, log.store)
-
-
-def place_key(uri: str, store: LogStore) -> str:
-    """Return what is equal for two locations if they are one place.
-
-    :param store: of a table: its options may name the account or the endpoint of a container.
-    """
-    options = canonical_options(store.options, uri)
-    return Location.parse(uri, options).resolved(options).key
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PublicationResult(Payload):
-    """How a publication stands: the XCom of its commit task.
-
-    :param outcome: ``published``, ``refused``, ``undone`` or ``split``.
-    :param anchor: URI of the table whose log decided.
-    :param tables: the commit of each table by URI, ``None`` where there is none.
-    :param states: by URI; -1: nothing of it is in the log.
-    :param committed_before: an earlier try, or another worker, had published it.
-    :param reason: why it was not published.
-    :param standing: of one that is split: why what is published was not taken back.
-    :param winner: the commit that came between: table, version, operation, error and message.
-    :param dirty_reads: commits between a publication and its inverse that were not blind appends: table, version and operation.
-    """
-
-    contract: int = CONTRACT
-    publication: str
-    outcome: str
-    anchor: str
-    tables: dict[str, CommitResult | None]
-    states: dict[str, int]
-    committed_before: bool = False
-    reason: str = ""
-    standing: str = ""
-    winner: dict[str, Any] | None = None
-    dirty_reads: tuple[dict[str, Any], ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PublicationAbort(Payload):
-    """Result of the abort of a publication.
-
-    :param publication: its id; ``None`` if it had no plan.
-    :param outcome: ``published``, ``refused``, ``undone`` or ``split``.
-    :param tables: by URI; the outcome of a table whose rows were taken back is ``undone``.
-    """
-
-    contract: int = CONTRACT
-    publication: str | None
-    outcome: str
-    tables: dict[str, AbortResult]
-    reason: str = ""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OpenPublication(Payload):
-    """A publication whose intent is open on a table.
-
-    :param tables: URIs, the anchor first.
-    :param since: milliseconds since the epoch.
-    """
-
-    publication: str
-    anchor: str
-    tables: tuple[str, ...]
-    since: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class VersionVector(Payload):
-    """Versions of several tables that belong together.
-
-    :param versions: by the name that was asked for; -1 if the table did not exist.
-    :param held_back: names of the tables that are shown before a publication, by its id: it is not on all of them.
-    :param split: names of the tables that show a publication although others do not, by its id.
-    """
-
-    versions: dict[str, int]
-    held_back: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    split: dict[str, tuple[str, ...]] = field(default_factory=dict)

@@ -27,21 +27,11 @@ from airflow_delta.exceptions import (
     TransactionAbortedException,
 )
 from airflow_delta.log.storage.puts import creates
+from airflow_delta.publication.ids import PublicationId, place_key, same_place_key
 from airflow_delta.publication.participant import IntentMetError, Participant, reason_of
 from airflow_delta.publication.plan import load_plan
-from airflow_delta.publication.records import (
-    INTENT,
-    PUBLISHED,
-    REFUSED,
-    STANDS,
-    UNDONE,
-    OpenTable,
-    PublicationId,
-    PublicationPlan,
-    PublicationResult,
-    place_key,
-    same_place_key,
-)
+from airflow_delta.publication.records import INTENT, PUBLISHED, REFUSED, STANDS, UNDONE, OpenTable, PublicationPlan
+from airflow_delta.publication.results import PublicationResult
 from airflow_delta.publication.rounds import Rounds
 from airflow_delta.publication.states import publication_tables
 from airflow_delta.table.state.markers import fence

@@ -13,7 +13,9 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
-from airflow_delta.publication.records import PUBLISHED, STANDS, UNDONE, PublicationId, VersionVector, table_mark
+from airflow_delta.publication.ids import PublicationId, table_mark
+from airflow_delta.publication.records import PUBLISHED, STANDS, UNDONE
+from airflow_delta.publication.results import VersionVector
 from airflow_delta.publication.states import (
     brought_after,
     is_over,

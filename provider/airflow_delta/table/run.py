@@ -1,7 +1,4 @@
-"""Begin, stage and commit an operation in one call.
-
-Begin an operation on the whole table and commit it at once: RESTORE, CLONE, CONVERT, COMPUTE STATS.
-"""
+"""Begin, stage and commit an operation in one call: on Spark, or in the worker (RESTORE, CLONE, CONVERT, COMPUTE STATS)."""
 
 from __future__ import annotations
 

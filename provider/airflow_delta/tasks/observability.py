@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from airflow_delta.contract.payloads import AbortResult, CommitResult, StagedWrite, TransactionHandle
-    from airflow_delta.table.state.commit_result import OptimizeResult
+    from airflow_delta.table.state.optimize_result import OptimizeResult
 
 logger = logging.getLogger(__name__)
 

@@ -70,7 +70,7 @@ def rows_of_commit(log: DeltaLog, version: int, *, keys: Sequence[str] = ()) -> 
     :raises RowsNotShownError: if its rows cannot be read here.
     :raises RowKeysError: if a key is not a column.
     """
-    from airflow_delta.table.diff.compare import ReadLimits
+    from airflow_delta.table.diff.read_limits import ReadLimits
     from airflow_delta.table.diff.table_diff import given_keys, published_diff
 
     status = log.store.head(commit_file(version))
@@ -99,7 +99,7 @@ def rows_of_commit(log: DeltaLog, version: int, *, keys: Sequence[str] = ()) -> 
 
 
 def _told(diff: Any) -> dict[str, Any]:
-    from airflow_delta.table.diff.table_diff import diff_to_dict, summary
+    from airflow_delta.table.diff.report import diff_to_dict, summary
 
     data = diff_to_dict(diff)
     sample = data["sample"]

@@ -14,7 +14,7 @@ from airflow_delta.exceptions import DeltaTableNotFoundException, ReadLimitExcep
 from airflow_delta.log.checksum.totals import MAX_FILES
 from airflow_delta.log.features.protocol import features
 from airflow_delta.log.statistics.statistics import live_records
-from airflow_delta.table.observe.observe import clustered_by, is_readable
+from airflow_delta.table.observe.describe import clustered_by, is_readable
 from airflow_delta.ui.data import check_commits, told_metadata
 
 if TYPE_CHECKING:

@@ -19,13 +19,16 @@ from airflow_delta.table.operations.optimize.plan import select_for_optimize
 from airflow_delta.table.operations.optimize.run import run_rewrite
 from airflow_delta.table.operations.repair import repair_table
 from airflow_delta.table.operations.restore import restore
-from airflow_delta.table.operations.rewrite.update import plan_delete, plan_update
+from airflow_delta.table.operations.rewrite.delete import plan_delete
+from airflow_delta.table.operations.rewrite.update import plan_update
 from airflow_delta.table.operations.row_tracking import enable_row_tracking
 from airflow_delta.table.operations.statistics import compute_statistics
-from airflow_delta.table.stage.plan_table import plan_alter, plan_create
+from airflow_delta.table.stage.plan_alter import plan_alter
+from airflow_delta.table.stage.plan_create import plan_create
 from airflow_delta.table.stage.stage_view import open_stage
 from airflow_delta.table.stage.write.collect import collect_stage
-from airflow_delta.table.stage.write.plan import plan_stage, put_request
+from airflow_delta.table.stage.write.job_files import put_request
+from airflow_delta.table.stage.write.plan import plan_stage
 from faults.crash import publications
 from faults.crash import tasks as tasks
 from faults.crash.run import Run
@@ -140,7 +143,7 @@ def merge(run: Run) -> None:
 
 def merge_many_keys(run: Run) -> None:
     """With so many keys that they go through a file."""
-    with mock.patch("airflow_delta.table.stage.reported.INLINE_ROWS", 0):
+    with mock.patch("airflow_delta.table.stage.key_reads.INLINE_ROWS", 0):
         merge(run)
 
 

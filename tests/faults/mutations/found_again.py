@@ -115,11 +115,11 @@ def _expired_is_new() -> Patches:
 def _suffix() -> Patches:
     from airflow_delta.contract.files import is_hidden
 
-    return {"table.files.rules.is_hidden": lambda path: is_hidden(path) or not path.endswith(".parquet")}
+    return {"table.files.finished_files.is_hidden": lambda path: is_hidden(path) or not path.endswith(".parquet")}
 
 
 def _any_spelling() -> Patches:
-    return {f"table.{module}._check_spelling": _nothing for module in ("files.footers", "definition.evolve")}
+    return {f"table.{module}._check_spelling": _nothing for module in ("files.finished_schema", "definition.evolve")}
 
 
 def _no_last_look() -> Patches:
@@ -130,7 +130,7 @@ def _dots_hide() -> Patches:
     def is_hidden(path: str) -> bool:
         return any((part.startswith("_") and "=" not in part) or part.startswith(".") for part in path.split("/") if part)
 
-    return {f"table.files.{module}.is_hidden": is_hidden for module in ("adds", "rules")}
+    return {f"table.files.{module}.is_hidden": is_hidden for module in ("adds", "finished_files")}
 
 
 def _joined_names() -> Patches:
@@ -179,7 +179,7 @@ ROWS: dict[str, tuple[str, Callable[[], Patches]]] = {
     "15": ("logs", _unasked_protocol),
     "17": ("life", _any_folder),
     "18": ("life wide", _no_same_columns),
-    "clock of a run": ("life", _clocks_agree("find_commit")),
+    "clock of a run": ("life", _clocks_agree("transaction_retention")),
     "clock of a retry": ("life ops", _clocks_agree("find_commit")),
 }
 """What looks for the fault (on which kind of Dags), and what stood in the place of its mend."""

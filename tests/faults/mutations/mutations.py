@@ -40,23 +40,29 @@ class Room:
 COMMANDS = ("tests/table/commit", "tests/table/state", "tests/table/operations/vacuum")
 ROOMS = {
     "conflicts": Room(
-        ("transaction/conflicts/checker.py", "transaction/conflicts/winning_commit.py"),
+        tuple(f"transaction/conflicts/{name}.py" for name in ("checker", "domains", "protocol", "winning_commit")),
         ("tests/transaction/conflicts", "tests/transaction/prepare"),
     ),
     "abort": Room(
-        ("table/abort.py", "table/state/evidence.py", "table/state/markers.py"),
+        ("table/abort.py", "table/state/ended.py", "table/state/evidence.py", "table/state/markers.py"),
         (*COMMANDS, "tests/table/observe", "tests/publication/test_other_cleaners.py"),
     ),
     "vacuum": Room(
-        ("table/operations/vacuum/delete.py", "table/operations/vacuum/valid_files.py"),
+        tuple(f"table/operations/vacuum/{name}.py" for name in ("delete", "last_look", "staged_transactions", "valid_files")),
         (*COMMANDS, "tests/publication/test_other_cleaners.py", "tests/table/preview/test_preview.py"),
     ),
     "identity": Room(
-        ("table/start/begin.py", "table/start/rerun.py", "table/state/find_commit.py"),
+        (
+            *("table/start/begin.py", "table/start/location.py", "table/start/new_table.py", "table/start/rerun.py"),
+            *("table/state/find_commit.py", "table/state/transaction_retention.py"),
+        ),
         ("tests/table/start", "tests/table/commit", "tests/table/state", "tests/table/operations/test_restore.py"),
     ),
     "stages": Room(
-        ("table/stage/load.py", "table/stage/conflicts.py", "contract/files.py"),
+        (
+            *("table/stage/load.py", "table/stage/staged_writes.py", "table/stage/earlier_stages.py"),
+            *("table/stage/conflicts.py", "contract/files.py"),
+        ),
         (
             *("tests/contract/test_staging.py", "tests/table/commit", "tests/table/stage", "tests/table/definition"),
             *("tests/table/operations/rewrite", "tests/table/operations/optimize"),

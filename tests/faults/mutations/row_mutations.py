@@ -29,8 +29,9 @@ from airflow_delta.transaction.conflicts.rearranged_rows import RearrangedRows
 from airflow_delta.transaction.conflicts.resolution import Resolution
 from airflow_delta.transaction.conflicts.rows_of_winners import WinnersRows
 from airflow_delta.transaction.conflicts.winning_commit import WinningCommit
+from airflow_delta.transaction.reads.key_set import KeySet
 from airflow_delta.transaction.reads.read_set import ReadPredicate
-from airflow_delta.transaction.reads.row_condition import KeySet, RowCondition
+from airflow_delta.transaction.reads.row_condition import RowCondition
 from faults.rows.setting import Aim
 
 Broken = Callable[[], AbstractContextManager[object]]

@@ -20,8 +20,8 @@ from airflow_delta.exceptions import (
 )
 from airflow_delta.log import AddFile, DeltaLog, RemoveFile, SetTransaction, Snapshot
 from airflow_delta.log.actions.reconciliation import file_key
-from airflow_delta.table.commit.alter import feature_tags
-from airflow_delta.table.commit.commit import operation_of
+from airflow_delta.table.commit.features import feature_tags
+from airflow_delta.table.commit.operation import operation_of
 from airflow_delta.table.operations.restore import restore_actions
 from airflow_delta.table.operations.statistics import recomputed
 from airflow_delta.table.stage.load import StageActions

@@ -16,8 +16,8 @@ import pytest
 
 from airflow_delta.exceptions import StageConflictException
 from airflow_delta.log import SetTransaction
-from airflow_delta.table.commit.alter import feature_tags
-from airflow_delta.table.commit.commit import operation_of
+from airflow_delta.table.commit.features import feature_tags
+from airflow_delta.table.commit.operation import operation_of
 from airflow_delta.table.stage.conflicts import check_stages
 from airflow_delta.table.stage.load import StageActions
 from airflow_delta.table.stage.net_effect import find_replaced

@@ -27,7 +27,7 @@ from airflow_delta.log.actions.deletion_vectors import (
     write_deletion_vectors,
 )
 from airflow_delta.log.storage.local import LocalStore
-from airflow_delta.table.read.read_table import plan_version_scan
+from airflow_delta.table.read.version_scan import plan_version_scan
 from support import tables
 
 ROWS = 20_000_000
@@ -162,7 +162,7 @@ import re
 from pathlib import Path
 import pyarrow.parquet as pq
 import pyarrow.compute, pyarrow.dataset
-from airflow_delta.table.read.read_table import plan_version_scan
+from airflow_delta.table.read.version_scan import plan_version_scan
 from airflow_delta.log import DeltaLog
 log = DeltaLog.for_table({str(table)!r}, {{"durable": "false"}})
 # Its own peak: that of resource.getrusage() begins with the size of the process that started it.

@@ -293,7 +293,7 @@ def test_a_name_with_a_dot_beside_a_struct(tmp_path, names):
         "l.list.element": 1,
         "`": 0,
     }
-    from airflow_delta.table.files.footers import bounds_of_column, footer_null_counts
+    from airflow_delta.table.files.footer_statistics import bounds_of_column, footer_null_counts
 
     footer = pq.read_metadata(tmp_path / "f.parquet")
     assert bounds_of_column(footer, "a.b") == (1, 2)

@@ -15,7 +15,7 @@ from airflow_delta.log.actions.actions import encode_actions
 from airflow_delta.log.storage.base import AmbiguousPutError, FileStatus, StoreRefusedError
 from airflow_delta.log.storage.factory import store_for
 from airflow_delta.log.storage.object import ObjectStore
-from airflow_delta.table.start.begin import check_location
+from airflow_delta.table.start.location import check_location
 from support import tables
 
 pytestmark = pytest.mark.s3

@@ -12,7 +12,7 @@ from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.hadoop import hadoop_settings
 from airflow_delta.log.storage.factory import store_for
 from airflow_delta.log.storage.options import canonical_options
-from airflow_delta.table.stage.scan import spark_uri
+from airflow_delta.table.stage.spark_uri import spark_uri
 
 KEYS = {"aws_access_key_id": "a", "aws_secret_access_key": "b"}
 AZURE_KEY = {"azure_storage_account_name": "account", "azure_storage_account_key": "a2V5"}

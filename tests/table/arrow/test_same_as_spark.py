@@ -15,7 +15,7 @@ import pytest
 from airflow_delta.exceptions import ConstraintViolationException, DeltaError
 from airflow_delta.table.operations.statistics import compute_statistics
 from airflow_delta.table.read.read_table import read_table
-from airflow_delta.table.stage.plan_table import plan_create
+from airflow_delta.table.stage.plan_create import plan_create
 from support import readers
 from support.table import Table
 

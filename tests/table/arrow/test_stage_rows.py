@@ -34,12 +34,13 @@ from airflow_delta.log.features.properties import TableProperties
 from airflow_delta.log.schema.types import LONG, ArrayType, MapType, StructField, StructType, parse_schema
 from airflow_delta.log.statistics.statistics import stats_from_footer
 from airflow_delta.table.arrow import files
-from airflow_delta.table.arrow.align import check_not_null
-from airflow_delta.table.arrow.stage_rows import stage_arrow, table_rows
-from airflow_delta.table.audit.audit import AuditedTable
+from airflow_delta.table.arrow.row_checks import check_not_null
+from airflow_delta.table.arrow.stage_rows import stage_arrow
+from airflow_delta.table.arrow.table_rows import table_rows
+from airflow_delta.table.audit.audited_table import AuditedTable
 from airflow_delta.table.audit.statistics import statistics_checks
 from airflow_delta.table.read.read_table import read_table
-from airflow_delta.table.stage.plan_table import plan_create
+from airflow_delta.table.stage.plan_create import plan_create
 from airflow_delta.table.stage.write.collect import collect_stage
 from airflow_delta.table.stage.write.plan import plan_stage
 from support import readers

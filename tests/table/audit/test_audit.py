@@ -32,10 +32,12 @@ from airflow_delta.exceptions import (
 )
 from airflow_delta.log.actions.actions import encode_action
 from airflow_delta.log.actions.deletion_vectors import inline_deletion_vector
-from airflow_delta.table.audit.audit import AuditedTable, audit_report, judge_answers, parse_sql_checks, plan_sql_checks
+from airflow_delta.table.audit.audited_table import AuditedTable
+from airflow_delta.table.audit.checks import audit_report
+from airflow_delta.table.audit.sql_checks import judge_answers, parse_sql_checks, plan_sql_checks
 from airflow_delta.table.audit.statistics import statistics_checks
-from airflow_delta.table.operations.rewrite.update import plan_delete, plan_truncate
-from airflow_delta.table.stage.plan_table import plan_alter
+from airflow_delta.table.operations.rewrite.delete import plan_delete, plan_truncate
+from airflow_delta.table.stage.plan_alter import plan_alter
 from support.actions import add, column, metadata, protocol, schema
 from support.table import Table
 from support.tables import write_commit
@@ -593,7 +595,8 @@ def test_statistics_need_no_spark(filled):
     staged = stage(filled, handle, "new", ids(1), part="a")
     code = f"""
 import json, sys
-from airflow_delta.table.audit.audit import AuditedTable, parse_sql_checks
+from airflow_delta.table.audit.audited_table import AuditedTable
+from airflow_delta.table.audit.sql_checks import parse_sql_checks
 from airflow_delta.table.audit.statistics import statistics_checks
 from airflow_delta.log import DeltaLog
 from airflow_delta.contract.payloads import TransactionHandle

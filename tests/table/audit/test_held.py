@@ -10,8 +10,10 @@ from airflow_delta import exceptions
 from airflow_delta.contract.audit import AuditArguments, HeldCheck, SqlCheck
 from airflow_delta.contract.files import new_attempt
 from airflow_delta.contract.payloads import ScanPlan
-from airflow_delta.table.audit.audit import AuditedTable, plan_checks_of_tables
-from airflow_delta.table.audit.held import HeldChecks, condition_of, held_queries_of_tables
+from airflow_delta.table.audit.audited_table import AuditedTable
+from airflow_delta.table.audit.held import HeldChecks
+from airflow_delta.table.audit.held_reads import condition_of, held_queries_of_tables
+from airflow_delta.table.audit.sql_checks import plan_checks_of_tables
 from airflow_delta.transaction import CommitPolicy, events
 from support.table import Table
 

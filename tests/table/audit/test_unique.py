@@ -18,11 +18,12 @@ from airflow_delta.contract.audit import AuditCheck, HeldCheck, SqlCheck
 from airflow_delta.contract.sql_types import DECLARED
 from airflow_delta.log.actions.deletion_vectors import inline_deletion_vector
 from airflow_delta.log.statistics.statistics import with_wide_bounds
-from airflow_delta.table.audit.audit import AuditedTable
-from airflow_delta.table.audit.held import HeldChecks, held_queries, held_ratio, held_unique
+from airflow_delta.table.audit.audited_table import AuditedTable
+from airflow_delta.table.audit.held import HeldChecks
+from airflow_delta.table.audit.held_reads import held_queries, held_ratio, held_unique
 from airflow_delta.table.audit.statistics import statistics_checks
 from airflow_delta.table.audit.unique import _KeyNumbers
-from airflow_delta.table.operations.rewrite.update import plan_delete
+from airflow_delta.table.operations.rewrite.delete import plan_delete
 from airflow_delta.transaction import CommitPolicy, Operation
 from support.actions import column, schema
 from support.table import Table

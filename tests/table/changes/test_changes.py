@@ -19,7 +19,7 @@ from airflow_delta.exceptions import (
 from airflow_delta.log import DeltaLog
 from airflow_delta.log.actions.actions import Action, AddFile, DeletionVectorDescriptor, Metadata, RemoveFile
 from airflow_delta.log.actions.deletion_vectors import inline_deletion_vector
-from airflow_delta.table.changes.read import plan_changes
+from airflow_delta.table.changes.plan import plan_changes
 from support import actions
 from support.actions import cdc, column, info, protocol
 from support.tables import write_commit

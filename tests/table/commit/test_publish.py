@@ -46,12 +46,13 @@ from airflow_delta.exceptions import (
 from airflow_delta.log.actions.actions import AddFile
 from airflow_delta.log.actions.deletion_vectors import inline_deletion_vector, write_deletion_vectors
 from airflow_delta.log.checkpoint_write.writer import write_checkpoint
-from airflow_delta.table.arrow.stage_rows import table_rows
+from airflow_delta.table.arrow.table_rows import table_rows
 from airflow_delta.table.commit import commit as commit_stages
 from airflow_delta.table.commit import publish as publishing
 from airflow_delta.table.operations.clone import clone_table
-from airflow_delta.table.operations.rewrite.update import plan_delete
-from airflow_delta.table.stage.write.plan import plan_stage, put_request
+from airflow_delta.table.operations.rewrite.delete import plan_delete
+from airflow_delta.table.stage.write.job_files import put_request
+from airflow_delta.table.stage.write.plan import plan_stage
 from airflow_delta.transaction import CommitPolicy, events
 from support.actions import add, as_json, column, protocol, schema
 from support.table import Table, put_rows

@@ -26,8 +26,9 @@ from airflow_delta.exceptions import (
     StageConflictException,
 )
 from airflow_delta.table.definition.columns_sql import schema_of_columns
-from airflow_delta.table.operations.rewrite.update import plan_delete
-from airflow_delta.table.stage.plan_table import plan_alter, plan_create
+from airflow_delta.table.operations.rewrite.delete import plan_delete
+from airflow_delta.table.stage.plan_alter import plan_alter
+from airflow_delta.table.stage.plan_create import plan_create
 from support.actions import add, as_json, column, info, schema
 from support.table import Table
 

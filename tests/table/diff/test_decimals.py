@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from airflow_delta.table.audit.audit import AuditedTable
+from airflow_delta.table.audit.audited_table import AuditedTable
 from airflow_delta.table.diff.table_diff import published_diff, staged_diff
 from support.table import Table
 

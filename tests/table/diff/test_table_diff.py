@@ -19,14 +19,16 @@ from airflow_delta.contract.operations import when_matched_update, when_not_matc
 from airflow_delta.exceptions import DeltaIllegalArgumentException, VersionNotFoundException
 from airflow_delta.log import DeltaLog
 from airflow_delta.spark.audit import query_answer
-from airflow_delta.table.audit.audit import AuditedTable
+from airflow_delta.table.audit.audited_table import AuditedTable
 from airflow_delta.table.changes.read import read_changes
-from airflow_delta.table.diff.compare import ReadLimits
-from airflow_delta.table.diff.sides import schema_changes
-from airflow_delta.table.diff.table_diff import TableDiff, diff_to_dict, diff_to_text, published_diff, staged_diff, summary
+from airflow_delta.table.diff.read_limits import ReadLimits
+from airflow_delta.table.diff.report import diff_to_dict, diff_to_text, summary
+from airflow_delta.table.diff.schema_changes import schema_changes
+from airflow_delta.table.diff.table_diff import TableDiff, published_diff, staged_diff
 from airflow_delta.table.operations.merge.plan import plan_merge
 from airflow_delta.table.operations.optimize.plan import plan_optimize
-from airflow_delta.table.operations.rewrite.update import plan_delete, plan_truncate, plan_update
+from airflow_delta.table.operations.rewrite.delete import plan_delete, plan_truncate
+from airflow_delta.table.operations.rewrite.update import plan_update
 from support import readers
 from support.actions import column, metadata, struct
 from support.table import Table

@@ -13,8 +13,8 @@ from airflow_delta.exceptions import DeltaTableNotFoundException
 from airflow_delta.log import DeltaLog
 from airflow_delta.log.actions.deletion_vectors import inline_deletion_vector
 from airflow_delta.log.snapshot import Snapshot
-from airflow_delta.table.observe.observe import COUNTED_FILES, describe
-from airflow_delta.table.stage.plan_table import plan_create
+from airflow_delta.table.observe.describe import COUNTED_FILES, describe
+from airflow_delta.table.stage.plan_create import plan_create
 from support.actions import TABLE_ID, add, protocol, txn
 from support.actions import metadata as metadata_of
 from support.table import Table

@@ -14,7 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 from airflow_delta.exceptions import DeltaIllegalArgumentException, DeltaTableNotFoundException
 from airflow_delta.log import DeltaLog
 from airflow_delta.table.operations.maintenance import STEPS, maintain, ordered_steps
-from airflow_delta.table.state.commit_result import OptimizeResult
+from airflow_delta.table.state.optimize_result import OptimizeResult
 from airflow_delta.transaction import CommitPolicy, Operation, OptimisticTransaction
 from support.table import Table, put_rows
 

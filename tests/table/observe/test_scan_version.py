@@ -8,7 +8,7 @@ import pytest
 
 from airflow_delta.exceptions import PredicateException, VersionNotFoundException
 from airflow_delta.log import DeltaLog
-from airflow_delta.table.read.read_table import plan_version_scan
+from airflow_delta.table.read.version_scan import plan_version_scan
 from support import tables
 
 

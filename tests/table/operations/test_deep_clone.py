@@ -25,7 +25,7 @@ from airflow_delta.table.operations.restore import restore
 from airflow_delta.table.operations.row_tracking import enable_row_tracking
 from airflow_delta.table.operations.vacuum.run import vacuum
 from airflow_delta.table.read.read_table import read_table
-from airflow_delta.table.stage.plan_table import plan_alter
+from airflow_delta.table.stage.plan_alter import plan_alter
 from airflow_delta.transaction import Operation
 from support.actions import add
 from support.table import Table

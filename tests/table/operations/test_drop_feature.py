@@ -28,7 +28,7 @@ from airflow_delta.exceptions import (
 )
 from airflow_delta.log.actions.actions import AddFile, DeletionVectorDescriptor, DomainMetadata
 from airflow_delta.table.operations.drop_feature.run import drop_feature, remove_column_mapping
-from airflow_delta.table.stage.plan_table import plan_alter
+from airflow_delta.table.stage.plan_alter import plan_alter
 from airflow_delta.transaction import CommitPolicy, Operation
 from support.actions import add, schema
 from support.table import Table

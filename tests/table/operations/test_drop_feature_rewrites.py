@@ -16,9 +16,9 @@ from airflow_delta.contract.files import new_attempt
 from airflow_delta.exceptions import ConcurrentAppendException, DeltaAnalysisException
 from airflow_delta.spark.job import run_operation
 from airflow_delta.table.operations.drop_feature.run import drop_feature, remove_column_mapping
-from airflow_delta.table.operations.rewrite.update import plan_delete
+from airflow_delta.table.operations.rewrite.delete import plan_delete
 from airflow_delta.table.read.read_table import read_table
-from airflow_delta.table.stage.plan_table import plan_alter
+from airflow_delta.table.stage.plan_alter import plan_alter
 from support.table import Table
 
 pytestmark = pytest.mark.spark

@@ -28,7 +28,7 @@ from airflow_delta.exceptions import (
 from airflow_delta.log import DeltaLog, delta_log
 from airflow_delta.log.actions.actions import AddFile
 from airflow_delta.log.storage.base import FileStatus, LogStore, StoreAccessError
-from airflow_delta.table.changes.read import plan_changes
+from airflow_delta.table.changes.plan import plan_changes
 from airflow_delta.table.operations import repair
 from airflow_delta.table.operations.clone import clone_table
 from airflow_delta.table.operations.repair import MissingFiles, RepairResult, find_missing_files, repair_table

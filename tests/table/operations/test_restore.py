@@ -23,7 +23,7 @@ from airflow_delta.exceptions import (
     TransactionAlreadyCommittedException,
     VersionNotFoundException,
 )
-from airflow_delta.table.changes.read import plan_changes
+from airflow_delta.table.changes.plan import plan_changes
 from airflow_delta.table.operations.drop_feature.run import drop_feature
 from airflow_delta.table.operations.restore import restore
 from airflow_delta.table.operations.row_tracking import enable_row_tracking

@@ -11,7 +11,7 @@ from itertools import chain
 
 import pytest
 
-from airflow_delta.table.read.read_table import Demand, in_turn
+from airflow_delta.table.read.read_ahead import Demand, in_turn
 
 
 def numbers(first: int, count: int) -> Iterator[int]:

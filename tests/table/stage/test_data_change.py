@@ -23,12 +23,14 @@ from airflow_delta.exceptions import (
 )
 from airflow_delta.log.actions.actions import AddFile
 from airflow_delta.spark.rewrite import FILE, NUMBER, WORD
-from airflow_delta.table.audit.audit import AuditedTable
+from airflow_delta.table.audit.audited_table import AuditedTable
 from airflow_delta.table.audit.statistics import statistics_checks
-from airflow_delta.table.changes.read import plan_changes
+from airflow_delta.table.changes.plan import plan_changes
 from airflow_delta.table.operations.merge.plan import plan_merge
-from airflow_delta.table.operations.optimize.plan import plan_optimize, plan_reorg
-from airflow_delta.table.operations.rewrite.update import plan_delete, plan_truncate, plan_update
+from airflow_delta.table.operations.optimize.plan import plan_optimize
+from airflow_delta.table.operations.optimize.reorg import plan_reorg
+from airflow_delta.table.operations.rewrite.delete import plan_delete, plan_truncate
+from airflow_delta.table.operations.rewrite.update import plan_update
 from airflow_delta.table.stage.stage_view import SparkWork
 from airflow_delta.table.stage.write.plan import plan_stage
 from airflow_delta.transaction import Operation, OptimisticTransaction

@@ -13,7 +13,8 @@ from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
 from airflow_delta.exceptions import DeltaIllegalStateException, DeltaUnsupportedTableFeatureException, StageConflictException
 from airflow_delta.log.schema.types import parse_schema
 from airflow_delta.table.read.read_table import read_table
-from airflow_delta.table.stage.plan_table import plan_alter, plan_create
+from airflow_delta.table.stage.plan_alter import plan_alter
+from airflow_delta.table.stage.plan_create import plan_create
 from support.actions import column, schema
 from support.readers import READERS
 from support.table import Table

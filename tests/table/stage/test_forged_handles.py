@@ -26,14 +26,19 @@ from airflow_delta.exceptions import (
     HandleMismatchException,
     InvariantViolationException,
 )
-from airflow_delta.table.arrow.stage_rows import stage_arrow, table_rows
-from airflow_delta.table.audit.audit import AuditedTable
+from airflow_delta.table.arrow.stage_rows import stage_arrow
+from airflow_delta.table.arrow.table_rows import table_rows
+from airflow_delta.table.audit.audited_table import AuditedTable
 from airflow_delta.table.audit.statistics import statistics_checks
 from airflow_delta.table.diff.table_diff import staged_diff
-from airflow_delta.table.operations.merge.plan import history_columns, plan_history, plan_merge
-from airflow_delta.table.operations.optimize.plan import plan_optimize, plan_reorg
-from airflow_delta.table.operations.rewrite.update import plan_delete, plan_truncate, plan_update
-from airflow_delta.table.stage.plan_table import plan_alter, plan_create
+from airflow_delta.table.operations.merge.history import history_columns, plan_history
+from airflow_delta.table.operations.merge.plan import plan_merge
+from airflow_delta.table.operations.optimize.plan import plan_optimize
+from airflow_delta.table.operations.optimize.reorg import plan_reorg
+from airflow_delta.table.operations.rewrite.delete import plan_delete, plan_truncate
+from airflow_delta.table.operations.rewrite.update import plan_update
+from airflow_delta.table.stage.plan_alter import plan_alter
+from airflow_delta.table.stage.plan_create import plan_create
 from airflow_delta.table.stage.scan import plan_scan
 from airflow_delta.table.stage.stage_view import SparkWork, StageView, open_stage
 from airflow_delta.table.stage.view import view_of

@@ -14,10 +14,10 @@ from airflow_delta.contract.payloads import DeclaredReads, StagedWrite, Transact
 from airflow_delta.exceptions import StageConflictException
 from airflow_delta.log.expressions.predicate import Predicate
 from airflow_delta.log.snapshot import Snapshot
-from airflow_delta.table.operations.rewrite.update import plan_delete
+from airflow_delta.table.operations.rewrite.delete import plan_delete
 from airflow_delta.table.stage import conflicts, net_effect
 from airflow_delta.table.stage.conflicts import check_stages
-from airflow_delta.table.stage.load import stage_id
+from airflow_delta.table.stage.earlier_stages import stage_id
 from airflow_delta.table.stage.meetings import Meetings
 from airflow_delta.table.stage.net_effect import find_replaced
 from airflow_delta.table.stage.view import TransactionView, view_of

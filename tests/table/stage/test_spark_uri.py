@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_delta.table.stage.scan import spark_uri
+from airflow_delta.table.stage.spark_uri import spark_uri
 
 ACCOUNT = "lake@account.dfs.core.windows.net"
 EMULATOR = {"AZURE_STORAGE_ENDPOINT": "http://127.0.0.1:10000/account"}

@@ -13,10 +13,11 @@ from airflow_delta.contract.changes import SetProperties, SyncIdentity
 from airflow_delta.contract.payloads import DeclaredReads, StagedWrite, TransactionHandle
 from airflow_delta.exceptions import ReplaceWhereMismatchException, StageConflictException
 from airflow_delta.log.data_files.reader import DataFile
-from airflow_delta.table.audit.audit import AuditedTable
-from airflow_delta.table.operations.rewrite.update import plan_delete, plan_truncate
+from airflow_delta.table.audit.audited_table import AuditedTable
+from airflow_delta.table.operations.rewrite.delete import plan_delete, plan_truncate
 from airflow_delta.table.stage import conflicts
-from airflow_delta.table.stage.plan_table import plan_alter, plan_create
+from airflow_delta.table.stage.plan_alter import plan_alter
+from airflow_delta.table.stage.plan_create import plan_create
 from airflow_delta.transaction import CommitPolicy
 from airflow_delta.transaction.conflicts.checker import ConflictChecker
 from support.actions import column, schema

@@ -30,7 +30,7 @@ from airflow_delta.exceptions import (
 )
 from airflow_delta.log.actions.actions import encode_actions
 from airflow_delta.table.run import run_transaction
-from airflow_delta.table.stage.plan_table import plan_alter
+from airflow_delta.table.stage.plan_alter import plan_alter
 from airflow_delta.table.state.find_commit import TryChain
 from support.actions import column, foreign_info, info, metadata, protocol, schema, txn
 from support.table import Table, put_rows

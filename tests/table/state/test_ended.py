@@ -14,7 +14,7 @@ from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
 from airflow_delta.exceptions import StagingException
 from airflow_delta.log.storage.local import LocalStore
 from airflow_delta.table.commit import publish as publishing
-from airflow_delta.table.state.evidence import ended
+from airflow_delta.table.state.ended import ended
 from support.table import Table
 from support.tables import commit_path
 

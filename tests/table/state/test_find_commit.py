@@ -21,10 +21,10 @@ from airflow_delta.table.state.find_commit import (
     commit_of_chain,
     commit_of_transaction,
     find_commit,
-    last_txn_version,
     newest_first,
     own_after_conflict,
 )
+from airflow_delta.table.state.transaction_retention import last_txn_version
 from support.actions import add, info, protocol, remove, txn
 from support.tables import commit_path, create_table, write_commit
 

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_delta.log.actions.actions import AddFile
 from airflow_delta.transaction import CommitPolicy, Operation
-from airflow_delta.transaction.commit.hooks import wants_auto_compaction
+from airflow_delta.transaction.commit.auto_compact import wants_auto_compaction
 from airflow_delta.transaction.policy import AutoCompactionRequest
 from support.actions import add, remove
 from support.table import Table

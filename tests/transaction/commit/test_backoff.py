@@ -9,7 +9,7 @@ import time
 import pytest
 
 from airflow_delta.log.actions.decode import CommitFile
-from airflow_delta.transaction.commit.turns import Crowd
+from airflow_delta.transaction.commit.fairness import Crowd
 from airflow_delta.transaction.conflicts.winning_commit import WinningCommit
 
 PUT = 0.01

@@ -12,7 +12,7 @@ import pytest
 from airflow_delta.exceptions import CommitCancelledException, MaxCommitRetriesExceededException
 from airflow_delta.log.storage.base import LogStore
 from airflow_delta.transaction import CommitPolicy, Operation, TransactionObserver
-from airflow_delta.transaction.commit.turns import is_partial_write_visible, lock_commit_if_enabled, lock_of
+from airflow_delta.transaction.commit.lock import is_partial_write_visible, lock_commit_if_enabled, lock_of
 from support.actions import add
 from support.table import Table
 

@@ -26,7 +26,7 @@ from airflow_delta.log.expressions.predicate import Predicate
 from airflow_delta.log.schema.types import parse_schema
 from airflow_delta.log.statistics.statistics import with_wide_bounds
 from airflow_delta.transaction import Operation
-from airflow_delta.transaction.reads.row_condition import KeySet
+from airflow_delta.transaction.reads.key_set import KeySet
 from transaction.row_table import RowTable, Work
 
 CONFLICT = DeltaConcurrentModificationException

@@ -15,7 +15,8 @@ import pytest
 from airflow_delta.log.expressions import ast
 from airflow_delta.log.expressions.arrow_rows import comparable
 from airflow_delta.log.schema.types import DataType, arrow_type, parse_type
-from airflow_delta.transaction.reads.row_condition import KeySet, RowCondition
+from airflow_delta.transaction.reads.key_set import KeySet
+from airflow_delta.transaction.reads.row_condition import RowCondition
 from support.actions import add
 
 VALUES: dict[str, list[Any]] = {

@@ -20,7 +20,7 @@ from airflow_delta.log.statistics.statistics import live_records
 
 if TYPE_CHECKING:
     from airflow_delta.log.expressions.ast import ColumnReference
-    from airflow_delta.table.audit.audit import AuditedTable
+    from airflow_delta.table.audit.audited_table import AuditedTable
 
 _CUT_OFF = dt.timedelta(microseconds=999)  # bounds of timestamps hold milliseconds, and are cut down
 _WRITERS_CUT = 64  # bytes at which some writers of Parquet cut the bounds of text

@@ -13,7 +13,7 @@ from airflow_delta.table.audit.unique import StagedKeys, UndecidedKeysError
 if TYPE_CHECKING:
     from airflow_delta.contract.audit import HeldCheck
     from airflow_delta.log.actions.actions import Action
-    from airflow_delta.table.audit.audit import AuditedTable
+    from airflow_delta.table.audit.audited_table import AuditedTable
     from airflow_delta.transaction.conflicts.winning_commit import WinningCommit
 
 

@@ -18,8 +18,9 @@ from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.log.features.clustering import indexed_leaves
 from airflow_delta.log.schema.partition_values import parse_timestamp
 from airflow_delta.log.schema.types import FLOATING
-from airflow_delta.table.audit.audit import AuditedTable, by_name, check_severity
+from airflow_delta.table.audit.audited_table import AuditedTable
 from airflow_delta.table.audit.bounds import ColumnStatistics, column_statistics, comparable_value, named_column, plain
+from airflow_delta.table.audit.checks import by_name, check_severity
 from airflow_delta.table.audit.unique import StagedKeys, UndecidedKeysError
 
 if TYPE_CHECKING:

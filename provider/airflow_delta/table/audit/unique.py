@@ -33,7 +33,7 @@ from airflow_delta.table.read.read_table import worker_rows
 if TYPE_CHECKING:
     from airflow_delta.log.actions.actions import AddFile, Metadata
     from airflow_delta.log.expressions.ast import ColumnReference
-    from airflow_delta.table.audit.audit import AuditedTable
+    from airflow_delta.table.audit.audited_table import AuditedTable
 
 _TYPES = frozenset({*INTEGRAL, "string", "binary", "boolean", "date", "timestamp", "timestamp_ntz"})
 _AT_ONCE = 1 << 20  # rows that are compared at once, or as many as the stages bring: each time costs a look at all of these

@@ -28,11 +28,13 @@ from airflow_delta.log.actions.reconciliation import canonical_path
 from airflow_delta.log.features.protocol import check_can_read
 from airflow_delta.log.statistics.statistics import live_records
 from airflow_delta.log.storage.options import store_place
-from airflow_delta.table.changes.find import check_readable, commits_between
+from airflow_delta.table.changes.find import commits_between
+from airflow_delta.table.changes.schema import check_readable
 from airflow_delta.table.files.partitions import common_directory, is_elsewhere
 from airflow_delta.table.read.read_table import Rows, check_limit, limited, parse_where, worker_rows
+from airflow_delta.table.stage.pinned_ranges import pinned
 from airflow_delta.table.stage.scan import scan_files
-from airflow_delta.table.stage.source_positions import check_no_replacement, pinned, position_before
+from airflow_delta.table.stage.source_positions import check_no_replacement, position_before
 
 if TYPE_CHECKING:
     from airflow_delta.contract.payloads import ScanPlan

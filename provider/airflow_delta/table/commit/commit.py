@@ -1,58 +1,36 @@
-"""The commit of staged writes as one optimistic transaction: metadata, reads and actions.
-
-The operation that a commit of staged writes records in ``commitInfo``, with its parameters and metrics.
-
-A table that another transaction created after this one began.
-
-To Delta that is a conflict, which would fail all but one of the first runs of a backfill. It is safe to continue if the other
-created exactly the table that this one would have created: the transaction is then based on that first version, and everything
-committed since is checked as usual.
-"""
+"""The commit of staged writes as one optimistic transaction: metadata, reads and actions."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from airflow_delta.contract.payloads import CommitResult, StagedWrite, TransactionHandle
+from airflow_delta.contract.payloads import CommitResult
 from airflow_delta.contract.tags import APP_ID_TAG
-from airflow_delta.exceptions import (
-    ConcurrentAppendException,
-    ConcurrentTransactionException,
-    MetadataChangedException,
-    ProtocolChangedException,
-    VersionNotFoundException,
-)
+from airflow_delta.exceptions import MetadataChangedException, ProtocolChangedException
 from airflow_delta.log.actions.actions import Action, AddFile, Metadata, RemoveFile, SetTransaction
-from airflow_delta.log.features import protocol
-from airflow_delta.log.statistics.statistics import live_records, total
-from airflow_delta.log.table_definition import TableDefinition
-from airflow_delta.table.commit.alter import (
-    adopt_altered,
-    altered_table,
-    changes_to_commit,
-    feature_tags,
-    identity_marks,
-    operation_tags,
-    operation_with,
-    with_altered_reads,
-)
+from airflow_delta.log.statistics.statistics import total
+from airflow_delta.table.commit.alter import adopt_altered, altered_table, with_altered_reads
+from airflow_delta.table.commit.created_meanwhile import adopt_created_table, check_nothing_replaced, created_otherwise
+from airflow_delta.table.commit.features import changes_to_commit, feature_tags, identity_marks
+from airflow_delta.table.commit.operation import operation_of, operation_tags, operation_with
 from airflow_delta.table.definition.altered_table import AlteredTable, is_alter
-from airflow_delta.table.definition.create import clustering_domain, defined_operation, definition_of
+from airflow_delta.table.definition.create import clustering_domain
 from airflow_delta.table.definition.evolve import new_metadata
+from airflow_delta.table.definition.staged_definition import definition_of
 from airflow_delta.table.stage.file_loads import LOADED_BY_OTHERS, keep_records, loads_to_commit
 from airflow_delta.table.stage.load import StageActions
 from airflow_delta.table.stage.net_effect import NetEffect, find_replaced
-from airflow_delta.table.stage.source_positions import MOVED_BY_OTHERS, positions_to_commit
-from airflow_delta.table.stage.view import ReadVersion, TransactionView
+from airflow_delta.table.stage.pinned_ranges import positions_to_commit
+from airflow_delta.table.stage.source_positions import MOVED_BY_OTHERS
+from airflow_delta.table.stage.view import TransactionView
 from airflow_delta.table.state.commit_result import request_as_json, result_of_transaction
 from airflow_delta.transaction import Operation, OptimisticTransaction
-from airflow_delta.transaction.conflicts.errors import creator_of
 from airflow_delta.transaction.conflicts.winning_commit import WinningCommit
 from airflow_delta.transaction.events import CONFLICT, held_back
 from airflow_delta.transaction.policy import check_user_metadata
@@ -60,154 +38,7 @@ from airflow_delta.transaction.reads.app_ids import LOOKED_UP
 
 if TYPE_CHECKING:
     from airflow_delta.contract.payloads import Json
-    from airflow_delta.log.actions.actions import Metadata
-    from airflow_delta.log.delta_log import DeltaLog
-    from airflow_delta.table.stage.view import TransactionView
     from airflow_delta.transaction import CommitPolicy, PostCommitHook
-
-
-_JOINS: dict[str, Callable[[Iterable[int]], int]] = {"minFileSize": min, "maxFileSize": max}
-_PERCENTILES = ("p25FileSize", "p50FileSize", "p75FileSize")  # unknown for several stages together
-
-
-def operation_of(metadata: Metadata, stages: Sequence[StageActions], replaced: NetEffect) -> Operation:
-    """Return the one operation of all stages that change something; of several operations, ``WRITE``."""
-    definition = next((stage.write.definition for stage in stages if stage.write.definition), None)
-    if definition is not None:
-        return defined_operation(definition, metadata, [stage.write for stage in stages], replaced.adds, replaced.removes)
-    # A CREATE TABLE that found its table, or an append without rows, does not name what the others do.
-    deciding = [stage for stage in stages if not _appends_nothing(stage)] or stages
-    operations = {stage.write.operation for stage in deciding}
-    if len(operations) == 1 and operations != {"WRITE"}:
-        return _other([stage.write for stage in deciding])
-    return _write(metadata, stages, replaced)
-
-
-def _appends_nothing(stage: StageActions) -> bool:
-    write = stage.write
-    is_append = write.operation == "WRITE" and write.mode == "append" and not write.merge_schema
-    return is_append and not (stage.adds or stage.removes or stage.changes)
-
-
-def _other(writes: Sequence[StagedWrite]) -> Operation:
-    """Return an operation whose stages counted their metrics: they add up, and lists of parameters are joined."""
-    parameters: dict[str, Any] = {}
-    metrics: dict[str, Any] = {}
-    for write in writes:
-        for name, value in write.parameters.items():
-            known = parameters.setdefault(name, value)
-            if known != value and isinstance(known, list) and isinstance(value, list):
-                parameters[name] = [*known, *(item for item in value if item not in known)]
-        for name, count in write.metrics.items():
-            join = _JOINS.get(name, sum)
-            metrics[name] = join((metrics[name], count)) if name in metrics else count
-    if len(writes) > 1:
-        metrics = {name: count for name, count in metrics.items() if name not in _PERCENTILES}
-    return Operation(writes[0].operation, parameters, metrics)
-
-
-def _write(metadata: Metadata, stages: Sequence[StageActions], replaced: NetEffect) -> Operation:
-    """Return the ``WRITE`` as ``commitInfo`` records it (Delta's ``DeltaOperations.Write`` and its metrics)."""
-    writes = [stage.write for stage in stages]
-    adds = replaced.adds
-    rows = [write.num_records for write in writes]
-    overwrite = any(write.mode != "append" for write in writes)
-    predicates = list(dict.fromkeys(write.replace_where for write in writes if write.replace_where is not None))
-    metrics: dict[str, Any] = {"numFiles": len(adds), "numOutputBytes": sum(add.size for add in adds)}
-    if not any(count is None for count in rows):
-        metrics["numOutputRows"] = sum(count or 0 for count in rows)
-    if overwrite or replaced.removes:
-        metrics["numRemovedFiles"] = len(replaced.removes)
-        metrics["numRemovedBytes"] = sum(remove.size or 0 for remove in replaced.removes)
-    copied = sum(write.num_copied_records for write in writes)
-    replacing = next((write.parameters for write in writes if write.operation == "WRITE" and write.parameters), {})
-    if replacing and "numOutputRows" in metrics:  # here, Delta counts copied rows too
-        metrics["numOutputRows"] += copied
-    if predicates or replacing:
-        deleted = [live_records(remove) for remove in replaced.removes]
-        metrics["numCopiedRows"] = copied
-        metrics["numAddedChangeFiles"] = sum(len(stage.changes) for stage in stages)
-        if not any(count is None for count in deleted):
-            metrics["numDeletedRows"] = sum(count or 0 for count in deleted) - copied
-    return Operation.write(
-        "Overwrite" if overwrite else "Append",
-        list(metadata.partition_columns),
-        predicate=predicates[0] if len(predicates) == 1 else " OR ".join(f"({p})" for p in predicates) or None,
-        dynamic_partition_overwrite=True if any(write.mode == "dynamic" for write in writes) else None,
-        can_overwrite_schema=True if any(write.overwrite_schema for write in writes) else None,
-        can_merge_schema=True if any(write.merge_schema for write in writes) else None,
-        replace_on=replacing.get("replaceOnCond"),
-        replace_using=replacing.get("replaceUsingCols"),
-        metrics=metrics,
-    )
-
-
-def adopt_created_table(view: TransactionView, wanted: Metadata) -> TransactionView | None:
-    """Return the view as if the transaction had read the first version of the table; CREATE TABLE has nothing left to do.
-
-    ``None`` if it is not the table that this transaction would have created (equal schema, partitioning and properties, with the
-    features), or its first version is gone from the log.
-    """
-    # As a commit would write it: with the protocol that the properties ask for.
-    wanted, asked = protocol.apply_feature_properties(wanted, None)
-    log, handle = view.log, view.handle
-    log.update()
-    try:
-        snapshot = log.snapshot_at(0)
-    except VersionNotFoundException:
-        return None
-    found = snapshot.metadata
-    if found.partition_columns != wanted.partition_columns or found.configuration != wanted.configuration:
-        return None
-    if snapshot.schema != TableDefinition.of(wanted).schema:
-        return None
-    if not protocol.features(asked) <= protocol.features(snapshot.protocol):
-        return None
-    rebased = replace(handle, read_version=0)
-    stages = tuple(stage for stage in view.stages if not stage.write.definition)
-    return replace(view, handle=rebased, read=ReadVersion(log, rebased, snapshot), stages=stages)
-
-
-def check_nothing_replaced(txn: OptimisticTransaction, handle: TransactionHandle, stages: Sequence[StageActions]) -> None:
-    """Check that the first version holds nothing that this transaction assumed absent, and record that as read.
-
-    :raises ConcurrentTransactionException: if it was committed by another execution of the same transaction key.
-    :raises ConcurrentAppendException: if it holds rows that an overwrite, planned on no table, replaces, or that a stage would
-        have read.
-    """
-    if txn.txn_version(handle.app_id) >= 0:
-        who, info = creator_of(txn.log)
-        raise ConcurrentTransactionException(
-            f"Table {handle.table} was created by another execution of the transaction {handle.app_id!r}, after this one began: "
-            f"{who}. Nothing more was committed. Clear the start task: it will see that commit and apply its rerun policy.",
-            table=handle.table,
-            winning_version=0,
-            winning_commit=info,
-        )
-    for stage in stages:
-        write = stage.write
-        has_read = write.reads.whole_table or bool(write.reads.predicates)
-        if write.mode == "append" and not has_read:
-            continue
-        if has_read:  # a table that it took for empty
-            found = txn.filter_files()
-        elif write.mode == "dynamic":
-            found = txn.filter_files_for_partitions(stage.adds)
-        elif write.replace_where is None:
-            found = txn.filter_files()
-        else:
-            found = txn.filter_files(write.replace_where)
-        if found.num_rows:
-            verb = "has read" if has_read else "replaces"
-            who, info = creator_of(txn.log)
-            raise ConcurrentAppendException(
-                f"Stage {write.stage} {verb} {write.replace_where or 'rows'} of table {handle.table}, which did not exist "
-                f"when the transaction began. Another transaction has since created it, with {found.num_rows} files of such "
-                f"rows: {who}. Clear the start task to run the transaction on the new version.",
-                table=handle.table,
-                winning_version=0,
-                winning_commit=info,
-            )
 
 
 logger = logging.getLogger(__name__)
@@ -286,7 +117,7 @@ def commit_stages(view: TransactionView, options: CommitOptions) -> CommitResult
                 raise
             created = adopt_created_table(view, metadata)
             if created is None:
-                raise _created_otherwise(error, view.log) from error
+                raise created_otherwise(error, view.log) from error
             conflicts.forget()
     logger.info("Table %s was created by another transaction; continuing from its version 0.", view.log.uri)
     staged = _prepared(created, options, created=True)
@@ -310,7 +141,7 @@ def create_empty(view: TransactionView, policy: CommitPolicy, operation: Callabl
         txn.commit([], operation(txn.metadata))
     except (ProtocolChangedException, MetadataChangedException) as error:
         if metadata is None or adopt_created_table(view, metadata) is None:
-            raise _created_otherwise(error, view.log) from error
+            raise created_otherwise(error, view.log) from error
 
 
 def _prepared(
@@ -404,16 +235,3 @@ def _set_metadata(txn: OptimisticTransaction, view: TransactionView, metadata: M
         txn.update_metadata(metadata)
     if definition is not None and (definition["clusterBy"] or "clustering" in view.definition.features):
         txn.cluster_new_table(clustering_domain(definition, txn.metadata))
-
-
-def _created_otherwise(
-    error: ProtocolChangedException | MetadataChangedException, log: DeltaLog
-) -> ProtocolChangedException | MetadataChangedException:
-    return type(error)(
-        f"{error.message} The table did not exist when this transaction began, and was created with another schema, partitioning "
-        "or other properties than this one would give it. Clear the start task.",
-        table=log.uri,
-        winning_version=error.winning_version,
-        winning_commit=error.winning_commit,
-        partition=error.partition,
-    )

@@ -21,11 +21,12 @@ from airflow_delta.table.commit.commit import CommitOptions, commit_stages
 from airflow_delta.table.definition.altered_table import is_alter
 from airflow_delta.table.stage.conflicts import check_stages
 from airflow_delta.table.stage.file_loads import load_pin_path
-from airflow_delta.table.stage.load import Expected, check_reported, check_staged_files, parse_staged
-from airflow_delta.table.stage.source_positions import pin_path
+from airflow_delta.table.stage.load import check_staged_files
+from airflow_delta.table.stage.pinned_ranges import pin_path
+from airflow_delta.table.stage.staged_writes import Expected, check_reported, parse_staged
 from airflow_delta.table.stage.view import view_of
 from airflow_delta.table.state.commit_result import result_without_commit
-from airflow_delta.table.state.evidence import own_commit
+from airflow_delta.table.state.ended import own_commit
 from airflow_delta.table.state.find_commit import committed_earlier, find_commit, standing_version, stands
 from airflow_delta.table.state.key_users import KeyUser, check_key_of_run, check_key_of_table
 from airflow_delta.table.state.markers import delete_quietly, fence, mark_committed
@@ -103,7 +104,7 @@ def publish(
         check_stages(view)
         check_staged_files(log.store, handle, view.stages)
         if handle.read_version < 0 and log.update().version < 0:
-            from airflow_delta.table.start.begin import check_location
+            from airflow_delta.table.start.location import check_location
 
             check_location(log)
         result = commit_stages(view, options)

@@ -1,7 +1,4 @@
-"""ALTER TABLE beside columns: properties, constraints, the protocol and its features.
-
-ALTER TABLE ... CLUSTER BY.
-"""
+"""ALTER TABLE of properties and of the features that they bring into the protocol, or that are dropped from it."""
 
 from __future__ import annotations
 
@@ -22,8 +19,6 @@ from airflow_delta.contract.changes import (
     UpgradeProtocol,
 )
 from airflow_delta.contract.delta_names import (
-    CLUSTERING_DOMAIN,
-    CONSTRAINT_PREFIX,
     ENABLE_ROW_TRACKING,
     FEATURE_PREFIX,
     MATERIALIZED_ROW_COMMIT_VERSION,
@@ -33,80 +28,15 @@ from airflow_delta.contract.delta_names import (
     ROW_TRACKING_DOMAIN,
     ROW_TRACKING_SUSPENDED,
 )
-from airflow_delta.contract.sql_types import parse_column_path
-from airflow_delta.exceptions import DeltaAnalysisException, DeltaUnsupportedOperationException, ProtocolDowngradeException
-from airflow_delta.log import heavy
-from airflow_delta.log.actions.actions import DomainMetadata, Metadata
-from airflow_delta.log.expressions.functions import oversized, refused_function
-from airflow_delta.log.expressions.text import SqlSyntaxError, tree_of
+from airflow_delta.exceptions import DeltaUnsupportedOperationException, ProtocolDowngradeException
+from airflow_delta.log.actions.actions import Metadata
 from airflow_delta.log.features import protocol as table_protocol
-from airflow_delta.log.features.clustering import indexed_leaves, logical_columns, quoted_path
-from airflow_delta.log.features.constraints import check_constraints
 from airflow_delta.log.features.properties import TableProperties, normalise_key
-from airflow_delta.log.schema.types import DataType, Path, StructType, dotted, folded
-from airflow_delta.table.definition.altered_table import AlteredTable, missing_column, protocol_with
-from airflow_delta.table.definition.create import MAX_CLUSTERING_COLUMNS, keyword_of
+from airflow_delta.table.definition.alter_clustering import cluster_by
+from airflow_delta.table.definition.alter_constraints import add_constraint, drop_constraint
+from airflow_delta.table.definition.altered_table import AlteredTable, protocol_with
 from airflow_delta.transaction import Operation
 from airflow_delta.transaction.prepare import feature_drop
-from airflow_delta.transaction.prepare.prepare import TableState, verify_metadata
-
-
-def cluster_by(table: AlteredTable, change: ClusterBy) -> AlteredTable:
-    """Change the clustering columns; files are not touched until OPTIMIZE."""
-    if table.metadata.partition_columns:
-        raise table.refuse(
-            "A partitioned table cannot be clustered (DELTA_ALTER_TABLE_CLUSTER_BY_ON_PARTITIONED_TABLE_NOT_ALLOWED)"
-        )
-    paths = [parse_column_path(column) for column in change.columns]
-    if (keyword := keyword_of(paths, table.schema)) is not None:
-        raise table.refuse(keyword)
-    twice = sorted({dotted(path) for path in paths if [folded(p) for p in paths].count(folded(path)) > 1})
-    if twice:
-        raise table.refuse(f"Columns are listed twice: {', '.join(twice)} (DELTA_DUPLICATE_COLUMNS_FOUND.CLUSTER_BY)")
-    if len(paths) > MAX_CLUSTERING_COLUMNS:
-        raise table.refuse(
-            f"A table can be clustered by at most {MAX_CLUSTERING_COLUMNS} columns, got {len(paths)} "
-            "(DELTA_CLUSTER_BY_INVALID_NUM_COLUMNS)"
-        )
-    physical = [_clustering_column(table, path) for path in paths]
-    old = logical_columns(table.schema, table.clustering or ())
-    operation = Operation.cluster_by([quoted_path(path) for path in old], [quoted_path(path) for path in paths])
-    configuration = msgspec.json.encode({"clusteringColumns": physical, "domainName": CLUSTERING_DOMAIN}).decode()
-    domain = DomainMetadata(domain=CLUSTERING_DOMAIN, configuration=configuration, removed=False)
-    changed: dict[str, Any] = {
-        "domains": {**table.domains, CLUSTERING_DOMAIN: domain},
-        "clustering": tuple(tuple(path) for path in physical),
-    }
-    features = table_protocol.features(table.protocol)
-    if "clustering" not in features:
-        if not paths:
-            return table.done(operation, sets_metadata=True)
-        changed |= {"protocol": protocol_with(features | {"clustering", "domainMetadata"}), "sets_metadata": True}
-    return table.done(operation, **changed)
-
-
-def _clustering_column(table: AlteredTable, path: Path) -> list[str]:
-    at: DataType = table.schema
-    physical: list[str] = []
-    for name in path:
-        found = at.find(name) if isinstance(at, StructType) else None
-        if found is None:
-            raise missing_column(table, path)
-        physical.append(found.physical_name)
-        at = found.data_type
-    if at.name in ("struct", "array", "map", "boolean", "binary", "void", "variant"):
-        raise table.refuse(
-            f"A table cannot be clustered by {dotted(path)} of type {at}, which has no bounds "
-            "(DELTA_CLUSTERING_COLUMNS_DATATYPE_NOT_SUPPORTED)"
-        )
-    indexed = indexed_leaves(table.schema, [], TableProperties(table.metadata.configuration))
-    if folded(tuple(physical)) not in {folded(leaf.physical_path) for leaf in indexed}:
-        raise table.refuse(
-            f"A table cannot be clustered by {dotted(path)}, which has no statistics (DELTA_CLUSTERING_COLUMN_MISSING_STATS). "
-            "Set delta.dataSkippingStatsColumns or delta.dataSkippingNumIndexedCols to collect them"
-        )
-    return physical
-
 
 _COMMENT = "comment"
 
@@ -143,44 +73,6 @@ def unset_properties(table: AlteredTable, change: UnsetProperties) -> AlteredTab
     )
     operation = Operation.unset_table_properties(keys, if_exists=change.if_exists)
     return table.with_metadata(metadata, operation, look_at_files=True)
-
-
-def add_constraint(table: AlteredTable, change: AddConstraint) -> AlteredTable:
-    """Add a CHECK constraint; existing rows are checked separately."""
-    name, expression = change.name.strip().lower(), change.expression.strip()
-    if not name or not expression:
-        raise table.refuse("A constraint needs a name and an expression")
-    if any(known.lower() == name for known in check_constraints(table.metadata)):
-        raise table.refuse(f"Constraint {change.name} already exists (DELTA_CONSTRAINT_ALREADY_EXISTS). Drop it first")
-    _check_expression(table, change)
-    key = f"{CONSTRAINT_PREFIX}{name}"
-    metadata = msgspec.structs.replace(table.metadata, configuration={**table.metadata.configuration, key: expression})
-    state = TableState(
-        table=table.table, read_version=table.version, metadata=table.metadata, protocol=table.protocol, snapshot=table.snapshot
-    )
-    protocol = verify_metadata(state, metadata)
-    return table.done(
-        Operation.add_constraint(change.name, expression),
-        metadata=metadata,
-        protocol=protocol or table.protocol,
-        sets_metadata=True,
-        constraints={**table.constraints, name: expression},
-        reads_table=True,
-    )
-
-
-def drop_constraint(table: AlteredTable, change: DropConstraint) -> AlteredTable:
-    """Drop a CHECK constraint."""
-    name = change.name.strip().lower()
-    key = next((k for k in table.metadata.configuration if k.lower() == f"{CONSTRAINT_PREFIX}{name}"), None)
-    if key is None and not change.if_exists:
-        raise table.refuse(f"There is no constraint {change.name} (DELTA_CONSTRAINT_DOES_NOT_EXIST). Use if_exists")
-    expression = None if key is None else table.metadata.configuration[key]
-    metadata = msgspec.structs.replace(
-        table.metadata, configuration={k: v for k, v in table.metadata.configuration.items() if k != key}
-    )
-    altered = table.with_metadata(metadata, Operation.drop_constraint(change.name, expression))
-    return replace(altered, constraints={k: v for k, v in table.constraints.items() if k != name})
 
 
 def upgrade_protocol(table: AlteredTable, change: UpgradeProtocol) -> AlteredTable:
@@ -290,24 +182,6 @@ def _with_row_tracking_names(table: AlteredTable, metadata: Metadata) -> Metadat
         for key, prefix in ((MATERIALIZED_ROW_ID, "_row-id-col-"), (MATERIALIZED_ROW_COMMIT_VERSION, "_row-commit-version-col-"))
     }
     return msgspec.structs.replace(metadata, configuration={**own, **{k: v for k, v in names.items() if k not in own}})
-
-
-def _check_expression(table: AlteredTable, change: AddConstraint) -> None:
-    """Check an expression as far as possible without Spark, which checks it against the rows later."""
-    if (problem := oversized(change.expression)) is not None:
-        raise table.refuse(f"The constraint {change.name} {problem}")
-    try:
-        tree = tree_of(change.expression)
-    except SqlSyntaxError as error:
-        raise DeltaAnalysisException(
-            f"The constraint {change.name} is not valid Spark SQL: {change.expression} ({error})"
-        ) from error
-    if heavy.needs_other_rows(tree):
-        raise table.refuse(
-            f"The constraint {change.name} ({change.expression}) refers to more than one row, which no writer can check"
-        )
-    if (problem := refused_function(change.expression)) is not None:
-        raise table.refuse(f"The constraint {change.name} ({change.expression}) {problem}")
 
 
 PROPERTY_CHANGES: Mapping[type, Callable[[AlteredTable, Any], AlteredTable]] = {

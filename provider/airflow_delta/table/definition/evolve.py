@@ -16,7 +16,13 @@ from airflow_delta.log.features import column_mapping
 from airflow_delta.log.features.column_mapping import field_id
 from airflow_delta.log.schema.types import dotted, to_json, walk_fields
 from airflow_delta.log.table_definition import TableDefinition
-from airflow_delta.table.definition.create import defined_metadata, definition_of, replaces_columns, schema_with, written
+from airflow_delta.table.definition.staged_definition import (
+    defined_metadata,
+    definition_of,
+    replaces_columns,
+    schema_with,
+    written,
+)
 
 if TYPE_CHECKING:
     from airflow_delta.log.schema.types import StructType

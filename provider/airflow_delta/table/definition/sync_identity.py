@@ -15,7 +15,8 @@ from airflow_delta.log.features.identity_columns import (
     with_high_water_marks,
 )
 from airflow_delta.log.schema.types import StructField
-from airflow_delta.table.definition.altered_table import AlteredTable, column_document, missing_column
+from airflow_delta.table.definition.altered_table import AlteredTable, column_document
+from airflow_delta.table.definition.column_paths import missing_column
 from airflow_delta.transaction import Operation
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """Turn Parquet files of a stage into ``add`` actions: statistics from footers, partition values from directories.
 
-Check that the worker finds what Spark wrote: a missing directory is never an empty one.
+All files that Spark wrote must be found first: a missing directory is never an empty one.
 """
 
 from __future__ import annotations
@@ -255,7 +255,7 @@ class Footers:
     def _note_identities(self, path: str, footer: Any, identities: Sequence[str], into: DataFiles) -> None:
         if not identities:
             return
-        from airflow_delta.table.files.footers import bounds_of_column
+        from airflow_delta.table.files.footer_statistics import bounds_of_column
 
         steps = {column.name: column.step for column in identity_columns(self._schema)}
         for name in identities:
@@ -285,7 +285,7 @@ class Footers:
     def _check_not_null(self, path: str, footer: Any, values: Mapping[str, str | None]) -> None:
         if not self._not_null:
             return
-        from airflow_delta.table.files.footers import footer_null_counts
+        from airflow_delta.table.files.footer_statistics import footer_null_counts
 
         names = [name for name in self._not_null if name not in values]
         counts = footer_null_counts(footer, names, self._not_null_variants)

@@ -1,18 +1,15 @@
-"""The schema of a directory of Parquet files as Spark reads it (``ParquetToSparkSchemaConverter``), merged from all files."""
+"""The schema of a Parquet file as Spark reads it (``ParquetToSparkSchemaConverter``)."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyarrow import types
 
 from airflow_delta.contract.schema import TYPED_VALUE, WRITE_WHOLE
-from airflow_delta.contract.sql_types import parse_sql_type
-from airflow_delta.exceptions import DeltaAnalysisException, SchemaMismatchException
-from airflow_delta.log.schema.partition_values import is_partition_type
+from airflow_delta.exceptions import DeltaAnalysisException
 from airflow_delta.log.schema.types import (
     ArrayType,
     DataType,
@@ -24,7 +21,6 @@ from airflow_delta.log.schema.types import (
     StructType,
     dotted,
     nullable_schema,
-    parse_type,
 )
 from airflow_delta.log.table_definition import TableDefinition
 
@@ -32,10 +28,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+
 _VARIANT_GROUP = "(Variant("
 _SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
-# Parquet stores them the same way, so a file with the narrower type can be read as the wider one (Delta's SchemaMergingUtils).
-_STORED_ALIKE = ("byte", "short", "integer")
 _SIGNED = {8: "byte", 16: "short", 32: "integer", 64: "long"}
 _UNSIGNED = {8: "short", 16: "integer", 32: "long"}
 _TEXT = frozenset({"String", "Enum", "JSON"})
@@ -159,105 +154,12 @@ def _leaf(column: Any) -> DataType:
     )
 
 
-# -- many files ---------------------------------------------------------------------------------------------------------------
+def readable_schema(footer: pq.FileMetaData, path: str, *, table: str) -> StructType:
+    """Return the schema of a Parquet file as Spark reads it.
 
-
-class MergedSchema:
-    """The schema of several files: all their columns, each with the type that all files agree on.
-
-    Names are compared ignoring case; the first spelling is kept.
-
-    :param table: location of the files, for errors.
+    :raises DeltaAnalysisException: if a column has a type that Spark cannot read, or Delta not store; names file and column.
     """
-
-    def __init__(self, table: str) -> None:
-        self.schema = StructType()
-        self._table = table
-        self._seen: set[StructType] = set()
-        self._origin: dict[tuple[str, ...], str] = {}
-
-    def add(self, schema: StructType, file: str) -> None:
-        """Add the columns of a file."""
-        if schema in self._seen:
-            return
-        self.schema = self._struct(self.schema, schema, (), file)
-        self._seen.add(schema)
-
-    def _struct(self, known: StructType, new: StructType, path: tuple[str, ...], file: str) -> StructType:
-        fields = list(known.fields)
-        positions = {f.name.lower(): i for i, f in enumerate(fields)}
-        for field in new.fields:
-            folded = field.name.lower()
-            here = (*path, folded)
-            if folded not in positions:
-                positions[folded] = len(fields)
-                fields.append(field)
-                self._note(field.data_type, here, file)
-                continue
-            same = fields[positions[folded]]
-            fields[positions[folded]] = replace(same, data_type=self._merge(same.data_type, field.data_type, here, file))
-        return StructType(tuple(fields))
-
-    def _note(self, data_type: DataType, path: tuple[str, ...], file: str) -> None:
-        """Note which file a column, with everything inside, comes from."""
-        self._origin[path] = file
-        match data_type:
-            case StructType(fields):
-                for field in fields:
-                    self._note(field.data_type, (*path, field.name.lower()), file)
-            case ArrayType(element, _):
-                self._note(element, path, file)
-            case MapType(key, value, _):
-                self._note(key, path, file)
-                self._note(value, path, file)
-
-    def _merge(self, known: DataType, new: DataType, path: tuple[str, ...], file: str) -> DataType:
-        if known == new:
-            return known
-        match known, new:
-            case StructType(), StructType():
-                return self._struct(known, new, path, file)
-            case ArrayType(), ArrayType():
-                return ArrayType(self._merge(known.element_type, new.element_type, path, file))
-            case MapType(), MapType():
-                key = self._merge(known.key_type, new.key_type, path, file)
-                return MapType(key, self._merge(known.value_type, new.value_type, path, file))
-        if known.name in _STORED_ALIKE and new.name in _STORED_ALIKE:
-            return max(known, new, key=lambda kind: _STORED_ALIKE.index(kind.name))
-        raise SchemaMismatchException(
-            f"The Parquet files of {self._table} disagree on column {'.'.join(path)}: it is {known} in {self._origin[path]} and "
-            f"{new} in {file} (DELTA_FAILED_TO_MERGE_FIELDS). Rewrite one of them, or move it out of the directory.",
-            table=self._table,
-        )
-
-
-# -- partition columns --------------------------------------------------------------------------------------------------------
-
-
-def parse_partition_schema(given: str | Mapping[str, str] | None) -> StructType:
-    """Return the partition columns, given as SQL (``p STRING, q DATE``), a schema in JSON form, or types by name.
-
-    :raises DeltaAnalysisException: if the value is none of these, or a type cannot partition a table.
-    """
-    if not given:
-        return StructType()
-    if isinstance(given, Mapping):
-        schema = StructType(tuple(StructField(name, parse_type(parse_sql_type(kind))) for name, kind in given.items()))
-    elif given.lstrip().startswith("{"):
-        schema = TableDefinition.of_rows(given).schema
-    else:
-        parsed = parse_type(parse_sql_type(f"STRUCT<{given}>"))
-        schema = parsed if isinstance(parsed, StructType) else StructType()
-    for field in schema.fields:
-        if not is_partition_type(field.data_type):
-            raise DeltaAnalysisException(
-                f"Column {field.name} of type {field.data_type} cannot partition a table (DELTA_INVALID_PARTITION_COLUMN_TYPE)."
-            )
-    return nullable_schema(schema)
-
-
-def with_partition_columns(data: StructType, partitions: StructType) -> StructType:
-    """Return the schema of a table: partition columns that files also hold keep their place, the others come last."""
-    fields = [partitions.find(f.name) or f for f in data.fields]
-    stored = {f.name.lower() for f in data.fields}
-    return StructType((*fields, *(f for f in partitions.fields if f.name.lower() not in stored)))
+    try:
+        return schema_of_footer(footer)
+    except DeltaAnalysisException as error:
+        raise DeltaAnalysisException(f"{path} of {table} cannot be part of a table: {error.message}", table=table) from error

@@ -16,7 +16,7 @@ from airflow_delta.exceptions import DeltaError, DeltaIllegalArgumentException, 
 
 if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog
-    from airflow_delta.table.state.commit_result import OptimizeResult
+    from airflow_delta.table.state.optimize_result import OptimizeResult
 
 logger = logging.getLogger(__name__)
 

@@ -37,8 +37,7 @@ from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.log.time_travel import to_milliseconds, version_at_timestamp
 from airflow_delta.table.run import run_large
 from airflow_delta.transaction import Operation
-from airflow_delta.transaction.prepare import commit_info as in_commit_timestamps
-from airflow_delta.transaction.prepare import row_tracking
+from airflow_delta.transaction.prepare import in_commit_timestamps, row_tracking
 
 if TYPE_CHECKING:
     from airflow_delta.log import Snapshot

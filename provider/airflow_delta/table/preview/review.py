@@ -21,9 +21,11 @@ from airflow_delta.log.expressions.simple import Columns, UnsupportedError
 from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.table.audit.bounds import ColumnStatistics, column_statistics, plain
 from airflow_delta.table.changes.find import ChangedFiles, add_rewritten
-from airflow_delta.table.diff.compare import ReadLimits, TooManyRowsError, compare
-from airflow_delta.table.diff.sides import SchemaChange, Side, schema_changes
-from airflow_delta.table.diff.table_diff import plain_value
+from airflow_delta.table.diff.compare import TooManyRowsError, compare
+from airflow_delta.table.diff.read_limits import ReadLimits
+from airflow_delta.table.diff.report import plain_value
+from airflow_delta.table.diff.schema_changes import SchemaChange, schema_changes
+from airflow_delta.table.diff.sides import Side
 from airflow_delta.table.preview.table_preview import commit_to_preview
 
 if TYPE_CHECKING:

@@ -25,9 +25,11 @@ from airflow_delta.table.audit.newest import on_newest
 from airflow_delta.table.commit.commit import staged_commit
 from airflow_delta.table.preview.spelling import Spelling, guarded, owned
 from airflow_delta.table.stage.conflicts import check_stages
-from airflow_delta.table.stage.load import check_reported, check_staged_files, parse_staged
+from airflow_delta.table.stage.load import check_staged_files
+from airflow_delta.table.stage.staged_writes import check_reported, parse_staged
 from airflow_delta.table.stage.view import TransactionView, view_of
-from airflow_delta.transaction.prepare.commit_info import ENGINE_INFO, first, uses_in_commit_timestamps
+from airflow_delta.transaction.prepare.commit_info import ENGINE_INFO
+from airflow_delta.transaction.prepare.in_commit_timestamps import first, uses_in_commit_timestamps
 
 if TYPE_CHECKING:
     from airflow_delta.log.actions.reconciliation import TailFiles

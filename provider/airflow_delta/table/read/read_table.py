@@ -1,30 +1,20 @@
 """Rows of a version, or of some of its files, as a stream of record batches.
 
 Memory holds parts of a few row groups at a time, so callers may stop whenever they have enough.
-
-Plan a read of a table at a given version, that of an event for example, outside of any transaction.
-
-Iterators one after the other, of which threads compute the next items while the ones before are used.
 """
 
 from __future__ import annotations
 
-import threading
-import uuid
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from difflib import get_close_matches
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from airflow_delta.contract.delta_names import PHYSICAL_NAME
-from airflow_delta.contract.payloads import ScanPlan
 from airflow_delta.exceptions import DeltaIllegalArgumentException, DeltaTableNotFoundException, ReadLimitException
 from airflow_delta.log.actions.deletion_vectors import read_deletion_vectors
 from airflow_delta.log.data_files.columns import arrow_field
@@ -35,8 +25,8 @@ from airflow_delta.log.schema.types import StructField, StructType, transform_fi
 from airflow_delta.log.statistics.statistics import live_records, num_records
 from airflow_delta.log.storage.progress import Progress
 from airflow_delta.log.table_definition import TableDefinition
+from airflow_delta.table.read.read_ahead import Demand, in_turn
 from airflow_delta.table.read.row_filter import check_decidable, selected
-from airflow_delta.table.stage.scan import scan_files
 
 if TYPE_CHECKING:
     from pyroaring import BitMap64
@@ -46,127 +36,6 @@ if TYPE_CHECKING:
     from airflow_delta.log.data_files.reader import DataRowGroup
     from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.log.segment.commit_files import CommitFiles
-
-
-T = TypeVar("T")
-
-_END = object()
-
-
-class _Source(Generic[T]):
-    """An iterator, and its items that nobody has taken yet."""
-
-    def __init__(self, iterator: Iterator[T]) -> None:
-        self.iterator = iterator
-        self.items: deque[T] = deque()
-        self.size = 0
-        self.computing = self.ended = False
-        self.error: BaseException | None = None
-
-
-@dataclass(slots=True)
-class Demand:
-    """What a consumer has said about how much it takes.
-
-    :ivar everything: it takes all items; until it says so, it may take only the first.
-    """
-
-    everything: bool = False
-
-
-def in_turn(
-    sources: Iterable[Iterator[T]], *, workers: int, size: Callable[[T], int], most: int, demand: Demand | None = None
-) -> Iterator[T]:
-    """Yield the items of iterators in order, as ``itertools.chain`` does, from up to ``workers`` of them at once.
-
-    Unless everything is wanted, the first item is computed before any thread begins. The threads end with the iteration; no item
-    is computed after it.
-
-    :param size: of an item.
-    :param most: sum of the sizes of items of an iterator that wait; one item more may.
-    :param demand: looked at when the first item is asked for; default: no more than that may be taken.
-    """
-    demand = demand or Demand()
-    remaining = iter(sources)
-    first = next(remaining, None)
-    while first is not None and not demand.everything:
-        item = next(first, _END)
-        if item is not _END:
-            yield item  # type: ignore[misc]
-            break
-        first = next(remaining, None)
-    if first is not None:
-        yield from _Turns(first, remaining, workers, size, most)
-
-
-class _Turns(Generic[T]):
-    def __init__(
-        self, first: Iterator[T], remaining: Iterator[Iterator[T]], workers: int, size: Callable[[T], int], most: int
-    ) -> None:
-        self._remaining = remaining
-        self._workers = workers
-        self._size = size
-        self._most = most
-        self._begun = deque([_Source(first)])
-        self._changed = threading.Condition()
-        self._stopped = False
-
-    def __iter__(self) -> Iterator[T]:
-        with ThreadPoolExecutor(self._workers, thread_name_prefix="delta-read") as pool:
-            try:
-                while self._begin(pool):
-                    source = self._begun[0]
-                    while not self._is_empty(source):
-                        item = source.items.popleft()
-                        self._go_on(pool, source, self._size(item))
-                        yield item
-                    self._begun.popleft()
-                    if source.error is not None:
-                        raise source.error
-            finally:
-                self._stopped = True
-
-    def _begin(self, pool: ThreadPoolExecutor) -> bool:
-        """Keep all workers busy, and return whether there is a source."""
-        while len(self._begun) < self._workers and (iterator := next(self._remaining, None)) is not None:
-            self._begun.append(_Source(iterator))
-        for source in self._begun:
-            self._go_on(pool, source, 0)
-        return bool(self._begun)
-
-    def _go_on(self, pool: ThreadPoolExecutor, source: _Source[T], taken: int) -> None:
-        with self._changed:
-            source.size -= taken
-            if source.computing or source.ended or source.size > self._most // 2:
-                return
-            source.computing = True
-        pool.submit(self._compute, source)
-
-    def _is_empty(self, source: _Source[T]) -> bool:
-        """Wait for an item or for the end of a source, and return which."""
-        with self._changed:
-            while not source.items and not source.ended:
-                self._changed.wait()
-            return not source.items
-
-    def _compute(self, source: _Source[T]) -> None:
-        """Compute items until enough of them wait; no thread waits itself, so that none is left if nobody takes them."""
-        while True:
-            item, error = None, None
-            try:
-                item = _END if self._stopped else next(source.iterator, _END)
-            except BaseException as caught:  # noqa: BLE001 - raised again where the item was wanted
-                error = caught
-            with self._changed:
-                if error is not None or item is _END:
-                    source.error, source.ended = error, True
-                else:
-                    source.items.append(item)  # type: ignore[arg-type]
-                    source.size += self._size(item)  # type: ignore[arg-type]
-                source.computing = not source.ended and source.size <= self._most
-                self._changed.notify()
-                if not source.computing:
-                    return
 
 
 ROWS_BYTES = 2 << 30
@@ -463,32 +332,4 @@ def _too_many(log: CommitFiles, version: int, rows: str, limit: int) -> ReadLimi
         "where=, or raise the limit with limit= (limit=None for any number), if the worker has the memory; Spark has none "
         'of these limits (df_type="spark").',
         version=version,
-    )
-
-
-def plan_version_scan(
-    log: DeltaLog, version: int, predicate: str | None = None, *, spark_table_uri: str | None = None
-) -> ScanPlan:
-    """Plan a read of a table as it was at a version; ``airflow_delta.spark.read.read_scan_plan`` makes a DataFrame of it.
-
-    :param predicate: Spark SQL predicate: partitions are pruned and files skipped here; Spark filters the rows.
-    :param spark_table_uri: URI of the table as Spark reaches it, when it is not the worker's.
-    """
-    snapshot = log.snapshot_at(version)
-    metadata = snapshot.metadata
-    parsed = (
-        None
-        if predicate is None
-        else Predicate.parse(
-            predicate, snapshot.schema, metadata.partition_columns, table=snapshot.log.uri, version=snapshot.version
-        )
-    )
-    return scan_files(
-        log,
-        snapshot.add_files(parsed),
-        transaction_id=str(uuid.uuid4()),
-        version=version,
-        table=snapshot.definition,
-        predicate=parsed,
-        spark_table_uri=spark_table_uri,
     )

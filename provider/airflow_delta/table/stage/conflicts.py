@@ -27,10 +27,11 @@ from airflow_delta.log.actions.actions import AddFile, CommitInfo, Protocol, Rem
 from airflow_delta.log.actions.decode import CommitFile
 from airflow_delta.log.actions.reconciliation import file_key
 from airflow_delta.log.table_definition import TableDefinition
-from airflow_delta.table.definition.create import written
-from airflow_delta.table.stage.load import StageActions, stage_id
+from airflow_delta.table.definition.staged_definition import written
+from airflow_delta.table.stage.earlier_stages import stage_id
+from airflow_delta.table.stage.key_reads import key_set
+from airflow_delta.table.stage.load import StageActions
 from airflow_delta.table.stage.meetings import Meetings
-from airflow_delta.table.stage.net_effect import key_set
 from airflow_delta.table.stage.view import TransactionView
 from airflow_delta.table.stage.whole_files import whole_files
 from airflow_delta.transaction.conflicts.checker import ConflictChecker

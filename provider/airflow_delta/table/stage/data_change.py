@@ -2,7 +2,7 @@
 
 Streams and the change data feed rely on the flag of each file. A file of the commit therefore holds either rows that the version
 read has too (``dataChange`` false), or rows that the transaction changes. A file that would need both is refused when it is
-planned.
+planned. Each function below is one case of this rule.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from airflow_delta.contract.files import transaction_directory
 from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
-from airflow_delta.exceptions import StageConflictException
+from airflow_delta.exceptions import DeltaIllegalArgumentException, StageConflictException
 from airflow_delta.log.actions.reconciliation import file_key
 from airflow_delta.log.statistics.statistics import live_records
 
@@ -28,9 +28,6 @@ REARRANGING = frozenset({"OPTIMIZE", "REORG"})
 def is_rearranging(write: StagedWrite) -> bool:
     """Return whether a stage only moves rows to other files."""
     return not write.data_change or write.operation in REARRANGING
-
-
-# -- before a stage works -----------------------------------------------------------------------------------------------------
 
 
 def to_rearrange(view: TransactionView, files: Sequence[AddFile]) -> tuple[list[AddFile], list[AddFile]]:
@@ -118,9 +115,6 @@ def refuse_untold(view: TransactionView, operation: str, *, tells: bool) -> None
         )
 
 
-# -- before the commit --------------------------------------------------------------------------------------------------------
-
-
 def check_dropped(handle: TransactionHandle, stage: StageActions, dropped: Sequence[AddFile]) -> None:
     """Check that a stage gives staged files that it replaces the same ``dataChange`` that they had.
 
@@ -152,3 +146,31 @@ def _rows(files: Sequence[AddFile]) -> int | None:
     """Return the live rows of files, ``None`` if unknown for a file."""
     counts = [live_records(file) for file in files]
     return None if any(count is None for count in counts) else sum(count or 0 for count in counts)
+
+
+def check_data_change(
+    view: TransactionView, replace_where: str | None, *, mode: str, merge_schema: bool, overwrite_schema: bool
+) -> None:
+    """Check that a write with ``data_change=False`` cannot change the table either.
+
+    :raises DeltaIllegalArgumentException: if it could.
+    """
+    table = view.target
+    if table.version < 0 or merge_schema or overwrite_schema:
+        raise table.error(
+            DeltaIllegalArgumentException,
+            f"A write with data_change=False cannot change the schema of table {table.table}, or create the table "
+            "(DELTA_DATA_CHANGE_FALSE). Leave out merge_schema and overwrite_schema.",
+        )
+    if mode == "append":
+        raise table.error(
+            DeltaIllegalArgumentException,
+            f"An append with data_change=False would add rows to table {table.table} that streams and the change data feed "
+            "never show. Overwrite the files that hold the rows now (mode='overwrite' or 'dynamic'), or leave out the option.",
+        )
+    if replace_where is not None and not view.predicate(replace_where).partition_only:
+        raise table.error(
+            DeltaIllegalArgumentException,
+            f"replace_where ({replace_where}) with data_change=False may only name partition columns of table {table.table} "
+            "(DELTA_REPLACE_WHERE_WITH_FILTER_DATA_CHANGE_UNSET)",
+        )

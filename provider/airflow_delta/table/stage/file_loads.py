@@ -38,7 +38,7 @@ from airflow_delta.log.storage.file_names import LOG_DIRECTORY
 from airflow_delta.log.storage.puts import creates, read_until_found
 from airflow_delta.table.stage.loaded_places import Places
 from airflow_delta.table.stage.source_positions import check_not_cloned
-from airflow_delta.table.state.find_commit import last_txn_version
+from airflow_delta.table.state.transaction_retention import last_txn_version
 from airflow_delta.transaction.conflicts.errors import creator_of
 from airflow_delta.transaction.reads.app_ids import START_OVER, AppIdConflict
 

@@ -1,48 +1,26 @@
-"""The staged writes that a task was handed, checked against the transaction, each other and storage.
-
-Stages that build on each other: each sees the table as the earlier stages of its transaction leave it.
-
-A stage that is planned ``after`` others reads what they staged as if it were committed. What it removes of that never reaches
-the log: the commit publishes the net effect of all stages.
-"""
+"""The actions of staged writes, checked against each other and storage."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import msgspec
 
 from airflow_delta.contract.files import KEYS_NAME, MANIFEST_NAME, attempt_directory, transaction_directory, verify_manifest
-from airflow_delta.contract.payloads import KeyRead, ManifestRef, StagedWrite, TransactionHandle, read_version_name
-from airflow_delta.exceptions import (
-    ForeignTransactionException,
-    ManifestException,
-    MissingStageException,
-    PredicateException,
-    StageConflictException,
-    StagedFileException,
-    StagingException,
-)
+from airflow_delta.contract.payloads import KeyRead, ManifestRef, StagedWrite, TransactionHandle
+from airflow_delta.exceptions import ManifestException, StageConflictException, StagedFileException, StagingException
 from airflow_delta.log.actions.actions import AddCDCFile, AddFile, RemoveFile
 from airflow_delta.log.actions.deletion_vectors import vector_path
-from airflow_delta.log.features import column_mapping
-from airflow_delta.table.definition.apply_changes import altered_definition, with_written_identities
-from airflow_delta.table.definition.create import as_defined, replaces_columns, schema_with, written
 from airflow_delta.table.files.partitions import common_directory
 
 if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog
-    from airflow_delta.log.expressions.predicate import Predicate
-    from airflow_delta.log.schema.types import StructType
     from airflow_delta.log.storage.base import LogStore
-    from airflow_delta.log.table_definition import TableDefinition
 
 
-_LISTED = 20
 _LISTED_SINGLY = 4
 """Number of directories to list one by one, which spares what failed attempts left beside them; of more, all in one listing."""
 
@@ -65,61 +43,6 @@ class StageActions:
     adds: list[AddFile] = field(default_factory=list)
     removes: list[RemoveFile] = field(default_factory=list)
     changes: list[AddCDCFile] = field(default_factory=list)
-
-
-def parse_staged(handle: TransactionHandle, staged: Sequence[StagedWrite | Mapping[str, Any]]) -> list[StagedWrite]:
-    """Return the staged writes, one per stage, all of this transaction.
-
-    :raises ContractVersionException: if a payload was written under another contract number.
-    :raises ForeignTransactionException: if a staged write belongs to another execution of start.
-    :raises StageConflictException: if a stage reported twice.
-    """
-    writes = [write if isinstance(write, StagedWrite) else StagedWrite.from_dict(write) for write in staged]
-    for write in writes:
-        if write.transaction_id != handle.transaction_id:
-            raise handle.error(
-                ForeignTransactionException,
-                f"Stage {write.stage} staged for transaction {write.transaction_id}, this is transaction "
-                f"{handle.transaction_id} on table {handle.table} ({read_version_name(handle.read_version)}): start ran again "
-                "after the stage. Clear the start task with everything downstream.",
-            )
-    twice = [key for key, count in Counter((w.task_id, w.map_index) for w in writes).items() if count > 1]
-    if twice:
-        raise handle.error(
-            StageConflictException,
-            f"Stage {', '.join(_name(*key) for key in twice)} of transaction {handle.transaction_id} on table {handle.table} "
-            "reported more than once. Pass each stage's output to the commit once.",
-        )
-    return writes
-
-
-Expected = Mapping[tuple[str, int], str | None]
-"""The stages that must report, by task id and map index (-1: not mapped), each with the state of its task instance."""
-
-
-def check_reported(handle: TransactionHandle, writes: Sequence[StagedWrite], expected: Expected) -> None:
-    """Check that every expected stage has reported.
-
-    The position in a mapped result is not the map index: stages are distinguished by the identity in each report.
-
-    :raises MissingStageException: if an expected stage did not report, or none did.
-    """
-    reported = {(write.task_id, write.map_index) for write in writes}
-    missing = [f"{_name(*key)} ({state or 'not run'})" for key, state in sorted(expected.items()) if key not in reported]
-    if not missing and writes:
-        return
-    which = f"{len(missing)} of {len(expected)} stages have not" if missing else "No stage has"
-    listed = f": {', '.join(missing[:_LISTED])}{', ...' if len(missing) > _LISTED else ''}" if missing else ""
-    skipped = any(expected[key] == "skipped" for key in expected if key not in reported)
-    way_out = (
-        "To publish without stages that were skipped, set allow_skipped=True on the commit. Otherwise see" if skipped else "See"
-    )
-    raise handle.error(
-        MissingStageException,
-        f"{which} reported to transaction {handle.transaction_id} on table {handle.table}{listed}. Nothing is committed. "
-        f"{way_out} why they did not, then clear the start task with everything downstream: once the abort task has run, this "
-        "transaction cannot be continued.",
-    )
 
 
 def not_staged(handle: TransactionHandle, write: StagedWrite, what: str) -> StagingException:
@@ -273,87 +196,3 @@ def check_staged_files(store: LogStore, handle: TransactionHandle, stages: Seque
                     f"The staged file {path} of table {handle.table} {state} (stage {write.stage}, attempt "
                     f"{write.attempt}). Nothing is committed. Clear the start task with everything downstream.",
                 )
-
-
-def _name(task_id: str, map_index: int) -> str:
-    return task_id if map_index < 0 else f"{task_id}[{map_index}]"
-
-
-def stage_id(write: StagedWrite) -> str:
-    """Return what ``StagedWrite.after`` calls a stage."""
-    return f"{write.stage}/{write.attempt}"
-
-
-def in_order(handle: TransactionHandle, stages: Sequence[StageActions]) -> list[StageActions]:
-    """Return the stages, each after those that it was planned on top of, otherwise in the given order.
-
-    :raises StageConflictException: if a stage builds on one that is not given, or on another attempt of one.
-    """
-    known = {stage_id(stage.write) for stage in stages}
-    for stage in stages:
-        missing = sorted(set(stage.write.after) - known)
-        if missing:
-            raise handle.error(
-                StageConflictException,
-                f"Stage {stage.write.stage} of transaction {handle.transaction_id} on table {handle.table} was planned on top of "
-                f"{', '.join(missing)}, which is not among the staged writes. Pass them as well; if such a stage has run again "
-                f"since, clear {stage.write.stage}.",
-            )
-    ordered: list[StageActions] = []
-    placed: set[str] = set()
-    waiting = list(stages)
-    while waiting:
-        ready = [stage for stage in waiting if placed.issuperset(stage.write.after)]
-        if not ready:
-            names = ", ".join(stage.write.stage for stage in waiting)
-            raise handle.error(StageConflictException, f"The stages {names} were planned on top of each other")
-        ordered += ready
-        placed.update(stage_id(stage.write) for stage in ready)
-        waiting = [stage for stage in waiting if stage_id(stage.write) not in placed]
-    return ordered
-
-
-def definition_after(table: TableDefinition, after: Sequence[StageActions], *, seed: str) -> TableDefinition:
-    """Return what the table is as earlier stages leave it.
-
-    :param table: what it is at the version that the transaction reads.
-    :param seed: id of the transaction, which names new columns.
-    """
-    changes_before = 0
-    writes = [stage.write for stage in after]
-    for at, write in enumerate(writes):
-        if write.changes:
-            table = altered_definition(table, write, changes_before, seed=seed)
-            changes_before += len(write.changes)
-        elif write.definition:
-            table = as_defined(table, write.definition)
-        elif not table.is_known or replaces_columns(write, writes[:at]):
-            table = _with_columns(table, written(write).schema, write.partition_columns)
-        elif write.merge_schema or write.overwrite_schema:
-            table = _with_columns(table, schema_with(table, table.schema, write), table.partition_columns)
-        if write.identity_high_water_marks:
-            table = replace(table, schema_string=with_written_identities(table.metadata, write).schema_string)
-    return table
-
-
-def _with_columns(table: TableDefinition, schema: StructType, partition_columns: Sequence[str]) -> TableDefinition:
-    configuration = column_mapping.with_highest_id(table.configuration, schema)
-    return replace(table.with_schema(schema, partition_columns), configuration=configuration)
-
-
-def predicate_of(table: TableDefinition, write: StagedWrite, text: str) -> Predicate:
-    """Return a predicate of a staged write; it may name columns that this stage or an earlier one adds.
-
-    :param table: that the stage was planned on.
-    :raises PredicateException: if neither the table nor the staged write has the columns.
-    """
-    from airflow_delta.log.expressions.predicate import Predicate
-
-    if table.is_known:
-        try:
-            partition_columns = table.partition_columns or (write.partition_columns if table.version < 0 else ())
-            return Predicate.parse(text, table.schema, partition_columns)
-        except PredicateException:
-            if table.schema_string == write.schema_string:
-                raise
-    return Predicate.parse(text, written(write).schema, write.partition_columns)

@@ -13,7 +13,8 @@ from typing import Generic, Protocol, TypeVar
 from airflow_delta.log.actions.actions import AddFile, RemoveFile
 from airflow_delta.log.actions.reconciliation import canonical_path
 from airflow_delta.log.schema.partition_index import PartitionIndex
-from airflow_delta.table.stage.load import StageActions, stage_id
+from airflow_delta.table.stage.earlier_stages import stage_id
+from airflow_delta.table.stage.load import StageActions
 from airflow_delta.transaction.reads.read_set import ReadSet
 
 

@@ -1,31 +1,25 @@
-"""Plan a read of the table in the worker: the files to read, and the rows deleted from them.
-
-The spelling of a location for Spark: Hadoop's schemes, not object_store's.
-"""
+"""Plan a read of the table in the worker: the files to read, and the rows deleted from them."""
 
 from __future__ import annotations
 
 import base64
-import os
 import struct
 import uuid
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
 from airflow_delta.contract.delta_names import ENABLE_ROW_TRACKING, MATERIALIZED_ROW_COMMIT_VERSION, MATERIALIZED_ROW_ID
 from airflow_delta.contract.files import SCAN_DIRECTORY, partition_text, transaction_directory
-from airflow_delta.contract.location import AZURE, OBJECT_STORES, Location, store_of
 from airflow_delta.contract.payloads import WORD_BITS, ScanFile, ScanPlan, ScanVector
 from airflow_delta.contract.request import RowIds
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaTableNotFoundException
 from airflow_delta.log.actions.deletion_vectors import read_deletion_vectors
 from airflow_delta.log.schema.partition_values import parse_partition_value
 from airflow_delta.log.statistics.statistics import live_records, num_records
-from airflow_delta.log.storage.endpoints import AZURE_ENDPOINT, with_place
-from airflow_delta.log.storage.options import canonical_options
+from airflow_delta.table.stage.spark_uri import spark_uri
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,26 +30,6 @@ if TYPE_CHECKING:
     from airflow_delta.log.expressions.predicate import Predicate
     from airflow_delta.log.table_definition import TableDefinition
     from airflow_delta.table.stage.view import TransactionView
-
-
-def spark_uri(uri: str, options: Mapping[str, str]) -> str:
-    """Return a location as Spark opens it: ``s3a://`` for ``s3://``, with the account for a container of Azure.
-
-    :param options: storage options of the table.
-    """
-    store = store_of(uri)
-    if store not in OBJECT_STORES:
-        return uri
-    given = with_place(canonical_options(options, uri), Location.parse(uri), os.environ)
-    location = Location.parse(uri, given)
-    if store == AZURE and location.host is None:  # a server of one's own: Hadoop wants the account in a name of Azure's form
-        location = Location.parse(uri, {name: value for name, value in given.items() if name != AZURE_ENDPOINT})
-    found = location.spark
-    if store != AZURE:
-        return found
-    # Without TLS, as an emulator is: Hadoop's abfss:// would try again for minutes.
-    plain = uri[:7].lower() == "abfs://" or given.get(AZURE_ENDPOINT, "").lower().startswith("http://")
-    return found.replace("abfss:", "abfs:", 1) if plain else found
 
 
 MAX_INLINE_WORDS = 4096

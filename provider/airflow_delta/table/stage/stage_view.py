@@ -1,7 +1,4 @@
-"""One attempt of a stage: what it works on, what it asks of Spark, what it hands to the commit.
-
-New columns of a stage, checked against the latest schema: a conflict shows before anybody approves the rows.
-"""
+"""One attempt of a stage: what it works on, what it asks of Spark, what it hands to the commit."""
 
 from __future__ import annotations
 
@@ -20,79 +17,19 @@ from airflow_delta.contract.files import (
 )
 from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
 from airflow_delta.contract.request import Arguments, StageReport, StageRequest
-from airflow_delta.exceptions import (
-    DeltaIllegalStateException,
-    MetadataChangedException,
-    StageConflictException,
-    StagingException,
-)
+from airflow_delta.exceptions import DeltaIllegalStateException, StageConflictException, StagingException
 from airflow_delta.log.actions.actions import Action, AddCDCFile, RemoveFile, encode_action
-from airflow_delta.log.features.schema_checks import check_column_mapping
-from airflow_delta.table.definition.altered_table import MODE, is_alter, needs_own_commit, table_as_read
-from airflow_delta.table.definition.apply_changes import after_writes
-from airflow_delta.table.definition.evolve import new_metadata
+from airflow_delta.table.definition.altered_table import MODE, is_alter, needs_own_commit
 from airflow_delta.table.files.adds import DataFiles
-from airflow_delta.table.stage.load import parse_staged, stage_id
+from airflow_delta.table.stage.earlier_stages import stage_id
+from airflow_delta.table.stage.new_columns import check_metadata
 from airflow_delta.table.stage.scan import spark_table
 from airflow_delta.table.stage.staged_paths import check_paths
+from airflow_delta.table.stage.staged_writes import parse_staged
 from airflow_delta.table.stage.view import TransactionView, load_stages, opened
-from airflow_delta.transaction import OptimisticTransaction
-from airflow_delta.transaction.conflicts.metadata import adds_columns_of, only_adds_columns
 
 if TYPE_CHECKING:
-    from airflow_delta.log.actions.actions import Metadata
     from airflow_delta.log.delta_log import DeltaLog
-    from airflow_delta.table.stage.view import TransactionView
-
-
-def check_metadata(view: TransactionView, write: StagedWrite) -> None:
-    """Check that the table can get the metadata that the commit of a stage, and of those before it, would give it."""
-    handle, read = view.handle, view.snapshot if view.handle.read_version >= 0 else None
-    evolves = (write.merge_schema or write.overwrite_schema) and not write.definition
-    if not (evolves or view.stages or read is None or write.definition or write.changes):
-        return  # the table stays as it is
-    writes = [*(stage.write for stage in view.stages), write]
-    has_file_actions = any(other.num_files or other.num_removed_files for other in writes)
-    if write.already_committed or not (evolves or has_file_actions):
-        return
-    metadata: Metadata | None
-    if any(map(is_alter, writes)):
-        metadata = after_writes(handle, table_as_read(handle, view.snapshot), writes).metadata
-    elif evolves or read is None or write.definition or any(other.definition or other.overwrite_schema for other in writes):
-        metadata = new_metadata(handle, view.definition, None if read is None else read.metadata, writes)
-    else:
-        return
-    if metadata is None:
-        return
-    if read is not None and evolves and not any(other.definition or is_alter(other) for other in writes):
-        txn = OptimisticTransaction(view.log, read, txn_id=handle.transaction_id)
-        if write.overwrite_schema:
-            txn.update_metadata_for_table_overwrite(metadata)
-        else:
-            txn.update_metadata(metadata)
-            _check_latest_columns(view, write, txn.metadata)
-    check_column_mapping(
-        metadata,
-        None if read is None else read.metadata,
-        has_file_actions=has_file_actions,
-        operation=write.operation,
-    )
-
-
-def _check_latest_columns(view: TransactionView, write: StagedWrite, metadata: Metadata) -> None:
-    log, read = view.log, view.snapshot
-    latest = log.update()
-    if write.after or latest.version == read.version or latest.metadata.schema_string == read.metadata.schema_string:
-        return
-    if only_adds_columns(read.metadata, metadata) and adds_columns_of(metadata, latest.metadata):
-        return
-    raise MetadataChangedException(
-        f"Stage {write.stage} adds columns to table {log.uri}, whose schema has changed since version {read.version}, "
-        f"which the transaction reads (the table is at version {latest.version} now): the commit would conflict. "
-        "Clear the start task.",
-        table=log.uri,
-        winning_version=latest.version,
-    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
 from airflow_delta.log.actions.actions import AddFile
 from airflow_delta.log.actions.reconciliation import FileKey, file_key
-from airflow_delta.table.definition.create import written
-from airflow_delta.table.stage.load import StageActions, definition_after, in_order, load_actions, predicate_of, stage_id
+from airflow_delta.table.definition.staged_definition import written
+from airflow_delta.table.stage.earlier_stages import definition_after, in_order, predicate_of, stage_id
+from airflow_delta.table.stage.load import StageActions, load_actions
 from airflow_delta.table.stage.staged_paths import check_paths
 from airflow_delta.table.state.read_snapshot import check_handle, definition_read, snapshot_of_transaction
-from airflow_delta.transaction.reads.read_set import PartitionSet
+from airflow_delta.transaction.reads.partition_set import PartitionSet
 
 if TYPE_CHECKING:
     from airflow_delta.log import Snapshot

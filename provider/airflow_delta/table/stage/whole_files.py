@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from airflow_delta.log import heavy
 from airflow_delta.log.actions.actions import AddFile
 from airflow_delta.log.schema.partition_index import NamedValues, PartitionIndex
-from airflow_delta.table.stage.load import StageActions, stage_id
+from airflow_delta.table.stage.earlier_stages import stage_id
+from airflow_delta.table.stage.load import StageActions
 
 if TYPE_CHECKING:
     from airflow_delta.log.expressions.ast import ColumnReference

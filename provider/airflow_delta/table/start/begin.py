@@ -1,60 +1,40 @@
-"""Begin a transaction: pin the version that it reads, settle its identity, find out whether it is committed already.
-
-Where a table may be created: in an empty or missing folder (Delta's ``DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION``).
-
-Other files there would not belong to the table, and VACUUM would delete them.
-"""
+"""Begin a transaction: pin the version that it reads, settle its identity, find out whether it is committed already."""
 
 from __future__ import annotations
 
 import logging
-import re
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from airflow_delta.contract.choices import ISOLATION_LEVELS, KEY_CHECKS, RERUN_POLICIES
-from airflow_delta.contract.delta_names import ISOLATION_LEVEL, SET_TRANSACTION_RETENTION_DURATION
-from airflow_delta.contract.files import STAGING_DIRECTORY, is_hidden, is_preview, transaction_directory
+from airflow_delta.contract.files import is_preview, transaction_directory
 from airflow_delta.contract.payloads import OWN_APPS, TransactionHandle
 from airflow_delta.exceptions import (
     DeltaAnalysisException,
-    DeltaError,
     DeltaIllegalArgumentException,
     DeltaTableNotFoundException,
-    NonEmptyLocationException,
     TransactionAlreadyCommittedException,
     TransactionExpiredException,
 )
-from airflow_delta.log.actions.actions import Metadata
 from airflow_delta.log.features import protocol
-from airflow_delta.log.features.properties import validate
-from airflow_delta.log.features.universal_format import check_universal_format, format_violation
+from airflow_delta.log.features.universal_format import format_violation
+from airflow_delta.table.start.location import check_location
+from airflow_delta.table.start.new_table import DEFAULT_CONFIGURATION, default_isolation_level, of_new_table, with_required
 from airflow_delta.table.state.commit_result import result_without_commit
-from airflow_delta.table.state.find_commit import (
-    PossibleSince,
-    TryChain,
-    commit_of_chain,
-    find_commit,
-    last_txn_version,
-    standing_version,
-)
+from airflow_delta.table.state.find_commit import TryChain, commit_of_chain, find_commit, standing_version
 from airflow_delta.table.state.key_users import KeyUser, check_key_of_run, check_key_of_table, described, is_forgotten
-from airflow_delta.table.state.read_snapshot import check_new_schema, table_fields, with_column_mapping
+from airflow_delta.table.state.read_snapshot import table_fields
+from airflow_delta.table.state.transaction_retention import PossibleSince, last_txn_version
 
 if TYPE_CHECKING:
     from airflow_delta.log import Snapshot
     from airflow_delta.log.delta_log import DeltaLog
-    from airflow_delta.log.storage.base import LogStore
-    from airflow_delta.log.storage.committer import LogCommitter
 
 
 __all__ = ["RERUN_POLICIES", "begin", "find_commit"]
 
-DEFAULT_CONFIGURATION = {SET_TRANSACTION_RETENTION_DURATION: "interval 90 days"}
-"""Default properties of tables that we create: application ids of Dag runs add up in the log."""
 
 logger = logging.getLogger(__name__)
 _MAX_LONG = 2**63 - 1
@@ -336,74 +316,6 @@ def _of_table(
     )
 
 
-def default_isolation_level(configuration: Mapping[str, str]) -> str:
-    """Return the isolation level of transactions that are not given one, by the table's properties."""
-    return configuration.get(ISOLATION_LEVEL, ISOLATION_LEVELS[0])
-
-
-def of_new_table(
-    handle: TransactionHandle,
-    partition_by: Sequence[str] = (),
-    schema: str | None = None,
-    configuration: Mapping[str, str | None] | None = None,
-    name: str | None = None,
-    description: str | None = None,
-    isolation_level: str | None = None,
-    *,
-    catalog: str | None = None,
-) -> TransactionHandle:
-    """Return the handle of a transaction on a table that does not exist: with what the commit will create.
-
-    The parameters are those of :func:`begin`.
-    """
-    wanted = {**DEFAULT_CONFIGURATION, **(configuration or {})}
-    given = validate({key: value for key, value in wanted.items() if value is not None}, table=handle.table)
-    if schema is not None:
-        schema = check_new_schema(schema, partition_by, given, table=handle.table)
-        # Every stage writes files under the names that the commit gives the table.
-        schema, given = with_column_mapping(schema, given)
-    return replace(
-        handle,
-        schema_string=schema,
-        partition_columns=tuple(partition_by),
-        configuration=given,
-        features=_features_of_new_table(handle.table, schema, given, catalog),
-        name=name,
-        description=description,
-        isolation_level=isolation_level or default_isolation_level(given),
-    )
-
-
-def with_required(configuration: Mapping[str, str | None], committer: LogCommitter, table: str) -> dict[str, str | None]:
-    """Return the properties of a new table with those that its catalog requires.
-
-    :raises DeltaIllegalArgumentException: if one is given another value.
-    """
-    required = committer.required_properties
-    for key, value in required.items():
-        if configuration.get(key) not in (None, value, DEFAULT_CONFIGURATION.get(key)):
-            raise DeltaIllegalArgumentException(
-                f"A new table {committer.catalog} must have {key}={value!r}, as its catalog says, not {configuration[key]!r}.",
-                table=table,
-            )
-    return {**configuration, **required}
-
-
-def _features_of_new_table(
-    table: str, schema: str | None, configuration: Mapping[str, str], catalog: str | None
-) -> tuple[str, ...]:
-    """Return the features that the properties and the schema of a new table bring.
-
-    What the commit would refuse of them is refused here, before anything is staged.
-    """
-    nothing = '{"type":"struct","fields":[]}'
-    metadata = Metadata(id="", schema_string=schema or nothing, configuration=dict(configuration))
-    check_universal_format(metadata)
-    metadata, needed = protocol.apply_feature_properties(metadata, None)
-    protocol.check_can_write(needed, metadata, table, -1, catalog=catalog)
-    return tuple(sorted(protocol.features(needed)))
-
-
 def _check_new_location(log: DeltaLog, *, in_place: bool) -> None:
     """Check that a table can be created here: nothing else is, and the store keeps writers apart."""
     from airflow_delta.log.storage.puts import check_conditional_put
@@ -411,47 +323,3 @@ def _check_new_location(log: DeltaLog, *, in_place: bool) -> None:
     if not in_place:
         check_location(log)
     check_conditional_put(log.store)
-
-
-_SHOWN = 3
-_TRANSACTION = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-
-
-def check_location(log: DeltaLog) -> None:
-    """Check that the location of a new table is empty; the listing stops at the first files.
-
-    Staged files of transactions do not count, nor do hidden names (``_`` or ``.`` first, but not ``name=value``), which VACUUM
-    leaves alone too.
-
-    :raises NonEmptyLocationException: if other files are there.
-    """
-    found = list(islice(_foreign_files(log.store), _SHOWN + 1))
-    if not found:
-        return
-    shown = ", ".join(found[:_SHOWN]) + (", ..." if len(found) > _SHOWN else "")
-    way_out = "Choose another location, or move the files away."
-    if any(_is_parquet(log.store, path) for path in found):
-        way_out += " To turn the Parquet files there into a table, use DeltaConvertOperator (CONVERT TO DELTA)."
-    raise log.error(
-        NonEmptyLocationException,
-        f"There is no Delta table at {log.uri}, and none can be created: the location holds other files ({shown}). They would "
-        f"not belong to the table, and VACUUM would delete them. {way_out}",
-    )
-
-
-def _foreign_files(store: LogStore) -> Iterator[str]:
-    for status in store.list_visible(lambda name: name == STAGING_DIRECTORY or is_hidden(f"{name}/x")):
-        if not is_hidden(status.path) and not status.path.startswith(f"{STAGING_DIRECTORY}/"):
-            yield status.path
-    files, directories = store.list_children(STAGING_DIRECTORY)
-    yield from (f"{STAGING_DIRECTORY}/{name}" for name in files if not is_hidden(name))
-    yield from (f"{STAGING_DIRECTORY}/{name}/" for name in directories if not _TRANSACTION.fullmatch(name))
-
-
-def _is_parquet(store: LogStore, path: str) -> bool:
-    if path.endswith("/"):
-        return False
-    try:
-        return store.read_range(path, 0, 4) == b"PAR1"
-    except (OSError, DeltaError):  # gone, a link, a pipe
-        return path.endswith(".parquet")

@@ -1,15 +1,11 @@
-"""What a commit did, as its task returns it: taken from the transaction that made it, or from the log.
-
-What an OPTIMIZE or a REORG outside of a transaction did, as it travels in XCom.
-"""
+"""What a commit did, as its task returns it: taken from the transaction that made it, or from the log."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.contract.payloads import CONTRACT, CommitResult, Payload, TransactionHandle
+from airflow_delta.contract.payloads import CommitResult, TransactionHandle
 from airflow_delta.contract.tags import INSTANCE_TAGS, SCHEDULED_FOR_TAG, TAG_PREFIX
 from airflow_delta.exceptions import CommitStateUnknownException
 from airflow_delta.log.actions.actions import AddFile
@@ -182,34 +178,6 @@ def integer(value: Any, default: int) -> int:
         return int(value)
     except (TypeError, ValueError):
         return default
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class OptimizeResult(Payload):
-    """What an OPTIMIZE or a REORG did.
-
-    :param version: version of the last commit, ``None`` if there was nothing to rewrite.
-    :param commits: one for each batch.
-    :param metrics: Delta's ``operationMetrics`` over all commits; sizes in bytes.
-    :param num_bins: groups of files that were rewritten together.
-    :param num_dropped_bins: those that were not committed, because others had compacted or changed their files.
-    :param num_considered: files that the predicate selects.
-    :param num_skipped: those that are left as they are.
-    """
-
-    contract: int = CONTRACT
-    table: str
-    operation: str
-    read_version: int
-    version: int | None = None
-    commits: tuple[CommitResult, ...] = ()
-    metrics: dict[str, int] = field(default_factory=dict)
-    num_partitions: int = 0
-    num_bins: int = 0
-    num_dropped_bins: int = 0
-    num_batches: int = 0
-    num_considered: int = 0
-    num_skipped: int = 0
 
 
 def request_as_json(request: AutoCompactionRequest) -> dict[str, Any]:

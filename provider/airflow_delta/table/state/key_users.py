@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from airflow_delta.contract.payloads import CommitResult, TransactionHandle
     from airflow_delta.log import Snapshot
     from airflow_delta.log.delta_log import DeltaLog
-    from airflow_delta.table.state.find_commit import PossibleSince
+    from airflow_delta.table.state.transaction_retention import PossibleSince
 
 __all__ = ["KEY_CHECKS", "KeyUser", "check_key_of_run", "check_key_of_table"]
 

@@ -1,11 +1,11 @@
-"""The table at the version that a transaction reads, and checks of the schema of a new one.
+"""The table at the version that a transaction reads.
 
-A handle travels through XCom, which is not believed: what the table is comes from its log.
+A handle travels through XCom, which is not believed: what the table is comes from its log, and the handle must agree with it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.contract.payloads import TransactionHandle
@@ -15,8 +15,6 @@ from airflow_delta.exceptions import (
     MetadataChangedException,
     VersionNotFoundException,
 )
-from airflow_delta.log.actions.actions import Metadata
-from airflow_delta.log.schema.types import to_json
 from airflow_delta.log.table_definition import TableDefinition
 
 if TYPE_CHECKING:
@@ -130,24 +128,3 @@ def _shown(given: Any, found: Any) -> str:
         keys = sorted({*given, *found}, key=str)
         given, found = ({key: side.get(key) for key in keys if given.get(key) != found.get(key)} for side in (given, found))
     return f"{str(given)[:_SHOWN]} instead of {str(found)[:_SHOWN]}"
-
-
-def check_new_schema(schema: str, partition_by: Sequence[str], configuration: Mapping[str, str], *, table: str) -> str:
-    """Check the schema of a new table and return it as compact JSON."""
-    from airflow_delta.log.features.schema_checks import check_table_metadata
-
-    schema = to_json(TableDefinition.of_rows(schema).schema)
-    mapped, properties = with_column_mapping(schema, configuration)
-    check_table_metadata(Metadata(id=table, schema_string=mapped, partition_columns=list(partition_by), configuration=properties))
-    return schema
-
-
-def with_column_mapping(schema: str, configuration: Mapping[str, str]) -> tuple[str, dict[str, str]]:
-    """Return schema and properties of a new table with the ids and physical names that its column mapping mode asks for."""
-    from airflow_delta.log.features import column_mapping
-
-    given = Metadata(id="", schema_string=schema, configuration=dict(configuration))
-    if column_mapping.mode(configuration) == "none":
-        return schema, given.configuration
-    assigned = column_mapping.assign(given, None)
-    return assigned.schema_string, assigned.configuration

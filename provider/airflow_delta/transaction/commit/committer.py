@@ -14,10 +14,10 @@ from airflow_delta.exceptions import DeltaAssertionError, DeltaConcurrentModific
 from airflow_delta.log.actions.actions import Action, AddCDCFile, CommitInfo, Metadata, Protocol, RemoveFile
 from airflow_delta.log.features.properties import TableProperties
 from airflow_delta.log.storage.file_names import commit_file
-from airflow_delta.transaction.commit.hooks import record_commit
+from airflow_delta.transaction.commit.active_transaction import record_commit
+from airflow_delta.transaction.commit.lock import lock_commit_if_enabled
 from airflow_delta.transaction.commit.loop import CommitLoop, Entry, Landed, NothingLeftError
 from airflow_delta.transaction.commit.stats import CommitStats
-from airflow_delta.transaction.commit.turns import lock_commit_if_enabled
 from airflow_delta.transaction.conflict_detection import resolved_by
 from airflow_delta.transaction.conflicts.checker import ConflictChecker
 from airflow_delta.transaction.conflicts.current_transaction import CurrentTransaction
@@ -27,8 +27,8 @@ from airflow_delta.transaction.conflicts.rows_of_winners import WinnersRows
 from airflow_delta.transaction.events import FAILURE, RESOLVED, record_event
 from airflow_delta.transaction.intents import OpenIntents
 from airflow_delta.transaction.policy import CommitOutcome, CommitPolicy
-from airflow_delta.transaction.prepare import commit_info as in_commit_timestamps
-from airflow_delta.transaction.prepare.checks import (
+from airflow_delta.transaction.prepare import in_commit_timestamps
+from airflow_delta.transaction.prepare.action_checks import (
     check_added_files,
     check_consistent_data_change,
     check_domain_actions,
@@ -40,7 +40,7 @@ from airflow_delta.transaction.prepare.prepare import PreparedCommit, prepare_co
 
 if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog
-    from airflow_delta.transaction.commit.stats import TransactionObserver
+    from airflow_delta.transaction.commit.observer import TransactionObserver
     from airflow_delta.transaction.operations import Operation
     from airflow_delta.transaction.prepare.table_changes import TableChanges
     from airflow_delta.transaction.reads.table_reads import TableReads

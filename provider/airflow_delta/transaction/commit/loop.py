@@ -25,8 +25,8 @@ from airflow_delta.log.storage.base import AmbiguousPutError, StoreRefusedError
 from airflow_delta.log.storage.file_names import LOG_DIRECTORY, commit_file
 from airflow_delta.log.storage.progress import tracked
 from airflow_delta.transaction import events
-from airflow_delta.transaction.commit.stats import TransactionObserver
-from airflow_delta.transaction.commit.turns import crowd_of
+from airflow_delta.transaction.commit.fairness import crowd_of
+from airflow_delta.transaction.commit.observer import TransactionObserver
 from airflow_delta.transaction.conflicts.checker import ConflictChecker
 from airflow_delta.transaction.conflicts.errors import conflict
 from airflow_delta.transaction.conflicts.winning_commit import TXN_KEY, WinningCommit, read_back

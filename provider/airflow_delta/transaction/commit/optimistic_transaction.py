@@ -14,19 +14,13 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from airflow_delta.exceptions import DeltaAssertionError
 from airflow_delta.log.actions.actions import Action, AddCDCFile, AddFile, Metadata, Protocol, RemoveFile
-from airflow_delta.transaction.commit import hooks as active
+from airflow_delta.transaction.commit import active_transaction
+from airflow_delta.transaction.commit.auto_compact import AutoCompactHook, wants_auto_compaction
 from airflow_delta.transaction.commit.committer import Committer
-from airflow_delta.transaction.commit.hooks import (
-    AutoCompactHook,
-    CheckpointHook,
-    ChecksumHook,
-    PostCommitHook,
-    run_hooks,
-    wants_auto_compaction,
-)
-from airflow_delta.transaction.commit.stats import TransactionObserver
+from airflow_delta.transaction.commit.hooks import CheckpointHook, ChecksumHook, PostCommitHook, run_hooks
+from airflow_delta.transaction.commit.lock import is_commit_lock_enabled, lock_commit_if_enabled
+from airflow_delta.transaction.commit.observer import TransactionObserver
 from airflow_delta.transaction.commit.symlink_manifest import SymlinkManifestHook, wants_symlink_manifest
-from airflow_delta.transaction.commit.turns import is_commit_lock_enabled, lock_commit_if_enabled
 from airflow_delta.transaction.operations import Operation
 from airflow_delta.transaction.policy import CommitOutcome, CommitPolicy
 from airflow_delta.transaction.prepare.isolation import IsolationLevel, writer_isolation_level
@@ -143,7 +137,7 @@ class OptimisticTransaction:
     @classmethod
     def get_active(cls) -> OptimisticTransaction | None:
         """Return the transaction that is active in this thread."""
-        txn = active.get_active()
+        txn = active_transaction.get_active()
         return txn if isinstance(txn, OptimisticTransaction) else None
 
     @classmethod
@@ -152,7 +146,7 @@ class OptimisticTransaction:
 
         :raises DeltaIllegalStateException: if another one is.
         """
-        active.set_active(txn)
+        active_transaction.set_active(txn)
 
     @classmethod
     def with_active(
@@ -162,12 +156,12 @@ class OptimisticTransaction:
 
         :param override_existing: also if another transaction is active.
         """
-        return active.with_active(txn, override_existing=override_existing)
+        return active_transaction.with_active(txn, override_existing=override_existing)
 
     @classmethod
     def clear_active(cls) -> None:
         """Leave this thread without an active transaction."""
-        active.clear_active()
+        active_transaction.clear_active()
 
     # -- reads: every look at the table is answered at its version, and recorded -----------------------------------------------
 
@@ -435,7 +429,7 @@ class OptimisticTransaction:
         return is_commit_lock_enabled(self.log.store, self.policy)
 
     def lock_commit_if_enabled(self) -> AbstractContextManager[None]:
-        """Hold the table's lock inside a ``with`` block, if it is enabled; see :mod:`airflow_delta.transaction.commit.turns`."""
+        """Hold the table's lock inside a ``with`` block, if it is enabled; see :mod:`airflow_delta.transaction.commit.lock`."""
         return lock_commit_if_enabled(self.log.store, self.policy)
 
     def get_user_metadata(self, operation: Operation) -> str | None:
@@ -458,7 +452,7 @@ class OptimisticTransaction:
         self._committer.assert_not_committed()
         if self.new_metadata is not None:
             raise self.log.error(DeltaAssertionError, "A transaction that changes the metadata cannot be split.")
-        if active.get_active() is not None:
+        if active_transaction.get_active() is not None:
             raise self.log.error(DeltaAssertionError, "A transaction cannot be split while one is active in this thread.")
         paths = frozenset(read_files)
         unread = paths - self.reads.read_among(sorted(paths))

@@ -1,7 +1,4 @@
-"""Facts about one commit, as a structured event (Delta's ``CommitStats``, event ``delta.commit.stats``).
-
-The phases of a commit, for code that must run between them.
-"""
+"""Facts about one commit, as a structured event (Delta's ``CommitStats``, event ``delta.commit.stats``)."""
 
 from __future__ import annotations
 
@@ -186,28 +183,3 @@ def _histogram(sizes: Sequence[int]) -> dict[str, Any] | None:
 def _camel(name: str) -> str:
     head, *rest = name.split("_")
     return head + "".join(word.capitalize() for word in rest)
-
-
-class TransactionObserver:
-    """Called in each phase of a transaction, in its thread.
-
-    Raising from a method stops the transaction there. Tests use it to order races; it costs one method call per phase.
-    """
-
-    def starting(self, read_version: int) -> None:
-        """Called when the transaction begins to read ``read_version``."""
-
-    def preparing(self) -> None:
-        """Called when ``commit`` was called, before any check."""
-
-    def before_put(self, version: int, attempt: int) -> None:
-        """Called right before the log entry is put as ``version``; attempts count from 1."""
-
-    def after_put(self, version: int, landed: bool) -> None:
-        """Called after the put as ``version``, won or lost."""
-
-    def committed(self, version: int) -> None:
-        """Called when the transaction is committed as ``version``, before post-commit hooks."""
-
-    def aborted(self, error: BaseException) -> None:
-        """Called when the commit failed."""

@@ -16,7 +16,7 @@ from airflow_delta.log.actions.actions import AddFile, RemoveFile
 from airflow_delta.log.schema.partition_values import partition_directory
 from airflow_delta.transaction.commit.hooks import CommittedTransaction, PostCommitHook
 from airflow_delta.transaction.events import record_event
-from airflow_delta.transaction.reads.read_set import PartitionSet
+from airflow_delta.transaction.reads.partition_set import PartitionSet
 
 if TYPE_CHECKING:
     from airflow_delta.log.actions.actions import Action

@@ -3,38 +3,27 @@
 Each winning commit is checked once, in ascending order; the first check that fails decides the exception. The cost grows with the
 winning commits, not with the table. What winners require (row ids, timestamps, adopted metadata) is folded into the transaction,
 and its actions are updated once for all winners found together.
-
-What a winner's protocol, or dropping a feature ourselves, means for a transaction (Delta's protocol check).
-
-Metadata domains that two transactions both write (Delta's check of domain metadata).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
-import msgspec
-
-from airflow_delta.contract.delta_names import CLUSTERING_DOMAIN, ROW_TRACKING_DOMAIN
+from airflow_delta.contract.delta_names import ROW_TRACKING_DOMAIN
 from airflow_delta.exceptions import (
     ConcurrentTransactionException,
-    DeltaAnalysisException,
     DeltaConcurrentModificationException,
     DeltaIllegalStateException,
-    FeatureDropConflictException,
-    MetadataChangedException,
-    ProtocolChangedException,
 )
-from airflow_delta.log.actions.actions import Action, AddFile, DomainMetadata, Metadata, Protocol, RemoveFile
+from airflow_delta.log.actions.actions import AddFile, DomainMetadata, Metadata, Protocol, RemoveFile
 from airflow_delta.log.actions.decode import timestamp_of_info
-from airflow_delta.log.features import clustering
 from airflow_delta.log.features import protocol as table_protocol
-from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.transaction.conflicts.current_transaction import CurrentTransaction
-from airflow_delta.transaction.conflicts.errors import BEGIN_AGAIN, conflict, describe_winner
+from airflow_delta.transaction.conflicts.domains import check_winner_domains
+from airflow_delta.transaction.conflicts.errors import BEGIN_AGAIN, conflict
 from airflow_delta.transaction.conflicts.file_conflicts import BACKFILLS, FileConflicts
 from airflow_delta.transaction.conflicts.metadata import check_winner_metadata
+from airflow_delta.transaction.conflicts.protocol import catalog_table, check_own_drop, check_protocol
 from airflow_delta.transaction.conflicts.resolution import Resolution
 from airflow_delta.transaction.conflicts.winning_commit import (
     ADD_KEY,
@@ -45,169 +34,10 @@ from airflow_delta.transaction.conflicts.winning_commit import (
     TXN_KEY,
     WinningCommit,
 )
-from airflow_delta.transaction.operation_kinds import COMPACTIONS, operation_kind
-from airflow_delta.transaction.prepare import commit_info as in_commit_timestamps
-from airflow_delta.transaction.prepare import feature_drop, row_tracking
-from airflow_delta.transaction.prepare.checks import REPLACES
+from airflow_delta.transaction.operation_kinds import COMPACTIONS
+from airflow_delta.transaction.prepare import in_commit_timestamps, row_tracking
 from airflow_delta.transaction.prepare.isolation import IsolationLevel
 from airflow_delta.transaction.reads.app_ids import LOOKED_UP, START_OVER
-
-if TYPE_CHECKING:
-    from airflow_delta.log.schema.types import Path
-    from airflow_delta.transaction.conflicts.winning_commit import WinningCommit
-
-
-def _catalog(current: CurrentTransaction) -> str | None:
-    """Return the table if its catalog decides on its versions: the transaction could not have begun otherwise than through it."""
-    return current.table if table_protocol.CATALOG_MANAGED in table_protocol.features(current.protocol) else None
-
-
-def check_protocol(current: CurrentTransaction, winner: WinningCommit, *, has_protocol: bool) -> None:
-    """Check a winning commit that sets the protocol, and adopt it if it is acceptable.
-
-    :param has_protocol: the transaction sets the protocol too.
-    :raises ProtocolChangedException: if it is not acceptable.
-    :raises DeltaUnsupportedTableFeatureException: if this provider can no longer read the table.
-    """
-    protocol = winner.protocol
-    if protocol is None:
-        return
-    table_protocol.check_can_read(protocol, winner.table, winner.version, catalog=_catalog(current))
-    if has_protocol:
-        hint = (
-            " Two writers created the table at the same time: create it before tasks write to it in parallel."
-            if winner.version == 0
-            else ""
-        )
-        raise _changed(
-            current,
-            winner,
-            "The protocol was changed by a concurrent update while this transaction sets it too",
-            BEGIN_AGAIN + hint,
-        )
-    read = table_protocol.features(current.read_protocol or current.protocol)
-    new = table_protocol.features(protocol)
-    if read - new:
-        raise _changed(current, winner, f"A concurrent update dropped the table features {', '.join(sorted(read - new))}")
-    strict = sorted(name for name in new - read if _has_rules_for_every_write(name))
-    if strict and current.options.enforce_concurrent_feature_enablement:
-        what = f"A concurrent update added the table features {', '.join(strict)}, which have rules for every write"
-        raise _changed(current, winner, what)
-    current.protocol = protocol
-
-
-def _has_rules_for_every_write(feature: str) -> bool:
-    known = table_protocol.FEATURES.get(feature)
-    return known is None or known.fail_concurrent_transactions_at_upgrade
-
-
-def check_own_drop(current: CurrentTransaction, winner: WinningCommit) -> None:
-    """Check again, on the table as a winning commit left it, that the feature which the transaction drops is not in use.
-
-    :raises FeatureDropConflictException: if it is, or more than one is dropped.
-    """
-    if current.read_protocol is None or not any(isinstance(action, Protocol) for action in current.own_actions):
-        return
-    dropped = feature_drop.dropped(current.read_protocol, current.protocol)
-    if not dropped:
-        return
-    if row_tracking.FEATURE in dropped:
-        current.replace_actions(row_tracking.unbackfilled(current.own_actions, winner.added_files, winner.touched))
-        current.forgotten |= winner.touched
-    else:
-        in_use = feature_drop.obstacle(dropped, current.snapshot_at(winner.version))
-        if in_use is not None:
-            raise winner.error(
-                FeatureDropConflictException,
-                f"The table feature {', '.join(sorted(dropped))} cannot be dropped from table {current.table}: {in_use}, since "
-                f"{describe_winner(winner)}. This transaction read version {current.read_version} and committed nothing. "
-                "Remove what uses the feature, and drop it in a new transaction.",
-            )
-    if feature_drop.needs_history_protection(current.protocol, dropped):
-        current.replace_metadata(feature_drop.with_history_protection(current.metadata, winner.version + 1))
-
-
-def _changed(
-    current: CurrentTransaction, winner: WinningCommit, what: str, advice: str = BEGIN_AGAIN
-) -> ProtocolChangedException:
-    return conflict(ProtocolChangedException, winner, what, advice, current=current)
-
-
-_GOES_WITH_THE_TABLE = frozenset({CLUSTERING_DOMAIN})
-"""Domains that a REPLACE TABLE removes along with the table that it replaces."""
-
-
-def check_winner_domains(current: CurrentTransaction, winner: WinningCommit) -> None:
-    """Check the domains of a winning commit; a REPLACE TABLE removes those that it must not inherit.
-
-    :raises ConcurrentTransactionException: if both write the same domain.
-    :raises MetadataChangedException: if the winner clusters the table by a column that this transaction drops, or by other ones
-        than this transaction has clustered files by.
-    """
-    if "domainMetadata" not in table_protocol.features(current.protocol):
-        return
-    own = {action.domain for action in current.own_actions if isinstance(action, DomainMetadata)}
-    common = sorted(own.intersection(winner.domains) - {ROW_TRACKING_DOMAIN})
-    if common:
-        raise conflict(
-            ConcurrentTransactionException,
-            winner,
-            f"The domain metadata {', '.join(common)} was written by a concurrent update and by this transaction",
-            current=current,
-        )
-    if current.operation not in REPLACES:
-        _check_clustering(current, winner)
-    elif current.options.replace_removes_new_domains:
-        tombstones = [
-            msgspec.structs.replace(domain, removed=True)
-            for domain in winner.domain_metadata
-            if domain.domain in _GOES_WITH_THE_TABLE and not domain.removed
-        ]
-        if tombstones:
-            others: list[Action] = [action for action in current.own_actions if not isinstance(action, DomainMetadata)]
-            domains = [action for action in current.own_actions if isinstance(action, DomainMetadata)]
-            current.replace_actions([*others, *domains, *tombstones])
-
-
-def _check_clustering(current: CurrentTransaction, winner: WinningCommit) -> None:
-    domains = {domain.domain: domain for domain in winner.domain_metadata if domain.domain == CLUSTERING_DOMAIN}
-    if not domains:
-        return
-    columns = clustering.clustering_columns(domains)
-    if _clusters_by_others(current, columns):
-        raise conflict(
-            MetadataChangedException,
-            winner,
-            "The clustering columns were changed by a concurrent update, and this transaction has clustered files by the former "
-            "ones",
-            current=current,
-        )
-    metadata = next((action for action in current.own_actions if isinstance(action, Metadata)), None)
-    if metadata is None:
-        return
-    try:
-        clustering.check_clustering(metadata, columns)
-    except DeltaAnalysisException as error:
-        raise conflict(
-            MetadataChangedException,
-            winner,
-            f"The clustering columns were changed by a concurrent update and do not fit this transaction ({error.message})",
-            current=current,
-        ) from error
-
-
-def _clusters_by_others(current: CurrentTransaction, columns: Sequence[Path]) -> bool:
-    """Tell whether files that the transaction has clustered, whatever else it does, name other columns than these."""
-    if operation_kind(current.operation).in_place:
-        return False
-    # A file whose rows are marked is both removed and added, and stays in its cube.
-    removed = {action.path for action in current.own_actions if isinstance(action, RemoveFile)}
-    new = (action for action in current.own_actions if isinstance(action, AddFile) and action.path not in removed)
-    cubes = (clustering.cube_of(action.tags) for action in new if action.clustering_provider is not None)
-    schema = TableDefinition.of(current.metadata).schema
-    names = tuple(map(clustering.quoted_path, clustering.logical_columns(schema, columns)))
-    return any(cube is not None and cube.columns != names for cube in cubes)
-
 
 __all__ = ["ConflictChecker", "CurrentTransaction"]
 
@@ -269,7 +99,7 @@ class ConflictChecker:
         if changes_table and (winner.protocol is not None or winner.metadata):
             # The provider must still be able to write the table with what was adopted.
             table_protocol.check_can_write(
-                self.current.protocol, self.current.metadata, winner.table, winner.version, catalog=_catalog(self.current)
+                self.current.protocol, self.current.metadata, winner.table, winner.version, catalog=catalog_table(self.current)
             )
         if self.current.own_actions is not self._seen:
             self._look_at_actions()

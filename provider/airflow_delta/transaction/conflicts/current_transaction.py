@@ -13,8 +13,7 @@ from airflow_delta.contract.delta_names import TYPE_CHANGES
 from airflow_delta.log.actions.actions import Action, CommitInfo, Metadata, Protocol, encode_actions
 from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.transaction.policy import ConflictOptions
-from airflow_delta.transaction.prepare import commit_info as in_commit_timestamps
-from airflow_delta.transaction.prepare import row_tracking
+from airflow_delta.transaction.prepare import in_commit_timestamps, row_tracking
 from airflow_delta.transaction.prepare.isolation import IsolationLevel
 from airflow_delta.transaction.reads.read_set import ReadSet
 

@@ -18,7 +18,8 @@ from airflow_delta.exceptions import (
 )
 from airflow_delta.log.actions.actions import AddFile, Metadata, RemoveFile
 from airflow_delta.log.actions.reconciliation import canonical_path
-from airflow_delta.transaction.conflicts.errors import BEGIN_AGAIN, conflict, keep_apart, partition_hint
+from airflow_delta.transaction.conflicts.advice import keep_apart
+from airflow_delta.transaction.conflicts.errors import BEGIN_AGAIN, conflict, partition_hint
 from airflow_delta.transaction.conflicts.resolution import Resolution
 from airflow_delta.transaction.conflicts.rows_of_winners import Undecided
 from airflow_delta.transaction.conflicts.winning_commit import ADD_KEY, REMOVE_KEY, WinningCommit

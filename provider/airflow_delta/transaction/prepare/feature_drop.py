@@ -20,8 +20,7 @@ from airflow_delta.contract.delta_names import (
 from airflow_delta.exceptions import ProtocolDowngradeException
 from airflow_delta.log.actions.actions import Metadata, Protocol
 from airflow_delta.log.features import protocol as table_protocol
-from airflow_delta.transaction.prepare import commit_info as in_commit_timestamps
-from airflow_delta.transaction.prepare import row_tracking
+from airflow_delta.transaction.prepare import in_commit_timestamps, row_tracking
 
 if TYPE_CHECKING:
     from airflow_delta.log.snapshot import Snapshot

@@ -37,7 +37,7 @@ from airflow_delta.transaction.events import record_event
 from airflow_delta.transaction.operations import Operation
 from airflow_delta.transaction.policy import CommitPolicy
 from airflow_delta.transaction.prepare import feature_drop, row_tracking
-from airflow_delta.transaction.prepare.checks import check_file_actions
+from airflow_delta.transaction.prepare.file_action_checks import check_file_actions
 
 if TYPE_CHECKING:
     from airflow_delta.log.snapshot import Snapshot

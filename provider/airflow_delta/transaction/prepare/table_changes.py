@@ -10,7 +10,7 @@ from airflow_delta.exceptions import DeltaAssertionError
 from airflow_delta.log.actions.actions import Action, DomainMetadata, Metadata, Protocol, SetTransaction
 from airflow_delta.log.features.identity_columns import with_values
 from airflow_delta.log.features.protocol import upgraded
-from airflow_delta.transaction.prepare.checks import deduplicate_set_transactions
+from airflow_delta.transaction.prepare.action_checks import deduplicate_set_transactions
 from airflow_delta.transaction.prepare.prepare import TableState
 
 if TYPE_CHECKING:

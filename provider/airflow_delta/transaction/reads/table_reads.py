@@ -11,14 +11,15 @@ from airflow_delta.log import heavy
 from airflow_delta.log.actions.actions import AddFile
 from airflow_delta.log.statistics.statistics import num_records
 from airflow_delta.transaction.reads.app_ids import LOOKED_UP, AppIdConflict
-from airflow_delta.transaction.reads.read_set import EVERYTHING, PartitionSet, ReadSet
+from airflow_delta.transaction.reads.partition_set import PartitionSet
+from airflow_delta.transaction.reads.read_set import EVERYTHING, ReadSet
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from airflow_delta.log.expressions.predicate import Predicate
     from airflow_delta.log.snapshot import Snapshot
-    from airflow_delta.transaction.reads.row_condition import KeySet
+    from airflow_delta.transaction.reads.key_set import KeySet
 
 
 class TableReads:

@@ -23,8 +23,9 @@ from airflow_delta.exceptions import (
 )
 from airflow_delta.log.schema.types import parse_schema
 from airflow_delta.table.files import footers as table_footers
-from airflow_delta.table.files.parquet_schema import parse_partition_schema, schema_of_footer
-from airflow_delta.table.operations import convert
+from airflow_delta.table.files.merged_schema import parse_partition_schema
+from airflow_delta.table.files.parquet_schema import schema_of_footer
+from airflow_delta.table.operations import convert, convert_files
 from airflow_delta.table.operations import statistics as compute_statistics
 from airflow_delta.table.operations.convert import convert_to_delta
 from airflow_delta.table.read.read_table import read_table
@@ -200,7 +201,7 @@ def test_more_files_than_footers_in_memory(here: Table, monkeypatch: pytest.Monk
 
 def test_somebody_else_makes_the_table(here: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     write(here.path / "a.parquet", {"id": [1]})
-    footers = convert.footers_of
+    footers = convert_files.footers_of
 
     def slow(*arguments: Any) -> Any:
         run(Table(here.path), "faster") if not (here.path / "_delta_log").exists() else None

@@ -20,8 +20,9 @@ from airflow_delta.contract.sql_types import column_path_text, parse_column_path
 from airflow_delta.exceptions import AppendOnlyException, DeltaAnalysisException, IdentityInsertException
 from airflow_delta.log.expressions.predicate import Predicate
 from airflow_delta.log.schema.types import parse_schema
-from airflow_delta.table.operations.merge.plan import MergeCondition, plan_merge
-from airflow_delta.table.stage.compared_columns import at_one_instant, of_table
+from airflow_delta.table.operations.merge.condition import MergeCondition
+from airflow_delta.table.operations.merge.plan import plan_merge
+from airflow_delta.table.stage.repeatable import at_one_instant, of_table
 from support.actions import column, schema
 from support.table import Table
 from table.stage.test_table_features import create, field, identity

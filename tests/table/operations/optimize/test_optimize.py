@@ -31,10 +31,12 @@ from airflow_delta.exceptions import (
 from airflow_delta.log import DeltaLog
 from airflow_delta.log.actions.actions import AddFile
 from airflow_delta.table.commit.publish import publish
+from airflow_delta.table.operations.optimize.auto_compaction import find_request
 from airflow_delta.table.operations.optimize.bins import batches_of, bins_of, needs_compaction
-from airflow_delta.table.operations.optimize.plan import plan_optimize, select_for_optimize, select_for_purge
-from airflow_delta.table.operations.optimize.run import find_request, run_rewrite
-from airflow_delta.table.stage.plan_table import plan_alter
+from airflow_delta.table.operations.optimize.plan import plan_optimize, select_for_optimize
+from airflow_delta.table.operations.optimize.reorg import select_for_purge
+from airflow_delta.table.operations.optimize.run import run_rewrite
+from airflow_delta.table.stage.plan_alter import plan_alter
 from airflow_delta.table.stage.stage_view import SparkWork, open_stage
 from airflow_delta.table.stage.view import view_of
 from airflow_delta.table.start.begin import begin

@@ -18,14 +18,9 @@ from airflow_delta.exceptions import (
 from airflow_delta.log.actions.actions import DeletionVectorDescriptor
 from airflow_delta.log.statistics.statistics import with_wide_bounds
 from airflow_delta.table.files.rules import table_rules
-from airflow_delta.table.operations.rewrite.update import (
-    is_repeatable,
-    plan_delete,
-    plan_truncate,
-    plan_update,
-    resolve_assignments,
-)
-from airflow_delta.table.stage.plan_table import plan_alter
+from airflow_delta.table.operations.rewrite.delete import plan_delete, plan_truncate
+from airflow_delta.table.operations.rewrite.update import is_repeatable, plan_update, resolve_assignments
+from airflow_delta.table.stage.plan_alter import plan_alter
 from support.actions import add, column, metadata, protocol, schema
 from support.table import Table
 from support.tables import write_commit

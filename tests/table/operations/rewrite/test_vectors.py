@@ -17,7 +17,7 @@ from airflow_delta.contract.request import StageReport, StageRequest
 from airflow_delta.exceptions import StagedFileException, StagingException
 from airflow_delta.log.actions.deletion_vectors import inline_deletion_vector, read_deletion_vector
 from airflow_delta.spark.rewrite import FILE, NUMBER, WORD
-from airflow_delta.table.operations.rewrite.update import plan_delete
+from airflow_delta.table.operations.rewrite.delete import plan_delete
 from airflow_delta.table.stage.stage_view import SparkWork
 from support.actions import add, column, metadata, protocol, schema
 from support.table import Table

@@ -13,16 +13,15 @@ from airflow_delta.log import DeltaLog
 from airflow_delta.log.actions.actions import Action, AddCDCFile, AddFile, DeletionVectorDescriptor, RemoveFile
 from airflow_delta.log.storage.base import FileStatus
 from airflow_delta.table.operations.vacuum import valid_files as module
-from airflow_delta.table.operations.vacuum.delete import COMMIT_MAY_LAST, LastLook
+from airflow_delta.table.operations.vacuum.last_look import COMMIT_MAY_LAST, LastLook
 from airflow_delta.table.operations.vacuum.listing import Listing
+from airflow_delta.table.operations.vacuum.staged_transactions import staged_transactions, transaction_of
 from airflow_delta.table.operations.vacuum.valid_files import (
     committed_within,
     last_version_before,
     needs_commits,
     remember_vacuum,
     removed_files,
-    staged_transactions,
-    transaction_of,
     valid_files,
 )
 from support.actions import add, info, protocol, remove, txn

@@ -12,9 +12,10 @@ import pytest
 from airflow_delta.contract.files import ABORT_MARKER, COMMIT_MARKER_PREFIX, COMMITTED_MARKER
 from airflow_delta.log import DeltaLog
 from airflow_delta.log.storage.base import FileStatus
-from airflow_delta.table.operations.vacuum.delete import Found, LastLook, delete, with_markers_last
+from airflow_delta.table.operations.vacuum.delete import Found, delete, with_markers_last
+from airflow_delta.table.operations.vacuum.last_look import LastLook
 from airflow_delta.table.operations.vacuum.listing import Listing
-from airflow_delta.table.operations.vacuum.valid_files import (
+from airflow_delta.table.operations.vacuum.staged_transactions import (
     AbandonedTransaction,
     StagedTransactions,
     staged_transactions,

@@ -22,7 +22,8 @@ from airflow_delta.exceptions import (
     SchemaMismatchException,
 )
 from airflow_delta.table.operations.merge.plan import plan_merge
-from airflow_delta.table.operations.rewrite.update import plan_delete, plan_update
+from airflow_delta.table.operations.rewrite.delete import plan_delete
+from airflow_delta.table.operations.rewrite.update import plan_update
 from airflow_delta.table.operations.vacuum.run import vacuum
 from support.actions import column, schema
 from support.table import Table

@@ -47,18 +47,14 @@ from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.table.definition.altered_table import column_document
 from airflow_delta.table.files.partitions import url_encode
 from airflow_delta.table.operations.drop_feature.steps import Step, Steps
-from airflow_delta.table.operations.optimize.bins import (
-    DEFAULT_FILE_SIZE,
-    RewriteSelection,
-    bins_of,
-    files_with,
-    target_file_size,
-)
+from airflow_delta.table.operations.optimize.bins import RewriteSelection, bins_of
 from airflow_delta.table.operations.optimize.collect import rewrite_metrics
+from airflow_delta.table.operations.optimize.dropped_columns import files_with
+from airflow_delta.table.operations.optimize.options import DEFAULT_FILE_SIZE, target_file_size
 from airflow_delta.table.operations.row_tracking import MAX_FILES
 from airflow_delta.table.stage.scan import candidate_files
 from airflow_delta.transaction import Operation
-from airflow_delta.transaction.prepare import commit_info, row_tracking
+from airflow_delta.transaction.prepare import in_commit_timestamps, row_tracking
 from airflow_delta.transaction.prepare.feature_drop import obstacle
 
 if TYPE_CHECKING:
@@ -258,7 +254,7 @@ def _end_timestamps(steps: Steps) -> bool:
     def prepare(txn: OptimisticTransaction) -> Step | None:
         known = txn.metadata.configuration
         gone = [key for key in keys if key in known]
-        on = {ENABLE_IN_COMMIT_TIMESTAMPS: "false"} if commit_info.uses_in_commit_timestamps(txn.metadata) else {}
+        on = {ENABLE_IN_COMMIT_TIMESTAMPS: "false"} if in_commit_timestamps.uses_in_commit_timestamps(txn.metadata) else {}
         if not gone and not on:
             return None
         left = {key: value for key, value in known.items() if key not in gone}

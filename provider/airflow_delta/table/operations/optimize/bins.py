@@ -1,50 +1,25 @@
-"""Which files OPTIMIZE and REORG rewrite, and which ones together (Delta's ``OptimizeExecutor`` and its strategies).
-
-Options of OPTIMIZE and REORG: what they refuse, and the file size of a table.
-"""
+"""Which files OPTIMIZE and REORG rewrite, and which ones together (Delta's ``OptimizeExecutor`` and its strategies)."""
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import unquote
-
-import pyarrow.types as types
+from typing import TYPE_CHECKING, TypeVar
 
 from airflow_delta.contract.files import partition_texts_of
-from airflow_delta.exceptions import (
-    DeltaAnalysisException,
-    DeltaIllegalArgumentException,
-)
 from airflow_delta.log.actions.actions import AddFile
-from airflow_delta.log.data_files.footers import read_footers
-from airflow_delta.log.features.clustering import indexed_leaves, parse_column_list
-from airflow_delta.log.schema.types import ArrayType, DecimalType, MapType, StructType, dotted, folded, known_names
 from airflow_delta.log.statistics.statistics import num_records
-from airflow_delta.log.storage.base import FileStatus
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from airflow_delta.log.actions.actions import DomainMetadata, Metadata
-    from airflow_delta.log.delta_log import DeltaLog
-    from airflow_delta.log.expressions.predicate import Predicate
-    from airflow_delta.log.schema.types import DataType
-    from airflow_delta.log.table_definition import TableDefinition
     from airflow_delta.table.stage.view import TransactionView
 
-
-DEFAULT_FILE_SIZE = 1 << 30
-"""Bytes: smaller files are compacted into files of up to that size (``optimize.minFileSize``, ``maxFileSize``)."""
 
 MAX_DELETED_ROWS_RATIO = 0.05
 """Fraction of deleted rows above which a file of any size is rewritten (``optimize.maxDeletedRowsRatio``)."""
 
 T = TypeVar("T")
-_LOCAL = re.compile(r"^file:/+")
 
 Bin = tuple[AddFile, ...]
 """Files of one partition that are rewritten together."""
@@ -151,129 +126,3 @@ def pack(items: Sequence[T], size: Callable[[T], int], limit: int) -> list[tuple
 def file_size(file: AddFile) -> int:
     """Return the bytes of a file, for :func:`pack`."""
     return file.size
-
-
-# -- columns that the table no longer has -------------------------------------------------------------------------------------
-
-
-def files_with_dropped_columns(
-    log: DeltaLog, files: Sequence[AddFile], schema: StructType, *, mapped: bool, known: Sequence[str] = ()
-) -> set[str]:
-    """Return the paths of files whose footers have columns, or fields, that the table does not have.
-
-    :param schema: the table's.
-    :param mapped: files have physical names.
-    :param known: other columns that files may have: those of row ids.
-    """
-    allowed = {name.lower() for name in known}
-
-    def has_dropped(stored: pa.Schema) -> bool:
-        extra = [stored.field(i) for i in range(len(stored)) if stored.field(i).name.lower() not in allowed]
-        return _has_more(extra, schema, mapped=mapped)
-
-    return {file.path for file in files_with(log, files, has_dropped)}
-
-
-def files_with(log: DeltaLog, files: Sequence[AddFile], test: Callable[[pa.Schema], bool]) -> list[AddFile]:
-    """Return the files whose schemas, in their footers, pass a test."""
-    statuses = [
-        FileStatus(path=_LOCAL.sub("/", unquote(file.path)), size=file.size, modification_time=file.modification_time)
-        for file in files
-    ]
-    footers = read_footers(log.store, statuses, 16)
-    return [file for file, footer in zip(files, footers, strict=True) if test(footer.schema.to_arrow_schema())]
-
-
-def _has_more(fields: Sequence[pa.Field], schema: StructType, *, mapped: bool) -> bool:
-    names = {(field.physical_name if mapped else field.name).lower(): field.data_type for field in schema.fields}
-    return any(
-        field.name.lower() not in names or _differs(field.type, names[field.name.lower()], mapped=mapped) for field in fields
-    )
-
-
-def _differs(stored: pa.DataType, data_type: DataType, *, mapped: bool) -> bool:
-    if isinstance(data_type, StructType) and types.is_struct(stored):
-        return _has_more([stored.field(i) for i in range(stored.num_fields)], data_type, mapped=mapped)
-    if isinstance(data_type, ArrayType) and (types.is_list(stored) or types.is_large_list(stored)):
-        return _differs(stored.value_type, data_type.element_type, mapped=mapped)
-    if isinstance(data_type, MapType) and types.is_map(stored):
-        return _differs(stored.key_type, data_type.key_type, mapped=mapped) or _differs(
-            stored.item_type, data_type.value_type, mapped=mapped
-        )
-    return False
-
-
-_ORDERED = frozenset(
-    {"byte", "short", "integer", "long", "float", "double", "boolean", "string", "binary", "date", "timestamp", "timestamp_ntz"}
-)
-
-
-def partition_predicate(view: TransactionView, where: str | None, operation: str) -> Predicate | None:
-    """Return the predicate, which may only name partition columns because files are rewritten whole.
-
-    :raises DeltaAnalysisException: if it names other columns.
-    """
-    if where is None:
-        return None
-    predicate, table = view.predicate(where), view.target
-    if not predicate.partition_only:
-        columns = ", ".join(table.partition_columns) or "none"
-        raise table.error(
-            DeltaAnalysisException,
-            f"The predicate of {operation} ({where}) may only name partition columns of table {table.table} version "
-            f"{table.version} ({columns}). Leave out other columns, or the predicate.",
-        )
-    return predicate
-
-
-def target_file_size(table: TableDefinition) -> int | None:
-    """Return the property ``delta.targetFileSize`` in bytes: a number, or one with a unit such as ``128mb``.
-
-    :raises DeltaIllegalArgumentException: if it is neither.
-    """
-    text = table.configuration.get("delta.targetFileSize")
-    if text is None:
-        return None
-    match = re.fullmatch(r"(\d{1,19})\s*+([kmgt]?)i?b?", text.strip().lower(), re.ASCII)
-    if match is None or int(match[1]) < 1:
-        raise table.error(
-            DeltaIllegalArgumentException,
-            f"delta.targetFileSize of table {table.table} is {text!r}, expected bytes or a size such as 128mb. Correct "
-            "it, or give max_file_size.",
-        )
-    return int(match[1]) << {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}[match[2]]
-
-
-def z_order_columns(view: TransactionView, names: Sequence[str]) -> tuple[tuple[str, ...], ...]:
-    """Return the paths of the columns to order by, as the schema spells them."""
-    table, schema = view.target, view.schema
-    indexed = {folded(leaf.path) for leaf in indexed_leaves(schema, table.partition_columns, table.properties)}
-
-    def refuse(why: str) -> DeltaAnalysisException:
-        return table.error(DeltaAnalysisException, f"ZORDER BY of table {table.table} version {table.version}: {why}")
-
-    paths = []
-    for path in (path for name in names for path in parse_column_list(name)):
-        spelled: list[str] = []
-        at: Any = schema
-        for name in path:
-            field = at.find(name) if isinstance(at, StructType) else None
-            if field is None:
-                known = known_names(name, at.names if isinstance(at, StructType) else [])
-                raise refuse(f"there is no column {dotted(path)} (DELTA_ZORDERING_COLUMN_DOES_NOT_EXIST). {known}.")
-            spelled.append(field.name)
-            at = field.data_type
-        if folded((spelled[0],)) in {folded((column,)) for column in table.partition_columns}:
-            raise refuse(
-                f"{dotted(path)} is a partition column, which already separates files (DELTA_ZORDERING_ON_PARTITION_COLUMN)."
-            )
-        if not isinstance(at, DecimalType) and at.name not in _ORDERED:
-            raise refuse(f"column {dotted(path)} is of type {at}, which has no bounds to skip files by.")
-        if folded(path) not in indexed:
-            raise refuse(
-                f"column {dotted(path)} has no statistics, so readers could not skip files by it "
-                "(DELTA_ZORDERING_ON_COLUMN_WITHOUT_STATS). Collect them: delta.dataSkippingStatsColumns or "
-                "delta.dataSkippingNumIndexedCols."
-            )
-        paths.append(tuple(spelled))
-    return tuple(dict.fromkeys(paths))

@@ -1,8 +1,6 @@
 """Plan an OPTIMIZE: merge small files, drop deleted rows, and order rows by ZORDER BY or by the table's clustering columns.
 
 The worker selects the files; which of them belong together goes to Spark (:mod:`airflow_delta.contract.operations`).
-
-Plan a REORG ... APPLY (PURGE): rewrite files without deleted rows and without dropped columns.
 """
 
 from __future__ import annotations
@@ -14,38 +12,34 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING
 
-from airflow_delta.contract.delta_names import ENABLE_DELETION_VECTORS, MATERIALIZED_PREFIX
+from airflow_delta.contract.delta_names import ENABLE_DELETION_VECTORS
 from airflow_delta.contract.files import partition_texts_of
 from airflow_delta.contract.operations import OptimizeArguments
 from airflow_delta.contract.payloads import Json, StagedWrite
-from airflow_delta.exceptions import (
-    DeltaIllegalArgumentException,
-    DeltaTableNotFoundException,
-    DeltaUnsupportedOperationException,
-)
+from airflow_delta.exceptions import DeltaIllegalArgumentException, DeltaTableNotFoundException
 from airflow_delta.log.actions.actions import encode_action
 from airflow_delta.log.features.clustering import quoted_path
 from airflow_delta.log.schema.partition_values import partition_directory
 from airflow_delta.log.schema.types import dotted
 from airflow_delta.table.files.rules import table_rules
 from airflow_delta.table.operations.optimize.bins import (
-    DEFAULT_FILE_SIZE,
     MAX_DELETED_ROWS_RATIO,
     Bin,
     RewriteSelection,
     bins_of,
     file_size,
-    files_with_dropped_columns,
-    has_deleted_rows,
     needs_compaction,
     pack,
-    partition_predicate,
-    target_file_size,
     values_in_new_files,
-    z_order_columns,
 )
 from airflow_delta.table.operations.optimize.collect import collect_optimize
 from airflow_delta.table.operations.optimize.cubes import MIN_CUBE_SIZE, clustering_of, files_to_cluster
+from airflow_delta.table.operations.optimize.options import (
+    DEFAULT_FILE_SIZE,
+    partition_predicate,
+    target_file_size,
+    z_order_columns,
+)
 from airflow_delta.table.stage.data_change import changes_rows, to_rearrange
 from airflow_delta.table.stage.scan import candidate_files, row_ids_of, scan_of
 from airflow_delta.table.stage.stage_view import SparkWork, StageView
@@ -249,58 +243,3 @@ def _partitions_text(partitions: Sequence[Mapping[str, str | None]]) -> str:
         return f"(`{quoted}` <=> {text})"
 
     return " OR ".join("(" + " AND ".join(condition(*item) for item in values.items()) + ")" for values in partitions)
-
-
-def plan_reorg(
-    stage: StageView,
-    *,
-    where: str | None = None,
-    max_file_size: int | None = None,
-    parallel: int = PARALLEL,
-) -> SparkWork | StagedWrite:
-    """Plan a REORG PURGE as a stage of a transaction; its parameters are those of :func:`select_for_purge`.
-
-    :param parallel: bins that Spark writes at a time.
-    """
-    return stage_of(stage, select_for_purge(stage, where=where, max_file_size=max_file_size), parallel=parallel)
-
-
-def select_for_purge(view: TransactionView, *, where: str | None = None, max_file_size: int | None = None) -> RewriteSelection:
-    """Select the files of any size with deleted rows, or with columns that the table does not have.
-
-    Like Delta, this reads the footer of every file that the predicate selects: the log does not show dropped columns.
-
-    :param where: predicate on partition columns.
-    :param max_file_size: bytes of a bin, which becomes one file; default: 1 GiB, or the property ``delta.targetFileSize``.
-    :raises DeltaAnalysisException: if the predicate names other columns.
-    :raises StagedFileException: if a file is gone.
-    """
-    view.log.store.committer.check_allowed("REORG")
-    check_exists(view)
-    table = view.target
-    if "clustering" in table.features and where is not None:
-        raise table.error(
-            DeltaUnsupportedOperationException, f"REORG of the clustered table {table.table} takes no predicate. Leave it out."
-        )
-    predicate = partition_predicate(view, where, "REORG")
-    files = candidate_files(view, predicate)
-    dropped = files_with_dropped_columns(
-        view.log,
-        files,
-        view.schema,
-        mapped=table.column_mapping != "none",
-        known=[value for key, value in table.configuration.items() if key.startswith(MATERIALIZED_PREFIX)],
-    )
-    chosen = [file for file in files if file.path in dropped or has_deleted_rows(file)]
-    max_size = max_file_size if max_file_size is not None else target_file_size(table) or DEFAULT_FILE_SIZE
-    bins: tuple[Bin, ...] = ()
-    for group in to_rearrange(view, chosen):
-        bins += bins_of(group, max_size, single=True)
-    return RewriteSelection(
-        operation="REORG",
-        parameters={"predicate": [] if where is None else [where], "applyPurge": True},
-        predicate=None if predicate is None else predicate.text,
-        bins=bins,
-        max_file_size=max_size,
-        num_considered=len(files),
-    )

@@ -1,8 +1,6 @@
 """Run an OPTIMIZE or a REORG outside of a transaction: in batches, each committed without an identity, as in Delta.
 
 Without a ``txn`` action the commit runs at snapshot isolation: it only conflicts with a removal of files that it rewrote.
-
-Auto compaction: the OPTIMIZE that a commit asked for, run later where Spark is, or as a hook right after the commit.
 """
 
 from __future__ import annotations
@@ -20,14 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from airflow_delta.contract.delta_names import COLUMN_MAPPING_MODE, ENABLE_ROW_TRACKING, ROW_TRACKING_PRESERVED
-from airflow_delta.contract.files import (
-    REPORT_DIRECTORY,
-    REQUEST_NAME,
-    SCAN_DIRECTORY,
-    new_attempt,
-    partition_texts_of,
-    transaction_directory,
-)
+from airflow_delta.contract.files import REPORT_DIRECTORY, REQUEST_NAME, SCAN_DIRECTORY, partition_texts_of, transaction_directory
 from airflow_delta.contract.operations import OptimizeArguments
 from airflow_delta.contract.payloads import CommitResult, StagedWrite, TransactionHandle
 from airflow_delta.contract.request import StageReport, StageRequest
@@ -45,16 +36,15 @@ from airflow_delta.log.statistics.statistics import live_records, total
 from airflow_delta.table.abort import abort
 from airflow_delta.table.operations.optimize.bins import Bin, RewriteSelection, batches_of
 from airflow_delta.table.operations.optimize.collect import collect_actions, rewrite_metrics
-from airflow_delta.table.operations.optimize.plan import PARALLEL, select_for_optimize, stage_of
+from airflow_delta.table.operations.optimize.plan import PARALLEL, stage_of
 from airflow_delta.table.stage.stage_view import StageView, open_stage
 from airflow_delta.table.stage.view import TransactionView
 from airflow_delta.table.start.begin import begin
-from airflow_delta.table.state.commit_result import OptimizeResult, request_as_json, result_of_transaction
+from airflow_delta.table.state.commit_result import result_of_transaction
 from airflow_delta.table.state.find_commit import newest_first
 from airflow_delta.table.state.markers import fence
+from airflow_delta.table.state.optimize_result import OptimizeResult
 from airflow_delta.transaction import Operation, OptimisticTransaction
-from airflow_delta.transaction.commit.hooks import small_files
-from airflow_delta.transaction.policy import AUTO_COMPACT_MAX_FILE_SIZE, AUTO_COMPACT_MIN_FILES
 from airflow_delta.transaction.prepare.isolation import IsolationLevel
 
 if TYPE_CHECKING:
@@ -63,16 +53,9 @@ if TYPE_CHECKING:
     from airflow_delta.log.schema.types import Path
     from airflow_delta.log.table_definition import TableDefinition
     from airflow_delta.transaction import CommitPolicy, PostCommitHook
-    from airflow_delta.transaction.policy import AutoCompactionRequest
 
 
-__all__ = [
-    "OptimizeResult",
-    "compact_on_request",
-    "find_request",
-    "run_auto_compaction",
-    "run_rewrite",
-]
+__all__ = ["OptimizeResult", "run_rewrite"]
 
 
 logger = logging.getLogger(__name__)
@@ -360,80 +343,3 @@ def _clean_up(stage: StageView, request: StageRequest) -> None:
         if store.head(f"{request.directory}/{REQUEST_NAME}") is not None:
             store.delete([f"{request.directory}/{REQUEST_NAME}"])
             store.delete_tree(f"{request.directory}/{REPORT_DIRECTORY}")
-
-
-def find_request(
-    log: DeltaLog,
-    committed: CommitResult | None = None,
-    *,
-    min_files: int = AUTO_COMPACT_MIN_FILES,
-    max_file_size: int = AUTO_COMPACT_MAX_FILE_SIZE,
-) -> dict[str, Any] | None:
-    """Return what to compact: what a commit asked for, or what the table needs now.
-
-    :param committed: the commit; ``None``: look at all partitions, whatever the table's properties say.
-    :return: ``None`` if there is nothing to compact.
-    """
-    if committed is not None:
-        return committed.auto_compaction
-    snapshot = log.update()
-    if snapshot.version < 0:
-        return None
-    small = small_files(snapshot.files(columns=["partition_values", "size"]), max_file_size // 2)
-    # At least two: a single file cannot be compacted.
-    due = sorted((key for key in small if small[key][0] >= max(min_files, 2)), key=lambda key: (-small[key][0], str(key)))
-    if not due:
-        return None
-    return {
-        "version": snapshot.version,
-        "partitions": [dict(key) for key in due],
-        "numSmallFiles": sum(small[key][0] for key in due),
-        "smallFileBytes": sum(small[key][1] for key in due),
-        "minFileSize": max_file_size // 2,
-        "maxFileSize": max_file_size,
-    }
-
-
-def run_auto_compaction(
-    log: DeltaLog,
-    request: Mapping[str, Any],
-    work: Callable[[StageRequest], StageReport],
-    *,
-    identity: Mapping[str, Any],
-    **options: Any,
-) -> OptimizeResult:
-    """Compact the small files of the partitions that a request names (``auto=true``).
-
-    :param request: JSON form of :class:`~airflow_delta.transaction.policy.AutoCompactionRequest` (:func:`find_request`).
-    :param work: does the Spark part.
-    :param options: as :func:`airflow_delta.table.operations.optimize.run.run_rewrite` takes them.
-    """
-
-    def select(view: TransactionView) -> RewriteSelection:
-        return select_for_optimize(
-            view,
-            min_file_size=int(request["minFileSize"]),
-            max_file_size=int(request["maxFileSize"]),
-            auto=True,
-            partitions=request["partitions"],
-        )
-
-    return run_rewrite(log, select, work, identity=identity, **options)
-
-
-def compact_on_request(
-    log: DeltaLog, work: Callable[[StageRequest], StageReport], *, task_id: str = "auto_compaction", **options: Any
-) -> Callable[[AutoCompactionRequest], None]:
-    """Return a function for ``CommitPolicy.on_auto_compact`` that compacts right after the commit.
-
-    Its errors are those of a post-commit hook: the commit stands, and ``fail_on_hook_error`` decides.
-
-    :param log: log of the table; another one is opened, since the commit is using it.
-    :param work: does the Spark part, such as ``functools.partial(run_operation, spark)``.
-    """
-
-    def compact(request: AutoCompactionRequest) -> None:
-        identity: dict[str, Any] = {"task_id": task_id, "map_index": -1, "attempt": new_attempt()}
-        run_auto_compaction(DeltaLog(log.store), request_as_json(request), work, identity=identity, **options)
-
-    return compact

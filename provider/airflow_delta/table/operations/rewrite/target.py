@@ -15,7 +15,7 @@ from airflow_delta.exceptions import AppendOnlyException, DeltaTableNotFoundExce
 from airflow_delta.log.actions.actions import AddFile
 from airflow_delta.log.statistics.statistics import live_records
 from airflow_delta.table.files.rules import table_rules
-from airflow_delta.table.operations.rewrite.vectors import collect_rewrite
+from airflow_delta.table.operations.rewrite.collect import collect_rewrite
 from airflow_delta.table.stage.data_change import refuse_rearranged, refuse_untold
 from airflow_delta.table.stage.scan import candidate_files, row_ids_of, scan_of
 from airflow_delta.table.stage.stage_view import SparkWork, StageView
@@ -23,7 +23,7 @@ from airflow_delta.table.stage.stage_view import SparkWork, StageView
 if TYPE_CHECKING:
     from airflow_delta.log.expressions.predicate import Predicate
     from airflow_delta.log.table_definition import TableDefinition
-    from airflow_delta.table.operations.rewrite.vectors import Collect
+    from airflow_delta.table.operations.rewrite.collect import Collect
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,18 +15,17 @@ from airflow_delta.exceptions import (
 )
 from airflow_delta.log.features import protocol
 from airflow_delta.log.storage.table_paths import forget_links
-from airflow_delta.table.operations.vacuum.delete import Found, LastLook, delete, with_markers_last
+from airflow_delta.table.operations.vacuum.delete import Found, delete, with_markers_last
 from airflow_delta.table.operations.vacuum.inventory import files_in_inventory
+from airflow_delta.table.operations.vacuum.last_look import LastLook
 from airflow_delta.table.operations.vacuum.listing import Listing, all_parents, even_cuts, hidden_names, list_table, select_listed
+from airflow_delta.table.operations.vacuum.staged_transactions import AbandonedTransaction, staged_transactions, transaction_of
 from airflow_delta.table.operations.vacuum.valid_files import (
-    AbandonedTransaction,
     committed_within,
     last_version_before,
     needs_commits,
     remember_vacuum,
     removed_files,
-    staged_transactions,
-    transaction_of,
     valid_files,
 )
 from airflow_delta.transaction import CommitPolicy, Operation, OptimisticTransaction
@@ -111,8 +110,8 @@ def vacuum(
     """Delete files that no version within the retention needs, and directories that are empty.
 
     Files of a staged transaction that may still be published stay, whatever the retention; see
-    :func:`airflow_delta.table.operations.vacuum.valid_files.staged_transactions`. It neither waits for publications of several
-    tables nor ends them: its entries conflict with nothing, and what they have staged stays.
+    :func:`airflow_delta.table.operations.vacuum.staged_transactions.staged_transactions`. It neither waits for publications of
+    several tables nor ends them: its entries conflict with nothing, and what they have staged stays.
 
     :param retention_hours: age that files must have; default: the property ``delta.deletedFileRetentionDuration``.
     :param retention_check: refuse a retention below that property (Delta's ``retentionDurationCheck.enabled``).

@@ -26,18 +26,21 @@ from airflow_delta.log.actions.actions import AddCDCFile, AddFile, RemoveFile
 from airflow_delta.log.expressions.predicate import Predicate
 from airflow_delta.log.features.schema_merge import merge_schema, write_casts
 from airflow_delta.log.table_definition import TableDefinition
-from airflow_delta.table.definition.create import as_defined, define_table
+from airflow_delta.table.definition.create import define_table
+from airflow_delta.table.definition.staged_definition import as_defined
 from airflow_delta.table.files.adds import DataFiles, Footers
-from airflow_delta.table.files.footers import mapped_schema_of_files, schema_of_files
-from airflow_delta.table.files.rules import check_finished_files, find_finished_files, table_rules
+from airflow_delta.table.files.finished_files import check_finished_files, find_finished_files
+from airflow_delta.table.files.finished_schema import mapped_schema_of_files, schema_of_files
+from airflow_delta.table.files.rules import table_rules
 from airflow_delta.table.stage.data_change import check_replacement, refuse_untold
-from airflow_delta.table.stage.plan_table import defining
-from airflow_delta.table.stage.reported import key_reads, rewritten_files
+from airflow_delta.table.stage.key_reads import key_reads
+from airflow_delta.table.stage.plan_create import defining
+from airflow_delta.table.stage.rewritten_files import rewritten_files
 from airflow_delta.table.stage.scan import undecided_files, zone_needed
 from airflow_delta.table.stage.stage_view import StageView
+from airflow_delta.table.stage.write.expected_schema import expected_schema_of
 from airflow_delta.table.stage.write.options import check_write_options
-from airflow_delta.table.stage.write.plan import expected_schema_of
-from airflow_delta.table.state.read_snapshot import check_new_schema
+from airflow_delta.table.start.new_table import check_new_schema
 
 if TYPE_CHECKING:
     from airflow_delta.log.schema.types import StructType

@@ -1,86 +1,28 @@
-"""A ``WRITE`` stage before Spark: what to write, what to read, and the request and report files of a job elsewhere.
-
-Which schema the rows of a strict write must have.
-"""
+"""A ``WRITE`` stage before Spark: what to write and what to read."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta import exceptions
-from airflow_delta.contract.choices import ENFORCE, SCHEMA_POLICIES, STRICT
-from airflow_delta.contract.files import REPORT_DIRECTORY, REQUEST_NAME, sealed, unsealed
+from airflow_delta.contract.choices import ENFORCE
 from airflow_delta.contract.operations import WriteArguments
-from airflow_delta.contract.request import SourceScan, StageReport, StageRequest
-from airflow_delta.exceptions import DeltaError, DeltaIllegalArgumentException, StageFailedException, StagingException
-from airflow_delta.log.features.constraints import replace_char_varchar
-from airflow_delta.log.schema.types import to_json
+from airflow_delta.contract.request import SourceScan, StageRequest
 from airflow_delta.log.table_definition import TableDefinition
-from airflow_delta.table.definition.columns_sql import schema_of_columns
 from airflow_delta.table.files.rules import table_rules
-from airflow_delta.table.stage.data_change import check_replacement, refuse_untold
-from airflow_delta.table.stage.plan_table import definition_from_rows
+from airflow_delta.table.stage.data_change import check_data_change, check_replacement, refuse_untold
+from airflow_delta.table.stage.plan_create import definition_from_rows
 from airflow_delta.table.stage.scan import candidate_files, plan_scan, row_ids_of, scan_of, undecided_files, zone_needed
 from airflow_delta.table.stage.stage_view import StageView
-from airflow_delta.table.stage.write.options import (
-    check_condition,
-    check_data_change,
-    check_write_options,
-    create_arguments,
-    optimized_file_size,
-    replacement,
-)
+from airflow_delta.table.stage.write.expected_schema import expected_schema_of
+from airflow_delta.table.stage.write.optimized_write import optimized_file_size
+from airflow_delta.table.stage.write.options import check_write_options, create_arguments
+from airflow_delta.table.stage.write.replace_on import check_condition, replacement
 
 if TYPE_CHECKING:
     from airflow_delta.log.actions.actions import AddFile
-    from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.log.expressions.predicate import Predicate
-
-
-def expected_schema_of(
-    table: TableDefinition, policy: str, given: str | Mapping[str, Any] | None, *, changes: bool
-) -> str | None:
-    """Return the schema that the rows must have, in Spark's JSON form; ``None`` if the write is not strict.
-
-    No rows have a type with a length: ``char(n)`` and ``varchar(n)`` are strings.
-
-    :param table: that is written.
-    :param given: columns as in SQL, or Spark's JSON form of a schema; default: that of the table.
-    :param changes: the write may change the table's schema, which then says nothing about the rows.
-    :raises DeltaIllegalArgumentException: if there is no schema to expect, or the write is not strict and one is given.
-    :raises DeltaAnalysisException: if the schema does not parse.
-    """
-    if policy not in SCHEMA_POLICIES:
-        raise table.error(
-            DeltaIllegalArgumentException,
-            f"schema_policy is {policy!r}; it is one of {', '.join(map(repr, SCHEMA_POLICIES))} (table {table.table})",
-        )
-    if policy != STRICT:
-        if given is not None:
-            raise table.error(
-                DeltaIllegalArgumentException, f"expected_schema goes with schema_policy='strict' (table {table.table})"
-            )
-        return None
-    if given is not None:
-        schema = schema_of_columns(json.dumps(given) if isinstance(given, Mapping) else given)
-        return to_json(replace_char_varchar(TableDefinition.of_rows(schema).schema))
-    if changes:
-        raise table.error(
-            DeltaIllegalArgumentException,
-            "schema_policy='strict' without expected_schema holds the rows to the schema of table "
-            f"{table.table}, which merge_schema, overwrite_schema and create would change. Give expected_schema, or leave them "
-            "out.",
-        )
-    if table.schema_string is None:
-        raise table.error(
-            DeltaIllegalArgumentException,
-            f"schema_policy='strict' has nothing to compare the rows with: table {table.table} does not exist yet, and the "
-            "start task was given no schema. Give it one (schema=), or give the stage expected_schema.",
-        )
-    return table.schema_string
 
 
 def plan_stage(
@@ -206,69 +148,3 @@ def _files_to_rewrite(stage: StageView, predicate: Predicate, *, data_change: bo
 def _keeps_names(before: TableDefinition, after: TableDefinition) -> bool:
     """Return whether columns keep their ids and physical names although the schema is replaced."""
     return before.version >= 0 and before.column_mapping != "none" and after.column_mapping != "none"
-
-
-def put_request(log: DeltaLog, request: StageRequest) -> str:
-    """Write the request beside the attempt's files for a job that runs elsewhere; return its URI as Spark reaches it."""
-    log.store.put(f"{request.directory}/{REQUEST_NAME}", sealed(request).encode())
-    return f"{request.path}/{REQUEST_NAME}"
-
-
-def read_request(log: DeltaLog, directory: str) -> StageRequest:
-    """Read back the request that an earlier try of a stage put.
-
-    :param directory: ``directory`` of that request.
-    :raises StagingException: if it is gone, or damaged.
-    """
-    path = f"{directory}/{REQUEST_NAME}"
-    try:
-        return StageRequest.from_dict(unsealed(log.store.read(path).decode(), f"The request {path} of table {log.uri}"))
-    except (FileNotFoundError, ValueError) as error:
-        raise log.error(
-            StagingException,
-            f"The request of an earlier try of this stage cannot be read ({path} of table {log.uri}: {error}). Clear the task.",
-        ) from error
-
-
-def read_report(log: DeltaLog, request: StageRequest) -> StageReport:
-    """Read the report that a job elsewhere left in the attempt's directory.
-
-    :raises StagingException: if there is none: the job ended without staging.
-    :raises DeltaError: the typed error that the stage itself reported.
-    """
-    directory = f"{request.directory}/{REPORT_DIRECTORY}"
-    parts = sorted(s.path for s in log.store.list_recursive(directory) if s.name.startswith("part-") and s.size)
-    if not parts:
-        raise log.error(
-            StagingException,
-            f"The job of stage {request.stage} ended without staging anything for table {log.uri} (no report in "
-            f"{directory}). Does it call delta_stage(spark).write(df)?",
-            version=request.read_version,
-        )
-    try:
-        text = b"".join(log.store.read_many(parts)).decode()
-        report = StageReport.from_dict(unsealed(text, f"The report of stage {request.stage} for table {log.uri}"))
-    except ValueError as error:
-        raise log.error(StagingException, f"The report of stage {request.stage} in {directory} is not JSON: {error}") from error
-    if report.error_class is not None:
-        kind = getattr(exceptions, report.error_class, None)
-        typed = kind if isinstance(kind, type) and issubclass(kind, DeltaError) else StageFailedException
-        more = {"differences": report.differences} if issubclass(typed, exceptions.SchemaDriftException) else {}
-        raise typed(
-            f"Stage {request.stage} failed on the cluster: {report.error_message or report.error_class}",
-            table=log.uri,
-            version=request.read_version,
-            **more,
-        )
-    return report
-
-
-def reported_error(log: DeltaLog, request: StageRequest) -> DeltaError | None:
-    """Return the error that a stage left on storage; it says more than that the application failed."""
-    try:
-        read_report(log, request)
-    except StagingException:
-        return None
-    except DeltaError as reported:
-        return reported
-    return None

@@ -1,8 +1,7 @@
-"""An audit between stages and commit: what the commit would do to the table, and whether it should.
+"""The table before and after the commit of some stages, as the checks of an audit see it.
 
-The checks use statistics here (:mod:`airflow_delta.table.audit.statistics`), and SQL on Spark
-(:mod:`airflow_delta.spark.audit`). Both judge the version that the transaction reads, not what
-others commit until the transaction does.
+Checks by statistics (:mod:`airflow_delta.table.audit.statistics`) and in SQL judge the version that the transaction reads, not
+what others commit until the transaction does.
 """
 
 from __future__ import annotations
@@ -16,26 +15,9 @@ from urllib.parse import unquote
 
 import pyarrow.compute as pc
 
-from airflow_delta.contract.audit import (
-    BEFORE,
-    FAIL,
-    RESULT,
-    STAGED,
-    VIEWS,
-    WARN,
-    AuditArguments,
-    AuditCheck,
-    AuditReport,
-    HeldCheck,
-    SqlAnswer,
-    SqlCheck,
-    stages_of,
-)
+from airflow_delta.contract.audit import BEFORE, STAGED
 from airflow_delta.contract.files import attempt_directory, transaction_directory
 from airflow_delta.contract.payloads import ScanPlan, StagedWrite, TransactionHandle
-from airflow_delta.contract.queries import check_query
-from airflow_delta.contract.request import StageReport, StageRequest
-from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.log.actions.actions import AddFile, RemoveFile
 from airflow_delta.log.actions.reconciliation import FileKey, file_key
 from airflow_delta.log.statistics.statistics import live_records, num_records
@@ -43,16 +25,14 @@ from airflow_delta.table.audit.newest import OnNewest, on_newest
 from airflow_delta.table.commit.commit import StagedCommit, staged_commit
 from airflow_delta.table.stage.conflicts import check_stages
 from airflow_delta.table.stage.data_change import REARRANGING
-from airflow_delta.table.stage.load import check_reported, parse_staged
 from airflow_delta.table.stage.scan import scan_of
-from airflow_delta.table.stage.stage_view import open_stage
+from airflow_delta.table.stage.staged_writes import check_reported, parse_staged
 from airflow_delta.table.stage.view import view_of
 
 if TYPE_CHECKING:
     from airflow_delta.log import Snapshot
     from airflow_delta.log.delta_log import DeltaLog
 
-OPERATION = "AUDIT"
 
 _COPIED = re.compile(r"[0-9a-f]{8}-copied(-\d+)?/")  # directories of airflow_delta.spark with rows that stay as they were
 
@@ -178,155 +158,3 @@ class AuditedTable:
             return scan_of(view, files, target=view.definition if self.handle.read_version >= 0 else self.target)
         kept = [file for file in files if file_key(file) not in self.removed]
         return scan_of(view, [*kept, *self.added])
-
-
-# -- SQL ----------------------------------------------------------------------------------------------------------------------
-
-
-def parse_sql_checks(checks: Mapping[str, Any] | None, *, on_failure: str = FAIL) -> list[SqlCheck]:
-    """Return the SQL checks of an author: a query by name, or a mapping with ``sql`` and ``on_failure``.
-
-    :param on_failure: for checks that do not set it.
-    :raises DeltaIllegalArgumentException: if a check is neither, or would run something on Spark's driver.
-    """
-    parsed = []
-    for name, check in by_name("checks", checks).items():
-        given = {"sql": check} if isinstance(check, str) else check
-        if not isinstance(given, Mapping) or set(given) - {"sql", "on_failure"} or not str(given.get("sql") or "").strip():
-            raise DeltaIllegalArgumentException(
-                f"The check {name!r} must be a query, or a mapping with sql and on_failure, got {check!r}"
-            )
-        check_query(str(given["sql"]), whose=f"the check {name!r}")
-        severity = check_severity(f"on_failure of the check {name!r}", given.get("on_failure", on_failure))
-        parsed.append(SqlCheck(name=str(name), sql=str(given["sql"]), on_failure=severity))
-    return parsed
-
-
-def by_name(name: str, given: Any) -> Mapping[str, Any]:
-    """Return checks by name or column; a template that should give a mapping may have rendered text.
-
-    :raises DeltaIllegalArgumentException: if the value is not a mapping.
-    """
-    if given is None or given == "":
-        return {}
-    if not isinstance(given, Mapping):
-        raise DeltaIllegalArgumentException(f"{name} must be a mapping, got {given!r}")
-    return given
-
-
-def check_severity(name: str, value: Any) -> str:
-    """Return ``fail`` or ``warn``.
-
-    :raises DeltaIllegalArgumentException: if the value is neither.
-    """
-    if value not in (FAIL, WARN):
-        raise DeltaIllegalArgumentException(f"{name} must be {FAIL!r} or {WARN!r}, got {value!r}")
-    return str(value)
-
-
-def plan_sql_checks(
-    table: AuditedTable,
-    checks: Sequence[SqlCheck],
-    *,
-    task_id: str,
-    map_index: int = -1,
-    attempt: str,
-    spark_table_uri: str | None = None,
-) -> StageRequest:
-    """Return what Spark is asked: the checks, and a scan of every view that one of them names.
-
-    :param attempt: unique name of this execution (:func:`airflow_delta.contract.files.new_attempt`).
-    """
-    text = "\n".join(check.sql for check in checks)
-    named = [view for view in VIEWS if re.search(rf"\b{view}\b", text, re.IGNORECASE)]  # a false match only adds a view
-    views = {view: table.scan(view, spark_table_uri=spark_table_uri).to_dict() for view in named}
-    stage = open_stage(
-        table.log,
-        table.handle,
-        task_id=task_id,
-        map_index=map_index,
-        attempt=attempt,
-        spark_table_uri=spark_table_uri,
-    )
-    return replace(stage, given_target=table.target).request(
-        AuditArguments(checks=tuple(checks), views=views), operation=OPERATION, mode="audit"
-    )
-
-
-def plan_checks_of_tables(
-    tables: Mapping[str, AuditedTable],
-    checks: Sequence[SqlCheck],
-    *,
-    task_id: str,
-    map_index: int = -1,
-    attempt: str,
-    spark_table_uri: str | None = None,
-) -> StageRequest:
-    """Return what Spark is asked about several tables: for a table ``t`` the views ``t``, ``t_staged`` and ``t_before``.
-
-    :param tables: by the name of their views; the request is one of the first.
-    """
-    text = "\n".join(check.sql for check in checks)
-    views = {}
-    for name, table in tables.items():
-        for view, of in ((name, RESULT), (f"{name}_{STAGED}", STAGED), (f"{name}_{BEFORE}", BEFORE)):
-            if re.search(rf"\b{re.escape(view)}\b", text, re.IGNORECASE):
-                views[view] = table.scan(of).to_dict()
-    first = next(iter(tables.values()))
-    stage = open_stage(
-        first.log, first.handle, task_id=task_id, map_index=map_index, attempt=attempt, spark_table_uri=spark_table_uri
-    )
-    return replace(stage, given_target=first.target).request(
-        AuditArguments(checks=tuple(checks), views=views), operation=OPERATION, mode="audit"
-    )
-
-
-def judge_answers(checks: Sequence[SqlCheck], report: StageReport) -> list[AuditCheck]:
-    """Return the outcome of SQL checks; a null or a missing answer is a failure."""
-    answers = {answer.name: answer for answer in map(SqlAnswer.from_dict, report.answers)}
-    outcomes = []
-    for check in checks:
-        found = answers.get(check.name, SqlAnswer(name=check.name, problem="the Spark job left no answer"))
-        figures = ", ".join(f"{name} = {value}" for name, value in found.figures.items())
-        said = found.problem or f"the query says {'null' if found.passed is None else str(found.passed).lower()}"
-        outcomes.append(
-            AuditCheck(
-                name=check.name,
-                passed=found.passed is True,
-                severity=check.on_failure,
-                value=found.passed,
-                message=f"{said}; {figures}" if figures else said,
-            )
-        )
-    return outcomes
-
-
-def audit_report(
-    handle: TransactionHandle,
-    checks: Sequence[AuditCheck],
-    writes: Sequence[StagedWrite] = (),
-    held: Sequence[HeldCheck] = (),
-    *,
-    version: int | None = None,
-    definition: str | None = None,
-    already_committed: bool = False,
-) -> AuditReport:
-    """Return the outcome of all checks together.
-
-    :param writes: what was judged.
-    :param held: what the commit asks again.
-    :param version: that was seen; default: the version that was read.
-    :param definition: digest of the checks.
-    """
-    return AuditReport(
-        transaction_id=handle.transaction_id,
-        table=handle.table,
-        read_version=handle.read_version,
-        version=handle.read_version if version is None else version,
-        stages=stages_of(writes),
-        held=tuple(held),
-        definition=definition,
-        passed=all(check.passed or check.severity != FAIL for check in checks),
-        already_committed=already_committed,
-        checks=tuple(checks),
-    )

@@ -1,12 +1,16 @@
-"""The rows of the table that a stage looked for by key values of its source: narrower than the predicate of the read.
+"""The key values of its source that a stage looked for in the table: narrower than the predicate of the read.
 
-The files that a report lists as rewritten, as the log or an earlier stage has them.
+They travel from the report of the job in the staged write, to the commit that compares them with the files of others.
 """
 
 from __future__ import annotations
 
+import datetime as dt
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from airflow_delta.contract.files import KEYS_NAME, encode_manifest, manifest_ref
 from airflow_delta.contract.key_values import KeyValues, problem_with
@@ -14,10 +18,16 @@ from airflow_delta.contract.operations import ComparedColumns
 from airflow_delta.contract.payloads import KeyRead, ManifestRef
 from airflow_delta.contract.request import StageReport, StageRequest
 from airflow_delta.exceptions import StagingException
-from airflow_delta.log.actions.actions import AddFile
-from airflow_delta.table.files.footers import check_row_counts
-from airflow_delta.table.stage.scan import candidate_files
+from airflow_delta.log import heavy
+from airflow_delta.log.expressions.ast import quote_name
+from airflow_delta.log.schema.types import INTEGRAL, DataType, DecimalType
+from airflow_delta.table.stage.load import StageActions, load_key_rows, not_staged
 from airflow_delta.table.stage.stage_view import StageView
+
+if TYPE_CHECKING:
+    from airflow_delta.table.stage.view import TransactionView
+    from airflow_delta.transaction.reads.key_set import KeySet
+
 
 INLINE_ROWS = 4 * 1024
 """Bytes of JSON up to which the values travel inside the XCom."""
@@ -83,24 +93,61 @@ def _stored(stage: StageView, keys: KeyValues) -> tuple[tuple[tuple[object, ...]
     return None, manifest_ref(path, data, len(lines))
 
 
-def rewritten_files(stage: StageView, request: StageRequest, report: StageReport) -> list[AddFile]:
-    """Return the files that an attempt has rewritten.
+def key_set(view: TransactionView, stage: StageActions, predicate: str) -> Callable[[], KeySet] | None:
+    """Return what loads the values that a stage looked for among the rows of a predicate, ``None`` if it read all these rows.
 
-    :raises StagingException: if a file was not there when the stage was planned.
-    :raises RowCountMismatchException: if a file has another number of rows than the log says.
+    :param predicate: one of those that the stage has read by.
     """
-    wanted = list(dict.fromkeys(report.rewritten_files))
-    if not wanted:
-        return []
-    text = None if request.rewrite is None else request.rewrite.predicate
-    live = {file.path: file for file in candidate_files(stage, None if text is None else stage.predicate(text))}
-    lost = next((path for path in wanted if path not in live), None)
-    if lost is not None:
-        raise stage.handle.error(
-            StagingException,
-            f"Stage {request.stage} reports the rewritten file {lost}, which is not among the files of table {stage.log.uri} "
-            f"version {stage.handle.read_version} that it was planned on. Clear the start task with everything downstream.",
+    key = next((key for key in stage.write.reads.keys if key.predicate == predicate and key.columns), None)
+    return None if key is None else partial(_load, view, stage, key)
+
+
+def _load(view: TransactionView, stage: StageActions, key: KeyRead) -> KeySet:
+    """Return the values.
+
+    :raises ManifestException: if the file of the values is missing, truncated or altered.
+    :raises StagingException: if the values are not those of the columns.
+    """
+    from airflow_delta.transaction.reads.key_set import KeySet
+
+    rows = load_key_rows(view.log, view.handle, stage.write, key)
+    columns = [view.predicate_of(stage, f"{quote_name(name)} IS NULL").columns[0] for name in key.columns]
+    if not all(heavy.is_compared_exactly(column.data_type) for column in columns):
+        raise not_staged(view.handle, stage.write, f"{', '.join(key.columns)} are not columns that can be compared exactly")
+    readers = [_reader(column.data_type) for column in columns]
+
+    def read(values: Any) -> tuple[Any, ...]:
+        return tuple(None if value is None else reader(value) for reader, value in zip(readers, values, strict=True))
+
+    try:
+        return KeySet(
+            columns=tuple(columns),
+            null_safe=key.null_safe,
+            low=read(key.low),
+            high=read(key.high),
+            nulls=key.nulls,
+            rows=None if rows is None else frozenset(map(read, rows)),
         )
-    files = [live[path] for path in wanted]
-    check_row_counts(stage.log.store, files, operation=request.operation, version=stage.handle.read_version)
-    return files
+    except (ValueError, ArithmeticError, TypeError) as error:
+        raise not_staged(view.handle, stage.write, f"a value of {', '.join(key.columns)} is not of its type ({error})") from error
+
+
+def _reader(data_type: DataType) -> Callable[[Any], Any]:
+    """Return the function from the JSON form of a value to the value."""
+    if isinstance(data_type, DecimalType):
+        return Decimal
+    if data_type.name == "date":
+        return dt.date.fromisoformat
+    return _number if data_type.name in INTEGRAL else _text
+
+
+def _number(value: Any) -> int:
+    if type(value) is not int:
+        raise TypeError(f"{value!r} is not an integer")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is not text")
+    return value

@@ -1,0 +1,62 @@
+"""Where a table may be created: in an empty or missing folder (Delta's ``DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION``).
+
+Other files there would not belong to the table, and VACUUM would delete them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from airflow_delta.contract.files import STAGING_DIRECTORY, is_hidden
+from airflow_delta.exceptions import DeltaError, NonEmptyLocationException
+
+if TYPE_CHECKING:
+    from airflow_delta.log.delta_log import DeltaLog
+    from airflow_delta.log.storage.base import LogStore
+
+_SHOWN = 3
+
+_TRANSACTION = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+def check_location(log: DeltaLog) -> None:
+    """Check that the location of a new table is empty; the listing stops at the first files.
+
+    Staged files of transactions do not count, nor do hidden names (``_`` or ``.`` first, but not ``name=value``), which VACUUM
+    leaves alone too.
+
+    :raises NonEmptyLocationException: if other files are there.
+    """
+    found = list(islice(_foreign_files(log.store), _SHOWN + 1))
+    if not found:
+        return
+    shown = ", ".join(found[:_SHOWN]) + (", ..." if len(found) > _SHOWN else "")
+    way_out = "Choose another location, or move the files away."
+    if any(_is_parquet(log.store, path) for path in found):
+        way_out += " To turn the Parquet files there into a table, use DeltaConvertOperator (CONVERT TO DELTA)."
+    raise log.error(
+        NonEmptyLocationException,
+        f"There is no Delta table at {log.uri}, and none can be created: the location holds other files ({shown}). They would "
+        f"not belong to the table, and VACUUM would delete them. {way_out}",
+    )
+
+
+def _foreign_files(store: LogStore) -> Iterator[str]:
+    for status in store.list_visible(lambda name: name == STAGING_DIRECTORY or is_hidden(f"{name}/x")):
+        if not is_hidden(status.path) and not status.path.startswith(f"{STAGING_DIRECTORY}/"):
+            yield status.path
+    files, directories = store.list_children(STAGING_DIRECTORY)
+    yield from (f"{STAGING_DIRECTORY}/{name}" for name in files if not is_hidden(name))
+    yield from (f"{STAGING_DIRECTORY}/{name}/" for name in directories if not _TRANSACTION.fullmatch(name))
+
+
+def _is_parquet(store: LogStore, path: str) -> bool:
+    if path.endswith("/"):
+        return False
+    try:
+        return store.read_range(path, 0, 4) == b"PAR1"
+    except (OSError, DeltaError):  # gone, a link, a pipe
+        return path.endswith(".parquet")
