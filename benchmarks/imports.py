@@ -197,7 +197,7 @@ def opened_stage(handle: dict[str, Any]) -> Any:
     from airflow_delta.contract.payloads import TransactionHandle
     from airflow_delta.log import DeltaLog
     from airflow_delta.table.stage.stage_view import open_stage
-    from airflow_delta.tasks.handle_check import definition_mark
+    from airflow_delta.tasks.trust.definition_mark import definition_mark
 
     known, log = TransactionHandle.from_dict(handle), DeltaLog.for_table(handle["table"])
     return open_stage(log, known, task_id="stage", attempt=f"attempt-{definition_mark(known)}")

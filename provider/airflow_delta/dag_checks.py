@@ -18,11 +18,11 @@ from airflow_delta.contract.choices import Given, choice_problem, choices_of, is
 from airflow_delta.contract.kinds import kinds_of, value_problem
 from airflow_delta.contract.queries import with_escaped_quotes
 from airflow_delta.contract.sql_parameters import SQL_TEXTS
-from airflow_delta.dag_warnings import kept_sql_of_a_run, sql_of_a_run
-from airflow_delta.dag_wiring import class_of, role_of, wiring_problems, wiring_warnings
+from airflow_delta.dag_rules.key_precision import shared_key_problem
+from airflow_delta.dag_rules.sql_of_a_run import kept_sql_of_a_run, sql_of_a_run
+from airflow_delta.dag_rules.task_loops import loop_problem
+from airflow_delta.dag_rules.wiring import class_of, role_of, wiring_problems, wiring_warnings
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaDagWarning, DeltaIllegalArgumentException
-from airflow_delta.key_precision import shared_key_problem
-from airflow_delta.task_loops import loop_problem
 
 _CONDITIONS = ("replace_where", "replace_on", "predicate", "where", "read", "condition", "partitions")
 """Parameters that are conditions in Spark SQL."""

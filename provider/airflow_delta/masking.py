@@ -2,17 +2,12 @@
 
 The whole provider uses this module: errors, logs, pages, XCom, and files written beside a table and into its log. It imports
 only the standard library, because it is sent to clusters.
-
-The useful line of a traceback that is only text, as Airflow keeps those of Dag files and tasks.
-
-Texts that somebody else wrote, shown to people who decide.
 """
 
 from __future__ import annotations
 
 import json
 import re
-import unicodedata
 from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import unquote
@@ -308,23 +303,3 @@ def _is_harmless_spark_option(name: str, value: Any) -> bool:
 
 def _is_plain(value: str) -> bool:
     return value.strip().lower() in _BOOLEANS or _SMALL_NUMBER.fullmatch(value.strip()) is not None
-
-
-def message_of(error: str) -> str:
-    """Return the message of the last error of a traceback, in one line: what follows the frames, which are indented."""
-    lines = [line.rstrip() for line in str(error).splitlines() if line.strip()]
-    after = max((number for number, line in enumerate(lines) if line.startswith(" ")), default=-1) + 1
-    return " ".join(line.strip() for line in lines[after:] or lines[-1:]) if lines else "cannot be read"
-
-
-_HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Zl", "Zp"})
-
-
-def visible(text: str) -> str:
-    """Return a text in which nothing is hidden: characters that are not shown, or turn the direction of others, by their code.
-
-    ``a<U+202E>b`` for a right-to-left override; two values that look alike are alike. Control characters would reach a terminal.
-    """
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(f"<U+{ord(one):04X}>" if one not in "\n\t" and unicodedata.category(one) in _HIDDEN else one for one in text)

@@ -10,11 +10,11 @@ from airflow.sdk import TaskGroup, XComArg
 
 from airflow_delta.assets.delta import delta_asset_uri
 from airflow_delta.contract.choices import RERUN_POLICIES, choice_problem, is_literal
-from airflow_delta.dag_wiring import role_of
+from airflow_delta.dag_rules.wiring import role_of
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.operators.publication import DeltaAbortPublicationOperator, DeltaCommitPublicationOperator
 from airflow_delta.task_groups import DeltaTransactionGroup, defaults_in, given, watch
-from airflow_delta.tasks.lineage import listed
+from airflow_delta.tasks.outlets import listed
 from airflow_delta.tasks.publication import MAX_TABLES
 
 _ALONE = {

@@ -15,16 +15,16 @@ from airflow.sdk import TaskGroup, TriggerRule, XComArg
 
 from airflow_delta.contract.kinds import table_text
 from airflow_delta.dag_checks import check_dag_overwrites
-from airflow_delta.dag_wiring import role_of
+from airflow_delta.dag_rules.wiring import role_of
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
-from airflow_delta.links.delta import PAGE_KEY
+from airflow_delta.links.pages import PAGE_KEY
 from airflow_delta.operators.preview import DeltaPreviewOperator
 from airflow_delta.operators.transaction import DeltaAbortOperator, DeltaCommitOperator, DeltaStartTransactionOperator
-from airflow_delta.tasks.base import SENSOR_MODES, WATCHER_SETTINGS, take_own_mode, withdraw_defaults_outlets
-from airflow_delta.tasks.lineage import listed, table_outlets, withdraw_default_outlets
-from airflow_delta.tasks.mapped_identity import check_group
+from airflow_delta.tasks.keys.mapped_value import check_group
+from airflow_delta.tasks.outlets import listed, table_outlets, withdraw_default_outlets
 from airflow_delta.tasks.partition_events import check_outlets
+from airflow_delta.tasks.settings import SENSOR_MODES, WATCHER_SETTINGS, take_own_mode, withdraw_defaults_outlets
 
 _AS_START: dict[str, Any] = {"table": None, "delta_conn_id": None}
 """The table is that of the start task, whatever ``default_args`` name."""
@@ -279,13 +279,13 @@ def delta_transaction(
     :param restart_conn_id: connection to Airflow's REST API, needed for ``check_again``, and for ``restart`` if the Dag has
         tasks that are not downstream of the start task. (templated)
     :param conflict_detection: how closely the commit checks concurrent commits since the version that was read: ``delta``,
-        ``statistics`` or ``rows`` (default), as in :class:`~airflow_delta.tasks.committing.CommitPart`. (templated)
+        ``statistics`` or ``rows`` (default), as in :class:`~airflow_delta.tasks.commit.commit_part.CommitPart`. (templated)
     :param outlets: one or several assets that the commit emits; default: the table's own, unless its name, or the connection of a
         relative name, is templated.
     :param partition_events: emit an event with a partition key for each partition whose rows the commit has changed, besides the
         event of the table: ``True``, a column, a template, a function, or
         :class:`~airflow_delta.contract.partition_events.PartitionEvents`, as in
-        :class:`~airflow_delta.tasks.committing.CommitPart`.
+        :class:`~airflow_delta.tasks.commit.commit_part.CommitPart`.
     :param preview: ``True``, or ``"changes"``: a task ``preview`` after the stages writes what they have staged as a Delta table,
         whole or the changed rows alone (:class:`~airflow_delta.operators.preview.DeltaPreviewOperator`). Its output is
         ``txn.preview``; tasks that use it run between it and the commit.

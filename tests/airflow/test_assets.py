@@ -17,10 +17,10 @@ from airflow_delta.assets.delta import (
     create_asset,
     delta_asset,
     delta_asset_uri,
-    event_extra,
     sanitize_uri,
     table_of_asset_uri,
 )
+from airflow_delta.assets.events import event_extra
 from airflow_delta.contract.payloads import CommitResult
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 

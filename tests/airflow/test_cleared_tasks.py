@@ -25,7 +25,7 @@ from airflow_delta.operators.preview import DeltaPreviewOperator
 from airflow_delta.operators.pyspark import DeltaStagePySparkOperator
 from airflow_delta.operators.sql import DeltaStageSqlOperator
 from airflow_delta.operators.stage import DeltaStageFilesOperator, DeltaStageSparkSubmitOperator
-from airflow_delta.tasks import restart
+from airflow_delta.tasks.restart import tasks_again
 from airflow_delta.tasks.spark.runner import SparkRunner
 from airflow_delta.tasks.spark.session import TaskSession
 from support.running_tasks import context
@@ -60,7 +60,7 @@ KINDS = {
 
 @pytest.fixture(autouse=True)
 def _without_spark(monkeypatch, outside_of_the_task_runner):
-    monkeypatch.setattr(restart, "WAIT_FOR_END", 0.0)
+    monkeypatch.setattr(tasks_again, "WAIT_FOR_END", 0.0)
     for part in (TaskSession, SparkRunner):
         monkeypatch.setattr(part, "session", never)
     monkeypatch.setattr(SparkRunner, "_submit", never)

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from airflow_delta.cli.output import progress_shown
+from airflow_delta.cli.progress import progress_shown
 from airflow_delta.log.storage import progress
 from airflow_delta.log.storage.progress import tracked
 
 PROGRAM = """
 import time
-from airflow_delta.cli.output import progress_shown
+from airflow_delta.cli.progress import progress_shown
 from airflow_delta.log.storage.progress import tracked
 with progress_shown():
     for _ in tracked(range(1, 9), "Listing [red]s3://lake/t", 8):

@@ -29,7 +29,8 @@ from airflow_delta.operators.statistics import DeltaComputeStatisticsOperator
 from airflow_delta.operators.stream import DeltaStreamOperator
 from airflow_delta.operators.transaction import DeltaCommitOperator
 from airflow_delta.operators.vacuum import DeltaVacuumOperator
-from airflow_delta.tasks.committing import CommitPart, resolved_lines
+from airflow_delta.tasks.commit.commit_part import CommitPart
+from airflow_delta.tasks.commit.conflict_detection import resolved_lines
 from airflow_delta.transaction.conflict_detection import resolved_text
 from support.running_tasks import context
 from support.tables import commit_path

@@ -15,9 +15,9 @@ from airflow_delta import dag_checks
 from airflow_delta.contract.choices import choices_of
 from airflow_delta.dag_checks import check_dag, dag_problems
 from airflow_delta.exceptions import DeltaDagWarning, DeltaIllegalArgumentException
-from airflow_delta.masking import message_of
 from airflow_delta.operators.audit import DeltaAuditOperator
 from airflow_delta.operators.stage import DeltaStageFilesOperator
+from airflow_delta.shown_text import message_of
 
 ROOT = Path(__file__).parents[2]
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_delta.assets.delta import delta_asset
-from airflow_delta.tasks.mapped_identity import value_name
+from airflow_delta.tasks.keys.mapped_value import value_name
 from support import readers
 
 pytestmark = pytest.mark.airflow

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_delta.tasks.spark.session import DriverLog, quiet
+from airflow_delta.tasks.spark.driver_log import DriverLog, quiet
 
 ROOT = Path(__file__).parents[2]
 DEBUG, INFO, WARNING, ERROR = logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR

@@ -13,7 +13,8 @@ from airflow.sdk import DAG, Asset, AssetAlias
 from airflow.sdk.execution_time.context import OutletEventAccessors
 
 from airflow_delta import delta_transaction
-from airflow_delta.assets.delta import commits_of_events, delta_asset, event_extra, events_extra
+from airflow_delta.assets.delta import commits_of_events, delta_asset
+from airflow_delta.assets.events import event_extra, events_extra
 from airflow_delta.contract.payloads import CommitResult, TransactionHandle
 from airflow_delta.decorators.delta_merge import delta_merge_task
 from airflow_delta.operators.alter import DeltaAlterTableOperator
@@ -35,7 +36,7 @@ from airflow_delta.operators.statistics import DeltaComputeStatisticsOperator
 from airflow_delta.operators.stream import DeltaStreamOperator
 from airflow_delta.operators.transaction import DeltaCommitOperator, DeltaStartTransactionOperator
 from airflow_delta.operators.vacuum import DeltaVacuumOperator
-from airflow_delta.tasks.committing import CommitPart
+from airflow_delta.tasks.commit.commit_part import CommitPart
 from support.running_tasks import context
 
 

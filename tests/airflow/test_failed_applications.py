@@ -20,7 +20,7 @@ from airflow_delta.operators.stage import DeltaStageSparkSubmitOperator
 from airflow_delta.retry_policies import FINAL_ERRORS
 from airflow_delta.table.start.begin import begin
 from airflow_delta.tasks.spark.application_output import application_error, ended_by
-from airflow_delta.tasks.spark.properties import java_error
+from airflow_delta.tasks.spark.installed import java_error
 from support.running_tasks import context
 
 ROOT = Path(__file__).parents[2]

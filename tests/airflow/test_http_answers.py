@@ -17,7 +17,7 @@ from airflow_delta import http_answers
 from airflow_delta.catalog.client import UnityCatalogClient
 from airflow_delta.contract.catalog_names import TableName
 from airflow_delta.exceptions import CatalogNotFoundException, CatalogUnavailableException
-from airflow_delta.tasks.clearing import clear_with_downstream
+from airflow_delta.tasks.restart.clearing import clear_with_downstream
 
 NAME = TableName.parse("main.sales.orders")
 BOMB = gzip.compress(b" " * (200 << 20), compresslevel=1)
@@ -112,7 +112,7 @@ def _bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_answers, "SECONDS", 2.0)
     monkeypatch.setattr(http_answers, "MOST_BYTES", 8 << 20)
     monkeypatch.setattr("airflow_delta.catalog.client._ATTEMPTS", 1)
-    monkeypatch.setattr("airflow_delta.tasks.clearing._ATTEMPTS", 1)
+    monkeypatch.setattr("airflow_delta.tasks.restart.clearing._ATTEMPTS", 1)
 
 
 def _load(server: Server) -> None:

@@ -17,7 +17,7 @@ from airflow_delta.operators.delete_update import DeltaDeleteOperator
 from airflow_delta.operators.stream import DeltaStreamOperator
 from airflow_delta.operators.transaction import DeltaStartTransactionOperator
 from airflow_delta.tasks.base import DeltaOperator
-from airflow_delta.tasks.keys import KEY_FIELDS
+from airflow_delta.tasks.keys.named_fields import KEY_FIELDS
 from support.task_classes import task_classes
 
 REFUSED = exceptions.DeltaIllegalArgumentException

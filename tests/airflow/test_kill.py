@@ -18,8 +18,8 @@ from airflow_delta.exceptions import DeltaIllegalStateException
 from airflow_delta.log import DeltaLog
 from airflow_delta.operators.delete_update import DeltaDeleteOperator
 from airflow_delta.operators.pyspark import DeltaStagePySparkOperator
-from airflow_delta.tasks.spark import earlier_try as kill
-from airflow_delta.tasks.spark.earlier_try import SessionKiller, within
+from airflow_delta.tasks.spark import ending
+from airflow_delta.tasks.spark.ending import SessionKiller, within
 from airflow_delta.tasks.spark.runner import SparkRunner
 from airflow_delta.tasks.spark.session import TaskSession
 from airflow_delta.tasks.spark.submission import SparkSubmission
@@ -72,7 +72,7 @@ def session(process, interrupt=lambda: None):
 class TestSession:
     @pytest.fixture(autouse=True)
     def _impatient(self, monkeypatch):
-        monkeypatch.setattr(kill, "WAIT", 0.3)
+        monkeypatch.setattr(ending, "WAIT", 0.3)
 
     def test_jobs_that_heed_the_interruption_keep_their_driver(self, jvm):
         killer = SessionKiller(session(jvm, lambda: killer.done()), owned=True, logger=Log())
@@ -96,7 +96,7 @@ class TestSession:
         assert interrupted.wait(60)
 
     def test_the_signal_handler_does_not_wait(self, jvm, monkeypatch):
-        monkeypatch.setattr(kill, "WAIT", 30.0)
+        monkeypatch.setattr(ending, "WAIT", 30.0)
         held, interrupted = threading.Event(), threading.Event()
 
         def interrupt():
@@ -127,7 +127,7 @@ def test_a_submitted_application_is_ended_within_the_grace_time():
     operator.on_kill()
     assert asked.is_set()
     assert not ended.is_set()
-    assert kill.WAIT < GRACE
+    assert ending.WAIT < GRACE
 
 
 JOB = """

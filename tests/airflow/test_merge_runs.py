@@ -76,10 +76,10 @@ CONNECTIONS = [
 
 @pytest.mark.parametrize(("connection", "url"), CONNECTIONS)
 def test_options_of_a_connection(monkeypatch, connection, url):
-    from airflow_delta.tasks.spark.properties import source_options
+    from airflow_delta.tasks.spark.source_options import source_options
 
     hidden: list[object] = []
-    monkeypatch.setattr("airflow_delta.tasks.spark.properties.mask_secret", hidden.append)
+    monkeypatch.setattr("airflow_delta.tasks.spark.source_options.mask_secret", hidden.append)
     monkeypatch.setenv("AIRFLOW_CONN_DB", json.dumps({**connection, "login": "me", "password": "hush-hush"}))
     assert source_options("db", "jdbc") == {"url": url, "user": "me", "password": "hush-hush"}
     assert "hush-hush" in hidden
@@ -88,7 +88,7 @@ def test_options_of_a_connection(monkeypatch, connection, url):
 
 @pytest.mark.parametrize("odd", ["[1]", '"x"', '{"a": {"b": 1}}'])
 def test_options_of_a_connection_that_make_no_sense(monkeypatch, odd):
-    from airflow_delta.tasks.spark.properties import source_options
+    from airflow_delta.tasks.spark.source_options import source_options
 
     monkeypatch.setenv("AIRFLOW_CONN_DB", json.dumps({"conn_type": "generic", "extra": {"spark_options": json.loads(odd)}}))
     with pytest.raises(DeltaIllegalArgumentException, match="spark_options"):
@@ -126,7 +126,7 @@ def merge(**arguments):
 
 def test_the_conf_of_a_task_is_masked_by_its_names(monkeypatch):
     hidden: list[object] = []
-    monkeypatch.setattr("airflow_delta.tasks.spark.properties.mask_secret", hidden.append)
+    monkeypatch.setattr("airflow_delta.tasks.spark.source_options.mask_secret", hidden.append)
     conf = {
         "spark.hadoop.fs.s3a.secret.key": "hush-hush",
         "spark.executor.memory": "1g",

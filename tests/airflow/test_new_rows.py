@@ -192,8 +192,8 @@ class TestWhatIsRefused:
                     rows()
 
             each.expand(source=sources())
-        from airflow_delta.tasks.new_rows import SourceTables
-        from airflow_delta.tasks.stage_work import StageWork
+        from airflow_delta.tasks.stage.new_rows import SourceTables
+        from airflow_delta.tasks.stage.work import StageWork
 
         stage = dag.task_dict["each.load.rows"]
         work = StageWork.of(stage)

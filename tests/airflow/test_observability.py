@@ -18,7 +18,8 @@ from airflow_delta.operators.delete_update import DeltaDeleteOperator
 from airflow_delta.operators.restore import DeltaRestoreOperator
 from airflow_delta.operators.transaction import DeltaAbortOperator
 from airflow_delta.operators.vacuum import DeltaVacuumOperator
-from airflow_delta.tasks.committing import CommitPart, watched_commit
+from airflow_delta.tasks.commit.commit_part import CommitPart
+from airflow_delta.tasks.commit.races import watched_commit
 from airflow_delta.tasks.observability import TaskMetrics, tag_value
 from airflow_delta.tasks.spark.progress import spark_work
 from airflow_delta.transaction import CommitPolicy, Operation, events

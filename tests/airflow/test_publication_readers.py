@@ -19,7 +19,8 @@ from airflow_delta.cli.definition import get_delta_cli_commands
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.sensors.publication import DeltaPublicationSensor
 from airflow_delta.triggers.delta import DeltaTableVersionTrigger
-from airflow_delta.triggers.publication import DeltaPublicationTrigger, next_publication
+from airflow_delta.triggers.next_publication import next_publication
+from airflow_delta.triggers.publication import DeltaPublicationTrigger
 from support.publications import AFTER, BEFORE, NAMES, Killed, World, kill_at_an_entry, world_of_three_tables  # noqa: F401
 from support.running_tasks import context, kept
 from support.state_store import StateStore

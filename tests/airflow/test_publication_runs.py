@@ -23,8 +23,8 @@ from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.log import DeltaLog
 from airflow_delta.retry_policies import FINAL_ERRORS
 from airflow_delta.table.operations.vacuum.run import vacuum
-from airflow_delta.tasks import restart
 from airflow_delta.tasks.publication import STATE_KEY
+from airflow_delta.tasks.restart import restart, tasks_again
 from support.publications import (  # noqa: F401
     AFTER,
     ANCHOR,
@@ -390,7 +390,7 @@ class TestRestart:
             asked.append(message.run_id)
             return OKResponse(ok=True)
 
-        monkeypatch.setattr(restart, "WAIT_FOR_END", 0.0)
+        monkeypatch.setattr(tasks_again, "WAIT_FOR_END", 0.0)
         outside_of_the_task_runner.others = send
         return asked
 

@@ -29,17 +29,18 @@ from airflow_delta.table.commit.publish import publish
 from airflow_delta.table.stage.stage_view import open_stage
 from airflow_delta.table.stage.write.collect import collect_files
 from airflow_delta.table.start.begin import begin
-from airflow_delta.tasks import restart
-from airflow_delta.tasks.clearing import _base_url, _verify, clear_with_downstream
 from airflow_delta.tasks.ended import is_aborted
-from airflow_delta.tasks.handle_check import definition_mark, new_transaction_id
+from airflow_delta.tasks.identity import new_transaction_id
+from airflow_delta.tasks.restart import checks, restart, tasks_again
+from airflow_delta.tasks.restart.clearing import _base_url, _verify, clear_with_downstream
+from airflow_delta.tasks.trust.definition_mark import definition_mark
 from support.running_tasks import context
 from support.state_store import TaskStateStore
 
 
 @pytest.fixture(autouse=True)
 def _no_wait(monkeypatch, outside_of_the_task_runner):
-    monkeypatch.setattr(restart, "WAIT_FOR_END", 0.0)
+    monkeypatch.setattr(tasks_again, "WAIT_FOR_END", 0.0)
 
 
 @pytest.fixture
@@ -128,18 +129,18 @@ class TestOfARun:
         assert (message.dag_id, message.run_id, message.reset_dag_run) == ("a_dag", "a_run", True)
         directory = Path(world.uri, "staged", handle.transaction_id)
         assert {path.name for path in directory.rglob("*") if path.is_file()} == {"_aborted", "_commit-0", "_commit-1"}
-        assert world.store.kept[restart.STATE_KEY]["restarts"] == 1
+        assert world.store.kept[tasks_again.STATE_KEY]["restarts"] == 1
 
     def test_no_conflict_clears_nothing(self, world, cleared):
         handle = world.begin("mine")
         assert world.commit(handle, world.staged(handle, "overwrite"))["version"] == 1
         assert not cleared
-        assert restart.STATE_KEY not in world.store.kept
+        assert tasks_again.STATE_KEY not in world.store.kept
 
     def test_fails_by_default(self, world, cleared):
         world.conflict(on_conflict="fail")
         assert not cleared
-        assert restart.STATE_KEY not in world.store.kept
+        assert tasks_again.STATE_KEY not in world.store.kept
 
     def test_the_number_of_restarts_is_bounded(self, world, cleared):
         for _ in range(4):
@@ -170,13 +171,13 @@ class TestOfARun:
         with pytest.raises(exceptions.TransactionAbortedException):
             world.commit(handle, staged)
         assert len(cleared) == 1
-        assert world.store.kept[restart.STATE_KEY]["restarts"] == 1, "it is the same restart"
+        assert world.store.kept[tasks_again.STATE_KEY]["restarts"] == 1, "it is the same restart"
 
     def test_a_commit_gives_the_restarts_back(self, world, cleared):
         world.conflict()
         handle = world.begin("mine")
         world.commit(handle, world.staged(handle, "overwrite"))
-        assert world.store.kept[restart.STATE_KEY] == {"restarts": 0}
+        assert world.store.kept[tasks_again.STATE_KEY] == {"restarts": 0}
 
     def test_bounded_without_a_memory(self, world, cleared):
         for _ in range(8):
@@ -221,7 +222,7 @@ class TestOfARun:
         monkeypatch.setattr(DeltaCommitOperator, "_publish", ended)
         handle, _ = world.conflict()
         assert not cleared
-        assert restart.STATE_KEY not in world.store.kept
+        assert tasks_again.STATE_KEY not in world.store.kept
         assert not Path(world.uri, "staged", handle.transaction_id, "_aborted").exists()
 
     def test_none_at_all(self, world, cleared):
@@ -356,7 +357,7 @@ class Api:
 @pytest.fixture
 def api(monkeypatch):
     server = Api()
-    monkeypatch.setattr("airflow_delta.tasks.clearing._PAUSE", 0.0)
+    monkeypatch.setattr("airflow_delta.tasks.restart.clearing._PAUSE", 0.0)
 
     def connection(**fields):
         value = {"conn_type": "http", "host": server.url, **fields}
@@ -474,7 +475,7 @@ class TestChecksAgain:
 
     def again(self, world, **given):
         task = DeltaCommitOperator(task_id="txn.commit", transaction=None, staged=None, **given)
-        return restart.check_again(task, context(world.txn.commit, task_state_store=world.store))
+        return checks.check_again(task, context(world.txn.commit, task_state_store=world.store))
 
     def test_the_checks_are_cleared_with_everything_after_them(self, world, api, cleared, capfd):
         api.connection(password="a token")
@@ -498,9 +499,9 @@ class TestChecksAgain:
         handle = world.begin("mine")
         staged = world.staged(handle, "append")
         self.again(world, on_outdated="check_again", restart_conn_id="airflow_api").after(self.OUTDATED, handle)
-        assert world.store.kept[restart.STATE_KEY] == {"restarts": 1}
+        assert world.store.kept[tasks_again.STATE_KEY] == {"restarts": 1}
         world.commit(handle, staged)
-        assert (world.log.update().version, world.store.kept[restart.STATE_KEY]) == (1, {"restarts": 0})
+        assert (world.log.update().version, world.store.kept[tasks_again.STATE_KEY]) == (1, {"restarts": 0})
         assert not cleared
 
     @pytest.mark.parametrize(

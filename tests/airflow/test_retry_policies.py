@@ -11,7 +11,7 @@ from airflow.sdk import RetryAction, RetryRule
 from airflow_delta import exceptions
 from airflow_delta.operators import audit
 from airflow_delta.retry_policies import AUDIT_ERRORS, FINAL_ERRORS, REFUSALS, DeltaRetryPolicy
-from airflow_delta.tasks import committing
+from airflow_delta.tasks.commit import commit_part
 
 FAIL, RETRY, DEFAULT = RetryAction.FAIL, RetryAction.RETRY, RetryAction.DEFAULT
 
@@ -166,4 +166,4 @@ def test_refused(arguments):
 
 
 def test_the_names_that_were_there_before():
-    assert (committing.FINAL_ERRORS, committing.REFUSALS, audit.AUDIT_ERRORS) == (FINAL_ERRORS, REFUSALS, AUDIT_ERRORS)
+    assert (commit_part.FINAL_ERRORS, commit_part.REFUSALS, audit.AUDIT_ERRORS) == (FINAL_ERRORS, REFUSALS, AUDIT_ERRORS)

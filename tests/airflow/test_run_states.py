@@ -13,9 +13,8 @@ import pytest
 
 from airflow_delta.contract.payloads import TransactionHandle
 from airflow_delta.operators import transaction
-from airflow_delta.tasks import base as tested
-from airflow_delta.tasks import committing
-from airflow_delta.tasks import expected_stages as unpublished
+from airflow_delta.tasks import airflow_tasks_test, unpublished
+from airflow_delta.tasks.commit import commit_part
 
 pytestmark = pytest.mark.airflow
 
@@ -90,9 +89,9 @@ def test_airflow_tasks_test_says_that_it_publishes(run_dag, dag_bags, tables, ca
 
     def noted(*given):
         at.append(deltalake.DeltaTable(uri).version())
-        tested.warn_if_tested(*given)
+        airflow_tasks_test.warn_if_tested(*given)
 
-    monkeypatch.setattr(committing, "warn_if_tested", noted)
+    monkeypatch.setattr(commit_part, "warn_if_tested", noted)
     monkeypatch.setenv("AIRFLOW_TEST_MODE", "False")  # the command sets it, if it does, and leaves it
     monkeypatch.setattr("sys.argv", ["airflow", "tasks", "test", "tested", "alter", "2026-01-05"])
     args = cli_parser.get_parser().parse_args(sys.argv[1:])
@@ -111,10 +110,10 @@ def test_airflow_tasks_test_says_that_it_publishes(run_dag, dag_bags, tables, ca
     ],
 )
 def test_airflow_tasks_test_is_known_by_its_variable_or_its_words(monkeypatch, caplog, mode, command, said):
-    monkeypatch.setenv(tested.TEST_MODE, mode)
+    monkeypatch.setenv(airflow_tasks_test.TEST_MODE, mode)
     monkeypatch.setattr("sys.argv", ["airflow", *command.split()])
     task = SimpleNamespace(task_id="commit", log=logging.getLogger("a task"))
-    tested.warn_if_tested(task, "/lake/t", "change")
+    airflow_tasks_test.warn_if_tested(task, "/lake/t", "change")
     assert ("it is about to change /lake/t" in caplog.text) is said
 
 

@@ -9,7 +9,7 @@ from importlib.metadata import version
 import pytest
 
 from airflow_delta.exceptions import SparkJobException, SparkVersionException
-from airflow_delta.tasks.spark.properties import registration_error
+from airflow_delta.tasks.spark.connection import registration_error
 from airflow_delta.tasks.spark.session import quiet_about_pandas
 
 STOPPED = """java.lang.IllegalStateException: Cannot call methods on a stopped SparkContext.

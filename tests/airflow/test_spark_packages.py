@@ -15,7 +15,8 @@ from airflow_delta.log import DeltaLog
 from airflow_delta.operators.merge import DeltaMergeOperator
 from airflow_delta.operators.pyspark import DeltaStagePySparkOperator
 from airflow_delta.operators.sql import DeltaStageSqlOperator
-from airflow_delta.tasks.spark.properties import check_pyspark, check_spark_here, submit_error
+from airflow_delta.tasks.spark.installed import check_pyspark, check_spark_here
+from airflow_delta.tasks.spark.properties import submit_error
 from airflow_delta.tasks.spark.session import TaskSession
 
 

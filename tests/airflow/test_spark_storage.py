@@ -15,7 +15,7 @@ from airflow_delta.contract.request import StageRequest
 from airflow_delta.exceptions import DeltaIllegalArgumentException, PathOutsideTableException
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.tasks.spark import storage as spark_storage
-from airflow_delta.tasks.spark.properties import with_packages
+from airflow_delta.tasks.spark.packages import with_packages
 from airflow_delta.tasks.spark.storage import SparkStorage, is_secret
 
 LAKE = {

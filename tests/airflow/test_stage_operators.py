@@ -12,11 +12,12 @@ from airflow_delta.exceptions import ConcurrentAppendException, DeltaAnalysisExc
 from airflow_delta.operators.delete_update import DeltaDeleteOperator
 from airflow_delta.operators.merge import DeltaMergeOperator
 from airflow_delta.operators.optimize import DeltaAutoCompactOperator, DeltaOptimizeOperator
-from airflow_delta.operators.pyspark import DeltaStagePySparkOperator, call_injected, without_injected
+from airflow_delta.operators.pyspark import DeltaStagePySparkOperator
 from airflow_delta.operators.statistics import DeltaComputeStatisticsOperator
 from airflow_delta.operators.transaction import DeltaStartTransactionOperator
 from airflow_delta.operators.vacuum import DeltaVacuumOperator
-from airflow_delta.tasks.committing import FINAL_ERRORS, REFUSALS
+from airflow_delta.tasks.commit.commit_part import FINAL_ERRORS, REFUSALS
+from airflow_delta.tasks.functions import call_injected, without_injected
 from airflow_delta.tasks.spark.session import TaskSession
 from support.versions import MAPPED_TASKS_HAVE_THE_DEFAULTS_OF_THEIR_CLASS
 

@@ -19,7 +19,8 @@ from airflow_delta.retry_policies import FINAL_ERRORS
 from airflow_delta.spark import delta_stage
 from airflow_delta.table.stage.write.job_files import put_request, read_report
 from airflow_delta.table.stage.write.plan import plan_stage
-from airflow_delta.tasks.stage_work import DRIFT_KEY, EVENT, WriteOptions
+from airflow_delta.tasks.stage.schema_drift import DRIFT_KEY, EVENT
+from airflow_delta.tasks.stage.write_options import WriteOptions
 from airflow_delta.transaction import events
 from support.running_tasks import context, pushed
 from support.table import Table

@@ -19,7 +19,7 @@ from airflow_delta.operators.stage import DeltaStageFilesOperator
 from airflow_delta.operators.stream import DeltaStreamOperator
 from airflow_delta.operators.transaction import DeltaAbortOperator, DeltaCommitOperator, DeltaStartTransactionOperator
 from airflow_delta.sensors.delta import DeltaTableVersionSensor
-from airflow_delta.tasks.base import own_settings
+from airflow_delta.tasks.settings import own_settings
 from support.readers import rows
 from support.slow import slow_except
 from support.task_defaults import DEFAULTS

@@ -286,7 +286,7 @@ class Part:
 
 def test_values_of_types_that_airflow_hands_on():
     """What XCom may hold is what a group may be expanded over, paths of files above all."""
-    from airflow_delta.tasks.mapped_identity import value_name
+    from airflow_delta.tasks.keys.mapped_value import value_name
 
     def named(path: str, day: int) -> str:
         files = [ObjectStoragePath(path, conn_id="lake")]
@@ -312,7 +312,7 @@ def test_values_of_types_that_airflow_hands_on():
     ],
 )
 def test_the_name_of_a_mapped_value(value, name):
-    from airflow_delta.tasks.mapped_identity import value_name
+    from airflow_delta.tasks.keys.mapped_value import value_name
 
     found = value_name(value, "task")
     assert found == name if name else len(found.partition("=")[2]) == 32

@@ -25,7 +25,7 @@ from airflow.sdk import DAG, task, task_group
 from airflow_delta import delta_transaction
 from airflow_delta.operators.audit import DeltaAuditOperator
 from airflow_delta.operators.delete_update import DeltaDeleteOperator
-from airflow_delta.tasks.handle_check import staging_path
+from airflow_delta.tasks.stage.staging_path import staging_path
 from airflow_delta.operators.transaction import DeltaStartTransactionOperator
 from airflow_delta.operators.vacuum import DeltaVacuumOperator
 from airflow_delta.sensors.delta import DeltaTableVersionSensor

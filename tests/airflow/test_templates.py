@@ -17,7 +17,7 @@ from airflow_delta.decorators.delta_stream import delta_stream_task
 from airflow_delta.log import DeltaLog
 from airflow_delta.operators.stage import DeltaStageSparkSubmitOperator
 from airflow_delta.operators.vacuum import DeltaVacuumOperator
-from airflow_delta.tasks.committing import CommitPart
+from airflow_delta.tasks.commit.commit_part import CommitPart
 from support.running_tasks import context
 from support.task_classes import task_classes
 

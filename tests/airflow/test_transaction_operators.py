@@ -22,11 +22,13 @@ from airflow_delta.operators.transaction import (
     DeltaStartTransactionOperator,
 )
 from airflow_delta.table.stage.staged_writes import check_reported
-from airflow_delta.tasks.committing import CommitPart
-from airflow_delta.tasks.expected_stages import _unambiguous as unambiguous_questions
-from airflow_delta.tasks.expected_stages import expected_stages
-from airflow_delta.tasks.identity import flatten_reports, parse_handle, possible_since, try_chain
-from airflow_delta.tasks.stage_work import WriteOptions
+from airflow_delta.tasks.commit.commit_part import CommitPart
+from airflow_delta.tasks.identity import try_chain
+from airflow_delta.tasks.keys.age import possible_since
+from airflow_delta.tasks.stage.write_options import WriteOptions
+from airflow_delta.tasks.task_states import _unambiguous as unambiguous_questions
+from airflow_delta.tasks.trust.received import flatten_reports, parse_handle
+from airflow_delta.tasks.trust.reports import expected_stages
 from airflow_delta.transaction import PostCommitHook
 from support.running_tasks import context
 from support.state_store import TaskStateStore

@@ -43,7 +43,7 @@ from airflow.sdk.exceptions import AirflowFailException
 
 from airflow_delta.operators.publication import DeltaCommitPublicationOperator
 from airflow_delta.operators.transaction import DeltaCommitOperator
-from airflow_delta.tasks.committing import CommitPart
+from airflow_delta.tasks.commit.commit_part import CommitPart
 from live.names import gate_name
 
 GATE_TIMEOUT = 400  # seconds

@@ -10,7 +10,7 @@ from typing import Any
 
 from airflow_delta.contract.files import new_attempt, stage_key
 from airflow_delta.operators.stage import DeltaStageFilesOperator
-from airflow_delta.tasks.identity import parse_handle
+from airflow_delta.tasks.trust.received import parse_handle
 from live.names import ROWS
 
 

@@ -321,7 +321,7 @@ def test_a_typed_dag_passes_the_strict_check(plain):
 NEWEST = """
 import json, os, sys
 from importlib.metadata import version
-from airflow_delta.tasks.spark.properties import check_pyspark
+from airflow_delta.tasks.spark.installed import check_pyspark
 check_pyspark()
 from pyspark.sql import SparkSession
 from airflow_delta.table.commit.publish import publish

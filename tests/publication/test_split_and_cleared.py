@@ -9,7 +9,7 @@ import pytest
 from airflow_delta.engine import watermark_now
 from airflow_delta.exceptions import DeltaError, PublicationSplitException, PublicationUndoneException
 from airflow_delta.publication import Member, abort_tables, get_versions, own_tables, settle
-from airflow_delta.triggers.publication import next_publication
+from airflow_delta.triggers.next_publication import next_publication
 from publication.lake import LakeTable, again, publish_all
 from publication.points import at, killed, visited
 

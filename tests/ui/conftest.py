@@ -46,12 +46,12 @@ def airflow_app() -> Iterator[Any]:
     from airflow.utils.db import initdb
     from fastapi import FastAPI
 
-    from airflow_delta.links.delta import URL_PREFIX
-    from airflow_delta.ui import reading
+    from airflow_delta.links.pages import URL_PREFIX
     from airflow_delta.ui.pages import create_app
+    from airflow_delta.ui.reader import schedule
 
-    reading.FRESH_FOR = reading.LISTED_FOR = 0.0  # a test reads again what it has changed
-    reading.READ_TIMEOUT = 180.0  # readers of a busy machine
+    schedule.FRESH_FOR = schedule.LISTED_FOR = 0.0  # a test reads again what it has changed
+    schedule.READ_TIMEOUT = 180.0  # readers of a busy machine
     initdb()
     root = FastAPI()
     root.mount(URL_PREFIX, create_app())

@@ -13,7 +13,7 @@ import pytest
 from airflow_delta.exceptions import DeltaTableNotFoundException, ReadLimitException, VersionNotFoundException
 from airflow_delta.log import DeltaLog
 from airflow_delta.log.checkpoint import part as checkpoint_part
-from airflow_delta.ui import data
+from airflow_delta.ui import data, limits, metadata
 from airflow_delta.ui.problems import of_error
 from support.actions import add, info, remove, txn
 from support.tables import commit_path, create_table, table_with_commits, write_commit
@@ -181,11 +181,11 @@ def test_a_checkpoint_that_repeats_a_path_takes_the_memory_of_a_few_batches(tabl
 
 def test_a_checkpoint_of_too_many_rows_is_not_looked_through(table, monkeypatch):
     checkpoint_of_one_path(table, 1_000, "a.parquet")
-    monkeypatch.setattr(data, "MAX_ACTIONS", 1_000)
+    monkeypatch.setattr(limits, "MAX_ACTIONS", 1_000)
     with pytest.raises(ReadLimitException, match="checkpoint"):
         data.open_transactions(log_of(table))
-    monkeypatch.setattr(data, "MAX_ACTIONS", 2_000)
-    monkeypatch.setattr(data, "MAX_TAIL_BYTES", 10)
+    monkeypatch.setattr(limits, "MAX_ACTIONS", 2_000)
+    monkeypatch.setattr(limits, "MAX_TAIL_BYTES", 10)
     write_commit(table, 2, add("b.parquet"))
     with pytest.raises(ReadLimitException, match="since its last checkpoint") as raised:
         data.open_transactions(log_of(table))
@@ -274,7 +274,7 @@ def test_nested_types_read_as_in_sql():
             "valueType": {"type": "struct", "fields": [{"name": "x", "type": "long"}]},
         },
     }
-    assert data._type(nested) == "array<map<string, struct<x: bigint>>>"
+    assert metadata._type(nested) == "array<map<string, struct<x: bigint>>>"
 
 
 def test_a_commit_that_is_not_there(table):

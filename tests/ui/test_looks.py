@@ -9,8 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from airflow_delta.ui import charts as formats
-from airflow_delta.ui import own_files
+from airflow_delta.ui import formats, own_files
 from airflow_delta.ui.charts import chart_legend, commit_chart, sparkline
 from support.places import files
 

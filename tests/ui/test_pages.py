@@ -616,7 +616,7 @@ def test_the_api_server_has_no_credentials_for_a_connection_without(client, airf
 
 def test_a_reader_has_one_identity_on_hdfs(monkeypatch):
     """A name node knows a process by one name, so a reader that is kept warm answers only for that one."""
-    from airflow_delta.ui.readers import Readers, environment
+    from airflow_delta.ui.reader.pool import Readers, environment
 
     monkeypatch.setenv("AWS_SESSION_TOKEN", "of-the-server")
     assert "AWS_SESSION_TOKEN" not in environment()
@@ -638,9 +638,9 @@ def test_a_reader_has_one_identity_on_hdfs(monkeypatch):
 
 @pytest.mark.slow
 def test_a_dead_endpoint_holds_up_no_other_table(client, airflow, known, endpoint, monkeypatch):
-    from airflow_delta.ui import reading
+    from airflow_delta.ui.reader import schedule
 
-    monkeypatch.setattr(reading, "READ_TIMEOUT", 15.0)
+    monkeypatch.setattr(schedule, "READ_TIMEOUT", 15.0)
     options = {
         "AWS_ENDPOINT_URL": endpoint,
         "AWS_REGION": "x",
@@ -654,7 +654,9 @@ def test_a_dead_endpoint_holds_up_no_other_table(client, airflow, known, endpoin
         time.sleep(1)
         assert client().get(page("table", known)).status_code == 200
         assert not any(answer.done() for answer in slow)
-        readers = [process for process in psutil.Process().children() if "airflow_delta.ui.reader" in str(process.cmdline())]
+        readers = [
+            process for process in psutil.Process().children() if "airflow_delta.ui.reader.worker" in str(process.cmdline())
+        ]
         assert 2 <= len(readers) <= 4, "two for the connection, and those that are warm"
         told = [(" ".join(process.cmdline()), " ".join(process.environ())) for process in readers]
         answers = [answer.result() for answer in slow]
@@ -663,15 +665,15 @@ def test_a_dead_endpoint_holds_up_no_other_table(client, airflow, known, endpoin
     # Credentials come by a pipe; and what Airflow has in its environment is not a reader's.
     assert not any("dead-password" in command or "AIRFLOW" in environment for command, environment in told)
     # While it does not answer, the connection has one reader.
-    assert "dead" in reading._process().schedule._slow
+    assert "dead" in schedule._process().schedule._slow
 
 
 def test_what_takes_too_much_memory_is_too_large_to_show(client, known, monkeypatch):
-    from airflow_delta.ui import readers, reading
+    from airflow_delta.ui.reader import pool, schedule
 
-    reading.readers().stop()
-    monkeypatch.setattr(readers, "MAX_MEMORY", 1)
-    monkeypatch.setattr(readers, "_LOOK", 0.001)
+    schedule.readers().stop()
+    monkeypatch.setattr(pool, "MAX_MEMORY", 1)
+    monkeypatch.setattr(pool, "_LOOK", 0.001)
     answer = client().get(page("table", known))
     assert (answer.status_code, "Too large to show" in answer.text) == (413, True)
     monkeypatch.undo()
@@ -679,11 +681,11 @@ def test_what_takes_too_much_memory_is_too_large_to_show(client, known, monkeypa
 
 
 def test_a_reader_that_ends_is_replaced(client, known):
-    from airflow_delta.ui import reading
+    from airflow_delta.ui.reader import schedule
 
     for ask in range(2):
         assert client().get(page("table", known)).status_code == 200, ask
-        for _, reader in reading.readers()._idle:
+        for _, reader in schedule.readers()._idle:
             reader._process.kill()
             reader._process.wait()
 
@@ -692,7 +694,7 @@ def test_a_page_is_read_once_for_many_viewers(known, airflow_app, monkeypatch):
     import asyncio
     import threading
 
-    from airflow_delta.ui import reading
+    from airflow_delta.ui.reader import schedule
 
     asked, go_on = [], threading.Event()
 
@@ -702,13 +704,13 @@ def test_a_page_is_read_once_for_many_viewers(known, airflow_app, monkeypatch):
         return []
 
     async def look() -> list[object]:
-        place, other = (reading.Place(uri, {}, "one connection") for uri in (f"{known}#1", f"{known}#2"))
-        reads = [asyncio.ensure_future(reading.read_open_transactions(found)) for found in [place] * 50 + [other]]
+        place, other = (schedule.Place(uri, {}, "one connection") for uri in (f"{known}#1", f"{known}#2"))
+        reads = [asyncio.ensure_future(schedule.read_open_transactions(found)) for found in [place] * 50 + [other]]
         await asyncio.sleep(0.05)
         go_on.set()
         return await asyncio.gather(*reads)
 
-    monkeypatch.setattr(reading, "_ask", ask)
+    monkeypatch.setattr(schedule, "_ask", ask)
     assert asyncio.run(look()) == [[]] * 51
     assert sorted(asked) == [f"{known}#1", f"{known}#2"]
 
@@ -717,7 +719,7 @@ def test_a_listing_that_takes_long_holds_up_no_history(airflow_app, monkeypatch)
     import asyncio
     import threading
 
-    from airflow_delta.ui import reading
+    from airflow_delta.ui.reader import schedule
 
     listed, go_on = [], threading.Event()
 
@@ -729,14 +731,14 @@ def test_a_listing_that_takes_long_holds_up_no_history(airflow_app, monkeypatch)
         return []
 
     async def look() -> list[object]:
-        places = [reading.Place(f"slow/{number}", {}, "slow") for number in range(4)]
-        listings = [asyncio.ensure_future(reading.read_open_transactions(place)) for place in places]
-        await asyncio.gather(*(reading.history_of_table(place, limit=1, before=None) for place in places))
+        places = [schedule.Place(f"slow/{number}", {}, "slow") for number in range(4)]
+        listings = [asyncio.ensure_future(schedule.read_open_transactions(place)) for place in places]
+        await asyncio.gather(*(schedule.history_of_table(place, limit=1, before=None) for place in places))
         assert listed == ["slow/0"]
         go_on.set()
         return await asyncio.gather(*listings)
 
-    monkeypatch.setattr(reading, "_ask", ask)
+    monkeypatch.setattr(schedule, "_ask", ask)
     assert asyncio.run(look()) == [[]] * 4
     assert len(listed) == 4
 
@@ -745,7 +747,7 @@ def test_of_one_connection_two_reads_are_under_way_at_a_time(airflow_app, monkey
     import asyncio
     import threading
 
-    from airflow_delta.ui import reading
+    from airflow_delta.ui.reader import schedule
 
     running, most, lock = {"a": 0, "b": 0}, {"a": 0, "b": 0}, threading.Lock()
 
@@ -760,10 +762,10 @@ def test_of_one_connection_two_reads_are_under_way_at_a_time(airflow_app, monkey
         return {"commits": []}
 
     async def look() -> list[object]:
-        places = [reading.Place(f"{name}/{number}", {}, name) for number in range(12) for name in ("a", "b")]
-        return await asyncio.gather(*(reading.history_of_table(place, limit=1, before=None) for place in places))
+        places = [schedule.Place(f"{name}/{number}", {}, name) for number in range(12) for name in ("a", "b")]
+        return await asyncio.gather(*(schedule.history_of_table(place, limit=1, before=None) for place in places))
 
-    monkeypatch.setattr(reading, "_ask", ask)
+    monkeypatch.setattr(schedule, "_ask", ask)
     assert len(asyncio.run(look())) == 24
     assert most == {"a": 2, "b": 2}
 
@@ -772,7 +774,7 @@ def test_many_dead_endpoints_leave_readers_to_the_others(airflow_app, monkeypatc
     import asyncio
     import threading
 
-    from airflow_delta.ui import reading
+    from airflow_delta.ui.reader import schedule
 
     ended = threading.Event()
 
@@ -783,8 +785,8 @@ def test_many_dead_endpoints_leave_readers_to_the_others(airflow_app, monkeypatc
 
     async def look() -> list[object]:
         def read(connection: str, number: int) -> asyncio.Future[object]:
-            place = reading.Place(f"{connection}/{number}", {}, connection)
-            return asyncio.ensure_future(reading.history_of_table(place, limit=1, before=None))
+            place = schedule.Place(f"{connection}/{number}", {}, connection)
+            return asyncio.ensure_future(schedule.history_of_table(place, limit=1, before=None))
 
         await read("known", 0)
         dead = [read(f"dead{connection}", number) for connection in range(10) for number in range(2)]
@@ -795,7 +797,7 @@ def test_many_dead_endpoints_leave_readers_to_the_others(airflow_app, monkeypatc
             ended.set()
             await asyncio.gather(*dead)
 
-    monkeypatch.setattr(reading, "_ask", ask)
+    monkeypatch.setattr(schedule, "_ask", ask)
     assert len(asyncio.run(look())) == 8
 
 
@@ -803,16 +805,16 @@ def test_too_many_that_wait_are_told_so(airflow_app, monkeypatch):
     import asyncio
     import threading
 
-    from airflow_delta.ui import reading
     from airflow_delta.ui.problems import PageProblem
+    from airflow_delta.ui.reader import schedule
 
     go_on = threading.Event()
-    monkeypatch.setattr(reading, "WAITING_FOR_A_CONNECTION", 3)
-    monkeypatch.setattr(reading, "_ask", lambda *_: go_on.wait(30) and {"commits": []})
+    monkeypatch.setattr(schedule, "WAITING_FOR_A_CONNECTION", 3)
+    monkeypatch.setattr(schedule, "_ask", lambda *_: go_on.wait(30) and {"commits": []})
 
     async def look() -> list[object]:
-        places = [reading.Place(f"full/{number}", {}, "full") for number in range(7)]
-        reads = [asyncio.ensure_future(reading.history_of_table(place, limit=1, before=None)) for place in places]
+        places = [schedule.Place(f"full/{number}", {}, "full") for number in range(7)]
+        reads = [asyncio.ensure_future(schedule.history_of_table(place, limit=1, before=None)) for place in places]
         await asyncio.sleep(0.05)
         go_on.set()
         return await asyncio.gather(*reads, return_exceptions=True)
@@ -834,7 +836,8 @@ def test_a_server_under_load_tells_who_is_too_many(airflow_app, client, known, m
     import httpx
     import uvicorn
 
-    from airflow_delta.ui import pages, reading
+    from airflow_delta.ui import pages
+    from airflow_delta.ui.reader import schedule
 
     token = client().cookies["_token"]
     found = pages._located
@@ -844,7 +847,7 @@ def test_a_server_under_load_tells_who_is_too_many(airflow_app, client, known, m
         return found(*arguments)
 
     monkeypatch.setattr(pages, "_located", slowly)
-    monkeypatch.setattr(reading, "WAITING_FOR_A_THREAD", 20)
+    monkeypatch.setattr(schedule, "WAITING_FOR_A_THREAD", 20)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -865,22 +868,22 @@ def test_a_server_under_load_tells_who_is_too_many(airflow_app, client, known, m
                         break
             states = Counter(answer.status_code for answer in answers)
             assert set(states) == {200, 503}
-            assert states[200] >= reading.WAITING_FOR_A_THREAD
+            assert states[200] >= schedule.WAITING_FOR_A_THREAD
             refused = next(answer for answer in answers if answer.status_code == 503)
             assert refused.headers["Retry-After"] == "5"
             assert refused.json()["title"].startswith("Too many pages are ")
             assert browser.get(url).status_code == 200
-            assert reading._process().web.waiting == 0
+            assert schedule._process().web.waiting == 0
     finally:
         server.should_exit = True
         thread.join(20)
 
 
 def test_a_commit_is_read_once_and_again_when_it_is_another(client, known):
-    from airflow_delta.ui import reading
+    from airflow_delta.ui.reader import schedule
 
     first = client().get(page("api/table", known)).json()
-    kept = reading.remembered()._commits
+    kept = schedule.remembered()._commits
     assert any(set(commits) == {0, 1, 2, 3} for commits in kept.values())
     assert client().get(page("api/table", known)).json() == first
     detail = client().get(page("api/commit", known, version=3)).json()
@@ -892,10 +895,10 @@ def test_a_commit_is_read_once_and_again_when_it_is_another(client, known):
 
 
 def test_what_is_remembered_has_a_limit(monkeypatch):
-    from airflow_delta.ui import reading as remembered
+    from airflow_delta.ui.reader import cache
 
-    monkeypatch.setattr(remembered, "MAX_BYTES", 10_000)
-    memory = remembered.Remembered()
+    monkeypatch.setattr(cache, "MAX_BYTES", 10_000)
+    memory = cache.Remembered()
     for number in range(100):
         memory.keep(("page", number), "x" * 300)
         memory.keep_commit(f"table {number % 10}", number, {"version": number, "stamp": [1, 2], "note": "y" * 300})

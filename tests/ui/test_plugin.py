@@ -186,7 +186,7 @@ def test_links_keep_the_path_below_which_airflow_is_served(returned, operator, m
 def test_what_a_failed_commit_leaves_keeps_the_secrets_of_the_connection():
     from airflow.sdk.log import mask_secret
 
-    from airflow_delta.links.delta import failure_note
+    from airflow_delta.task_notes import failure_note
 
     mask_secret("a-key-that-is-secret")
     assert failure_note(OSError("refused: key=a-key-that-is-secret"))["message"] == "refused: key=***"
@@ -194,7 +194,7 @@ def test_what_a_failed_commit_leaves_keeps_the_secrets_of_the_connection():
 
 def test_what_a_failed_commit_leaves():
     from airflow_delta.exceptions import ConcurrentAppendException
-    from airflow_delta.links.delta import failure_note
+    from airflow_delta.task_notes import failure_note
 
     error = ConcurrentAppendException("Files were added.\nMore about it.", table="/t", winning_version=4)
     note = failure_note(error)

@@ -375,8 +375,8 @@ def test_rows_and_listings_hold_up_no_history(airflow_app, monkeypatch):
     import asyncio
     import threading
 
-    from airflow_delta.ui import reading
-    from airflow_delta.ui.known import Place
+    from airflow_delta.ui.place import Place
+    from airflow_delta.ui.reader import schedule
 
     asked, go_on = [], threading.Event()
 
@@ -389,13 +389,13 @@ def test_rows_and_listings_hold_up_no_history(airflow_app, monkeypatch):
 
     async def look() -> None:
         places = [Place(f"rows/{number}", {}, "rows") for number in range(3)]
-        slow = [asyncio.ensure_future(reading.commit_rows(place, 0)) for place in places]
-        slow.append(asyncio.ensure_future(reading.read_open_transactions(places[0])))
-        await asyncio.gather(*(reading.history_of_table(place, limit=1, before=None) for place in places))
+        slow = [asyncio.ensure_future(schedule.commit_rows(place, 0)) for place in places]
+        slow.append(asyncio.ensure_future(schedule.read_open_transactions(places[0])))
+        await asyncio.gather(*(schedule.history_of_table(place, limit=1, before=None) for place in places))
         assert asked == [("rows", "rows/0")]
         go_on.set()
         await asyncio.gather(*slow)
 
-    monkeypatch.setattr(reading, "_ask", ask)
+    monkeypatch.setattr(schedule, "_ask", ask)
     asyncio.run(look())
     assert len(asked) == 4

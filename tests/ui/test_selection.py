@@ -9,7 +9,7 @@ import deltalake
 import pyarrow as pa
 import pytest
 
-from airflow_delta.ui import views as selection
+from airflow_delta.ui import selection
 from support.actions import add, info, txn
 from support.tables import create_table, write_commit
 

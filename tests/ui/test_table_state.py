@@ -12,7 +12,6 @@ import pytest
 
 from airflow_delta.exceptions import DeltaTableNotFoundException, ReadLimitException
 from airflow_delta.log import DeltaLog
-from airflow_delta.ui import table_state as states
 from airflow_delta.ui.table_state import table_state
 from support.actions import add, info, metadata, protocol
 from support.tables import create_table, table_with_commits, write_commit
@@ -78,23 +77,22 @@ def test_a_table_that_needs_a_newer_reader_keeps_its_columns(tmp_path):
 
 
 def test_a_wide_table_tells_its_first_columns(tmp_path, monkeypatch):
-    from airflow_delta.ui import data
+    from airflow_delta.ui import metadata
 
     deltalake.write_deltalake(tmp_path / "wide", pa.table({f"c{number}": [1] for number in range(30)}))
-    monkeypatch.setattr(data, "MAX_COLUMNS", 10)
+    monkeypatch.setattr(metadata, "MAX_COLUMNS", 10)
     told = state_of(tmp_path / "wide")["metadata"]
     assert (len(told["columns"]), told["num_columns"]) == (10, 30)
 
 
 @pytest.mark.parametrize(("limit", "value"), [("MAX_COMMITS", 3), ("MAX_TAIL_BYTES", 100)])
 def test_a_long_log_without_checksums_is_not_read(tmp_path, monkeypatch, limit, value):
-    from airflow_delta.ui import data
 
     path = table_with_commits(tmp_path / "long", 5)
     for checksum in (path / "_delta_log").glob("*.crc"):
         checksum.unlink()
     assert state_of(path)["num_files"] == 6
-    monkeypatch.setattr(states if limit == "MAX_COMMITS" else data, limit, value)
+    monkeypatch.setattr(f"airflow_delta.ui.{'table_state' if limit == 'MAX_COMMITS' else 'limits'}.{limit}", value)
     with pytest.raises(ReadLimitException, match="since its last checksum or checkpoint"):
         state_of(path)
 

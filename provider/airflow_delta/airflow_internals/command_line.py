@@ -1,11 +1,8 @@
-"""What Airflow's own commands are made of, for the commands of ``airflow delta``.
+"""What Airflow's own commands are made of, for the names, arguments and output of ``airflow delta``.
 
-Waits for: a public base for the commands of providers. Without it there is no ``airflow delta``.
-
-Names and arguments of commands, which Airflow asks of every provider at the start of every command: as light as it can be.
-
-Airflow documents that providers bring commands, and imports this module for it, but does not declare it public. Waits for: a
-public base for the commands of providers. Without it there is no ``airflow delta``.
+Airflow documents that providers bring commands, and imports this module for it at the start of every command, so it is as light
+as it can be; but it declares none of this public. Waits for: a public base for the commands of providers. Without it there is no
+``airflow delta``.
 """
 
 from __future__ import annotations

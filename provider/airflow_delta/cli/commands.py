@@ -23,14 +23,16 @@ from airflow_delta.airflow_internals.command_line import (
     set_pool,
 )
 from airflow_delta.assets.delta import delta_asset_uri, table_of_asset_uri
-from airflow_delta.cli.output import print_data, print_line, print_rows, printable, progress_shown, size, span, utc, with_runs
+from airflow_delta.cli.output import print_data, print_line, print_rows, printable, size, span, utc
+from airflow_delta.cli.progress import progress_shown
+from airflow_delta.cli.starts import with_runs
 from airflow_delta.contract.check_records import answer_in_words, result_in_words, stages_in_words, version_in_words
 from airflow_delta.contract.tags import DAG_ID_TAG, RUN_ID_TAG
 from airflow_delta.dag_checks import dag_problems, dag_warnings
 from airflow_delta.exceptions import DeltaError, DeltaTableNotFoundException, VacuumRetentionPeriodTooShortException
-from airflow_delta.links.delta import masked_by_airflow
-from airflow_delta.masking import message_of
 from airflow_delta.pools import table_pool
+from airflow_delta.shown_text import message_of
+from airflow_delta.task_notes import masked_by_airflow
 
 if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog

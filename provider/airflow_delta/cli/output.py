@@ -1,33 +1,13 @@
-"""Output of the commands: tables that fit a terminal, or all data as JSON or YAML.
-
-Also the Dag runs of transactions that have not committed, from Airflow's metadata database.
-
-How far a long command is, on stderr: a bar on a terminal, else a line from time to time.
-"""
+"""Output of the commands: tables that fit a terminal, or all data as JSON or YAML."""
 
 from __future__ import annotations
 
-import logging
-import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unicodedata import category
 
-from rich.console import Console
-from sqlalchemy import select
-
-from airflow_delta.airflow_internals import database
 from airflow_delta.airflow_internals.command_line import AirflowConsole, SimpleTable
-from airflow_delta.contract.files import OWNER_LENGTH, owner_prefix
-from airflow_delta.log.storage import progress as engine
-
-if TYPE_CHECKING:
-    from airflow_delta.log.storage.progress import Progress
-    from airflow_delta.table.state.open_transactions import TransactionState
-
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _WIDE = 120
@@ -126,124 +106,3 @@ def utc(milliseconds: int | None) -> str:
     if milliseconds is None or milliseconds < 0:
         return ""
     return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%d %H:%M")
-
-
-logger = logging.getLogger(__name__)
-
-_START = "DeltaStartTransactionOperator"
-_MAX_STARTS = 20_000
-"""Start tasks that are looked at, the latest ones: a digest for each."""
-
-
-def with_runs(transactions: Sequence[TransactionState]) -> list[TransactionState]:
-    """Return the transactions, each with the Dag run of the start task that began it, if Airflow still knows that.
-
-    A commit names its run itself. Of an open one only its id tells: it is made of Dag, start task and run.
-    """
-    unknown = [one for one in transactions if one.run_id is None]
-    if not unknown:
-        return list(transactions)
-    try:
-        starts = _starts(max(one.last_modified or 0 for one in unknown))
-    except Exception as error:  # noqa: BLE001 - without a database, or with another one, the rest is shown
-        logger.info("The Dag runs of uncommitted transactions are not shown: %s: %s", type(error).__name__, error)
-        return list(transactions)
-    return [_with_run(one, starts) for one in transactions]
-
-
-def _with_run(transaction: TransactionState, starts: Mapping[str, tuple[str, str]]) -> TransactionState:
-    run = starts.get(transaction.transaction_id[:OWNER_LENGTH]) if transaction.run_id is None else None
-    return transaction if run is None else replace(transaction, dag_id=run[0], run_id=run[1])
-
-
-def _starts(until: int) -> dict[str, tuple[str, str]]:
-    """Return Dag id and run id of the latest start tasks, by what the ids of their transactions begin with.
-
-    :param until: when the transactions were last touched, in milliseconds; a start task began before.
-    """
-    instance_table = database.TaskInstance
-    wanted = (
-        select(instance_table.dag_id, instance_table.task_id, instance_table.run_id)
-        .where(
-            instance_table.operator == _START,
-            instance_table.start_date <= datetime.fromtimestamp(until / 1000 + 600, UTC),
-        )
-        .order_by(instance_table.start_date.desc())
-        .limit(_MAX_STARTS)
-    )
-    with database.create_session(scoped=False) as session:
-        found = [tuple(row) for row in session.execute(wanted)]
-    return {owner_prefix(dag_id, task_id, run_id): (dag_id, run_id) for dag_id, task_id, run_id in found}
-
-
-@contextmanager
-def progress_shown() -> Iterator[None]:
-    """Show how far the operations of a command are; logs are silent without ``-v``."""
-    if not sys.stderr.isatty():
-        with engine.shown_by(_Lines()):
-            yield
-        return
-    bars = _Bars()
-    try:
-        with engine.shown_by(bars):
-            yield
-    finally:
-        bars.close()
-
-
-class _Lines:
-    """A line at most as often as a log gets one."""
-
-    @property
-    def interval(self) -> float:
-        return engine.INTERVAL
-
-    def update(self, progress: Progress) -> None:
-        sys.stderr.write(printable(f"{progress}.\n"))
-        sys.stderr.flush()
-
-    def end(self, progress: Progress) -> None:
-        """Leave the lines as they are."""
-
-
-class _Bars:
-    """A bar for each operation that takes longer than a moment; gone when it ends."""
-
-    interval = 0.3
-
-    def __init__(self) -> None:
-        self._shown: Any = None
-        self._tasks: dict[Progress, Any] = {}
-
-    def update(self, progress: Progress) -> None:
-        if self._shown is None:
-            self._shown = _display()
-            self._shown.start()
-        if progress not in self._tasks:
-            what = printable(progress.what)
-            self._tasks[progress] = self._shown.add_task(what, total=progress.total, unit=progress.unit, rate="")
-        rate = f"{round(progress.done / progress.seconds):,}/s" if progress.seconds else ""
-        self._shown.update(self._tasks[progress], completed=progress.done, rate=rate)
-
-    def end(self, progress: Progress) -> None:
-        task = self._tasks.pop(progress, None)
-        if task is not None:
-            self._shown.remove_task(task)
-
-    def close(self) -> None:
-        """Leave the terminal as it was."""
-        if self._shown is not None:
-            self._shown.stop()
-
-
-def _display() -> Any:
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[unit]} {task.fields[rate]}", markup=False),
-        TimeRemainingColumn(),
-    )
-    return Progress(*columns, console=Console(stderr=True), transient=True)

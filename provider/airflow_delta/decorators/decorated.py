@@ -8,7 +8,7 @@ from typing import Any
 from airflow.sdk.bases.decorator import DecoratedOperator
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
-from airflow_delta.operators.pyspark import injected_by, without_injected
+from airflow_delta.tasks.functions import injected_by, without_injected
 
 
 def without_multiple_outputs(decorator: str, kwargs: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,65 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlencode, urlsplit
 
-from airflow.sdk import BaseOperatorLink, conf
+from airflow.sdk import BaseOperatorLink
 
-from airflow_delta import masking
+from airflow_delta.links.pages import page_url, transaction_page
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
     from airflow.sdk.types import TaskInstanceKey
 
-URL_PREFIX = "/delta-tables"
-"""Where the pages are mounted in Airflow's API server."""
-
-URL_ROUTE = "delta-tables"
-"""Airflow's UI shows them under ``plugin/delta-tables``."""
 
 _RETURN_VALUE = "return_value"
-_MAX_MESSAGE = 500
-
-PAGE_KEY = "delta_transaction_page"
-"""XCom of a start task: the URL of the page that shows what its transaction would publish."""
-
-FAILURE_KEY = "delta_commit_failure"
-"""XCom of a failed commit task: a short form of the error."""
-
-NOTE_KEY = "delta_failure_"
-"""Key, before the number of the try, of the same in the state store of a task, which outlives a clear as no XCom does."""
-
-WARNING_KEY = "delta_key_warning"
-"""XCom of a task whose key another run has committed: the warning, so that the UI shows it."""
-
-
-def leave_note(context: Mapping[str, Any], task: Any, error: BaseException) -> None:
-    """Leave a short form of an error for the table's page in the state store of the running task.
-
-    :param task: the task with its rendered fields; ``transaction`` may be its handle.
-    """
-    store = context.get("task_state_store")
-    if store is not None:
-        handle = getattr(task, "transaction", None)
-        transaction_id = handle.get("transactionId") if isinstance(handle, Mapping) else None
-        store.set(f"{NOTE_KEY}{context['ti'].try_number}", {**failure_note(error), "transaction_id": transaction_id})
-
-
-def failure_note(error: BaseException) -> dict[str, Any]:
-    """Return a short form of an error: its class, its first line, and the version that it conflicts with."""
-    # XComs are stored and shown unmasked, unlike task logs.
-    return {
-        "exception": type(error).__name__,
-        "message": masked_by_airflow(str(error).partition("\n")[0])[:_MAX_MESSAGE],
-        "version": getattr(error, "winning_version", None),
-    }
-
-
-def masked_by_airflow(text: str) -> str:
-    """Return a text with the secrets that Airflow knows, and credentials in URLs, masked."""
-    from airflow_delta.airflow_internals.tasks import redacted
-
-    return masking.masked(redacted(text))
 
 
 class DeltaTableLink(BaseOperatorLink):
@@ -102,22 +54,6 @@ class DeltaCommitLink(BaseOperatorLink):
         if not table or not isinstance(version, int) or isinstance(version, bool) or version < 0:
             return ""
         return page_url("commit", table=table, version=str(version))
-
-
-def page_url(page: str, **parameters: str) -> str:
-    """Return the URL of a page inside Airflow's UI: with the host if ``[api] base_url`` is set, otherwise from the root."""
-    base = (conf.get("api", "base_url", fallback="") or "").rstrip("/")
-    # The UI shows in its frame what follows its own route: the path of the page as the browser requests it.
-    return f"{base}/plugin/{URL_ROUTE}{urlsplit(base).path}{URL_PREFIX}/{page}?{urlencode(parameters)}"
-
-
-def transaction_page(told: Mapping[str, Any]) -> str:
-    """Return the URL of the page of an open transaction; empty if that is not known.
-
-    :param told: its handle, or what a task of it returned.
-    """
-    table, transaction_id = told.get("table"), told.get("transactionId")
-    return page_url("transaction", table=table, id=transaction_id) if table and transaction_id else ""
 
 
 def _result(ti_key: TaskInstanceKey) -> Mapping[str, Any]:

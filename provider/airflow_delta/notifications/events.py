@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_delta.contract.payloads import what_was_read
 from airflow_delta.exceptions import DeltaAuditFailedException, DeltaConcurrentModificationException
-from airflow_delta.links.delta import masked_by_airflow
 from airflow_delta.operators.maintenance import DeltaMaintenanceOperator
 from airflow_delta.operators.transaction import DeltaAbortOperator, DeltaCommitOperator
 from airflow_delta.operators.vacuum import DeltaVacuumOperator
-from airflow_delta.tasks.identity import flatten_reports
+from airflow_delta.task_notes import masked_by_airflow
+from airflow_delta.tasks.trust.received import flatten_reports
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

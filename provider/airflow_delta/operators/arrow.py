@@ -15,13 +15,16 @@ from airflow_delta.contract.options import COMPARES, REPLACEMENTS, check_writer_
 from airflow_delta.contract.sql_parameters import with_given
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.frames import ROW_LIMIT
-from airflow_delta.operators.pyspark import authors_own, call_function, injected_by, without_injected
 from airflow_delta.tasks.base import Parts, templated
-from airflow_delta.tasks.new_files import find_new_files, new_files, parse_new_files
-from airflow_delta.tasks.new_rows import NewRowsParameters, check_publishes_alone
-from airflow_delta.tasks.read_versions import OtherTables, ReadVersions
+from airflow_delta.tasks.functions import authors_own, call_function, injected_by, without_injected
 from airflow_delta.tasks.sql_parameters import SqlParameters
-from airflow_delta.tasks.stage_work import GivenTable, StageOperator, StageReadRecorder, StageWork, WriteOptions, change_bounds
+from airflow_delta.tasks.stage.new_files import find_new_files, new_files, parse_new_files
+from airflow_delta.tasks.stage.new_rows import NewRowsParameters, check_publishes_alone
+from airflow_delta.tasks.stage.operator import StageOperator
+from airflow_delta.tasks.stage.read_versions import OtherTables, ReadVersions
+from airflow_delta.tasks.stage.reads import StageReadRecorder, change_bounds
+from airflow_delta.tasks.stage.work import GivenTable, StageWork
+from airflow_delta.tasks.stage.write_options import WriteOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -104,7 +107,7 @@ class ArrowTableReader(StageReadRecorder):
         :param parameters: values of named parameters (``:day``) in ``where``.
         :param columns: names of columns; default: all.
         :param limit: number of rows that may be returned; ``None`` for any.
-        :param options: :class:`~airflow_delta.tasks.new_rows.NewRowsParameters`.
+        :param options: :class:`~airflow_delta.tasks.stage.new_rows.NewRowsParameters`.
         :return: a reader, to be read once; ``read_all()`` makes a table of it.
         :raises DeltaUnsupportedOperationException: if rows were removed meanwhile.
         :raises VersionNotFoundException: if commits have left its log before they were read.
@@ -153,14 +156,14 @@ class DeltaStageArrowOperator(StageOperator, PythonOperator):
     :param python_callable: function that returns the rows.
     :param new_files: files that the function reads: those of a source that the table does not have yet, each exactly once, as
         :class:`~airflow_delta.operators.copy_into.DeltaCopyIntoOperator` finds and records them. A directory, a file or a pattern
-        of paths; or a mapping of one to options of :class:`~airflow_delta.tasks.new_files.NewFilesParameters`. The function names
-        ``new_files`` among its parameters and gets a tuple of :class:`~airflow_delta.tasks.new_files.NewFile`. All of them count
-        as loaded, also those that it passes over; if there are none, it is not called. (templated)
+        of paths; or a mapping of one to options of :class:`~airflow_delta.tasks.stage.new_files.NewFilesParameters`. The function
+        names ``new_files`` among its parameters and gets a tuple of :class:`~airflow_delta.tasks.stage.new_files.NewFile`. All of
+        them count as loaded, also those that it passes over; if there are none, it is not called. (templated)
     :param write_options: ``compression`` and ``maxRecordsPerFile``, as for Spark's Parquet writer. (templated)
 
-    The other parameters are those of :class:`~airflow_delta.tasks.stage_work.StageWork`,
-    :class:`~airflow_delta.tasks.stage_work.GivenTable`, :class:`~airflow_delta.tasks.stage_work.WriteOptions` and
-    :class:`~airflow_delta.tasks.read_versions.ReadVersions`.
+    The other parameters are those of :class:`~airflow_delta.tasks.stage.work.StageWork`,
+    :class:`~airflow_delta.tasks.stage.work.GivenTable`, :class:`~airflow_delta.tasks.stage.write_options.WriteOptions` and
+    :class:`~airflow_delta.tasks.stage.read_versions.ReadVersions`.
     """
 
     parts: ClassVar[Parts] = (StageWork, GivenTable, WriteOptions, SqlParameters, ReadVersions)

@@ -18,12 +18,13 @@ from airflow_delta.links.delta import DeltaTransactionLink
 from airflow_delta.retry_policies import AUDIT_ERRORS
 from airflow_delta.tasks.base import DeltaOperator, Parts, templated
 from airflow_delta.tasks.ended import check_not_aborted
-from airflow_delta.tasks.expected_stages import valid_reports
-from airflow_delta.tasks.handle_check import open_transaction
-from airflow_delta.tasks.identity import flatten_reports, stage_identity
+from airflow_delta.tasks.identity import stage_identity
 from airflow_delta.tasks.spark.runner import SparkRunner
 from airflow_delta.tasks.sql_parameters import SqlParameters
-from airflow_delta.tasks.stage_work import GivenTable
+from airflow_delta.tasks.stage.work import GivenTable
+from airflow_delta.tasks.trust.handle import open_transaction
+from airflow_delta.tasks.trust.received import flatten_reports
+from airflow_delta.tasks.trust.reports import valid_reports
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -69,7 +70,7 @@ class DeltaAuditOperator(DeltaOperator):
     :param on_undecidable: ``fail`` (default) or ``warn``, if statistics cannot decide a check. (templated)
     :param delta_conn_id: connection to the table; default: the start task's. (templated)
 
-    The other parameters are those of :class:`~airflow_delta.tasks.stage_work.GivenTable` and
+    The other parameters are those of :class:`~airflow_delta.tasks.stage.work.GivenTable` and
     :class:`~airflow_delta.tasks.spark.runner.SparkRunner`.
     """
 

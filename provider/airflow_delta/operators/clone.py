@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_delta import engine
 from airflow_delta.contract.kinds import LOCATION, PROPERTIES, TRUTH, Kinds
-from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
-from airflow_delta.tasks.identity import whole_number
-from airflow_delta.tasks.operation import DeltaMaintenanceBase
+from airflow_delta.tasks.maintenance_base import DeltaMaintenanceBase
+from airflow_delta.tasks.values import moment, whole_number
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_delta.log.delta_log import DeltaLog
-    from airflow_delta.tasks.committing import CommitPart
+    from airflow_delta.tasks.commit.commit_part import CommitPart
 
 
 class DeltaCloneOperator(DeltaMaintenanceBase):
@@ -35,7 +34,7 @@ class DeltaCloneOperator(DeltaMaintenanceBase):
     :param source_uri: URI of the source for readers of the clone, if it differs (``s3a://``). (templated)
     :param deep: copy the files.
 
-    The other parameters are those of :class:`~airflow_delta.tasks.operation.DeltaMaintenanceBase`.
+    The other parameters are those of :class:`~airflow_delta.tasks.maintenance_base.DeltaMaintenanceBase`.
     """
 
     kinds: ClassVar[Kinds] = {"source": LOCATION, "replace": TRUTH, "deep": TRUTH, "properties": PROPERTIES}
@@ -82,7 +81,7 @@ class DeltaCloneOperator(DeltaMaintenanceBase):
             log,
             DeltaHook(self.source_conn_id or self.delta_conn_id).get_log(self.source),
             version=whole_number("version", self.version),
-            timestamp=_moment(self.timestamp),
+            timestamp=moment(self.timestamp),
             properties=self.properties,
             replace=self.replace,
             source_uri=self.source_uri,
@@ -90,14 +89,3 @@ class DeltaCloneOperator(DeltaMaintenanceBase):
             **self.commit_options(committer, context),
         )
         return committer.finish(context, result)
-
-
-def _moment(value: str | datetime | None) -> datetime | None:
-    if value is None or isinstance(value, datetime):
-        return value
-    if not value:
-        return None
-    try:
-        return datetime.fromisoformat(value)
-    except ValueError:
-        raise DeltaIllegalArgumentException(f"timestamp must be an ISO 8601 time, got {value!r}") from None

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_delta import engine
 from airflow_delta.contract.kinds import PROPERTIES, TRUTH, Kinds
-from airflow_delta.tasks.operation import DeltaMaintenanceBase
+from airflow_delta.tasks.maintenance_base import DeltaMaintenanceBase
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_delta.log.delta_log import DeltaLog
-    from airflow_delta.tasks.committing import CommitPart
+    from airflow_delta.tasks.commit.commit_part import CommitPart
 
 
 class DeltaConvertOperator(DeltaMaintenanceBase):
@@ -26,7 +26,7 @@ class DeltaConvertOperator(DeltaMaintenanceBase):
     :param properties: properties of the table. (templated)
     :param time_zone: time zone of timestamps in directory names without one. (templated)
 
-    The other parameters are those of :class:`~airflow_delta.tasks.operation.DeltaMaintenanceBase`.
+    The other parameters are those of :class:`~airflow_delta.tasks.maintenance_base.DeltaMaintenanceBase`.
     """
 
     kinds: ClassVar[Kinds] = {"collect_stats": TRUTH, "properties": PROPERTIES}

@@ -19,13 +19,13 @@ from airflow_delta.exceptions import (
     DeltaUnsupportedOperationException,
 )
 from airflow_delta.tasks.base import Parts, templated
-from airflow_delta.tasks.identity import column_names
-from airflow_delta.tasks.new_files import NewFilesParameters, find_new_files
 from airflow_delta.tasks.operation import OPERATION, DeltaTableOperator
 from airflow_delta.tasks.spark.progress import spark_work
 from airflow_delta.tasks.spark.session import TaskSession
 from airflow_delta.tasks.spark.storage import SparkStorage
-from airflow_delta.tasks.stage_work import StageReadRecorder
+from airflow_delta.tasks.stage.new_files import NewFilesParameters, find_new_files
+from airflow_delta.tasks.stage.reads import StageReadRecorder
+from airflow_delta.tasks.values import column_names
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,16 +9,17 @@ from airflow_delta import engine
 from airflow_delta.contract.choices import CREATE_MODES, Choices, check_choices
 from airflow_delta.contract.kinds import NAMES, PROPERTIES, SCHEMA, TEXT, Kinds
 from airflow_delta.exceptions import DeltaTableNotFoundException
-from airflow_delta.tasks.identity import column_names, schema_text
-from airflow_delta.tasks.lineage import withdraw_default_outlets
-from airflow_delta.tasks.operation import DeltaTableOperator, OwnTransaction
+from airflow_delta.tasks.operation import DeltaTableOperator
+from airflow_delta.tasks.outlets import withdraw_default_outlets
+from airflow_delta.tasks.start.own_transaction import OwnTransaction
+from airflow_delta.tasks.values import column_names, schema_text
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_delta.contract.payloads import StagedWrite
     from airflow_delta.table.stage.stage_view import StageView
-    from airflow_delta.tasks.stage_work import StageWork
+    from airflow_delta.tasks.stage.work import StageWork
 
 
 class DeltaCreateTableOperator(DeltaTableOperator):

@@ -12,10 +12,11 @@ from airflow_delta.links.delta import DeltaTransactionLink
 from airflow_delta.retry_policies import AUDIT_ERRORS
 from airflow_delta.tasks.base import DeltaOperator, Parts, templated
 from airflow_delta.tasks.ended import check_not_aborted
-from airflow_delta.tasks.expected_stages import valid_reports
-from airflow_delta.tasks.handle_check import open_transaction
-from airflow_delta.tasks.identity import column_names, flatten_reports, whole_number
-from airflow_delta.tasks.stage_work import GivenTable
+from airflow_delta.tasks.stage.work import GivenTable
+from airflow_delta.tasks.trust.handle import open_transaction
+from airflow_delta.tasks.trust.received import flatten_reports
+from airflow_delta.tasks.trust.reports import valid_reports
+from airflow_delta.tasks.values import column_names, whole_number
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -42,7 +43,7 @@ class DeltaDiffOperator(DeltaOperator):
     :param limit: number of rows to compare of the files that come, and of those that go; default: 1,000,000. (templated)
     :param delta_conn_id: connection to the table; default: the start task's. (templated)
 
-    The other parameter is that of :class:`~airflow_delta.tasks.stage_work.GivenTable`.
+    The other parameter is that of :class:`~airflow_delta.tasks.stage.work.GivenTable`.
     """
 
     transaction_role: ClassVar[str] = "audit"

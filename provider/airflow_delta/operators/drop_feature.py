@@ -13,9 +13,10 @@ from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.links.delta import DeltaCommitLink, DeltaTableLink
 from airflow_delta.retry_policies import FINAL_ERRORS
 from airflow_delta.tasks.base import DeltaOperator, Parts, templated
-from airflow_delta.tasks.committing import CommitPart
-from airflow_delta.tasks.identity import stage_identity, whole_number
+from airflow_delta.tasks.commit.commit_part import CommitPart
+from airflow_delta.tasks.identity import stage_identity
 from airflow_delta.tasks.spark.runner import SparkRunner
+from airflow_delta.tasks.values import whole_number
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -97,7 +98,7 @@ class DeltaDropFeatureOperator(_WithoutFeatureOperator):
     :param max_restarts: how often in a row to start over if another commit conflicts.
     :param delta_conn_id: connection of type ``delta``. (templated)
 
-    The other parameters are those of :class:`~airflow_delta.tasks.committing.CommitPart` and
+    The other parameters are those of :class:`~airflow_delta.tasks.commit.commit_part.CommitPart` and
     :class:`~airflow_delta.tasks.spark.runner.SparkRunner`.
     """
 
@@ -133,7 +134,7 @@ class DeltaRemoveColumnMappingOperator(_WithoutFeatureOperator):
     :param max_restarts: how often to start over if another commit conflicts.
     :param delta_conn_id: connection of type ``delta``. (templated)
 
-    The other parameters are those of :class:`~airflow_delta.tasks.committing.CommitPart` and
+    The other parameters are those of :class:`~airflow_delta.tasks.commit.commit_part.CommitPart` and
     :class:`~airflow_delta.tasks.spark.runner.SparkRunner`.
     """
 

@@ -15,7 +15,6 @@ from airflow_delta.contract.kinds import HOURS, LOCATIONS, NAMES, TRUTH, Kinds, 
 from airflow_delta.exceptions import CommitCancelledException, DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.links.delta import DeltaCommitLink, DeltaTableLink
-from airflow_delta.operators.vacuum import hours
 from airflow_delta.table.operations.maintenance import (
     CANCELLED,
     CHECKPOINT,
@@ -30,12 +29,13 @@ from airflow_delta.table.operations.maintenance import (
     ordered_steps,
 )
 from airflow_delta.tasks.base import DeltaOperator, Parts, templated
-from airflow_delta.tasks.committing import CommitPart
-from airflow_delta.tasks.identity import column_names, stage_identity, whole_number
+from airflow_delta.tasks.commit.commit_part import CommitPart
+from airflow_delta.tasks.identity import stage_identity
 from airflow_delta.tasks.lineage import absolute_table
 from airflow_delta.tasks.observability import Stopwatch, TaskMetrics
 from airflow_delta.tasks.spark.session import TaskSession
 from airflow_delta.tasks.sql_parameters import SqlParameters
+from airflow_delta.tasks.values import column_names, hours, whole_number
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -77,7 +77,7 @@ class DeltaMaintenanceOperator(DeltaOperator):
     :param max_paths: number of deleted paths to list in the result of a step.
 
     The other parameters are those of :class:`~airflow_delta.tasks.spark.session.TaskSession` and, for the commits of OPTIMIZE
-    and VACUUM, of :class:`~airflow_delta.tasks.committing.CommitPart` (its ``checkpoint`` is not the step).
+    and VACUUM, of :class:`~airflow_delta.tasks.commit.commit_part.CommitPart` (its ``checkpoint`` is not the step).
     """
 
     parts: ClassVar[Parts] = (TaskSession, CommitPart, SqlParameters)

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_delta import engine, exceptions
 from airflow_delta.contract.kinds import TRUTH, Kinds
 from airflow_delta.contract.payloads import CommitResult, StagedWrite
 from airflow_delta.retry_policies import REFUSALS
-from airflow_delta.tasks.base import DeltaOperator, Part, Parts, templated
-from airflow_delta.tasks.committing import CommitPart
-from airflow_delta.tasks.handle_check import check_table_of_result
-from airflow_delta.tasks.identity import stage_identity, whole_number
-from airflow_delta.tasks.observability import Stopwatch, TaskMetrics
-from airflow_delta.tasks.operation import SPARK_OPERATION, DeltaMaintenanceBase, DeltaTableOperator, OwnTransaction
+from airflow_delta.tasks.base import Parts, templated
+from airflow_delta.tasks.commit.commit_part import CommitPart
+from airflow_delta.tasks.identity import stage_identity
+from airflow_delta.tasks.maintenance_base import DeltaMaintenanceBase
+from airflow_delta.tasks.observability import Stopwatch
+from airflow_delta.tasks.operation import DeltaTableOperator
+from airflow_delta.tasks.rewrite_work import REWRITE, RewriteWork, finish_batches
 from airflow_delta.tasks.spark.runner import SparkRunner
 from airflow_delta.tasks.spark.session import TaskSession
-from airflow_delta.tasks.sql_parameters import SqlParameters
-from airflow_delta.tasks.stage_work import StageWork
+from airflow_delta.tasks.stage.work import StageWork
+from airflow_delta.tasks.start.own_transaction import OwnTransaction
+from airflow_delta.tasks.trust.handle import check_table_of_result
+from airflow_delta.tasks.values import whole_number
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -29,74 +31,6 @@ if TYPE_CHECKING:
     from airflow_delta.table.operations.optimize.bins import RewriteSelection
     from airflow_delta.table.stage.stage_view import SparkWork, StageView
     from airflow_delta.table.stage.view import TransactionView
-    from airflow_delta.table.state.optimize_result import OptimizeResult
-
-    Select = Callable[[TransactionView], RewriteSelection]
-
-
-@dataclass(kw_only=True, eq=False, repr=False)
-class RewriteWork(Part):
-    """The part of a task that rewrites rows of a table into other files.
-
-    Alone (no ``transaction``, no ``transaction_key``, no ``app_id``) such a task has no identity in the log: the files show what
-    it has done, and a rerun does what is left. It then conflicts only with commits that remove files that it has rewritten. With
-    an identity, or as a stage, it is a transaction like any other.
-
-    :param where: predicate on partition columns; default: the whole table. (templated)
-    :param max_file_size: size of the new files in bytes; default: the table's ``delta.targetFileSize``, or 1 GiB. (templated)
-    :param batch_size: bytes of input for each commit, if the task runs alone; default: all in one commit. (templated)
-    :param parallel: bins that Spark writes at a time. (templated)
-    """
-
-    template_fields: ClassVar[tuple[str, ...]] = ("where", "max_file_size", "batch_size", "parallel")
-
-    where: str | None = None
-    max_file_size: int | str | None = None
-    batch_size: int | str | None = None
-    parallel: int | str = 4
-
-    def selection(self) -> dict[str, Any]:
-        """Return the options that select the files to rewrite."""
-        return {"where": self.where, "max_file_size": whole_number("max_file_size", self.max_file_size)}
-
-    def plan_options(self) -> dict[str, Any]:
-        """Return the options of a stage."""
-        return {**self.selection(), "parallel": int(self.parallel)}
-
-    @staticmethod
-    def is_alone(task: DeltaOperator) -> bool:
-        """Return whether a task has no identity in the log."""
-        own = OwnTransaction.of(task)
-        given = (StageWork.of(task).transaction, own.transaction_key, own.app_id, own.txn_version)
-        return all(value is None for value in given)
-
-    def run(self, context: Context, select: Select, max_restarts: int) -> dict[str, Any]:
-        """Rewrite in one commit for each ``batch_size``.
-
-        :param select: returns what to rewrite at the version that was read.
-        :param max_restarts: how often to start over after a conflict.
-        :return: JSON form of :class:`~airflow_delta.table.state.optimize_result.OptimizeResult`.
-        """
-        own, committer, runner = self.task.hold(OwnTransaction), self.task.hold(CommitPart), self.task.hold(SparkRunner)
-        delta_conn_id = StageWork.of(self.task).delta_conn_id
-        log = own.log(delta_conn_id)
-        clock = Stopwatch()
-        with committer.watched(context, log, (own.table, delta_conn_id)), ExitStack() as stack:
-            result = engine.run_rewrite(
-                log,
-                select,
-                runner.worker(log, stack),
-                identity=stage_identity(context),
-                batch_size=whole_number("batch_size", self.batch_size),
-                parallel=int(self.parallel),
-                spark_table_uri=runner.spark_table_uri,
-                max_restarts=max_restarts,
-                **committer.options(context),
-            )
-        return finish_batches(committer, context, result, clock)
-
-
-REWRITE: Parts = (*SPARK_OPERATION, RewriteWork, SqlParameters)
 
 
 class DeltaOptimizeOperator(DeltaTableOperator):
@@ -107,8 +41,8 @@ class DeltaOptimizeOperator(DeltaTableOperator):
     :param min_file_size: smaller files are compacted, in bytes; default: 1 GiB, or ``max_file_size`` if that is less. (templated)
     :param max_deleted_rows_ratio: a file with a larger share of deleted rows is rewritten whatever its size. (templated)
 
-    The other parameters are those of :class:`RewriteWork`, :class:`~airflow_delta.tasks.operation.DeltaTableOperator` and
-    :class:`~airflow_delta.tasks.spark.runner.SparkRunner`.
+    The other parameters are those of :class:`~airflow_delta.tasks.rewrite_work.RewriteWork`,
+    :class:`~airflow_delta.tasks.operation.DeltaTableOperator` and :class:`~airflow_delta.tasks.spark.runner.SparkRunner`.
     """
 
     parts: ClassVar[Parts] = REWRITE
@@ -162,8 +96,9 @@ class DeltaOptimizeOperator(DeltaTableOperator):
 class DeltaReorgOperator(DeltaTableOperator):
     """Rewrite the files that hold deleted rows or dropped columns, so that both are gone (``REORG TABLE ... APPLY (PURGE)``).
 
-    The old files stay until VACUUM deletes them. The parameters are those of :class:`RewriteWork`,
-    :class:`~airflow_delta.tasks.operation.DeltaTableOperator` and :class:`~airflow_delta.tasks.spark.runner.SparkRunner`.
+    The old files stay until VACUUM deletes them. The parameters are those of
+    :class:`~airflow_delta.tasks.rewrite_work.RewriteWork`, :class:`~airflow_delta.tasks.operation.DeltaTableOperator` and
+    :class:`~airflow_delta.tasks.spark.runner.SparkRunner`.
     """
 
     parts: ClassVar[Parts] = REWRITE
@@ -197,7 +132,7 @@ class DeltaAutoCompactOperator(DeltaMaintenanceBase):
     :param min_files: without ``committed``: compact a partition if it has this many small files. (templated)
     :param max_file_size: without ``committed``: size of the new files in bytes; files up to half of it are small. (templated)
 
-    The other parameters are those of :class:`~airflow_delta.tasks.operation.DeltaMaintenanceBase` and
+    The other parameters are those of :class:`~airflow_delta.tasks.maintenance_base.DeltaMaintenanceBase` and
     :class:`~airflow_delta.tasks.spark.session.TaskSession`. The identity is not used: a rerun compacts what is left.
     """
 
@@ -259,28 +194,3 @@ class DeltaAutoCompactOperator(DeltaMaintenanceBase):
                 **committer.options(context),
             )
         return finish_batches(committer, context, result, clock)
-
-
-def finish_batches(committer: CommitPart, context: Context, result: OptimizeResult, clock: Stopwatch) -> dict[str, Any]:
-    """Log and measure the commits of all batches, and return the result as JSON; the asset event is that of the last."""
-    TaskMetrics(context["ti"]).optimized(result, clock.seconds)
-    for commit in result.commits:
-        committer.note(commit)
-    if result.commits:
-        committer.emit(context, result.commits[-1])
-    committer.task.log.info(
-        "%s of %s: %s bins in %s partitions, %s commits; %s files became %s, %s are unchanged.",
-        result.operation,
-        result.table,
-        result.num_bins,
-        result.num_partitions,
-        len(result.commits),
-        result.metrics.get("numRemovedFiles", 0),
-        result.metrics.get("numAddedFiles", 0),
-        result.num_skipped,
-    )
-    if result.num_dropped_bins:
-        committer.task.log.info(
-            "%s bins were dropped: other commits have compacted or changed their files meanwhile.", result.num_dropped_bins
-        )
-    return result.to_dict()

@@ -28,14 +28,15 @@ from airflow_delta.exceptions import (
 )
 from airflow_delta.links.delta import DeltaTableLink
 from airflow_delta.retry_policies import AUDIT_ERRORS, FINAL_ERRORS
-from airflow_delta.tasks.base import DeltaOperator, Parts, own_settings, templated, warn_if_tested, with_own_settings
-from airflow_delta.tasks.check_evidence import Evidence
-from airflow_delta.tasks.checked import check_seen, held_checks
-from airflow_delta.tasks.committing import CommitPart, check_upstream, tasks_between
+from airflow_delta.tasks.airflow_tasks_test import warn_if_tested
+from airflow_delta.tasks.base import DeltaOperator, Parts, templated
+from airflow_delta.tasks.checks.evidence import Evidence
+from airflow_delta.tasks.checks.seen import check_seen, held_checks
+from airflow_delta.tasks.checks.upstream import check_upstream, tasks_between
+from airflow_delta.tasks.commit.commit_part import CommitPart
 from airflow_delta.tasks.ended import check_not_aborted, is_aborted
-from airflow_delta.tasks.expected_stages import unpublished
-from airflow_delta.tasks.identity import stage_identity, whole_number
-from airflow_delta.tasks.keys import committing_user
+from airflow_delta.tasks.identity import stage_identity
+from airflow_delta.tasks.keys.users import committing_user
 from airflow_delta.tasks.observability import TaskMetrics
 from airflow_delta.tasks.publication import (
     PublicationRestart,
@@ -47,9 +48,13 @@ from airflow_delta.tasks.publication import (
     outlets_of,
     with_reports,
 )
-from airflow_delta.tasks.restart import ON_CLEAR, ON_CONFLICT, ON_OUTDATED, check_again
+from airflow_delta.tasks.restart.checks import ON_OUTDATED, check_again
+from airflow_delta.tasks.restart.restart import ON_CLEAR, ON_CONFLICT
+from airflow_delta.tasks.settings import own_settings, with_own_settings
 from airflow_delta.tasks.spark.runner import SparkRunner
 from airflow_delta.tasks.sql_parameters import SqlParameters
+from airflow_delta.tasks.unpublished import unpublished
+from airflow_delta.tasks.values import whole_number
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -84,7 +89,7 @@ class DeltaCommitPublicationOperator(DeltaOperator):
     :param restart_conn_id: connection to Airflow's REST API for ``restart`` and ``check_again``. (templated)
     :param record_approvals: as of :class:`~airflow_delta.operators.transaction.DeltaCommitOperator`.
 
-    The other parameters are those of :class:`~airflow_delta.tasks.committing.CommitPart`.
+    The other parameters are those of :class:`~airflow_delta.tasks.commit.commit_part.CommitPart`.
     """
 
     transaction_role: ClassVar[str] = "commit"

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-import functools
-import inspect
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Unpack
 
@@ -16,24 +13,23 @@ from airflow_delta import engine
 from airflow_delta.contract.options import check_writer_options
 from airflow_delta.contract.sql_parameters import with_given
 from airflow_delta.exceptions import DeltaIllegalArgumentException
-from airflow_delta.tasks.base import Parts, not_a_dataframe, templated
-from airflow_delta.tasks.new_rows import NewRowsParameters
-from airflow_delta.tasks.read_versions import OtherTable, OtherTables, ReadVersions
+from airflow_delta.tasks.base import Parts, templated
+from airflow_delta.tasks.functions import call_function, not_a_dataframe, without_injected
 from airflow_delta.tasks.spark.progress import spark_work
 from airflow_delta.tasks.spark.session import TaskSession
 from airflow_delta.tasks.sql_parameters import SqlParameters
-from airflow_delta.tasks.stage_work import GivenTable, StageOperator, StageReadRecorder, StageWork, WriteOptions, change_bounds
+from airflow_delta.tasks.stage.new_rows import NewRowsParameters
+from airflow_delta.tasks.stage.operator import StageOperator
+from airflow_delta.tasks.stage.read_versions import OtherTable, OtherTables, ReadVersions
+from airflow_delta.tasks.stage.reads import StageReadRecorder, change_bounds
+from airflow_delta.tasks.stage.work import GivenTable, StageWork
+from airflow_delta.tasks.stage.write_options import WriteOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from airflow_delta.contract.request import StageReport, StageRequest
     from airflow_delta.table.stage.stage_view import SparkWork, StageView
-
-INJECTED = ("spark", "table", "transaction")
-"""Parameters of the callable that the task fills in."""
-
-_AUTHORS = "_airflow_delta_function"
 
 
 class TableReader(StageReadRecorder):
@@ -106,7 +102,7 @@ class TableReader(StageReadRecorder):
         :param name: URI, absolute path, or name below the base path of the stage's connection.
         :param predicate: Spark SQL predicate; rows that do not satisfy it are passed over for good.
         :param parameters: values of named parameters (``:day``) in ``predicate``.
-        :param options: :class:`~airflow_delta.tasks.new_rows.NewRowsParameters`.
+        :param options: :class:`~airflow_delta.tasks.stage.new_rows.NewRowsParameters`.
         :raises DeltaUnsupportedOperationException: if rows were removed meanwhile.
         :raises VersionNotFoundException: if commits have left its log before they were read.
         :raises DeltaFileNotFoundException: if VACUUM has deleted files before they were read.
@@ -165,8 +161,8 @@ class TableReader(StageReadRecorder):
 class DataFrameStage(StageOperator):
     """Base of the stages whose rows are a DataFrame of a session of the task.
 
-    A subclass has the parts :class:`~airflow_delta.tasks.stage_work.WriteOptions`,
-    :class:`~airflow_delta.tasks.read_versions.ReadVersions` and :class:`~airflow_delta.tasks.spark.session.TaskSession`.
+    A subclass has the parts :class:`~airflow_delta.tasks.stage.write_options.WriteOptions`,
+    :class:`~airflow_delta.tasks.stage.read_versions.ReadVersions` and :class:`~airflow_delta.tasks.spark.session.TaskSession`.
     """
 
     write_options: Mapping[str, Any] | None
@@ -202,9 +198,9 @@ class DeltaStagePySparkOperator(DataFrameStage, PythonOperator):
     :param python_callable: function that returns a DataFrame.
     :param write_options: options of Spark's Parquet writer, such as ``maxRecordsPerFile``. (templated)
 
-    The other parameters are those of :class:`~airflow_delta.tasks.stage_work.StageWork`,
-    :class:`~airflow_delta.tasks.stage_work.GivenTable`, :class:`~airflow_delta.tasks.stage_work.WriteOptions`,
-    :class:`~airflow_delta.tasks.read_versions.ReadVersions` and :class:`~airflow_delta.tasks.spark.session.TaskSession`.
+    The other parameters are those of :class:`~airflow_delta.tasks.stage.work.StageWork`,
+    :class:`~airflow_delta.tasks.stage.work.GivenTable`, :class:`~airflow_delta.tasks.stage.write_options.WriteOptions`,
+    :class:`~airflow_delta.tasks.stage.read_versions.ReadVersions` and :class:`~airflow_delta.tasks.spark.session.TaskSession`.
     """
 
     parts: ClassVar[Parts] = (StageWork, GivenTable, WriteOptions, SqlParameters, ReadVersions, TaskSession)
@@ -231,78 +227,3 @@ class DeltaStagePySparkOperator(DataFrameStage, PythonOperator):
         if not isinstance(result, engine.DataFrame):
             raise not_a_dataframe(self.task_id, result, "to write")
         return result
-
-
-def without_injected(function: Callable[..., Any], *more: str) -> Callable[..., Any]:
-    """Return the function with a signature without the injected parameters, so that Airflow binds only the author's own.
-
-    :param more: names of others that the task fills in.
-    """
-    signature = inspect.signature(function)
-
-    @functools.wraps(function)
-    def visible(*args: Any, **kwargs: Any) -> Any:
-        return function(*args, **kwargs)
-
-    own = [parameter for parameter in signature.parameters.values() if parameter.name not in (*INJECTED, *more)]
-    visible.__signature__ = signature.replace(parameters=own)  # type: ignore[attr-defined]
-    # Not __wrapped__, which leads past the author's own decorators. A function returned from here has it already.
-    visible.__dict__.setdefault(_AUTHORS, function)
-    return visible
-
-
-def injected_by(parameters: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the parameters of a function that parameters of its task fill in."""
-    return ("new_files",) if parameters.get("new_files") is not None else ()
-
-
-def authors_own(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function that :func:`without_injected` was given."""
-    own: Callable[..., Any] = getattr(function, _AUTHORS, function)
-    return own
-
-
-def call_injected(
-    function: Callable[..., Any], args: Collection[Any], kwargs: Mapping[str, Any], injected: Mapping[str, Any]
-) -> Any:
-    """Call what :func:`without_injected` returned, with the injected values where the function names them."""
-    bound = inspect.signature(function).bind(*args, **kwargs).arguments
-    original = authors_own(function)
-    positional: list[Any] = []
-    named: dict[str, Any] = {}
-    for name, parameter in inspect.signature(original).parameters.items():
-        if parameter.kind is parameter.VAR_POSITIONAL:
-            positional.extend(bound.get(name, ()))
-        elif parameter.kind is parameter.VAR_KEYWORD:
-            named.update({key: value for key, value in bound.get(name, {}).items() if key not in INJECTED})
-        elif name in injected or name in bound:
-            value = injected[name] if name in injected else bound[name]
-            if parameter.kind is parameter.KEYWORD_ONLY:
-                named[name] = value
-            else:
-                positional.append(value)
-        elif parameter.kind is not parameter.KEYWORD_ONLY:
-            positional.append(parameter.default)
-    return original(*positional, **named)
-
-
-def call_function(stage: Any, injected: Mapping[str, Any]) -> Any:
-    """Call the function of a stage with its own arguments, bound as Airflow's operator binds them, and the injected values.
-
-    An async function is awaited.
-
-    :param stage: a :class:`~airflow_delta.tasks.stage_work.StageOperator` that is a ``PythonOperator``.
-    :raises DeltaIllegalArgumentException: if the run lacks a value that the function needs.
-    """
-    context = {**stage.opened.context, **stage.op_kwargs, "templates_dict": stage.templates_dict}
-    given = stage.determine_kwargs(context)
-    try:
-        inspect.signature(stage.python_callable).bind(*stage.op_args, **given)
-    except TypeError as error:
-        raise DeltaIllegalArgumentException(
-            f"The function of the task {stage.task_id!r} cannot be called: {error}. A run without a logical date (a manual "
-            "one, or one that assets start) has no ds, ts, data_interval_start and the like: give such parameters a default "
-            "(ds=None), or use dag_run.run_after."
-        ) from None
-    result = call_injected(stage.python_callable, stage.op_args, given, injected)
-    return asyncio.run(result) if inspect.iscoroutine(result) else result

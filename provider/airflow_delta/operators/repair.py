@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_delta import engine
 from airflow_delta.exceptions import DeltaIllegalArgumentException
-from airflow_delta.tasks.lineage import withdraw_default_outlets
-from airflow_delta.tasks.operation import DeltaMaintenanceBase
+from airflow_delta.tasks.maintenance_base import DeltaMaintenanceBase
+from airflow_delta.tasks.outlets import withdraw_default_outlets
+from airflow_delta.tasks.values import missing_share
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_delta.log.delta_log import DeltaLog
-    from airflow_delta.tasks.committing import CommitPart
+    from airflow_delta.tasks.commit.commit_part import CommitPart
 
 
 class DeltaRepairTableOperator(DeltaMaintenanceBase):
@@ -34,7 +35,7 @@ class DeltaRepairTableOperator(DeltaMaintenanceBase):
     :param max_restarts: how often to look again if others commit meanwhile.
     :param max_paths: number of paths to list in the result.
 
-    The other parameters are those of :class:`~airflow_delta.tasks.operation.DeltaMaintenanceBase`.
+    The other parameters are those of :class:`~airflow_delta.tasks.maintenance_base.DeltaMaintenanceBase`.
     """
 
     template_fields: Sequence[str] = (*DeltaMaintenanceBase.template_fields, "max_missing_share")
@@ -63,7 +64,7 @@ class DeltaRepairTableOperator(DeltaMaintenanceBase):
 
         :raises DeltaFileNotFoundException: if the repair is refused.
         """
-        share = _share(self.max_missing_share)
+        share = missing_share(self.max_missing_share)
         if self.only_list:
             missing = engine.find_missing_files(log)
             refusal = missing.refusal(share)
@@ -86,11 +87,3 @@ class DeltaRepairTableOperator(DeltaMaintenanceBase):
         for path in () if result.commit.committed_before else removed.get("paths", ()):
             self.log.warning("Removed the entry of %s, which is gone.", path)
         return {**removed, "dryRun": False, **committer.finish(context, result.commit)}
-
-
-def _share(value: float | str) -> float:
-    """Return a share that a template may have turned into text."""
-    try:
-        return float(value) if isinstance(value, str) else value
-    except ValueError:
-        raise DeltaIllegalArgumentException(f"max_missing_share must be a number, got {value!r}.") from None

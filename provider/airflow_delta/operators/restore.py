@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_delta import engine
 from airflow_delta.contract.kinds import TRUTH, Kinds
-from airflow_delta.tasks.identity import whole_number
-from airflow_delta.tasks.operation import DeltaMaintenanceBase
+from airflow_delta.tasks.maintenance_base import DeltaMaintenanceBase
+from airflow_delta.tasks.values import whole_number
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_delta.log.delta_log import DeltaLog
-    from airflow_delta.tasks.committing import CommitPart
+    from airflow_delta.tasks.commit.commit_part import CommitPart
 
 
 class DeltaRestoreOperator(DeltaMaintenanceBase):
@@ -30,7 +30,7 @@ class DeltaRestoreOperator(DeltaMaintenanceBase):
     :param protocol_downgrade_allowed: restore the protocol as well.
     :param max_restarts: how often to start over if another writer commits meanwhile; its commit is undone, too.
 
-    The other parameters are those of :class:`~airflow_delta.tasks.operation.DeltaMaintenanceBase`.
+    The other parameters are those of :class:`~airflow_delta.tasks.maintenance_base.DeltaMaintenanceBase`.
     """
 
     kinds: ClassVar[Kinds] = {"ignore_missing_files": TRUTH, "protocol_downgrade_allowed": TRUTH}

@@ -10,7 +10,7 @@ from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.links.delta import DeltaCommitLink, DeltaTableLink
 from airflow_delta.retry_policies import FINAL_ERRORS
 from airflow_delta.tasks.base import DeltaOperator, Parts, templated
-from airflow_delta.tasks.committing import CommitPart
+from airflow_delta.tasks.commit.commit_part import CommitPart
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -27,7 +27,7 @@ class DeltaEnableRowTrackingOperator(DeltaOperator):
     :param max_restarts: how often in a row to start over if another commit changes the table itself.
     :param delta_conn_id: connection of type ``delta``. (templated)
 
-    The other parameters are those of :class:`~airflow_delta.tasks.committing.CommitPart`.
+    The other parameters are those of :class:`~airflow_delta.tasks.commit.commit_part.CommitPart`.
     """
 
     parts: ClassVar[Parts] = (CommitPart,)

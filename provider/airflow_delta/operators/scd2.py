@@ -10,15 +10,16 @@ from airflow_delta import engine
 from airflow_delta.contract.kinds import TRUTH, Kinds
 from airflow_delta.contract.options import CONNECTION, check_is_query, check_source, check_writer_options
 from airflow_delta.exceptions import DeltaIllegalArgumentException
-from airflow_delta.operators.merge import check_reads_in_sql, make_views
+from airflow_delta.operators.merge import make_views
 from airflow_delta.operators.pyspark import TableReader
 from airflow_delta.tasks.base import Part, Parts, templated
-from airflow_delta.tasks.identity import column_names
+from airflow_delta.tasks.merge import check_reads_in_sql
 from airflow_delta.tasks.operation import SPARK_OPERATION, DeltaTableOperator
-from airflow_delta.tasks.read_versions import ReadVersions
-from airflow_delta.tasks.spark.properties import source_options
 from airflow_delta.tasks.spark.runner import SparkRunner
+from airflow_delta.tasks.spark.source_options import source_options
 from airflow_delta.tasks.sql_parameters import SqlParameters
+from airflow_delta.tasks.stage.read_versions import ReadVersions
+from airflow_delta.tasks.values import column_names
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -107,8 +108,8 @@ class DeltaScd2MergeOperator(DeltaTableOperator):
     :param write_options: options of Spark's Parquet writer, such as ``maxRecordsPerFile``. (templated)
 
     The other parameters are those of :class:`HistoryOptions`, :class:`~airflow_delta.tasks.operation.DeltaTableOperator`,
-    :class:`~airflow_delta.tasks.read_versions.ReadVersions` and :class:`~airflow_delta.tasks.spark.runner.SparkRunner`, without
-    submitting.
+    :class:`~airflow_delta.tasks.stage.read_versions.ReadVersions` and :class:`~airflow_delta.tasks.spark.runner.SparkRunner`,
+    without submitting.
     """
 
     parts: ClassVar[Parts] = (*SPARK_OPERATION, HistoryOptions, SqlParameters, ReadVersions)

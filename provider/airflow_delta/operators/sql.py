@@ -10,10 +10,11 @@ from airflow_delta.contract.options import check_source, check_writer_options
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.operators.pyspark import DataFrameStage, TableReader
 from airflow_delta.tasks.base import TABLE_VIEW, Parts, templated
-from airflow_delta.tasks.read_versions import ReadVersions
 from airflow_delta.tasks.spark.session import TaskSession
 from airflow_delta.tasks.sql_parameters import SqlParameters
-from airflow_delta.tasks.stage_work import GivenTable, StageWork, WriteOptions
+from airflow_delta.tasks.stage.read_versions import ReadVersions
+from airflow_delta.tasks.stage.work import GivenTable, StageWork
+from airflow_delta.tasks.stage.write_options import WriteOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -37,9 +38,9 @@ class DeltaStageSqlOperator(DataFrameStage):
     :param where: Spark SQL predicate: ``{{ table }}`` has only the rows that satisfy it, and no others count as read. (templated)
     :param write_options: options of Spark's Parquet writer, such as ``maxRecordsPerFile``. (templated)
 
-    The other parameters are those of :class:`~airflow_delta.tasks.stage_work.StageWork`,
-    :class:`~airflow_delta.tasks.stage_work.GivenTable`, :class:`~airflow_delta.tasks.stage_work.WriteOptions`,
-    :class:`~airflow_delta.tasks.read_versions.ReadVersions` and :class:`~airflow_delta.tasks.spark.session.TaskSession`.
+    The other parameters are those of :class:`~airflow_delta.tasks.stage.work.StageWork`,
+    :class:`~airflow_delta.tasks.stage.work.GivenTable`, :class:`~airflow_delta.tasks.stage.write_options.WriteOptions`,
+    :class:`~airflow_delta.tasks.stage.read_versions.ReadVersions` and :class:`~airflow_delta.tasks.spark.session.TaskSession`.
     """
 
     parts: ClassVar[Parts] = (StageWork, GivenTable, WriteOptions, SqlParameters, ReadVersions, TaskSession)

@@ -11,11 +11,14 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow_delta import engine
 from airflow_delta.contract.options import check_writer_options
 from airflow_delta.tasks.base import Parts, templated
-from airflow_delta.tasks.new_rows import declared_sources
-from airflow_delta.tasks.spark.properties import check_submission, mask_settings
+from airflow_delta.tasks.spark.connection import check_submission
+from airflow_delta.tasks.spark.properties import mask_settings
 from airflow_delta.tasks.spark.submission import SparkSubmission
 from airflow_delta.tasks.sql_parameters import SqlParameters
-from airflow_delta.tasks.stage_work import GivenTable, StageOperator, StageWork, WriteOptions
+from airflow_delta.tasks.stage.new_rows import declared_sources
+from airflow_delta.tasks.stage.operator import StageOperator
+from airflow_delta.tasks.stage.work import GivenTable, StageWork
+from airflow_delta.tasks.stage.write_options import WriteOptions
 
 if TYPE_CHECKING:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
@@ -42,16 +45,16 @@ class DeltaStageSparkSubmitOperator(StageOperator, SparkSubmitOperator):
     :param read: plan a scan of the table for the application's ``read()``: ``True`` for the whole table, or a predicate.
         (templated)
     :param new_rows: tables whose new rows the application reads by ``new_rows(name)``: a name, several, or a mapping of names to
-        options of :class:`~airflow_delta.tasks.new_rows.NewRowsParameters`. All of them count as read. (templated)
+        options of :class:`~airflow_delta.tasks.stage.new_rows.NewRowsParameters`. All of them count as read. (templated)
     :param write_options: options of Spark's Parquet writer, such as ``maxRecordsPerFile``. (templated)
     :param spark_table_uri: URI of the table as Spark reaches it, when it is not the worker's. (templated)
     :param spark_credentials: ``own`` if Spark has credentials of its own; by default it gets those of the table's connection.
     :param package_uri: URI of the zip of :func:`airflow_delta.spark.package.build_package`, if the cluster cannot fetch a local
         file of the worker; default: that local file. (templated)
 
-    The other parameters are those of :class:`~airflow_delta.tasks.stage_work.StageWork`,
-    :class:`~airflow_delta.tasks.stage_work.GivenTable`,
-    :class:`~airflow_delta.tasks.stage_work.WriteOptions` and of Airflow's ``SparkSubmitOperator``.
+    The other parameters are those of :class:`~airflow_delta.tasks.stage.work.StageWork`,
+    :class:`~airflow_delta.tasks.stage.work.GivenTable`,
+    :class:`~airflow_delta.tasks.stage.write_options.WriteOptions` and of Airflow's ``SparkSubmitOperator``.
     """
 
     parts: ClassVar[Parts] = (StageWork, GivenTable, WriteOptions, SqlParameters)
@@ -193,9 +196,9 @@ class DeltaStageFilesOperator(StageOperator):
     :param rows_checked: the job has checked the rules that footers cannot show: CHECK constraints, generated columns, lengths of
         texts, NOT NULL structs, lists and maps. Without it, files for a table with such rules are refused.
 
-    The other parameters are those of :class:`~airflow_delta.tasks.stage_work.StageWork`,
-    :class:`~airflow_delta.tasks.stage_work.GivenTable` and
-    :class:`~airflow_delta.tasks.stage_work.WriteOptions`.
+    The other parameters are those of :class:`~airflow_delta.tasks.stage.work.StageWork`,
+    :class:`~airflow_delta.tasks.stage.work.GivenTable` and
+    :class:`~airflow_delta.tasks.stage.write_options.WriteOptions`.
     """
 
     parts: ClassVar[Parts] = (StageWork, GivenTable, WriteOptions, SqlParameters)

@@ -11,7 +11,7 @@ from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.links.delta import DeltaCommitLink, DeltaTableLink
 from airflow_delta.retry_policies import FINAL_ERRORS
 from airflow_delta.tasks.base import DeltaOperator, Parts, templated
-from airflow_delta.tasks.committing import CommitPart
+from airflow_delta.tasks.commit.commit_part import CommitPart
 from airflow_delta.tasks.sql_parameters import SqlParameters
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class DeltaComputeStatisticsOperator(DeltaOperator):
     :param max_restarts: how often to start over if another commit removes one of the files.
     :param delta_conn_id: connection of type ``delta``. (templated)
 
-    The other parameters are those of :class:`~airflow_delta.tasks.committing.CommitPart`.
+    The other parameters are those of :class:`~airflow_delta.tasks.commit.commit_part.CommitPart`.
     """
 
     parts: ClassVar[Parts] = (CommitPart, SqlParameters)

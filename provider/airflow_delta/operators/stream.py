@@ -9,20 +9,23 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.providers.standard.operators.python import PythonOperator
 from airflow.sdk import Asset, AssetAlias, get_current_context
 
-from airflow_delta.assets.delta import delta_asset, events_extra
+from airflow_delta.assets.delta import delta_asset
+from airflow_delta.assets.events import events_extra
 from airflow_delta.contract.choices import ISOLATION_LEVELS, STREAM_MODES, Choices, check_choices
 from airflow_delta.contract.kinds import JSON_TEXT, LOCATION, NAMES, TEXT, TRUTH, Kinds, table_text
 from airflow_delta.contract.options import check_writer_options
 from airflow_delta.exceptions import DeltaError, DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
-from airflow_delta.operators.pyspark import INJECTED, call_injected, without_injected
 from airflow_delta.retry_policies import REFUSALS
-from airflow_delta.tasks.base import DeltaOperator, Parts, templated, warn_if_tested
-from airflow_delta.tasks.committing import detection_tags
-from airflow_delta.tasks.identity import column_names, commit_tags, whole_number
-from airflow_delta.tasks.lineage import set_default_outlets, withdraw_default_outlets
-from airflow_delta.tasks.spark.earlier_try import within
+from airflow_delta.tasks.airflow_tasks_test import warn_if_tested
+from airflow_delta.tasks.base import DeltaOperator, Parts, templated
+from airflow_delta.tasks.commit.conflict_detection import detection_tags
+from airflow_delta.tasks.functions import INJECTED, call_injected, without_injected
+from airflow_delta.tasks.identity import commit_tags
+from airflow_delta.tasks.outlets import set_default_outlets, withdraw_default_outlets
+from airflow_delta.tasks.spark.ending import within
 from airflow_delta.tasks.spark.session import TaskSession
+from airflow_delta.tasks.values import column_names, whole_number
 from airflow_delta.transaction.conflict_detection import LEVELS
 
 if TYPE_CHECKING:
@@ -55,7 +58,7 @@ class DeltaStreamOperator(DeltaOperator, PythonOperator):
     :param write_options: options of Spark's Parquet writer. (templated)
     :param isolation_level: ``Serializable`` or ``WriteSerializable``; default: the table's property. (templated)
     :param conflict_detection: how closely to look at what others committed since a batch began: ``delta``, ``statistics`` or
-        ``rows``, as in :class:`~airflow_delta.tasks.committing.CommitPart`. (templated)
+        ``rows``, as in :class:`~airflow_delta.tasks.commit.commit_part.CommitPart`. (templated)
     :param max_restarts: how often a batch starts over on the newest version after a conflict.
     :param assume_new_batch: id of a batch that is known not to be in the table, if the query has paused for so long that the
         table no longer shows it. (templated)

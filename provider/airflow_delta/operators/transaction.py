@@ -24,28 +24,31 @@ from airflow_delta.exceptions import (
     StagingException,
 )
 from airflow_delta.hooks.delta import DeltaHook
-from airflow_delta.links.delta import PAGE_KEY, DeltaCommitLink, DeltaTableLink, DeltaTransactionLink, transaction_page
+from airflow_delta.links.delta import DeltaCommitLink, DeltaTableLink, DeltaTransactionLink
+from airflow_delta.links.pages import PAGE_KEY, transaction_page
 from airflow_delta.retry_policies import FINAL_ERRORS
-from airflow_delta.tasks.base import DeltaOperator, Parts, templated, warn_if_tested
-from airflow_delta.tasks.check_evidence import Evidence
-from airflow_delta.tasks.checked import check_seen, held_checks
-from airflow_delta.tasks.committing import CommitPart, check_upstream, tasks_between
+from airflow_delta.tasks.airflow_tasks_test import warn_if_tested
+from airflow_delta.tasks.base import DeltaOperator, Parts, templated
+from airflow_delta.tasks.checks.evidence import Evidence
+from airflow_delta.tasks.checks.seen import check_seen, held_checks
+from airflow_delta.tasks.checks.upstream import check_upstream, tasks_between
+from airflow_delta.tasks.commit.commit_part import CommitPart
+from airflow_delta.tasks.dag_file import has_previews
 from airflow_delta.tasks.ended import is_aborted
-from airflow_delta.tasks.expected_stages import expected_stages, unpublished, valid_reports
-from airflow_delta.tasks.handle_check import has_previews, new_transaction_id, open_transaction
-from airflow_delta.tasks.identity import (
-    column_names,
-    flatten_reports,
-    schema_text,
-    whole_number,
-)
-from airflow_delta.tasks.keys import committing_user
+from airflow_delta.tasks.identity import new_transaction_id
+from airflow_delta.tasks.keys.users import committing_user
 from airflow_delta.tasks.lineage import table_of_handle
 from airflow_delta.tasks.observability import TaskMetrics
-from airflow_delta.tasks.operation import OwnTransaction
-from airflow_delta.tasks.reservation import open_or_reserve
-from airflow_delta.tasks.restart import ON_CLEAR, ON_CONFLICT, ON_OUTDATED, Restart, check_again
+from airflow_delta.tasks.restart.checks import ON_OUTDATED, check_again
+from airflow_delta.tasks.restart.restart import ON_CLEAR, ON_CONFLICT, Restart
 from airflow_delta.tasks.settlement import settle_earlier
+from airflow_delta.tasks.start.own_transaction import OwnTransaction
+from airflow_delta.tasks.start.reservation import open_or_reserve
+from airflow_delta.tasks.trust.handle import open_transaction
+from airflow_delta.tasks.trust.received import flatten_reports
+from airflow_delta.tasks.trust.reports import expected_stages, valid_reports
+from airflow_delta.tasks.unpublished import unpublished
+from airflow_delta.tasks.values import column_names, schema_text, whole_number
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -71,7 +74,7 @@ class DeltaStartTransactionOperator(DeltaOperator):
     :param description: description of a new table. (templated)
     :param create: let the commit create a missing table; otherwise a missing table is an error.
 
-    The other parameters are those of :class:`~airflow_delta.tasks.operation.OwnTransaction`.
+    The other parameters are those of :class:`~airflow_delta.tasks.start.own_transaction.OwnTransaction`.
     """
 
     transaction_role: ClassVar[str] = "start"
@@ -191,7 +194,7 @@ class DeltaCommitOperator(DeltaOperator):
     :param delta_conn_id: connection to the table; default: the start task's. (templated)
     :param table: the transaction's table; default: the start task's. Needed only if no start task is upstream. (templated)
 
-    The other parameters are those of :class:`~airflow_delta.tasks.committing.CommitPart`.
+    The other parameters are those of :class:`~airflow_delta.tasks.commit.commit_part.CommitPart`.
     """
 
     transaction_role: ClassVar[str] = "commit"

@@ -10,14 +10,15 @@ from airflow_delta import engine
 from airflow_delta.contract.kinds import HOURS, TRUTH, Kinds, taken
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
+from airflow_delta.tasks.maintenance_base import DeltaMaintenanceBase
 from airflow_delta.tasks.observability import Stopwatch, TaskMetrics
-from airflow_delta.tasks.operation import DeltaMaintenanceBase
+from airflow_delta.tasks.values import hours
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_delta.log.delta_log import DeltaLog
-    from airflow_delta.tasks.committing import CommitPart
+    from airflow_delta.tasks.commit.commit_part import CommitPart
 
 _TRANSACTION_TIMEOUT_HOURS = 7 * 24.0
 
@@ -42,7 +43,7 @@ class DeltaVacuumOperator(DeltaMaintenanceBase):
     :param logging_enabled: commit VACUUM START and VACUUM END.
     :param max_paths: number of paths to list in the result.
 
-    The other parameters are those of :class:`~airflow_delta.tasks.operation.DeltaMaintenanceBase`.
+    The other parameters are those of :class:`~airflow_delta.tasks.maintenance_base.DeltaMaintenanceBase`.
     """
 
     emits_table = False
@@ -123,12 +124,3 @@ class DeltaVacuumOperator(DeltaMaintenanceBase):
             result.num_live_transactions,
         )
         return result.to_dict(max_paths=self.max_paths)
-
-
-def hours(value: timedelta | float | str | None, name: str = "retention_hours") -> float | None:
-    """Return a number of hours that a template may have turned into text.
-
-    :raises DeltaIllegalArgumentException: if it is not a number.
-    """
-    found: float | None = taken(name, value, HOURS)
-    return found

@@ -14,7 +14,7 @@ from airflow.sdk import conf
 from airflow.sdk.plugins_manager import AirflowPlugin
 
 from airflow_delta.assets.deadline import LastCommitDeadline
-from airflow_delta.links.delta import URL_PREFIX, URL_ROUTE
+from airflow_delta.links.pages import URL_PREFIX, URL_ROUTE
 from airflow_delta.plugins import listener
 from airflow_delta.plugins.priorities import EndsTransaction
 

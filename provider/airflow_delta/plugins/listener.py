@@ -1,9 +1,7 @@
 """What a failed task leaves for the pages: its error, which Airflow itself keeps in the log of the task only.
 
-A listener of Airflow, called on the worker when a task has failed for good. It does something in Dags with a transaction only,
-but for any of their tasks: an extraction, an audit of one's own, and an approval end a transaction as well as a stage does.
-
-When such a task of an author's own runs again after its transaction was aborted, its log says so at once.
+A listener of Airflow, called on the worker when a task has failed for good, or begins. It does something only in Dags with a
+transaction, but for any of their tasks: an extraction, an audit of one's own, and an approval end one as well as a stage does.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ from typing import Any
 from airflow.listeners import hookimpl
 
 from airflow_delta.airflow_internals.tasks import is_running_task
-from airflow_delta.links.delta import leave_note
+from airflow_delta.task_notes import leave_note
 
 logger = logging.getLogger(__name__)
 
@@ -40,14 +38,15 @@ def on_task_instance_running(previous_state: Any, task_instance: Any) -> None:  
     try:
         if not is_running_task(task_instance) or not _has_transaction(task_instance.task):
             return
-        from airflow_delta.tasks import checked, ended
+        from airflow_delta.tasks import ended
+        from airflow_delta.tasks.checks import seen
 
         context = task_instance.get_template_context()
     except Exception:
         logger.warning("Could not look at what this task has before it", exc_info=True)
         return
     try:
-        checked.note_seen(context)
+        seen.note_seen(context)
     except Exception:
         logger.warning("Could not note what this task has before it", exc_info=True)
     try:

@@ -15,8 +15,9 @@ from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.retry_policies import REFUSALS
 from airflow_delta.sensors.watching import NextSensor
-from airflow_delta.tasks.identity import whole_number
-from airflow_delta.triggers.delta import DeltaTableVersionTrigger, commit_conditions, commit_report, operation_names
+from airflow_delta.tasks.values import whole_number
+from airflow_delta.triggers.commits import commit_conditions, commit_report, operation_names
+from airflow_delta.triggers.delta import DeltaTableVersionTrigger
 from airflow_delta.triggers.watching import refuse_previews
 
 if TYPE_CHECKING:

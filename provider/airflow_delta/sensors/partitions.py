@@ -12,7 +12,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_delta import engine
 from airflow_delta.airflow_internals.tasks import add_keyed_events
-from airflow_delta.assets.delta import watched_extras
+from airflow_delta.assets.events import watched_extras
 from airflow_delta.contract.kinds import table_text
 from airflow_delta.contract.partition_events import MANY, PartitionEvents
 from airflow_delta.contract.tags import PARTITION_EVENTS_TAG
@@ -20,10 +20,11 @@ from airflow_delta.exceptions import VersionNotFoundException
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.retry_policies import REFUSALS
 from airflow_delta.sensors.watching import LogSensor
-from airflow_delta.tasks.identity import whole_number
-from airflow_delta.tasks.lineage import table_outlets
+from airflow_delta.tasks.outlets import table_outlets
 from airflow_delta.tasks.partition_events import check_outlets, read_column, with_keys
-from airflow_delta.triggers.delta import DeltaTableVersionTrigger, commit_conditions
+from airflow_delta.tasks.values import whole_number
+from airflow_delta.triggers.commits import commit_conditions
+from airflow_delta.triggers.delta import DeltaTableVersionTrigger
 from airflow_delta.triggers.watching import refuse_previews
 
 if TYPE_CHECKING:

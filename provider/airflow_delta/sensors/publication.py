@@ -12,8 +12,9 @@ from airflow_delta.contract.kinds import tables_text
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.retry_policies import REFUSALS
 from airflow_delta.sensors.watching import NextSensor
-from airflow_delta.tasks.identity import whole_number
-from airflow_delta.triggers.publication import DeltaPublicationTrigger, next_publication, watched_tables
+from airflow_delta.tasks.values import whole_number
+from airflow_delta.triggers.next_publication import next_publication, watched_tables
+from airflow_delta.triggers.publication import DeltaPublicationTrigger
 from airflow_delta.triggers.watching import refuse_previews
 
 if TYPE_CHECKING:

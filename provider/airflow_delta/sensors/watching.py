@@ -10,9 +10,9 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_delta import engine, exceptions
 from airflow_delta.exceptions import DeltaError
-from airflow_delta.tasks.identity import whole_number
 from airflow_delta.tasks.parameters import check_parsed, text_of, use_rendered
 from airflow_delta.tasks.templates import is_of_text, render_fields
+from airflow_delta.tasks.values import whole_number
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

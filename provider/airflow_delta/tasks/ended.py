@@ -8,11 +8,12 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta import engine
-from airflow_delta.dag_wiring import role_of
+from airflow_delta.dag_rules.wiring import role_of
 from airflow_delta.exceptions import DeltaIllegalArgumentException
-from airflow_delta.tasks.handle_check import argument_of, open_transaction, scope_of, start_tasks
-from airflow_delta.tasks.identity import whole_number
-from airflow_delta.tasks.restart import ON_CLEAR, Restart
+from airflow_delta.tasks.dag_file import argument_of, scope_of, start_tasks
+from airflow_delta.tasks.restart.restart import ON_CLEAR, Restart
+from airflow_delta.tasks.trust.handle import open_transaction
+from airflow_delta.tasks.values import whole_number
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -1,7 +1,4 @@
-"""What OpenLineage's provider learns about a task; without that provider nothing is recorded.
-
-The outlets of a task that commits, unless it is given some: the asset of its table.
-"""
+"""What OpenLineage's provider learns about a task; without that provider nothing is recorded."""
 
 from __future__ import annotations
 
@@ -9,11 +6,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import Asset
-from airflow.sdk.definitions.asset import BaseAsset
-
-from airflow_delta.assets.delta import delta_asset
-from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.tasks.openlineage import is_wanted
 
 if TYPE_CHECKING:
@@ -112,45 +104,3 @@ def table_of_handle(transaction: Any) -> str | None:
     """Return the table of a handle, parsed or not."""
     table = transaction.get("table") if isinstance(transaction, Mapping) else getattr(transaction, "table", None)
     return absolute_table(table)
-
-
-def listed(outlets: Any) -> list[Any]:
-    """Return outlets as a list: an author may name one, or several."""
-    return list(outlets) if isinstance(outlets, Iterable) and not isinstance(outlets, BaseAsset) else [outlets]
-
-
-def table_outlets(table: Any, delta_conn_id: Any) -> list[Asset]:
-    """Return the asset of a table; nothing if its name, or the connection of a relative name, is known only in a run."""
-    if not isinstance(table, str) or "{" in table:
-        return []
-    if not isinstance(delta_conn_id, str) or "{" in delta_conn_id:
-        asset = delta_asset(table)
-        # The asset of a name below a connection needs the connection.
-        return [] if asset.uri.startswith("delta://connection/") else [asset]
-    return [delta_asset(table, delta_conn_id)]
-
-
-def set_default_outlets(task: Any, given: Mapping[str, Any], delta_conn_id: Any) -> None:
-    """Let a task that commits by itself emit the asset of its table.
-
-    Not an instance of a mapped task: Airflow registers the outlets of the mapped task, which has none.
-
-    :param task: has ``table``, and ``emits_table`` if it changes what readers of the table see.
-    :param given: what Airflow has called the constructor with, ``default_args`` included.
-    """
-    task._has_default_outlets = False
-    is_instance = getattr(task, "_BaseOperator__from_mapped", False)
-    own = any((arguments or {}).get("outlets") is not None for arguments in (given, given.get("default_args")))
-    if own or is_instance or not task.emits_table or getattr(task, "transaction", None) is not None:
-        return
-    try:
-        task.outlets = table_outlets(task.table, delta_conn_id)
-    except DeltaIllegalArgumentException:  # an empty name, or one with credentials: the task itself refuses it
-        return
-    task._has_default_outlets = True
-
-
-def withdraw_default_outlets(task: Any) -> None:
-    """Let a task emit only what it was given: it is a stage of a transaction, or had nothing to commit."""
-    if getattr(task, "_has_default_outlets", False):
-        task.outlets = []

@@ -9,7 +9,7 @@ from airflow.sdk import Asset
 
 from airflow_delta import engine
 from airflow_delta.airflow_internals import tasks as airflow_tasks
-from airflow_delta.assets.delta import names_its_commit
+from airflow_delta.assets.events import names_its_commit
 from airflow_delta.contract.partition_events import MANY, PartitionEvents
 from airflow_delta.contract.tags import PARTITION_EVENTS_TAG
 from airflow_delta.dag_checks import events_problem

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Asset, AssetAlias
 
-from airflow_delta.assets.delta import delta_asset, delta_asset_uri, event_extra
+from airflow_delta.assets.delta import delta_asset, delta_asset_uri
+from airflow_delta.assets.events import event_extra
 from airflow_delta.contract.payloads import AbortResult
 from airflow_delta.exceptions import (
     CommitStateUnknownException,
@@ -26,11 +27,12 @@ from airflow_delta.exceptions import (
     PublicationSplitException,
     PublicationUndoneException,
 )
-from airflow_delta.tasks.expected_stages import expected_stages, stage_tasks, valid_reports
-from airflow_delta.tasks.handle_check import open_transaction, start_tasks
-from airflow_delta.tasks.identity import flatten_reports
+from airflow_delta.tasks.dag_file import start_tasks
 from airflow_delta.tasks.partition_events import add_partition_events, event_keys, with_keys
-from airflow_delta.tasks.restart import Restart
+from airflow_delta.tasks.restart.restart import Restart
+from airflow_delta.tasks.trust.handle import open_transaction
+from airflow_delta.tasks.trust.received import flatten_reports
+from airflow_delta.tasks.trust.reports import expected_stages, stage_tasks, valid_reports
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import XComArg
 
 from airflow_delta import publication as publications
-from airflow_delta.dag_wiring import role_of
+from airflow_delta.dag_rules.wiring import role_of
 from airflow_delta.exceptions import ManifestException, PublicationPendingException
-from airflow_delta.tasks.handle_check import argument_of, logs_of
+from airflow_delta.tasks.dag_file import argument_of
+from airflow_delta.tasks.trust.declared_start import logs_of
 from airflow_delta.transaction.intents import IntentRule, OpenIntents
 
 if TYPE_CHECKING:

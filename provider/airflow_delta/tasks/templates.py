@@ -17,7 +17,14 @@ from jinja2.nativetypes import NativeEnvironment
 
 from airflow_delta.contract.sql_parameters import SQL_TEXTS
 from airflow_delta.exceptions import DeltaIllegalArgumentException
-from airflow_delta.tasks.keys import KEY_FIELDS, PLACE_FIELDS, is_given, is_nothing, printing_values, render_named_fields
+from airflow_delta.tasks.keys.named_fields import (
+    KEY_FIELDS,
+    PLACE_FIELDS,
+    is_given,
+    is_nothing,
+    printing_values,
+    render_named_fields,
+)
 
 if TYPE_CHECKING:
     import jinja2

@@ -17,7 +17,8 @@ except ImportError as error:
         "airflow_delta.testing needs pytest, which only tests need: pip install 'airflow-provider-delta[testing]'"
     ) from error
 
+from airflow_delta.testing.kills import POINTS, Kill, killed_at
 from airflow_delta.testing.lake import Lake, LakeTable, lake, run_dag
-from airflow_delta.testing.runs import POINTS, DagRunner, FinishedRun, Kill, killed_at
+from airflow_delta.testing.runs import DagRunner, FinishedRun
 
 __all__ = ["POINTS", "DagRunner", "FinishedRun", "Kill", "Lake", "LakeTable", "killed_at", "lake", "run_dag"]

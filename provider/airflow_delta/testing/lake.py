@@ -1,7 +1,4 @@
-"""A lake in a folder, and what a test asks of its tables.
-
-The fixtures of pytest.
-"""
+"""A lake in a folder, what a test asks of its tables, and the fixtures of pytest."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Dag runs for tests: each in a process of its own, which a test can have killed.
-
-The points at which a test can have a task killed.
-"""
+"""Dag runs for tests: each in a process of its own, which a test can have killed."""
 
 from __future__ import annotations
 
@@ -13,59 +10,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from airflow_delta.masking import message_of
-
-BEFORE_EXECUTE = "before execute"
-BEFORE_LOG_ENTRY = "before log entry"
-AFTER_LOG_ENTRY = "after log entry"
-BEFORE_RESULT = "before result"
-
-POINTS = {
-    BEFORE_EXECUTE: "the task has done nothing yet",
-    BEFORE_LOG_ENTRY: "the task is about to put its entry into the table's log; its files are written",
-    AFTER_LOG_ENTRY: "the table's log has the entry: the version is public, but Airflow does not know",
-    BEFORE_RESULT: "the task has done everything; of a stage, all files are written. Its result is not in XCom",
-}
-"""The points by name: those of the log only come in tasks that commit."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kill:
-    """A kill (SIGKILL) of a task's process at a point; made by :func:`killed_at`."""
-
-    point: str
-    task_id: str
-    try_number: int = 1
-    map_index: int = -1
-    entry: int = 1
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON."""
-        return asdict(self)
-
-
-def killed_at(point: str, task_id: str, *, try_number: int = 1, map_index: int = -1, entry: int = 1) -> Kill:
-    """Return a kill for the ``kill`` of a run: no ``finally``, no callback, no result, as when a machine dies.
-
-    Airflow then does what it does with a lost task: retries it, if it has a retry left.
-
-    :param point: one of :data:`POINTS`.
-    :param task_id: id of the task, with its groups: ``orders.commit``.
-    :param try_number: the try that is killed, from 1.
-    :param map_index: instance of a mapped task.
-    :param entry: at which of the log entries that the try puts, from 1: the commit of a publication puts several.
-    :raises ValueError: if there is no such point.
-    """
-    if point not in POINTS:
-        raise ValueError(f"There is no point {point!r}. Points are {', '.join(map(repr, POINTS))}.")
-    return Kill(point=point, task_id=task_id, try_number=try_number, map_index=map_index, entry=entry)
-
+from airflow_delta.shown_text import message_of
+from airflow_delta.testing.kills import Kill
 
 _WORKER = "airflow_delta.testing.worker"
 _MAX_KILLS = 20

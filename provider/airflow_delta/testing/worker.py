@@ -33,8 +33,8 @@ from airflow_delta.airflow_internals.dag_runs import (
     scheduler_dag,
 )
 from airflow_delta.airflow_internals.database import make_database
-from airflow_delta.masking import message_of
-from airflow_delta.testing.runs import AFTER_LOG_ENTRY, BEFORE_EXECUTE, BEFORE_LOG_ENTRY, BEFORE_RESULT, Kill
+from airflow_delta.shown_text import message_of
+from airflow_delta.testing.kills import AFTER_LOG_ENTRY, BEFORE_EXECUTE, BEFORE_LOG_ENTRY, BEFORE_RESULT, Kill
 
 _LOG_ENTRY = re.compile(r"_delta_log/\d{20}\.json$")
 

@@ -14,9 +14,9 @@ from airflow_delta.contract.check_records import (
     stages_in_words,
     version_in_words,
 )
-from airflow_delta.masking import visible
+from airflow_delta.shown_text import visible
 from airflow_delta.ui.commit_rows import shortened
-from airflow_delta.ui.tries import run_of, task_run
+from airflow_delta.ui.task_runs import run_of, task_run
 
 _CHECKS = 200
 _WIDTH = 2_000

@@ -22,7 +22,7 @@ from airflow_delta.exceptions import (
     VersionNotFoundException,
 )
 from airflow_delta.log.storage.file_names import commit_file
-from airflow_delta.masking import visible
+from airflow_delta.shown_text import visible
 from airflow_delta.ui.data import MAX_COMMIT_BYTES
 
 if TYPE_CHECKING:

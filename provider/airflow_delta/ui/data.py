@@ -1,7 +1,7 @@
 """The pages' data about a table, read from its log: as plain JSON, at the cost of what is shown, and within limits.
 
-Runs in a separate process (:mod:`airflow_delta.ui.reader`), so nothing here knows Airflow. What exceeds a limit is not read;
-the page says that it is too large to show, and shows the rest.
+Runs in a separate process (:mod:`airflow_delta.ui.reader.worker`), so nothing here knows Airflow. What exceeds a limit is not
+read; the page says that it is too large to show, and shows the rest.
 """
 
 from __future__ import annotations
@@ -13,9 +13,7 @@ from urllib.parse import unquote
 
 from airflow_delta.contract.files import STAGING_DIRECTORY
 from airflow_delta.exceptions import (
-    DeltaLogCorruptedException,
     DeltaTableNotFoundException,
-    ReadLimitException,
     VersionsNotContiguousException,
 )
 from airflow_delta.log.actions.decode import CommitFile
@@ -25,6 +23,8 @@ from airflow_delta.log.storage.file_names import commit_file
 from airflow_delta.masking import masked_settings
 from airflow_delta.table.observe.observe import commit_statuses, commit_summary, observe_files
 from airflow_delta.table.state.open_transactions import list_transactions
+from airflow_delta.ui.limits import check_size
+from airflow_delta.ui.metadata import told_metadata
 
 if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog
@@ -46,14 +46,6 @@ MAX_COMMIT_BYTES = 32 << 20
 MAX_PAGE_BYTES = 64 << 20
 """Bytes of commits that one page decodes; a page of large commits is shorter."""
 
-MAX_TAIL_BYTES = 64 << 20
-"""Bytes of commits since the checkpoint, in the search for uncommitted transactions."""
-
-MAX_ACTIONS = 3_000_000
-"""Rows of a checkpoint, in the same search."""
-
-MAX_COLUMNS = 500
-"""Columns of a schema that are shown."""
 
 _HEAD_BYTES = 256 << 10
 _AT_ONCE = 10
@@ -256,47 +248,6 @@ def _only_info(raw: bytes) -> bytes:
     return b"".join(lines) if any(line.startswith(b'{"commitInfo"') for line in lines) else _NO_INFO + b"".join(lines)
 
 
-def check_size(log: DeltaLog) -> None:
-    """Refuse a log whose list of files takes too long or too much memory to read.
-
-    :raises ReadLimitException: if it is over a limit.
-    """
-    snapshot = log.update()
-    if snapshot.version < 0:
-        return
-    check_commits(log, snapshot.segment.commit_versions)
-    reader = snapshot.checkpoint_reader()
-    try:
-        rows = sum(group.num_rows for part in reader.parts for group in part.row_groups) if reader is not None else 0
-    except DeltaLogCorruptedException:  # another one is read instead
-        rows = 0
-    if rows > MAX_ACTIONS:
-        raise snapshot.error(
-            ReadLimitException, f"The checkpoint of table {log.uri} has {rows} rows; at most {MAX_ACTIONS} are searched."
-        )
-
-
-def check_commits(log: DeltaLog, versions: range, *, what: str = "checkpoint") -> None:
-    """Refuse commits of the latest version that are too large together.
-
-    :param versions: some of those since its checkpoint.
-    :param what: what they came after.
-    :raises ReadLimitException: if they are over the limit.
-    """
-    segment, size = log.snapshot.segment, 0
-    for version in versions:
-        status = segment.statuses.get(version)
-        if status is None or status.size == UNKNOWN:
-            status = log.store.head(commit_file(version))
-        size += status.size if status is not None else 0
-        if size > MAX_TAIL_BYTES:
-            raise log.error(
-                ReadLimitException,
-                f"The commits of table {log.uri} since its last {what} exceed {MAX_TAIL_BYTES >> 20} MiB.",
-                version=segment.version,
-            )
-
-
 def _stamp(status: FileStatus) -> list[int]:
     return [status.size, status.modification_time]
 
@@ -362,52 +313,3 @@ def _changes(raw: bytes) -> dict[str, Any]:
         else:
             changes["domains"].append({"domain": action.get("domain"), "removed": bool(action.get("removed"))})
     return changes
-
-
-def told_metadata(action: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a ``metaData`` action says, with at most :data:`MAX_COLUMNS` columns.
-
-    :param action: as in the log.
-    """
-    schema = _json(action.get("schemaString"))
-    fields = schema.get("fields", []) if isinstance(schema, Mapping) else []
-    return {
-        "id": action.get("id"),
-        "name": action.get("name"),
-        "description": action.get("description"),
-        "partition_columns": list(action.get("partitionColumns") or ()),
-        "configuration": masked_settings(action.get("configuration") or {}),
-        "columns": [_column(field) for field in fields[:MAX_COLUMNS]],
-        "num_columns": len(fields),
-    }
-
-
-def _column(field: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "name": field.get("name"),
-        "type": _type(field.get("type")),
-        "nullable": field.get("nullable", True),
-        "comment": (field.get("metadata") or {}).get("comment"),
-    }
-
-
-def _type(data_type: Any) -> str:
-    """Return a type of a schema as in Spark SQL."""
-    if not isinstance(data_type, Mapping):
-        return "bigint" if data_type == "long" else str(data_type)
-    kind = data_type.get("type")
-    if kind == "array":
-        return f"array<{_type(data_type.get('elementType'))}>"
-    if kind == "map":
-        return f"map<{_type(data_type.get('keyType'))}, {_type(data_type.get('valueType'))}>"
-    if kind == "struct":
-        fields = (f"{field.get('name')}: {_type(field.get('type'))}" for field in data_type.get("fields", []))
-        return f"struct<{', '.join(fields)}>"
-    return str(kind)
-
-
-def _json(text: Any) -> Any:
-    try:
-        return json.loads(text) if isinstance(text, str) else None
-    except ValueError:
-        return None

@@ -1,7 +1,6 @@
 """When a table is expected to change, and when it last did: from the deadlines of Dags that wait for it, or write it.
 
-Airflow has a deadline for each run, and deletes it when the run succeeds in time. Which table a sensor waits for is in its
-rendered fields, so a templated name is found as well.
+Airflow has a deadline for each run, and deletes it when the run succeeds in time.
 """
 
 from __future__ import annotations
@@ -13,19 +12,21 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import and_, func, or_, select, tuple_
+from sqlalchemy import and_, func, select
 
 from airflow_delta.airflow_internals import database
-from airflow_delta.ui.known import KnownTable, commit_url, location_key
-from airflow_delta.ui.tries import Run, TaskKey, milliseconds, outlets, results, task_run
+from airflow_delta.ui.addresses import commit_url
+from airflow_delta.ui.commit_events import outlets
+from airflow_delta.ui.known import KnownTable
+from airflow_delta.ui.table_tasks import SENSORS, TableTask, table_tasks, waited_for
+from airflow_delta.ui.task_runs import task_run
+from airflow_delta.ui.tries import Run, TaskKey, milliseconds, results
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
     from airflow_delta.ui.access import Viewer
 
-SENSORS = frozenset({"DeltaTableVersionSensor", "DeltaPartitionSensor"})
-"""Operators that wait for a table."""
 
 DAGS = 200
 """Dags with deadlines that are looked at."""
@@ -33,29 +34,7 @@ DAGS = 200
 ROWS = 50
 """Tasks that are shown."""
 
-_RUNS = 10
-_RUNS_AT_ONCE = 400
-_MAX_INSTANCES = 5_000
-_CONDITIONS = ("partitions", "operation", "version")
 _COMMIT = "return_value"
-
-
-@dataclass(frozen=True, slots=True)
-class _Instance:
-    """A task instance that waits for a table, or writes it.
-
-    :param number: id of its run.
-    """
-
-    key: TaskKey
-    number: int
-    state: str | None
-    end: int | None
-    operator: str | None
-
-    @property
-    def arrived(self) -> bool:
-        return self.state == "success" and self.end is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +57,9 @@ def freshness(session: Session, viewer: Viewer, table: KnownTable, root: str, pr
     if not dag_ids:
         return []
     writers = {task for tasks in outlets(session, table.asset_ids).values() for task in tasks if task[0] in dag_ids}
-    found = _instances(session, dag_ids, writers)
-    waits_for = _conditions(session, table, [one for one in found if one.operator in SENSORS])
-    groups: dict[tuple[str, str, int], list[_Instance]] = {}
+    found = table_tasks(session, dag_ids, writers)
+    waits_for = waited_for(session, table, [one for one in found if one.operator in SENSORS])
+    groups: dict[tuple[str, str, int], list[TableTask]] = {}
     for one in found:
         dag_id, _, task_id, map_index = one.key
         if one.key in waits_for if one.operator in SENSORS else (dag_id, task_id) in writers:
@@ -100,7 +79,7 @@ def freshness(session: Session, viewer: Viewer, table: KnownTable, root: str, pr
 
 
 def _row(
-    several: Sequence[_Instance],
+    several: Sequence[TableTask],
     waits_for: Mapping[TaskKey, Mapping[str, Any]],
     deadlines: Mapping[int, _Deadline],
     following: int | None,
@@ -134,7 +113,7 @@ def _row(
     }
 
 
-def _state(newest: _Instance, deadline: _Deadline | None) -> str:
+def _state(newest: TableTask, deadline: _Deadline | None) -> str:
     late = _is_late(newest, deadline)
     if newest.arrived:
         return "came_late" if late else "in_time"
@@ -143,7 +122,7 @@ def _state(newest: _Instance, deadline: _Deadline | None) -> str:
     return newest.state if newest.state in ("failed", "upstream_failed", "skipped", "removed") else "waiting"
 
 
-def _is_late(one: _Instance, deadline: _Deadline | None) -> bool:
+def _is_late(one: TableTask, deadline: _Deadline | None) -> bool:
     """Return whether the deadline is over without it; of a run that had none left, it is not."""
     arrived = one.end if one.arrived and one.end is not None else int(time.time() * 1000)
     return deadline is not None and arrived > deadline.at
@@ -168,63 +147,6 @@ def _newest_versions() -> Any:
     serialized_table = database.SerializedDagModel
     newest = func.max(serialized_table.created_at).label("newest")
     return select(serialized_table.dag_id, newest).group_by(serialized_table.dag_id)
-
-
-def _instances(session: Session, dag_ids: Collection[str], writers: Collection[tuple[str, str]]) -> list[_Instance]:
-    """Return the instances of sensors, and of tasks that write the table, in the latest runs of some Dags."""
-    run_table, instance_table = database.DagRun, database.latest_tries().table
-    started = func.coalesce(run_table.start_date, run_table.queued_at, run_table.run_after)
-    rank = func.row_number().over(partition_by=run_table.dag_id, order_by=(started.desc(), run_table.id.desc()))
-    columns = (run_table.id, run_table.dag_id, run_table.run_id, rank.label("rank"))
-    ranked = select(*columns).where(run_table.dag_id.in_(sorted(dag_ids))).subquery()
-    waits = instance_table.operator.in_(sorted(SENSORS))
-    writes = tuple_(instance_table.dag_id, instance_table.task_id).in_(sorted(writers))
-    place = (instance_table.dag_id, instance_table.run_id, instance_table.task_id, instance_table.map_index)
-    wanted = (
-        select(ranked.c.id, *place, instance_table.state, instance_table.end_date, instance_table.operator)
-        .join(ranked, and_(ranked.c.dag_id == instance_table.dag_id, ranked.c.run_id == instance_table.run_id))
-        .where(ranked.c.rank <= _RUNS, or_(waits, writes) if writers else waits)
-        .order_by(ranked.c.id.desc())
-        .limit(_MAX_INSTANCES)
-    )
-    return [
-        _Instance(
-            (dag_id, run_id, task_id, map_index), number, None if state is None else str(state), milliseconds(end), operator
-        )
-        for number, dag_id, run_id, task_id, map_index, state, end, operator in session.execute(wanted)
-    ]
-
-
-def _conditions(session: Session, table: KnownTable, sensors: Sequence[_Instance]) -> dict[TaskKey, dict[str, Any]]:
-    """Return what sensors wait for, of those that wait for the table: known once a task has begun."""
-    fields_table, run_table = database.RenderedTaskInstanceFields, database.DagRun
-    instance_table = database.latest_tries().table
-    found: dict[TaskKey, dict[str, Any]] = {}
-    keys: dict[tuple[str, str | None], str | None] = {}
-    numbers = sorted({one.number for one in sensors})
-    of_run = and_(run_table.dag_id == instance_table.dag_id, run_table.run_id == instance_table.run_id)
-    place = (instance_table.dag_id, instance_table.run_id, instance_table.task_id, instance_table.map_index)
-    wanted = (
-        select(*place, fields_table.rendered_fields)
-        .select_from(fields_table)
-        .join(instance_table, database.rendered_by(fields_table, instance_table))
-        .join(run_table, of_run)
-        .where(instance_table.operator.in_(sorted(SENSORS)), instance_table.task_id.in_(sorted({one.key[2] for one in sensors})))
-    )
-    for start in range(0, len(numbers), _RUNS_AT_ONCE):
-        for *key, fields in session.execute(wanted.where(run_table.id.in_(numbers[start : start + _RUNS_AT_ONCE]))):
-            location, conn_id = fields.get("table"), fields.get("delta_conn_id")
-            if not isinstance(location, str):  # a template that gives a list: its task fails
-                continue
-            named = (location, conn_id if isinstance(conn_id, str) else None)
-            if named not in keys:
-                keys[named] = location_key(*named)
-            if keys[named] == table.key:
-                told = {name: fields[name] for name in _CONDITIONS if fields.get(name) not in (None, "", "None", [])}
-                if "partitions" in told and isinstance(values := fields.get("parameters"), Mapping):
-                    told["parameters"] = [f":{name} = {value}" for name, value in values.items()]
-                found[key[0], key[1], key[2], key[3]] = told
-    return found
 
 
 def _deadlines(session: Session, numbers: Collection[int]) -> dict[int, _Deadline]:
@@ -271,7 +193,7 @@ def _next_deadlines(session: Session, dag_ids: Collection[str]) -> dict[str, int
     return found
 
 
-def _versions(session: Session, viewer: Viewer, shown: Mapping[tuple[str, str, int], Iterable[_Instance]]) -> dict[TaskKey, int]:
+def _versions(session: Session, viewer: Viewer, shown: Mapping[tuple[str, str, int], Iterable[TableTask]]) -> dict[TaskKey, int]:
     """Return the versions that tasks have found or committed, as their XComs say."""
     last = [
         max((one for one in several if one.arrived), key=lambda one: one.end or 0, default=None)

@@ -1,6 +1,6 @@
 """Runs that met a transaction key which another run had committed, as their tasks have reported it.
 
-A task says so in an XCom (:data:`~airflow_delta.links.delta.WARNING_KEY`), and nothing does if ``key_check`` is ``off``.
+A task says so in an XCom (:data:`~airflow_delta.task_notes.WARNING_KEY`), and nothing does if ``key_check`` is ``off``.
 Its text names runs that a user may not be allowed to see, so it is not shown: it only tells which key is meant. Who committed the
 key before, the log says.
 """
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import and_, select
 
 from airflow_delta.airflow_internals import database
-from airflow_delta.links.delta import WARNING_KEY
+from airflow_delta.task_notes import WARNING_KEY
 from airflow_delta.ui.known import commit_of_event, is_about
 from airflow_delta.ui.tries import TaskKey, as_json, results
 

@@ -2,25 +2,17 @@
 
 A request names a table by its URI, and only tables found here are opened. An asset means the table of its own URI, whatever its
 events say, and a table is reached through a connection that the user may read.
-
-Where the pages read a table, and with which credentials.
-
-Addresses of the pages, and commands that take over where they end.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
-import os
-import shlex
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import unquote, urlencode
+from urllib.parse import unquote
 
 from sqlalchemy import select
 
@@ -30,39 +22,15 @@ from airflow_delta.contract.location import Location, check_no_secret
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.allowed import API_SERVER, Allowed
 from airflow_delta.hooks.delta import DeltaHook
-from airflow_delta.links.delta import masked_by_airflow
 from airflow_delta.log.storage.options import store_kind
+from airflow_delta.task_notes import masked_by_airflow
+from airflow_delta.ui.place import Place
 from airflow_delta.ui.problems import PageProblem, cannot_be_shown, of_error, unknown_table
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
     from airflow_delta.ui.access import Viewer
-
-
-_SALT = os.urandom(16)
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a table is, and how it is reached.
-
-    :param uri: location as the engine opens it.
-    :param options: options of the object store.
-    :param connection: what reads are counted by: a connection, or the host of a table without one.
-    :param within: local directory that must contain the table, with links resolved; ``None`` for no limit.
-    """
-
-    uri: str
-    options: Mapping[str, str] = field(repr=False)
-    connection: str
-    within: str | None = None
-
-    @property
-    def id(self) -> str:
-        """Return a key that is unique for the place and the credentials."""
-        told = json.dumps([self.uri, sorted(self.options.items()), self.connection, self.within])
-        return hashlib.blake2b(told.encode(), key=_SALT, digest_size=16).hexdigest()
 
 
 logger = logging.getLogger(__name__)
@@ -403,30 +371,3 @@ def _of_asset_uri(asset_uri: str) -> tuple[str | None, str | None]:
         return _hook(conn_id or DeltaHook.default_conn_name).table_uri(table), conn_id
     except Exception:  # noqa: BLE001 - an unreadable connection must not hide the other tables
         return None, None
-
-
-def table_url(prefix: str, table: str, **parameters: Any) -> str:
-    """Return the URL of a table's page."""
-    return f"{prefix}/table?{urlencode({'table': table, **parameters})}"
-
-
-def commit_url(prefix: str, table: str, version: int, **parameters: Any) -> str:
-    """Return the URL of a commit's page."""
-    return f"{prefix}/commit?{urlencode({'table': table, 'version': version, **parameters})}"
-
-
-def rows_url(prefix: str, table: str, version: int, **parameters: Any) -> str:
-    """Return the URL of the rows of a commit."""
-    return f"{prefix}/rows?{urlencode({'table': table, 'version': version, **parameters})}"
-
-
-def transaction_url(prefix: str, table: str, transaction_id: str) -> str:
-    """Return the URL of an open transaction's page."""
-    return f"{prefix}/transaction?{urlencode({'table': table, 'id': transaction_id})}"
-
-
-def diff_command(table: str, version: int, conn_id: str | None, keys: Sequence[str] = ()) -> str:
-    """Return the command that shows the rows of a commit without the pages' limits."""
-    connection = [] if conn_id is None else ["--conn-id", conn_id]
-    compared = ["--keys", *keys] if keys else []
-    return shlex.join(["airflow", "delta", "diff", table, "--version", str(version), *connection, *compared])

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_delta.airflow_internals import database
 from airflow_delta.contract.check_records import json_digest
-from airflow_delta.links.delta import masked_by_airflow
-from airflow_delta.masking import visible
+from airflow_delta.shown_text import visible
+from airflow_delta.task_notes import masked_by_airflow
 from airflow_delta.ui.commit_rows import shortened
 from airflow_delta.ui.problems import PageProblem, kept_elsewhere, not_open, reports_refused
+from airflow_delta.ui.task_runs import task_run
 from airflow_delta.ui.transaction_rows import transaction_row, transactions_of
-from airflow_delta.ui.tries import MAX_TRIES, TaskKey, results, task_run, tries_of
+from airflow_delta.ui.tries import MAX_TRIES, TaskKey, results, tries_of
 from airflow_delta.ui.views import NO_HISTORY, TRIES, FromAirflow, table_head
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import jinja2
 from fastapi.responses import PlainTextResponse
 from fastapi.staticfiles import StaticFiles
 
-from airflow_delta.ui import charts
+from airflow_delta.ui import charts, formats
 from airflow_delta.ui.problems import PageProblem
 from airflow_delta.version import __version__
 
@@ -30,21 +30,21 @@ def templates() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters.update(
-        count=charts.count_of,
-        number=charts.format_number,
-        size=charts.format_bytes,
-        time=charts.format_time,
-        interval=charts.format_interval,
-        ago=charts.ago,
-        kind=charts.operation_group,
-        unless_default=charts.keys_of_their_own,
+        count=formats.count_of,
+        number=formats.format_number,
+        size=formats.format_bytes,
+        time=formats.format_time,
+        interval=formats.format_interval,
+        ago=formats.ago,
+        kind=formats.operation_group,
+        unless_default=formats.keys_of_their_own,
     )
     environment.globals.update(
         sparkline=charts.sparkline,
         commit_chart=charts.commit_chart,
         chart_legend=charts.chart_legend,
-        format_bytes=charts.format_bytes,
-        row_count=charts.row_count,
+        format_bytes=formats.format_bytes,
+        row_count=formats.row_count,
     )
     return environment
 

@@ -1,189 +1,33 @@
 """The app behind "Delta tables": the pages, their data as JSON, and static files.
 
 Read-only. A table is named by its location, and only known ones are opened (:mod:`airflow_delta.ui.known`).
-
-Pages, errors and headers: rendered on the server, escaped, and without content from other hosts.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any
-from urllib.parse import quote, urlencode
 
-import jinja2
 from fastapi import Depends, FastAPI, Query, Request
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
-from starlette.exceptions import HTTPException
+from fastapi.responses import JSONResponse, RedirectResponse, Response
 
-from airflow_delta.links.delta import URL_PREFIX, URL_ROUTE, masked_by_airflow
-from airflow_delta.ui import data, reading, views
+from airflow_delta.ui import data, views
 from airflow_delta.ui.access import Viewer, ViewerDep, may_see_assets
-from airflow_delta.ui.known import KnownTable, Place, commit_url, diff_command, find_table, table_of_connection, table_url
+from airflow_delta.ui.addresses import diff_command, table_url
+from airflow_delta.ui.known import KnownTable, find_table, table_of_connection
 from airflow_delta.ui.open_transaction import transaction_reports
-from airflow_delta.ui.own_files import static_files, templates, without_file
+from airflow_delta.ui.own_files import static_files
+from airflow_delta.ui.place import Place
 from airflow_delta.ui.problems import PageProblem, rows_refused, with_command
 from airflow_delta.ui.publications import with_states_elsewhere
-from airflow_delta.ui.reading import admitted, in_plugin_thread
-from airflow_delta.ui.views import NEWEST_FIRST, SEARCHED, Order, Selection
-
-_HEADERS = {
-    b"content-security-policy": (
-        b"default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
-        b"frame-ancestors 'self'; base-uri 'none'"
-    ),
-    b"x-content-type-options": b"nosniff",
-    b"x-frame-options": b"SAMEORIGIN",
-    b"referrer-policy": b"same-origin",
-    b"cache-control": b"private, no-store",
-}
-
-MAX_LOCATION = 2_000
-"""Longest location in an address."""
-
-_PAGES_OF_TABLES = {"/table": "", "/commit": "", "/rows": "Rows", "/transactions": "Transactions", "/transaction": "Transaction"}
-"""What is below a table, and the last part of its breadcrumbs."""
-
-Message = MutableMapping[str, Any]
-
-
-class SecureHeaders:
-    """ASGI middleware that adds security headers to every response."""
-
-    def __init__(self, app: Any) -> None:
-        self.app = app
-
-    async def __call__(
-        self, scope: Message, receive: Callable[[], Awaitable[Message]], send: Callable[[Message], Awaitable[None]]
-    ) -> None:
-        """Call the app and add the headers to its response."""
-
-        async def send_with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                given = {name.lower() for name, _ in message["headers"]}
-                static = scope["path"].startswith(f"{scope.get('root_path', '')}/static/")
-                added = [
-                    (name, b"private, max-age=300" if static and name == b"cache-control" else value)
-                    for name, value in _HEADERS.items()
-                    if name not in given
-                ]
-                message["headers"] = [*message["headers"], *added]
-            await send(message)
-
-        await self.app(scope, receive, send_with_headers)
-
-
-def prefix_of(request: Request) -> str:
-    """Return the path of these pages, as the browser sees it."""
-    return str(request.scope.get("root_path", "")).rstrip("/")
-
-
-def root_of(request: Request) -> str:
-    """Return the path below which Airflow's UI is served."""
-    return prefix_of(request).removesuffix(URL_PREFIX)
-
-
-def render(request: Request, template: str, status: int = 200, **context: Any) -> Response:
-    """Return a page."""
-    where = {"prefix": prefix_of(request), "root": root_of(request), "inside": f"{root_of(request)}/plugin/{URL_ROUTE}"}
-    try:
-        return HTMLResponse(templates().get_template(template).render(**where, **context), status_code=status)
-    except jinja2.TemplateNotFound as error:
-        return without_file(str(error.name), context.get("problem"))
-
-
-def add_error_pages(app: FastAPI) -> None:
-    """Turn every error into a page, or into JSON for the endpoints below ``/api``."""
-    app.add_exception_handler(PageProblem, _problem)
-    app.add_exception_handler(HTTPException, _http_error)
-    app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(Exception, _unexpected)
-
-
-async def _problem(request: Request, error: Exception) -> Response:
-    return _answer(request, error if isinstance(error, PageProblem) else PageProblem(500, "Something went wrong"))
-
-
-async def _http_error(request: Request, error: Exception) -> Response:
-    status = error.status_code if isinstance(error, HTTPException) else 500
-    if status == 401:
-        return _sign_in(request)
-    if status == 403:
-        advice = "The pages require permission to read assets. Ask an administrator of this Airflow for it."
-        return _answer(request, PageProblem(403, "You may not see Delta tables", advice))
-    if status == 404:
-        return _answer(request, PageProblem(404, "There is no such page"))
-    return _answer(request, PageProblem(status, str(getattr(error, "detail", "Something went wrong"))))
-
-
-async def _invalid(request: Request, error: Exception) -> Response:
-    problems = error.errors() if isinstance(error, RequestValidationError) else []
-    detail = "; ".join(f"{'.'.join(str(part) for part in problem['loc'][1:])}: {problem['msg']}" for problem in problems)
-    return _answer(request, PageProblem(422, "The address of this page is not valid", detail=detail))
-
-
-async def _unexpected(request: Request, error: Exception) -> Response:  # noqa: ARG001 - the server logs it
-    return _answer(request, PageProblem(500, "Something went wrong", "See the log of the API server."))
-
-
-def _sign_in(request: Request) -> Response:
-    """Redirect a browser to the login page and back; inside the frame, show a link for the whole window instead."""
-    path = request.url.path.removeprefix(root_of(request))
-    query = f"?{request.url.query}" if request.url.query else ""
-    # Back to these pages within Airflow's UI.
-    back = f"{root_of(request)}/plugin/{URL_ROUTE}{root_of(request)}{quote(path)}{query}"
-    url = f"{root_of(request)}/api/v2/auth/login?{urlencode({'next': back})}"
-    problem = PageProblem(401, "Your session has ended", "Sign in to see this page.")
-    if _wants_json(request) or request.headers.get("sec-fetch-dest", "document") != "document":
-        return _answer(request, problem, sign_in=url)
-    return RedirectResponse(url, status_code=303)
-
-
-def _answer(request: Request, problem: PageProblem, sign_in: str | None = None) -> Response:
-    if _wants_json(request):
-        content = {"status": problem.status, "title": problem.title, "advice": problem.advice, "detail": problem.detail}
-        answer: Response = JSONResponse(content, status_code=problem.status)
-    else:
-        template, heading = ("problem_part.html", "h2") if _is_part(request) else ("problem.html", "h1")
-        context = {"problem": problem, "sign_in": sign_in, "crumbs": _crumbs(request), "heading": heading}
-        answer = render(request, template, problem.status, **context)
-    if problem.retry_after is not None:
-        answer.headers["Retry-After"] = str(problem.retry_after)
-    return answer
-
-
-def _crumbs(request: Request) -> list[tuple[str, str | None]]:
-    """Return the way back from an error by the address of the page: names, and URLs of the pages above it."""
-    prefix, page, asked = prefix_of(request), _path(request), request.query_params
-    table, version = asked.get("table", ""), asked.get("version", "")
-    if page not in _PAGES_OF_TABLES or not table:
-        return [("Error", None)]
-    crumbs: list[tuple[str, str | None]] = [(masked_by_airflow(table).rstrip("/").rpartition("/")[2] or "Table", None)]
-    # An address with a password in it is not written anywhere.
-    is_plain = masked_by_airflow(table) == table and len(table) <= MAX_LOCATION
-    if page != "/table" and is_plain:
-        crumbs = [(crumbs[0][0], table_url(prefix, table))]
-    if page in ("/commit", "/rows") and version.isascii() and version.isdecimal() and len(version) < 20:
-        url = commit_url(prefix, table, int(version)) if page == "/rows" and is_plain else None
-        crumbs.append((f"Version {int(version)}", url))
-    return [*crumbs, (_PAGES_OF_TABLES[page], None)] if _PAGES_OF_TABLES[page] else crumbs
-
-
-def _path(request: Request) -> str:
-    return request.url.path.removeprefix(prefix_of(request))
-
-
-def _wants_json(request: Request) -> bool:
-    return _path(request).startswith("/api/")
-
-
-def _is_part(request: Request) -> bool:
-    return _path(request) in ("/transactions", "/rows") and request.query_params.get("part") == "1"
-
+from airflow_delta.ui.reader import schedule
+from airflow_delta.ui.reader.schedule import admitted, in_plugin_thread
+from airflow_delta.ui.responses import MAX_LOCATION, add_error_pages, prefix_of, render, root_of
+from airflow_delta.ui.secure_headers import SecureHeaders
+from airflow_delta.ui.selection import NEWEST_FIRST, SEARCHED, Order, Selection
 
 Location = Annotated[str, Query(alias="table", max_length=MAX_LOCATION)]
 Version = Annotated[int, Query(ge=0)]
@@ -348,13 +192,13 @@ async def _table(request: Request, viewer: Viewer, location: str, wanted: Wanted
 async def _newest_history(viewer: Viewer, location: str) -> Mapping[str, Any]:
     """Return the newest history of another table that the user may see."""
     _, place = await _located(viewer, location)
-    return await reading.history_of_table(place, limit=data.PAGE, before=None)
+    return await schedule.history_of_table(place, limit=data.PAGE, before=None)
 
 
 async def _history(place: Place, limit: int, before: int | None) -> tuple[PageProblem | None, Mapping[str, Any]]:
     """Return a page of the history; of a table that nothing has created yet the problem, and an empty one."""
     try:
-        return None, await reading.history_of_table(place, limit=limit, before=before)
+        return None, await schedule.history_of_table(place, limit=limit, before=before)
     except PageProblem as problem:
         if problem.status != 404 or before is not None:
             raise
@@ -366,14 +210,14 @@ async def _state(place: Place, before: int | None) -> dict[str, Any] | None:
     if before is not None:
         return None
     try:
-        return await reading.state(place)
+        return await schedule.state(place)
     except PageProblem as problem:
         return {"problem": {"title": problem.title, "detail": problem.detail}}
 
 
 async def _transactions(request: Request, viewer: Viewer, location: str) -> dict[str, Any]:
     known, place = await _located(viewer, location)
-    found = await reading.read_open_transactions(place)
+    found = await schedule.read_open_transactions(place)
     return await in_plugin_thread(views.transactions_page, viewer, known, found, root_of(request), prefix_of(request))
 
 
@@ -381,13 +225,13 @@ async def _transaction(request: Request, viewer: Viewer, location: str, transact
     known, place = await _located(viewer, location)
     where = root_of(request), prefix_of(request)
     asked = await in_plugin_thread(transaction_reports, viewer, known, transaction_id, *where)
-    found = await reading.read_staged(place, asked.handle, asked.staged, rows=asked.rows) if asked.staged else None
+    found = await schedule.read_staged(place, asked.handle, asked.staged, rows=asked.rows) if asked.staged else None
     return {**asked.page, "found": found}
 
 
 async def _commit(request: Request, viewer: Viewer, location: str, version: int, offset: int) -> dict[str, Any]:
     known, place = await _located(viewer, location)
-    detail = await reading.read_commit(place, version, offset=offset)
+    detail = await schedule.read_commit(place, version, offset=offset)
     return await in_plugin_thread(views.commit_page, viewer, known, detail, root_of(request), prefix_of(request))
 
 
@@ -399,7 +243,7 @@ async def _rows(request: Request, viewer: Viewer, location: str, version: int, k
     if not await in_plugin_thread(viewer.may_read_rows, known.conn_id):
         raise rows_refused(known.uri)
     try:
-        found = await reading.commit_rows(place, version, keys=named)
+        found = await schedule.commit_rows(place, version, keys=named)
     except PageProblem as problem:
         raise with_command(problem, diff_command(known.uri, version, known.conn_id, named)) from None
     return views.rows_page(known, found, prefix_of(request), named)
@@ -407,4 +251,4 @@ async def _rows(request: Request, viewer: Viewer, location: str, version: int, k
 
 async def _located(viewer: Viewer, location: str) -> tuple[KnownTable, Place]:
     known = await admitted(find_table, viewer, location)
-    return known, await reading.place_of(known)
+    return known, await schedule.place_of(known)

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from airflow.sdk import __version__, conf
 
-from airflow_delta.links.delta import masked_by_airflow
+from airflow_delta.task_notes import masked_by_airflow
 
 _MAX_DETAIL = 1500
 _MOMENT = 5

@@ -9,7 +9,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.contract.tags import PUBLICATION_TAG
-from airflow_delta.ui.known import commit_url, find_table, table_url
+from airflow_delta.ui.addresses import commit_url, table_url
+from airflow_delta.ui.known import find_table
 from airflow_delta.ui.problems import PageProblem
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ from airflow_delta.ui.commit_rows import (
     column_text,
     sampled_columns,
 )
-from airflow_delta.ui.data import check_size
+from airflow_delta.ui.limits import check_size
 
 if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog

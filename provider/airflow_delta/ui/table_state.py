@@ -15,7 +15,8 @@ from airflow_delta.log.checksum.totals import MAX_FILES
 from airflow_delta.log.features.protocol import features
 from airflow_delta.log.statistics.statistics import live_records
 from airflow_delta.table.observe.describe import clustered_by, is_readable
-from airflow_delta.ui.data import check_commits, told_metadata
+from airflow_delta.ui.limits import check_commits
+from airflow_delta.ui.metadata import told_metadata
 
 if TYPE_CHECKING:
     from airflow_delta.log import DeltaLog, Snapshot

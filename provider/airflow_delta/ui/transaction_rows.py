@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_delta.airflow_internals.web import DagAccessEntity
 from airflow_delta.contract.tags import DAG_ID_TAG, MAP_INDEX_TAG, RUN_ID_TAG, TASK_ID_TAG
-from airflow_delta.links.delta import masked_by_airflow
-from airflow_delta.ui.known import commit_url, transaction_url
+from airflow_delta.task_notes import masked_by_airflow
+from airflow_delta.ui.addresses import commit_url, transaction_url
+from airflow_delta.ui.commit_events import RECENT_EVENTS, events, outlets
+from airflow_delta.ui.task_runs import task_run
 from airflow_delta.ui.transaction_values import Asked, CommitRow, Transaction
 from airflow_delta.ui.transactions import airflow_transactions
-from airflow_delta.ui.tries import RECENT_EVENTS, events, outlets, task_run
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session

@@ -1,129 +1,34 @@
-"""The data of a page for one user: from the log and from Airflow, without what the user may not see.
-
-Which commits of a history a page shows, and in which order: a filter and an order over a bounded range of versions.
-
-They see what the user sees: a Dag or a key that is hidden from the user is not found either.
-"""
+"""The data of a page for one user: from the log and from Airflow, without what the user may not see."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy.exc import SQLAlchemyError
 
 from airflow_delta.airflow_internals import database
 from airflow_delta.contract.tags import DAG_ID_TAG, DETECTION_TAG, RUN_ID_TAG
 from airflow_delta.transaction.conflict_detection import resolved_by
-from airflow_delta.ui.charts import operation_group
+from airflow_delta.ui.addresses import commit_url, diff_command, rows_url, table_url
 from airflow_delta.ui.checks import checks_shown
+from airflow_delta.ui.commit_events import facts_by_version, intervals, recent_events
+from airflow_delta.ui.formats import operation_group
 from airflow_delta.ui.freshness import freshness
 from airflow_delta.ui.key_warnings import MetKeys, earlier_of_key, met_keys, warned
-from airflow_delta.ui.known import KnownTable, commit_url, diff_command, known_tables, rows_url, table_url
+from airflow_delta.ui.known import KnownTable, known_tables
 from airflow_delta.ui.problems import cannot_be_shown, kept_elsewhere
 from airflow_delta.ui.publications import PUBLICATION_KEYS, publication_rows
+from airflow_delta.ui.selection import Selection
+from airflow_delta.ui.task_runs import run_of, task_run
 from airflow_delta.ui.transaction_rows import FAILED, OPEN, TRANSACTIONS, transaction_row, transactions_of, transactions_of_tables
 from airflow_delta.ui.transaction_values import Transaction
-from airflow_delta.ui.tries import facts_by_version, intervals, recent_events, run_of, task_run
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
     from airflow_delta.ui.access import Viewer
-
-
-SEARCHED = 200
-"""Versions that one page with a filter or an order looks at."""
-
-Order = Literal[
-    "version",
-    "-version",
-    "operation",
-    "-operation",
-    "committed",
-    "-committed",
-    "dag",
-    "-dag",
-    "rows",
-    "-rows",
-    "added",
-    "-added",
-    "removed",
-    "-removed",
-    "attempts",
-    "-attempts",
-    "checked",
-    "-checked",
-]
-"""A column of the history; with a minus, in descending order."""
-
-NEWEST_FIRST: Order = "-version"
-
-_VALUES: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
-    "version": lambda commit: commit["version"],
-    "operation": lambda commit: commit["operation"],
-    "committed": lambda commit: commit["timestamp"],
-    "dag": lambda commit: (commit["run"] or {}).get("dag_id"),
-    "rows": lambda commit: commit["num_records"],
-    "added": lambda commit: commit["bytes_added"],
-    "removed": lambda commit: commit["bytes_removed"],
-    "attempts": lambda commit: commit["attempts"],
-    "checked": lambda commit: commit["versions_checked"],
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """A filter and an order.
-
-    :param operation: part of the operation's name, in any case; empty for all.
-    :param dag: part of the Dag's id.
-    :param key: part of a transaction key.
-    """
-
-    operation: str = ""
-    dag: str = ""
-    key: str = ""
-    sort: Order = NEWEST_FIRST
-
-    @property
-    def is_filter(self) -> bool:
-        """Return whether it leaves out commits."""
-        return bool(self.operation or self.dag or self.key)
-
-    @property
-    def is_plain(self) -> bool:
-        """Return whether it is neither a filter nor an order of its own."""
-        return not self.is_filter and self.sort == NEWEST_FIRST
-
-    def to_dict(self) -> dict[str, str]:
-        """Return it as the parameters of a page."""
-        return asdict(self)
-
-    def of(self, commits: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-        """Return the commits to show, in their order; unknown values come last.
-
-        :param commits: as the user may see them, newest first.
-        """
-        value = _VALUES[self.sort.removeprefix("-")]
-        found = [commit for commit in commits if self._has(commit)]
-        known = [commit for commit in found if value(commit) is not None]
-        known.sort(key=value, reverse=self.sort.startswith("-"))
-        return known + [commit for commit in found if value(commit) is None]
-
-    def _has(self, commit: Mapping[str, Any]) -> bool:
-        run = commit["run"] or {}
-        return (
-            _is_in(self.operation, commit["operation"] or "")
-            and _is_in(self.dag, run.get("dag_id", ""))
-            and (not self.key or any(_is_in(self.key, key) for key in commit["app_transactions"]))
-        )
-
-
-def _is_in(part: str, text: str) -> bool:
-    return part.casefold() in text.casefold()
 
 
 logger = logging.getLogger(__name__)

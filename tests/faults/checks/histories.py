@@ -32,7 +32,7 @@ from airflow_delta.operators.arrow import DeltaStageArrowOperator
 from airflow_delta.operators.audit import DeltaAuditOperator
 from airflow_delta.operators.preview import DeltaPreviewOperator
 from airflow_delta.operators.transaction import DeltaCommitOperator, DeltaStartTransactionOperator
-from airflow_delta.tasks.checked import note_seen
+from airflow_delta.tasks.checks.seen import note_seen
 from support.running_tasks import context
 from support.table import Table
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_delta.table.audit.held import HeldChecks
-from airflow_delta.tasks import checked
+from airflow_delta.tasks.checks import seen
 from faults.checks.histories import History
 
 HISTORIES, LONG = 200, 10_000
@@ -33,10 +33,10 @@ def test_no_check_has_seen_something_else(tmp_path, outside_of_the_task_runner, 
 def _not_said_of(*names):
     """Checks of these tasks are never outdated."""
 
-    def broken(evidence, writes, _right=checked.outdated):
+    def broken(evidence, writes, _right=seen.outdated):
         return (each for each in _right(evidence, writes) if each.check[0] not in names)
 
-    return checked, "outdated", broken
+    return seen, "outdated", broken
 
 
 def _first_look_only(self, winners, actions, _right=HeldChecks.__call__):

@@ -19,7 +19,9 @@ from airflow_delta.operators.delete_update import DeltaDeleteOperator
 from airflow_delta.operators.restore import DeltaRestoreOperator
 from airflow_delta.operators.stage import DeltaStageFilesOperator
 from airflow_delta.tasks.base import Parts, templated
-from airflow_delta.tasks.stage_work import StageOperator, StageWork, WriteOptions
+from airflow_delta.tasks.stage.operator import StageOperator
+from airflow_delta.tasks.stage.work import StageWork
+from airflow_delta.tasks.stage.write_options import WriteOptions
 
 POLICIES = ("skip", "replace", "append", "fail")
 PARTS = ("1", "2")

@@ -91,13 +91,13 @@ def _arrow_types() -> Patches:
 
 
 def _map_index() -> Patches:
-    from airflow_delta.tasks import identity
+    from airflow_delta.tasks.keys import default_key
 
     def default_transaction_key(context: Any) -> str:
         ti = context["ti"]
-        return identity._key(ti, str(ti.map_index))
+        return default_key._key(ti, str(ti.map_index))
 
-    module = "tasks.operation"
+    module = "tasks.start.own_transaction"
     return {f"{module}.default_transaction_key": default_transaction_key, f"{module}.former_keys": lambda *_: ()}
 
 

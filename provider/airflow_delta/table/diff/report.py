@@ -7,7 +7,7 @@ import re
 from datetime import date, datetime, time
 from typing import Any
 
-from airflow_delta.masking import visible
+from airflow_delta.shown_text import visible
 from airflow_delta.table.diff.schema_changes import schema_lines
 from airflow_delta.table.diff.table_diff import TableDiff
 

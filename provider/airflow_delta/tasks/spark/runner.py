@@ -6,13 +6,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.sdk import get_current_context
-
 from airflow_delta import engine
+from airflow_delta.tasks.spark.connection import check_submission
 from airflow_delta.tasks.spark.progress import spark_work
-from airflow_delta.tasks.spark.properties import check_no_packages, check_submission, mask_settings
+from airflow_delta.tasks.spark.properties import check_no_packages, mask_settings
 from airflow_delta.tasks.spark.session import TaskSession
-from airflow_delta.tasks.spark.submission import SparkSubmission, follow_driver
+from airflow_delta.tasks.spark.submission import SparkSubmission
+from airflow_delta.tasks.spark.submit_hook import follow_driver
+from airflow_delta.tasks.task_state import state_store
 
 if TYPE_CHECKING:
     from contextlib import ExitStack
@@ -79,7 +80,7 @@ class SparkRunner(TaskSession):
         :return: the request that was worked on, and the report.
         """
         self._check()
-        store = _state_store() if self.submits else None
+        store = state_store() if self.submits else None
         if store is None:
             return request, self.run(log, request, source, secrets)
         submission = self._prepared(log, request, store)
@@ -140,11 +141,3 @@ class SparkRunner(TaskSession):
             follow_driver(hook)
 
         return submission.run(submit, conf=conf, py_files=py_files, given=given, secrets=secrets() if secrets is not None else {})
-
-
-def _state_store() -> Any:
-    """Return the running task's state store; ``None`` outside a task, or if Airflow has none."""
-    try:
-        return get_current_context().get("task_state_store")
-    except RuntimeError:
-        return None

@@ -1,0 +1,1 @@
+"""What is wrong, or likely to be meant otherwise, in a Dag file: rules that need nothing but its tasks."""

@@ -1,0 +1,121 @@
+"""What the tasks that merge share: the MERGE without its source, and what the SQL of a source may read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from airflow_delta import engine
+from airflow_delta.contract.choices import Given, is_literal
+from airflow_delta.contract.kinds import TRUTH, Kinds, taken
+from airflow_delta.contract.operations import (
+    clauses_problem,
+    when_matched_update,
+    when_not_matched_insert,
+)
+from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.tasks.base import TABLE_VIEW, Part, Parts
+from airflow_delta.tasks.operation import SPARK_OPERATION, DeltaTableOperator
+from airflow_delta.tasks.spark.runner import SparkRunner
+from airflow_delta.tasks.sql_parameters import SqlParameters
+from airflow_delta.tasks.stage.read_versions import ReadVersions
+
+if TYPE_CHECKING:
+    from airflow_delta.contract.payloads import StagedWrite
+    from airflow_delta.table.stage.stage_view import SparkWork, StageView
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class MergeStatement(Part):
+    """The part of a task that merges: the MERGE without its source.
+
+    :param condition: Spark SQL over a row of the table and one of the source: whether they match. (templated)
+    :param clauses: made with :func:`when_matched_update`, :func:`when_not_matched_insert`, ...; of each kind, the first clause
+        whose condition holds applies to a row. (templated)
+    :param source_alias: name of the source in conditions and expressions. (templated)
+    :param target_alias: name of the table in conditions and expressions. (templated)
+    :param merge_schema: add columns and struct fields that only the source has to the table: those that clauses name, and all if
+        one has ``*``. (templated)
+    :param options: options of Spark's Parquet writer. (templated)
+    """
+
+    kinds: ClassVar[Kinds] = {"merge_schema": TRUTH}
+    template_fields: ClassVar[tuple[str, ...]] = (
+        "condition",
+        "clauses",
+        "source_alias",
+        "target_alias",
+        "merge_schema",
+        "options",
+    )
+    template_fields_renderers: ClassVar[dict[str, str]] = {"clauses": "json", "condition": "sql"}
+
+    condition: str
+    clauses: Sequence[Mapping[str, Any]] | None = None
+    source_alias: str = "source"
+    target_alias: str = "target"
+    merge_schema: bool | str = False
+    options: Mapping[str, str] | None = None
+
+    def __post_init__(self) -> None:
+        if self.clauses is None:
+            self.clauses = [when_matched_update(), when_not_matched_insert()]
+
+    @staticmethod
+    def literal_problems(given: Given) -> Iterator[str]:
+        """Yield what is wrong with the clauses; templates may be in their SQL only."""
+        clauses = given("clauses")
+        if isinstance(clauses, list | tuple) and all(map(_is_literal_clause, clauses)):
+            problem = clauses_problem(clauses)
+            yield from () if problem is None else (f"the MERGE {problem}.",)
+
+    def plan(self, stage: StageView, source: Mapping[str, Any] | None) -> SparkWork | StagedWrite:
+        """Plan the MERGE.
+
+        :param source: the source if the request names it.
+        """
+        return engine.plan_merge(
+            stage,
+            condition=self.condition,
+            clauses=self.clauses or (),
+            source=source,
+            source_alias=self.source_alias,
+            target_alias=self.target_alias,
+            merge_schema=taken("merge_schema", self.merge_schema, TRUTH),
+            options=self.options,
+        )
+
+
+def _is_literal_clause(clause: Any) -> bool:
+    """Return whether the Dag file says what a clause is; other values than text, such as outputs of tasks, are known later."""
+    if not isinstance(clause, Mapping):
+        return False
+    return all(is_literal(clause.get(name, "")) for name in ("kind", "action")) and all(
+        value is None or isinstance(value, str | Mapping) for value in clause.values()
+    )
+
+
+MERGE: Parts = (*SPARK_OPERATION, MergeStatement, SqlParameters, ReadVersions)
+
+_READ_BY = {"read_versions": "other", "new_rows": "new_rows"}
+
+
+def check_reads_in_sql(task: DeltaTableOperator, source: Any) -> None:
+    """Refuse ``read_versions`` and ``new_rows`` of a task whose source cannot read them.
+
+    :raises DeltaIllegalArgumentException: if the source is not SQL in a session of the task.
+    """
+    given = next((name for name in ("read_versions", "new_rows") if getattr(task, name, None) is not None), None)
+    if given is None:
+        return
+    if callable(source) or (isinstance(source, Mapping) and not source.get("sql")) or SparkRunner.of(task).submits:
+        raise DeltaIllegalArgumentException(
+            f"The task {task.task_id!r} has {given}: views for the SQL of a source, in a session of the task. Its source is not "
+            f"such SQL. Use @task.delta_merge, whose function reads table.{_READ_BY[given]}(...), or leave {given} out."
+        )
+
+
+def reads_table(named: Mapping[str, Any]) -> bool:
+    """Return whether the SQL of a source names ``{{ table }}``."""
+    return TABLE_VIEW in str(named.get("sql") or "").lower()

@@ -1,0 +1,1 @@
+"""Have Airflow run tasks again: those of a transaction, or outdated checks."""

@@ -1,0 +1,1 @@
+"""What XComs say is not believed: handles and reports are compared with the Dag file and with Airflow's states."""
