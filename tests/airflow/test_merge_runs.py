@@ -126,7 +126,7 @@ def merge(**arguments):
 
 def test_the_conf_of_a_task_is_masked_by_its_names(monkeypatch):
     hidden: list[object] = []
-    monkeypatch.setattr("airflow_delta.tasks.spark.source_options.mask_secret", hidden.append)
+    monkeypatch.setattr("airflow_delta.tasks.spark.properties.mask_secret", hidden.append)
     conf = {
         "spark.hadoop.fs.s3a.secret.key": "hush-hush",
         "spark.executor.memory": "1g",
