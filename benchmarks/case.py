@@ -127,7 +127,7 @@ class Ours:
         import pyarrow.parquet as pq
 
         import airflow_delta.table.preview.preview as previews
-        from airflow_delta.contract.files import new_attempt
+        from airflow_delta.contract.staging_directory import new_attempt
         from airflow_delta.table.stage.stage_view import open_stage
         from airflow_delta.table.stage.write.collect import collect_files
         from airflow_delta.table.start.begin import begin

@@ -46,7 +46,7 @@ def compact(spark: Any, origin: Path, copy: Path, record: bool) -> tuple[float, 
     """Compact a copy; return seconds, bytes of the record and bytes of the new data file."""
     from airflow_delta.contract.operations import OptimizeArguments
     from airflow_delta.log import DeltaLog
-    from airflow_delta.spark.job import run_operation
+    from airflow_delta.spark.run_operation import run_operation
     from airflow_delta.table.operations.optimize.plan import select_for_optimize
     from airflow_delta.table.operations.optimize.run import run_rewrite
 

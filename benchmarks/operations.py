@@ -99,7 +99,7 @@ class Bench:
         """Run an operation as its own transaction, and return its commit."""
         from airflow_delta.contract.payloads import StagedWrite
         from airflow_delta.log import DeltaLog
-        from airflow_delta.spark.job import run_operation
+        from airflow_delta.spark.run_operation import run_operation
         from airflow_delta.table.run import run_transaction
         from airflow_delta.table.stage.stage_view import open_stage
 

@@ -59,7 +59,7 @@ class Lake:
     def _staged(self, uri: str, key: str) -> tuple[Any, Any]:
         import pyarrow as pa
 
-        from airflow_delta.contract.files import new_attempt
+        from airflow_delta.contract.staging_directory import new_attempt
         from airflow_delta.log import DeltaLog
         from airflow_delta.table.arrow.stage_rows import stage_arrow
         from airflow_delta.table.stage.stage_view import open_stage
@@ -75,7 +75,7 @@ class Lake:
         return handle, collect_stage(view, request, report)
 
     def _commit(self, uri: str, key: str, *, through: dict[str, str]) -> None:
-        from airflow_delta.contract.files import new_attempt
+        from airflow_delta.contract.staging_directory import new_attempt
         from airflow_delta.log import DeltaLog
         from airflow_delta.table.commit.publish import publish
 
@@ -84,7 +84,7 @@ class Lake:
 
     def publication(self, *, intents: bool = True) -> Run:
         """Publish one staged file on each table as one publication."""
-        from airflow_delta.contract.files import new_attempt
+        from airflow_delta.contract.staging_directory import new_attempt
         from airflow_delta.log import DeltaLog
         from airflow_delta.publication import Member, PublicationOptions, publish_tables
 
@@ -103,7 +103,7 @@ class Lake:
 
     def separately(self) -> Run:
         """Commit one staged file on each table, one after the other."""
-        from airflow_delta.contract.files import new_attempt
+        from airflow_delta.contract.staging_directory import new_attempt
         from airflow_delta.log import DeltaLog
         from airflow_delta.table.commit.publish import publish
 

@@ -28,7 +28,7 @@ from pyroaring import BitMap64
 
 from airflow_delta.log import DeltaLog
 from airflow_delta.log.actions.deletion_vectors import write_deletion_vectors
-from airflow_delta.log.statistics.statistics import with_wide_bounds
+from airflow_delta.log.statistics.wide_bounds import with_wide_bounds
 from airflow_delta.table.arrow.stage_rows import stage_arrow
 from airflow_delta.table.commit.publish import publish
 from airflow_delta.table.read.read_table import read_table

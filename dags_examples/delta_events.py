@@ -61,7 +61,7 @@ def delta_events_consumer():
             @task.delta_stage
             def changes(spark, key):
                 from airflow_delta.hooks.delta import DeltaHook
-                from airflow_delta.spark.read import read_change_plan
+                from airflow_delta.spark.changes import read_change_plan
                 from airflow_delta.table import plan_changes
 
                 version = int(key.rpartition("/")[2])

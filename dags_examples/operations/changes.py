@@ -31,7 +31,7 @@ def delta_changes():
         @task.delta_stage(mode="append")
         def deleted(spark, result):
             from airflow_delta.hooks.delta import DeltaHook
-            from airflow_delta.spark.read import read_change_plan
+            from airflow_delta.spark.changes import read_change_plan
             from airflow_delta.table import plan_changes
 
             plan = plan_changes(DeltaHook().get_log(TABLE), starting_version=result["version"])

@@ -24,7 +24,7 @@ from airflow_delta.exceptions import DeltaAnalysisException, DeltaIllegalArgumen
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.retry_policies import FINAL_ERRORS
 from airflow_delta.spark.errors import useful_line
-from airflow_delta.spark.job import read_source
+from airflow_delta.spark.run_operation import read_source
 from airflow_delta.tasks.functions import not_a_dataframe
 from airflow_delta.tasks.spark.session import ask_once, typed_errors
 

@@ -11,7 +11,7 @@ import pytest
 from airflow.sdk import DAG, BaseOperator, task
 from airflow.sdk.execution_time import task_runner
 
-from airflow_delta.contract.operations import when_not_matched_by_source_delete
+from airflow_delta.contract.merge import when_not_matched_by_source_delete
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.operators.audit import DeltaAuditOperator
 from airflow_delta.operators.clone import DeltaCloneOperator

@@ -13,7 +13,7 @@ from airflow.sdk import DAG
 
 from airflow_delta import delta_transaction
 from airflow_delta.assets.delta import delta_asset
-from airflow_delta.contract.files import kept_until
+from airflow_delta.contract.staging_directory import kept_until
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.log import DeltaLog
 from airflow_delta.operators.preview import DeltaPreviewOperator

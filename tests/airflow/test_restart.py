@@ -21,7 +21,7 @@ from airflow.sdk.api.datamodels._generated import DagRunType
 from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
 
 from airflow_delta import delta_transaction, exceptions
-from airflow_delta.contract.files import marked
+from airflow_delta.contract.staging_directory import marked
 from airflow_delta.log import DeltaLog
 from airflow_delta.operators.stage import DeltaStageFilesOperator
 from airflow_delta.operators.transaction import DeltaCommitOperator, DeltaStartTransactionOperator

@@ -132,7 +132,7 @@ PACKAGES = [
 
 @pytest.mark.parametrize(("properties", "packages", "uri", "expected"), PACKAGES)
 def test_packages_of_a_session(properties, packages, uri, expected):
-    from airflow_delta.spark.errors import hadoop_version
+    from airflow_delta.spark.connectors import hadoop_version
 
     found = with_packages(properties, packages, uri)
     assert found == {name: value.replace("aws:", f"aws:{hadoop_version()}") for name, value in expected.items()}

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from airflow_delta.contract.files import new_attempt
+from airflow_delta.contract.staging_directory import new_attempt
 from airflow_delta.exceptions import DeltaIllegalArgumentException, MissingSparkConnectorException
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.operators.stage import DeltaStageSparkSubmitOperator
@@ -182,7 +182,7 @@ def test_a_missing_connector_is_named(lake, submit):
 @SUBMIT
 @pytest.mark.parametrize("own", [None, "a:b:1"])
 def test_the_connections_packages_are_added_to_sparks(lake, submit, monkeypatch, own):
-    from airflow_delta.spark.errors import coordinate, hadoop_version
+    from airflow_delta.spark.connectors import coordinate, hadoop_version
 
     lake.define(spark_packages="auto")
     if own:

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 from airflow.sdk.definitions._internal import contextmanager
 
-from airflow_delta.contract.files import MANIFEST_NAME
 from airflow_delta.contract.payloads import ManifestRef, Payload, StagedWrite, TransactionHandle
+from airflow_delta.contract.staging_directory import MANIFEST_NAME
 from airflow_delta.log import DeltaLog, delta_log
 from airflow_delta.log.schema import types
 from airflow_delta.log.storage.local import LocalStore

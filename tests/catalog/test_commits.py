@@ -25,7 +25,7 @@ from airflow_delta.exceptions import (
 )
 from airflow_delta.log import DeltaLog
 from airflow_delta.log.actions.actions import SetTransaction
-from airflow_delta.log.storage.base import StoreRefusedError
+from airflow_delta.log.storage.errors import StoreRefusedError
 from airflow_delta.table.read.read_table import read_table
 from catalog.unity import CatalogTable, append, create, open_log, write_rows
 from stores.proxy import FaultProxy, Rule

@@ -19,7 +19,7 @@ from airflow_delta.catalog.client import UnityCatalogClient
 from airflow_delta.catalog.committer import CatalogCommitter
 from airflow_delta.catalog.open import CatalogStorage, stage_in_catalog
 from airflow_delta.contract.catalog_names import TableName
-from airflow_delta.contract.files import new_attempt
+from airflow_delta.contract.staging_directory import new_attempt
 from airflow_delta.exceptions import (
     CatalogConflictException,
     CatalogNotFoundException,

@@ -22,10 +22,10 @@ from airflow_delta.exceptions import (
     VersionsNotContiguousException,
 )
 from airflow_delta.log.actions.actions import CommitInfo, Metadata, encode_action
-from airflow_delta.log.checkpoint.manifest import canonical_checksum
+from airflow_delta.log.checkpoint.last_checkpoint import canonical_checksum
 from airflow_delta.log.checkpoint_write.writer import write_checkpoint
-from airflow_delta.log.schema.partition_values import partition_directory
-from airflow_delta.log.statistics.statistics import truncate_max, truncate_min
+from airflow_delta.log.schema.partition_directories import partition_directory
+from airflow_delta.log.statistics.footers_to_stats import truncate_max, truncate_min
 from airflow_delta.transaction import Operation
 from conformance.harness import (
     Raises,

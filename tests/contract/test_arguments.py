@@ -7,19 +7,18 @@ from typing import Any
 
 import pytest
 
+from airflow_delta.contract.arguments import Arguments, RewriteArguments, RowIds
 from airflow_delta.contract.audit import AuditArguments, SqlCheck
+from airflow_delta.contract.merge import ComparedColumns, MergeArguments, MergeClause
 from airflow_delta.contract.operations import (
     Assignment,
-    ComparedColumns,
     ConstraintArguments,
     CreateArguments,
-    MergeArguments,
-    MergeClause,
     OptimizeArguments,
     UpdateArguments,
     WriteArguments,
 )
-from airflow_delta.contract.request import Arguments, RewriteArguments, RowIds, StageRequest
+from airflow_delta.contract.request import StageRequest
 from airflow_delta.exceptions import StagingException
 
 EARLIER: dict[str, Any] = {"after": [], "earlier": []}

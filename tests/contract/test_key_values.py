@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from airflow_delta.contract.char_lengths import char_length
 from airflow_delta.contract.key_values import KeyValues, is_key_type, problem_with, same_exact_type
 from airflow_delta.contract.payloads import DeclaredReads, KeyRead
 from airflow_delta.contract.request import StageReport
-from airflow_delta.contract.sql_types import char_length
 from airflow_delta.exceptions import StagingException
 from support.actions import column
 

@@ -10,9 +10,9 @@ from airflow_delta.assets.delta import delta_asset_uri
 from airflow_delta.contract.location import SCHEMES, Location, dataset_name, store_of
 from airflow_delta.contract.spark_paths import data_file_uri
 from airflow_delta.exceptions import DeltaIllegalArgumentException
-from airflow_delta.hooks.allowed import one_spelling
+from airflow_delta.hooks.location import one_spelling
 from airflow_delta.log.storage.factory import store_for
-from airflow_delta.spark.errors import coordinate, storage_error
+from airflow_delta.spark.connectors import coordinate, storage_error
 from airflow_delta.table.stage.spark_uri import spark_uri
 from airflow_delta.transaction.commit.lock import lock_of
 from airflow_delta.ui.known import table_key

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_delta.contract.schema import broken_rule, refused_rows
+from airflow_delta.contract.table_rules import broken_rule, refused_rows
 from airflow_delta.exceptions import ConstraintViolationException, InvariantViolationException
 
 

@@ -10,7 +10,7 @@ import pytest
 from airflow_delta.contract.kinds import taken
 from airflow_delta.contract.sql_parameters import SQL_PARAMETERS, literal_of, with_parameters
 from airflow_delta.exceptions import DeltaIllegalArgumentException
-from airflow_delta.log.expressions.text import unescaped
+from airflow_delta.log.expressions.string_literals import unescaped
 from support.sql_values import TEXTS
 
 

@@ -9,29 +9,26 @@ import uuid
 
 import pytest
 
-from airflow_delta.contract.files import (
+from airflow_delta.contract.casts import WIDENS, cast_of
+from airflow_delta.contract.manifest import encode_manifest, manifest_ref, verify_manifest
+from airflow_delta.contract.partition_texts import partition_text
+from airflow_delta.contract.payloads import DeclaredReads, StagedWrite, TransactionHandle
+from airflow_delta.contract.schema import WIDEN, keeps_values, may_widen, store_assignment, written_schema
+from airflow_delta.contract.sealed import sealed, unsealed
+from airflow_delta.contract.staging_directory import (
     PREVIEW_DIRECTORY,
     attempt_directory,
-    encode_manifest,
     is_hidden,
     is_later,
     is_owned_by,
     kept_until,
-    manifest_ref,
     marked,
     new_attempt,
     owned_transaction_id,
     owner_prefix,
-    partition_text,
     preview_directory,
-    sealed,
     stage_key,
-    unsealed,
-    verify_manifest,
 )
-from airflow_delta.contract.payloads import DeclaredReads, StagedWrite, TransactionHandle
-from airflow_delta.contract.schema import WIDEN, keeps_values, may_widen, store_assignment, written_schema
-from airflow_delta.contract.sql_types import WIDENS, cast_of
 from airflow_delta.exceptions import (
     ContractVersionException,
     ManifestException,
@@ -39,7 +36,7 @@ from airflow_delta.exceptions import (
     StageConflictException,
     StagingException,
 )
-from airflow_delta.log.features import schema_merge as type_widening
+from airflow_delta.log.features import type_widening
 from airflow_delta.log.features.schema_merge import merge_schema, widens
 from airflow_delta.log.schema.types import parse_type
 from support.work import calls
@@ -319,7 +316,7 @@ def test_a_new_column_has_no_collation():
 def test_what_travels_to_a_cluster_imports_the_standard_library_only():
     code = (
         "import sys; before = set(sys.modules); import airflow_delta.contract.payloads, airflow_delta.contract.request, "
-        "airflow_delta.contract.schema, airflow_delta.contract.files, airflow_delta.spark.errors, "
+        "airflow_delta.contract.schema, airflow_delta.contract.staging_directory, airflow_delta.spark.errors, "
         "airflow_delta.spark.package; "
         "new = {m.partition('.')[0] for m in set(sys.modules) - before} - sys.stdlib_module_names; print(new)"
     )

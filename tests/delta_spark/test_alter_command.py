@@ -29,10 +29,10 @@ from airflow_delta.contract.changes import (
     UnsetProperties,
     UpgradeProtocol,
 )
-from airflow_delta.contract.files import new_attempt
 from airflow_delta.contract.payloads import CommitResult, StagedWrite, TransactionHandle
+from airflow_delta.contract.staging_directory import new_attempt
 from airflow_delta.exceptions import DeltaError
-from airflow_delta.spark.job import run_operation
+from airflow_delta.spark.run_operation import run_operation
 from airflow_delta.table.run import run_transaction
 from airflow_delta.table.stage.plan_alter import plan_alter
 from airflow_delta.table.stage.stage_view import open_stage

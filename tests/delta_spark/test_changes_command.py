@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_delta.contract.request import ChangePlan
+from airflow_delta.contract.change_plan import ChangePlan
 from airflow_delta.exceptions import DeltaError
 from airflow_delta.spark import read as reading
-from airflow_delta.spark.read import read_change_plan
+from airflow_delta.spark.changes import read_change_plan
 from airflow_delta.table.changes.plan import plan_changes
 from airflow_delta.table.changes.read import read_changes as read_in_worker
 from airflow_delta.table.stage import scan

@@ -15,7 +15,7 @@ from airflow_delta.log import DeltaLog, Snapshot
 from airflow_delta.log.actions.actions import encode_actions
 from airflow_delta.log.actions.decode import decode_commits
 from airflow_delta.log.actions.reconciliation import TailFiles
-from airflow_delta.log.checkpoint.manifest import canonical_checksum, read_last_checkpoint
+from airflow_delta.log.checkpoint.last_checkpoint import canonical_checksum, read_last_checkpoint
 from airflow_delta.log.checkpoint_write.writer import write_checkpoint
 from airflow_delta.log.cleanup import clean_up_expired_logs
 from airflow_delta.log.segment.segment import load_segment

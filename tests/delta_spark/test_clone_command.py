@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaIllegalStateException
-from airflow_delta.spark.read import read_change_plan
+from airflow_delta.spark.changes import read_change_plan
 from airflow_delta.table.changes.plan import plan_changes
 from airflow_delta.table.operations.clone import clone_table
 from airflow_delta.table.operations.statistics import compute_statistics

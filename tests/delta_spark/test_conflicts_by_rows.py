@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_delta.contract.operations import when_matched_update, when_not_matched_insert
+from airflow_delta.contract.merge import when_matched_update, when_not_matched_insert
 from airflow_delta.contract.payloads import CommitResult, StagedWrite, TransactionHandle
 from airflow_delta.exceptions import (
     ConcurrentAppendException,

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_delta.exceptions import StageConflictException
-from airflow_delta.spark.read import read_change_plan, read_scan_plan
+from airflow_delta.spark.changes import read_change_plan
+from airflow_delta.spark.read import read_scan_plan
 from airflow_delta.table.changes.plan import plan_changes
 from airflow_delta.table.operations.merge.plan import plan_merge
 from airflow_delta.table.operations.optimize.plan import plan_optimize

@@ -14,7 +14,7 @@ import pytest
 from deltalake import DeltaTable
 
 from airflow_delta.exceptions import FeatureDropConflictException, FeatureDropWaitException
-from airflow_delta.spark.job import run_operation
+from airflow_delta.spark.run_operation import run_operation
 from airflow_delta.table.operations.drop_feature.run import drop_feature, remove_column_mapping
 from delta_spark.support import assert_same_state, delta_log, rows_of, sql_name
 from support.table import Table

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_delta.contract.sql_types import WIDENS, cast_of
+from airflow_delta.contract.casts import WIDENS, cast_of
 from airflow_delta.log.schema.types import parse_type
 from contract.test_staging import ATOMIC
 from delta_spark.support import delta_log, jvm

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_delta.contract.operations import (
+from airflow_delta.contract.merge import (
     when_matched_delete,
     when_matched_update,
     when_not_matched_by_source_delete,

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import csv, parquet
 
-from airflow_delta.contract.operations import when_matched_delete, when_matched_update, when_not_matched_insert
-from airflow_delta.log.statistics.statistics import live_records
+from airflow_delta.contract.merge import when_matched_delete, when_matched_update, when_not_matched_insert
+from airflow_delta.log.statistics.row_counts import live_records
 from airflow_delta.table.operations.merge.plan import plan_merge
 from delta_spark.support import delta_history, sql_name
 from support.table import Table

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_delta.contract.operations import when_matched_delete, when_matched_update, when_not_matched_insert
+from airflow_delta.contract.merge import when_matched_delete, when_matched_update, when_not_matched_insert
 from delta_spark.support import delta_snapshot, sql_name
 from delta_spark.test_merge_command import changes
 from delta_spark.test_merge_structs import Case, compare, source, updated

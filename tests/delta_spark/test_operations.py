@@ -12,7 +12,7 @@ import pytest
 
 from airflow_delta.log import DeltaLog
 from airflow_delta.log.actions.actions import AddFile, RemoveFile
-from airflow_delta.log.checkpoint.columns import to_add_files
+from airflow_delta.log.checkpoint.file_columns import to_add_files
 from airflow_delta.transaction import CommitPolicy, Operation
 from airflow_delta.transaction.commit.symlink_manifest import DIRECTORY, generate_manifests
 from airflow_delta.transaction.operation_kinds import KINDS

@@ -14,7 +14,7 @@ import pytest
 from airflow_delta.contract.request import StageReport, StageRequest
 from airflow_delta.log import DeltaLog
 from airflow_delta.log.expressions.predicate import Predicate
-from airflow_delta.spark.job import run_operation
+from airflow_delta.spark.run_operation import run_operation
 from airflow_delta.table.operations.optimize.auto_compaction import compact_on_request
 from airflow_delta.table.operations.optimize.plan import plan_optimize, select_for_optimize
 from airflow_delta.table.operations.optimize.reorg import select_for_purge

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from airflow_delta.contract.operations import when_matched_update, when_not_matched_insert
+from airflow_delta.contract.merge import when_matched_update, when_not_matched_insert
 from airflow_delta.contract.payloads import StagedWrite
 from airflow_delta.exceptions import DeltaAnalysisException
 from airflow_delta.table.operations.merge.plan import plan_merge

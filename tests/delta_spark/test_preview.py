@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
-from airflow_delta.contract.operations import when_matched_delete, when_matched_update, when_not_matched_insert
+from airflow_delta.contract.merge import when_matched_delete, when_matched_update, when_not_matched_insert
 from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.log import DeltaLog

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_delta.exceptions import DeltaError
-from airflow_delta.spark.read import read_change_plan
+from airflow_delta.spark.changes import read_change_plan
 from airflow_delta.table.changes.plan import plan_changes
 from airflow_delta.table.operations.restore import restore
 from delta_spark.support import delta_history, delta_log, delta_rows, open_log, rows_of, sql_name

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_delta.contract.operations import when_matched_delete, when_matched_update, when_not_matched_insert
+from airflow_delta.contract.merge import when_matched_delete, when_matched_update, when_not_matched_insert
 from airflow_delta.table.operations.merge.plan import plan_merge
 from airflow_delta.table.operations.rewrite.delete import plan_delete
 from airflow_delta.table.operations.rewrite.update import plan_update

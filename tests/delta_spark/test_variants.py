@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_delta.contract.changes import AddColumns, Column
-from airflow_delta.contract.operations import when_matched_update, when_not_matched_insert
+from airflow_delta.contract.merge import when_matched_update, when_not_matched_insert
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaError
 from airflow_delta.table.operations.merge.plan import plan_merge
 from airflow_delta.table.operations.optimize.plan import plan_optimize

@@ -25,7 +25,7 @@ from airflow_delta.exceptions import (
     SchemaMismatchException,
     StageConflictException,
 )
-from airflow_delta.spark.read import read_change_plan
+from airflow_delta.spark.changes import read_change_plan
 from airflow_delta.table.changes.plan import plan_changes
 from airflow_delta.table.operations.optimize.plan import plan_optimize
 from airflow_delta.table.operations.rewrite.update import plan_update

@@ -18,9 +18,10 @@ from airflow_delta.log import DeltaLog
 from airflow_delta.log.actions.actions import Action, AddFile, DomainMetadata, Metadata, SetTransaction
 from airflow_delta.log.features.column_mapping import field_id, mode
 from airflow_delta.log.features.properties import TableProperties
-from airflow_delta.log.schema.partition_values import partition_directory, serialize_partition_value
+from airflow_delta.log.schema.partition_directories import partition_directory
+from airflow_delta.log.schema.partition_values import serialize_partition_value
 from airflow_delta.log.schema.types import StructField, arrow_type, parse_schema
-from airflow_delta.log.statistics.statistics import stats_from_footer
+from airflow_delta.log.statistics.footers_to_stats import stats_from_footer
 from airflow_delta.transaction import Operation, OptimisticTransaction
 from delta_spark.support import open_log
 

@@ -17,13 +17,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from airflow_delta.contract.sql_types import DECLARED, length_problems, parse_column_path, parse_sql_type
+from airflow_delta.contract.char_lengths import DECLARED, length_problems
+from airflow_delta.contract.sql_types import parse_column_path, parse_sql_type
 from airflow_delta.exceptions import DeltaError
 from airflow_delta.log.expressions.functions import refused_function
 from airflow_delta.log.expressions.predicate import Predicate
-from airflow_delta.log.features.clustering import parse_column_list
 from airflow_delta.log.features.properties import TableProperties, parse_interval
-from airflow_delta.log.schema.partition_values import normalise, parse_partition_directory
+from airflow_delta.log.features.stats_columns import parse_column_list
+from airflow_delta.log.schema.partition_directories import parse_partition_directory
+from airflow_delta.log.schema.partition_values import normalise
 from airflow_delta.log.schema.types import DecimalType, PrimitiveType, StructField, StructType, parse_schema
 
 LIMIT = 0.5
@@ -99,7 +101,7 @@ def test_any_text(name, text):
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(pattern=st.text("ab%_\\", max_size=300), text=st.text("ab", max_size=3_000))
 def test_like(pattern, text):
-    from airflow_delta.log.expressions.ast import LikePattern
+    from airflow_delta.log.expressions.like import LikePattern
 
     within_limit(lambda: LikePattern(pattern).matches(text))
 

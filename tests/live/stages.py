@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from airflow_delta.contract.files import new_attempt, stage_key
+from airflow_delta.contract.staging_directory import new_attempt, stage_key
 from airflow_delta.operators.stage import DeltaStageFilesOperator
 from airflow_delta.tasks.trust.received import parse_handle
 from live.names import ROWS

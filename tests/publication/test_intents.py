@@ -13,7 +13,7 @@ import msgspec
 import pytest
 from deltalake import Transaction
 
-from airflow_delta.contract.files import new_attempt
+from airflow_delta.contract.staging_directory import new_attempt
 from airflow_delta.exceptions import (
     ConcurrentAppendException,
     ConcurrentTransactionException,

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 import pytest
 
-from airflow_delta.log.checkpoint import files as checkpoint_files
+from airflow_delta.log.checkpoint import part_files as checkpoint_files
 from airflow_delta.log.checkpoint.part import CheckpointPart, RowGroup
 from airflow_delta.publication import get_versions
 from airflow_delta.publication.ids import PublicationId, table_mark

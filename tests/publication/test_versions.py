@@ -11,8 +11,8 @@ import deltalake
 import pytest
 
 from airflow_delta.contract.changes import SetProperties
-from airflow_delta.contract.files import new_attempt
 from airflow_delta.contract.payloads import StagedWrite
+from airflow_delta.contract.staging_directory import new_attempt
 from airflow_delta.exceptions import (
     DeltaIllegalArgumentException,
     DeltaUnsupportedOperationException,

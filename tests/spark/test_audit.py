@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from airflow_delta.contract.audit import AuditCheck
-from airflow_delta.contract.files import new_attempt
-from airflow_delta.contract.operations import when_matched_update, when_not_matched_insert
+from airflow_delta.contract.merge import when_matched_update, when_not_matched_insert
 from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
 from airflow_delta.contract.request import StageReport, StageRequest
-from airflow_delta.spark.job import run_operation
+from airflow_delta.contract.staging_directory import new_attempt
+from airflow_delta.spark.run_operation import run_operation
 from airflow_delta.table.audit.audited_table import AuditedTable
 from airflow_delta.table.audit.sql_checks import judge_answers, parse_sql_checks, plan_sql_checks
 from airflow_delta.table.operations.merge.plan import plan_merge

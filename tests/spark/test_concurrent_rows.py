@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_delta.contract.operations import when_matched_update, when_not_matched_by_source_delete, when_not_matched_insert
+from airflow_delta.contract.merge import when_matched_update, when_not_matched_by_source_delete, when_not_matched_insert
 from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
 from airflow_delta.exceptions import DeltaConcurrentModificationException
 from airflow_delta.table.operations.merge.plan import plan_merge

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_delta.exceptions import MissingSparkConnectorException, SparkCredentialsException
-from airflow_delta.spark.errors import coordinate, hadoop_version, has_connector, storage_error
+from airflow_delta.spark.connectors import coordinate, hadoop_version, has_connector, storage_error
 
 AZURE_KEY = (
     "Configuration property account.dfs.core.windows.net not found: Failure to initialize configuration for storage account "

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_delta.contract.operations import when_matched_update
+from airflow_delta.contract.merge import when_matched_update
 from airflow_delta.exceptions import DeltaError
 from airflow_delta.log.expressions.functions import DETERMINISTIC, NOT_DETERMINISTIC, OF_THE_SESSION, OTHERS, UNSAFE
 from airflow_delta.log.expressions.predicate import Predicate

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from airflow_delta.contract.operations import (
+from airflow_delta.contract.merge import (
     SCRATCH,
     ComparedColumns,
     when_matched_delete,

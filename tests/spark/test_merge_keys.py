@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from airflow_delta.contract.files import KEYS_NAME
-from airflow_delta.contract.operations import (
+from airflow_delta.contract.merge import (
     when_matched_delete,
     when_matched_update,
     when_not_matched_by_source_delete,
     when_not_matched_insert,
 )
 from airflow_delta.contract.payloads import KeyRead, StagedWrite
+from airflow_delta.contract.staging_directory import KEYS_NAME
 from airflow_delta.spark import key_values
 from airflow_delta.table.operations.merge.plan import plan_merge
 from airflow_delta.table.stage import key_reads

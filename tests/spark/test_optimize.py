@@ -16,9 +16,9 @@ from airflow_delta.contract.changes import ClusterBy, RenameColumn, SetPropertie
 from airflow_delta.contract.payloads import StagedWrite
 from airflow_delta.log.actions.moved_rows import read_moved_rows
 from airflow_delta.log.expressions.predicate import Predicate
-from airflow_delta.log.statistics.statistics import num_records
-from airflow_delta.spark.job import run_operation
-from airflow_delta.spark.optimize import _boundaries, _hilbert_index, _interleaved, _range_of, along_curve
+from airflow_delta.log.statistics.row_counts import num_records
+from airflow_delta.spark.run_operation import run_operation
+from airflow_delta.spark.zorder import _boundaries, _hilbert_index, _interleaved, _range_of, along_curve
 from airflow_delta.table.operations.optimize.plan import plan_optimize, select_for_optimize
 from airflow_delta.table.operations.optimize.run import run_rewrite
 from airflow_delta.table.operations.rewrite.delete import plan_delete

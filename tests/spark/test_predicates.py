@@ -15,7 +15,7 @@ import pytest
 
 from airflow_delta.contract.queries import with_escaped_quotes
 from airflow_delta.exceptions import PredicateException
-from airflow_delta.log.expressions import ast
+from airflow_delta.log.expressions import ast, sql_text
 from airflow_delta.log.expressions.predicate import Predicate
 from airflow_delta.log.schema.partition_values import to_float32
 from airflow_delta.log.schema.types import DataType, DecimalType, PrimitiveType, StructField, StructType, arrow_type, to_json
@@ -164,7 +164,7 @@ OPERATORS = ["=", "==", "<>", "!=", "<", "<=", ">", ">=", "<=>"]
 SENSIBLE = {
     **{column: [*NUMBERS, "'1'", "'5'", "NULL"] for column in "bhil"},
     **{column: [*NUMBERS, "'1.5'", "'1'", "'NaN'", "'-inf'", "NULL"] for column in "fxmwu"},
-    "s": [*map(ast.quote_text, TEXTS), *(text for text in OTHERS if "'" in text.lstrip("rR")[:1] or '"' in text), "NULL"],
+    "s": [*map(sql_text.quote_text, TEXTS), *(text for text in OTHERS if "'" in text.lstrip("rR")[:1] or '"' in text), "NULL"],
     "t": ["true", "false", "'true'", "'y'", "NULL"],
     "d": ["DATE '2024-01-01'", "'2024-01-01'", "'2024-02-29'", "'2024-1-1'", "'2024'", "DATE '0001-01-01'", "NULL"],
     "z": [
@@ -191,7 +191,7 @@ CASTS = {
 
 def constant(some: random.Random, column: str) -> str:
     sensible = some.random() < 0.7
-    pool = SENSIBLE[column] if sensible else some.choice([NUMBERS, [ast.quote_text(text) for text in TEXTS], OTHERS])
+    pool = SENSIBLE[column] if sensible else some.choice([NUMBERS, [sql_text.quote_text(text) for text in TEXTS], OTHERS])
     inner = some.choice(pool)
     if some.random() < 0.5:
         return inner

@@ -10,8 +10,8 @@ from airflow_delta.contract.audit import SqlCheck
 from airflow_delta.contract.queries import query_problem, with_escaped_quotes
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.spark.audit import query_answer
-from airflow_delta.spark.job import read_source
-from airflow_delta.spark.read import run_query
+from airflow_delta.spark.queries import run_query
+from airflow_delta.spark.run_operation import read_source
 
 READS_HOME = "('java.lang.System', 'getenv', 'HOME')"
 

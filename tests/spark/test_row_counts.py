@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from airflow_delta.contract.changes import ChangeColumn
-from airflow_delta.contract.operations import when_matched_delete, when_matched_update, when_not_matched_insert
+from airflow_delta.contract.merge import when_matched_delete, when_matched_update, when_not_matched_insert
 from airflow_delta.exceptions import RowCountMismatchException
 from airflow_delta.table.operations.merge.plan import plan_merge
 from airflow_delta.table.operations.optimize.plan import plan_optimize

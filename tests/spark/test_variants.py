@@ -12,12 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_delta.contract.changes import AddConstraint, RenameColumn
-from airflow_delta.contract.operations import when_matched_update, when_not_matched_insert
+from airflow_delta.contract.merge import when_matched_update, when_not_matched_insert
 from airflow_delta.contract.payloads import StagedWrite
 from airflow_delta.exceptions import ConstraintViolationException, SchemaMismatchException
-from airflow_delta.log.data_files.footers import leaf_paths
-from airflow_delta.spark.job import run_operation
-from airflow_delta.spark.read import read_change_plan, read_scan_plan
+from airflow_delta.log.data_files.leaf_columns import leaf_paths
+from airflow_delta.spark.changes import read_change_plan
+from airflow_delta.spark.read import read_scan_plan
+from airflow_delta.spark.run_operation import run_operation
 from airflow_delta.streaming import DeltaBatchSink
 from airflow_delta.table.changes.plan import plan_changes
 from airflow_delta.table.diff.table_diff import published_diff

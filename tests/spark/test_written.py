@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from airflow_delta.contract.operations import when_matched_update, when_not_matched_insert
+from airflow_delta.contract.merge import when_matched_update, when_not_matched_insert
 from airflow_delta.contract.request import StageReport, StageRequest
 from airflow_delta.exceptions import StagedFileException, StagingException
 from airflow_delta.spark import stage_dataframe
-from airflow_delta.spark.job import run_operation
-from airflow_delta.spark.write import check_read_back, written_files
+from airflow_delta.spark.run_operation import run_operation
+from airflow_delta.spark.written_files import check_read_back, written_files
 from airflow_delta.table.operations.merge.plan import plan_merge
 from airflow_delta.table.operations.optimize.plan import plan_optimize
 from airflow_delta.table.operations.rewrite.delete import plan_delete

@@ -32,8 +32,8 @@ import obstore
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_delta.contract.files import REPORT_DIRECTORY, new_attempt
 from airflow_delta.contract.request import StageReport
+from airflow_delta.contract.staging_directory import REPORT_DIRECTORY, new_attempt
 from airflow_delta.log import DeltaLog
 from airflow_delta.table.abort import abort
 from airflow_delta.table.commit.publish import publish

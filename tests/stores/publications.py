@@ -20,7 +20,7 @@ if __name__ == "__main__":
 
 import deltalake
 
-from airflow_delta.contract.files import new_attempt
+from airflow_delta.contract.staging_directory import new_attempt
 from airflow_delta.exceptions import PublicationUndoneException
 from airflow_delta.log import DeltaLog
 from airflow_delta.publication import (

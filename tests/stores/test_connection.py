@@ -31,7 +31,7 @@ from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.tasks.spark.session import TaskSession
 from airflow_delta.spark.job import run_operation
 from airflow_delta.spark.stage import stage_dataframe
-from airflow_delta.contract.files import new_attempt
+from airflow_delta.contract.staging_directory import new_attempt
 
 hook = DeltaHook("lake")
 session = TaskSession(spark_packages="auto", config_kwargs=json.loads(os.environ["SPARK_SETTINGS"]))

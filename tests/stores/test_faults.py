@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from airflow_delta.log.storage.base import StoreUnavailableError
+from airflow_delta.log.storage.errors import StoreUnavailableError
 from airflow_delta.log.storage.object import ObjectStore
 from stores.faults import FAULTS, OPERATIONS, StoreTable, cases, table_on
 from stores.proxy import FaultProxy, Rule

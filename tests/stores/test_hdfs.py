@@ -17,11 +17,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_delta.contract.files import new_attempt
+from airflow_delta.contract.staging_directory import new_attempt
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.log import DeltaLog
-from airflow_delta.log.storage.base import StoreUnavailableError
+from airflow_delta.log.storage.errors import StoreUnavailableError
 from airflow_delta.log.storage.hdfs import HdfsStore
 from airflow_delta.operators.delete_update import DeltaDeleteOperator
 from airflow_delta.operators.merge import DeltaMergeOperator
@@ -155,7 +155,7 @@ def test_a_rename_that_was_done_is_a_success_whatever_the_answer(store: HdfsStor
 
 
 def test_a_rename_that_was_not_done_leaves_nothing(store: HdfsStore) -> None:
-    from airflow_delta.log.storage.base import AmbiguousPutError
+    from airflow_delta.log.storage.errors import AmbiguousPutError
 
     store._made = LostAnswer(store._client, OSError("connection reset"), done=False)
     with pytest.raises(AmbiguousPutError):

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
-from airflow_delta.contract.files import new_attempt
 from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
+from airflow_delta.contract.staging_directory import new_attempt
 from airflow_delta.exceptions import DeltaIllegalArgumentException, StagedFileException
 from airflow_delta.log import DeltaLog
 from airflow_delta.table.abort import abort

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_delta.log import DeltaLog
-from airflow_delta.log.checkpoint import part as ranges
+from airflow_delta.log.checkpoint import byte_ranges
 from airflow_delta.log.checkpoint_write.writer import write_checkpoint
 from airflow_delta.log.data_files.footers import read_footers
 from airflow_delta.log.storage import object as object_store
@@ -155,14 +155,14 @@ def test_a_checkpoint_is_opened_with_the_size_of_the_listing(place: Place, v2: b
 
 
 def test_columns_of_many_row_groups_are_read_together(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    from airflow_delta.log.checkpoint import files as checkpoint_files
+    from airflow_delta.log.checkpoint import part_files as checkpoint_files
 
     monkeypatch.setattr(checkpoint_files, "ROW_GROUP_ROWS", 50)
     create(place, 5_000)
     place.requests()
     assert place.log.snapshot.files("id = 77", columns=["path"]).num_rows == 1
     assert place.requests(".checkpoint.")["GET"] < 10
-    monkeypatch.setattr(ranges, "WINDOW", 10_000)  # and in several windows the same comes out
+    monkeypatch.setattr(byte_ranges, "WINDOW", 10_000)  # and in several windows the same comes out
     assert place.log.snapshot.files(columns=["path"]).sort_by("path") == place.local.snapshot.files(columns=["path"]).sort_by(
         "path"
     )

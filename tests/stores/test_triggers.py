@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from airflow_delta.log import AddFile, DeltaLog
-from airflow_delta.log.storage.base import StoreAccessError, StoreRefusedError, StoreUnavailableError
+from airflow_delta.log.storage.errors import StoreAccessError, StoreRefusedError, StoreUnavailableError
 from airflow_delta.log.storage.object import ObjectStore
 from airflow_delta.transaction import Operation
 from airflow_delta.triggers.delta import DeltaTableVersionTrigger

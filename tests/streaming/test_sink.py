@@ -24,7 +24,7 @@ from airflow_delta.exceptions import (
 )
 from airflow_delta.log import DeltaLog
 from airflow_delta.streaming import DeltaBatchSink
-from airflow_delta.streaming.sink import committed_batches
+from airflow_delta.streaming.committed_batches import committed_batches
 from support.table import Table
 
 pytestmark = pytest.mark.spark

@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_delta.contract.files import new_attempt
 from airflow_delta.contract.payloads import CommitResult, StagedWrite, TransactionHandle
 from airflow_delta.contract.request import StageRequest
+from airflow_delta.contract.staging_directory import new_attempt
 from airflow_delta.log import DeltaLog
 from airflow_delta.log.actions.actions import Action, Metadata
 from airflow_delta.table.abort import abort
@@ -185,7 +185,7 @@ class Table:
         :param plan: ``plan_delete``, ``plan_merge``, ...
         :param source: SQL text, or a DataFrame.
         """
-        from airflow_delta.spark.job import run_operation
+        from airflow_delta.spark.run_operation import run_operation
 
         staged = plan(self.view(handle, task_id=task_id, **_of_view(arguments)), **arguments)
         if isinstance(staged, SparkWork):

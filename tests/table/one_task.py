@@ -80,7 +80,7 @@ def list_all_files() -> None:
 
 def check_for_conflicts() -> None:
     from airflow_delta.log import AddFile
-    from airflow_delta.log.checkpoint.columns import to_add_files
+    from airflow_delta.log.checkpoint.file_columns import to_add_files
     from airflow_delta.transaction import Operation
 
     def add(day: str) -> AddFile:

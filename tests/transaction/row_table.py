@@ -22,7 +22,9 @@ from airflow_delta.log.actions.deletion_vectors import inline_deletion_vector, r
 from airflow_delta.log.actions.moved_rows import MovedRows, RowSource, write_moved_rows
 from airflow_delta.log.features.properties import TableProperties
 from airflow_delta.log.schema.types import arrow_type, parse_schema
-from airflow_delta.log.statistics.statistics import num_records, stats_from_footer, with_wide_bounds
+from airflow_delta.log.statistics.footers_to_stats import stats_from_footer
+from airflow_delta.log.statistics.row_counts import num_records
+from airflow_delta.log.statistics.wide_bounds import with_wide_bounds
 from airflow_delta.transaction import CommitPolicy, Operation, OptimisticTransaction
 from airflow_delta.transaction.reads.key_set import KeySet
 from support import readers
@@ -138,7 +140,7 @@ class RowTable:
         return {at: {**row, **parts} for at, row in enumerate(plain) if at not in gone}
 
     def files(self) -> list[AddFile]:
-        from airflow_delta.log.checkpoint.columns import FILE_COLUMNS, to_add_files
+        from airflow_delta.log.checkpoint.file_columns import FILE_COLUMNS, to_add_files
 
         return to_add_files(self.log().update().files(None, FILE_COLUMNS))
 

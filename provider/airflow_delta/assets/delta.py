@@ -16,9 +16,9 @@ from airflow.sdk import Asset
 from airflow.sdk.definitions.asset import BaseAsset
 from airflow.sdk.exceptions import AirflowException
 
-from airflow_delta.contract.files import is_preview
 from airflow_delta.contract.kinds import table_text
 from airflow_delta.contract.location import AZURE, SCHEMES, STORES, Location, check_no_secret, dataset_name, store_of
+from airflow_delta.contract.staging_directory import is_preview
 from airflow_delta.exceptions import DeltaError, DeltaIllegalArgumentException
 
 if TYPE_CHECKING:

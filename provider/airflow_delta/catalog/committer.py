@@ -25,8 +25,9 @@ from airflow_delta.exceptions import (
     DeltaUnsupportedOperationException,
 )
 from airflow_delta.log.actions.decode import required_timestamp
-from airflow_delta.log.storage.base import AmbiguousPutError, LogStore
+from airflow_delta.log.storage.base import LogStore
 from airflow_delta.log.storage.committer import Definition, LogCommitter
+from airflow_delta.log.storage.errors import AmbiguousPutError
 from airflow_delta.log.storage.file_names import commit_file, version_prefix
 
 logger = logging.getLogger(__name__)

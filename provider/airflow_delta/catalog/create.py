@@ -20,7 +20,8 @@ from airflow_delta.exceptions import (
     DeltaTableNotFoundException,
 )
 from airflow_delta.log.actions.decode import required_timestamp
-from airflow_delta.log.storage.base import AmbiguousPutError, LogStore
+from airflow_delta.log.storage.base import LogStore
+from airflow_delta.log.storage.errors import AmbiguousPutError
 from airflow_delta.log.storage.file_names import LOG_DIRECTORY, commit_file, split_version
 
 

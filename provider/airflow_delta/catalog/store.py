@@ -13,8 +13,9 @@ from typing import Any, BinaryIO, ClassVar, Protocol, TypeVar
 from airflow_delta.catalog.answers import STAGED_COMMITS, CatalogCommit
 from airflow_delta.catalog.committer import CatalogCommitter
 from airflow_delta.catalog.versions import CatalogVersions, KnownVersions
-from airflow_delta.log.storage.base import UNKNOWN, FileStatus, LogStore, Ranges, StoreRefusedError
+from airflow_delta.log.storage.base import UNKNOWN, FileStatus, LogStore, Ranges
 from airflow_delta.log.storage.committer import LogCommitter
+from airflow_delta.log.storage.errors import StoreRefusedError
 from airflow_delta.log.storage.file_names import (
     COMMIT_SUFFIX,
     LOG_DIRECTORY,

@@ -74,7 +74,7 @@ def command(*, audited: bool = False) -> Callable[[_Command], _Command]:
 
 
 def _readable(error: Exception) -> str:
-    from airflow_delta.hooks.fields import MissingConnection
+    from airflow_delta.hooks.named_connection import MissingConnection
 
     if isinstance(error, VacuumRetentionPeriodTooShortException):
         return f"{error} On the command line, pass --no-retention-check."

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import select
 
 from airflow_delta.airflow_internals import database
-from airflow_delta.contract.files import OWNER_LENGTH, owner_prefix
+from airflow_delta.contract.staging_directory import OWNER_LENGTH, owner_prefix
 
 if TYPE_CHECKING:
     from airflow_delta.table.state.open_transactions import TransactionState

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from airflow_delta.contract.arguments import Arguments
 from airflow_delta.contract.check_records import json_digest
 from airflow_delta.contract.payloads import CONTRACT, Payload, StagedWrite
-from airflow_delta.contract.request import Arguments
 
 FAIL, WARN = "fail", "warn"
 """What a failed check means: nothing is published, or a warning in the log."""

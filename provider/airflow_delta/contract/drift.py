@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from airflow_delta.contract.operations import WriteArguments
 from airflow_delta.contract.payloads import Json, Payload
 from airflow_delta.contract.request import StageRequest
-from airflow_delta.contract.schema import TableRules, Type, fields_by_name, parse_struct, type_name
+from airflow_delta.contract.schema import Type, fields_by_name, parse_struct, type_name
+from airflow_delta.contract.table_rules import TableRules
 from airflow_delta.exceptions import SchemaDriftException
 
 NEW, MISSING, TYPE, SPELLING = "new", "missing", "type", "spelling"

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Any
 
+from airflow_delta.contract.casts import DIGITS
+from airflow_delta.contract.char_lengths import DECLARED
 from airflow_delta.contract.delta_names import COLLATIONS
 from airflow_delta.contract.payloads import Json, Payload
 from airflow_delta.contract.schema import find_field, type_name
-from airflow_delta.contract.sql_types import DECLARED, DIGITS
 
 _DECIMAL = re.compile(r"decimal\(([0-9]+),([0-9]+)\)")
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")

@@ -3,8 +3,6 @@
 Every spelling of a location gives the same :attr:`Location.key`; links of a local path and endpoints are seen through by
 :meth:`Location.resolved`. A scheme is known here or nowhere. The module imports only the standard library, since it is sent to
 clusters.
-
-Names of tables by OpenLineage's rules, as its Spark integration names the location of a table.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""Which SQL texts of an author may go to Spark: queries, which may read what Spark may read, but run nothing else on its driver.
+"""Which SQL texts of an author may go to Spark, so that they mean the same in every Spark and run nothing else on its driver.
 
 Texts are templates, and what is rendered into them may be somebody else's. Where Spark's lexer could read a text in more than one
-way (comments, quotes), the text is refused if any of them is.
-
-Expressions of an author mean the same in every Spark: see :func:`with_escaped_quotes`.
+way (comments, quotes), the text is refused if any of them is, or written in the one way (:func:`with_escaped_quotes`).
 """
 
 from __future__ import annotations

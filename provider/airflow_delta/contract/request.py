@@ -1,26 +1,16 @@
 """The request of a stage to Spark, and Spark's report.
 
 Both are plain JSON: a job on any cluster gets the request as configuration or a file, and writes the report as a file.
-
-Arguments of operations in their requests: typed values with a JSON form.
-
-An operation with arguments of its own has a class in :mod:`airflow_delta.contract.operations`. Its command makes it, its Spark
-module reads it (``XArguments.of(request)``), and no other code knows its fields.
-
-Changes of a table between two versions: what the worker tells Spark to read.
-
-Standard library only, like :mod:`airflow_delta.contract.payloads`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Self
 
 from airflow_delta.contract.key_values import KeyValues
 from airflow_delta.contract.options import check_source, check_writer_options
-from airflow_delta.contract.payloads import CONTRACT, Json, Payload, ScanFile, ScanPlan, SourcePosition
-from airflow_delta.contract.schema import TableRules
+from airflow_delta.contract.payloads import CONTRACT, Payload, ScanPlan, SourcePosition
+from airflow_delta.contract.table_rules import TableRules
 from airflow_delta.exceptions import DeltaIllegalArgumentException, TableRead
 from airflow_delta.masking import has_user_info, masked
 
@@ -58,7 +48,7 @@ class StageRequest(Payload, TableRead):
     :param sources: new rows of other tables, for jobs that read them.
     :param rewrite: files with rows that may be selected by the predicate; their other rows have to be written again.
     :param rules: rules of the table's features for rows.
-    :param arguments: JSON form of the operation's :class:`~airflow_delta.contract.request.Arguments`.
+    :param arguments: JSON form of the operation's :class:`~airflow_delta.contract.arguments.Arguments`.
     :param deletion_vectors: mark deleted rows and keep their files, rather than write the other rows again.
     """
 
@@ -128,7 +118,7 @@ class StageReport(Payload):
     :param furthest: of a check for SYNC IDENTITY: the furthest value of a column, if there is one.
     :param schema_string: Spark's JSON form of the schema written: data and partition columns under their logical names.
     :param time_zone: time zone of timestamps in the names of partition directories, or
-        :data:`airflow_delta.contract.mapping.AS_IN_LOG`.
+        :data:`airflow_delta.contract.zones.AS_IN_LOG`.
     :param keys: what the rows of the source have in the columns that the table was searched by; ``None`` if all that a predicate
         selects was read, or no column has values that can be compared elsewhere.
     :param answers: of an ``AUDIT``: JSON forms of :class:`~airflow_delta.contract.audit.SqlAnswer`.
@@ -159,106 +149,3 @@ class StageReport(Payload):
     differences: tuple[dict, ...] = ()  # type: ignore[type-arg]
     error_class: str | None = None
     error_message: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Arguments(Payload):
-    """Arguments of every operation. The JSON form leaves out fields that are ``None``.
-
-    :param after: ids of the stages that the request was planned on top of.
-    :param earlier: those stages as their tasks returned them.
-    """
-
-    after: tuple[str, ...] = ()
-    earlier: tuple[dict, ...] = ()  # type: ignore[type-arg]
-
-    def to_dict(self) -> Json:
-        """Return plain JSON."""
-        return {name: value for name, value in Payload.to_dict(self).items() if value is not None}
-
-    @classmethod
-    def of(cls, request: StageRequest) -> Self:
-        """Return the arguments of a request."""
-        return cls.from_dict(request.arguments)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RowIds(Payload):
-    """Columns of row ids, and the first row id of each file of the plan (Delta protocol, "Row Tracking").
-
-    :param columns: physical names of the columns with row ids and row commit versions.
-    :param base: first row id of each file.
-    :param version: row commit version of each file.
-    """
-
-    columns: tuple[str, ...]
-    base: tuple[int, ...]
-    version: tuple[int, ...]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RewriteArguments(Arguments):
-    """Arguments of operations that rewrite rows; DELETE has no others.
-
-    :param operation_parameters: ``operationParameters`` of the commit.
-    :param row_ids: ``None`` if the table has no row ids that could be kept.
-    """
-
-    operation_parameters: dict = field(default_factory=dict)  # type: ignore[type-arg]
-    row_ids: RowIds | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SourceArguments(RewriteArguments):
-    """Arguments of operations whose rows come from a source.
-
-    :param source: where a submitted job reads the source: ``sql``, or ``path`` with ``format`` and ``options``.
-    """
-
-    source: dict | None = None  # type: ignore[type-arg]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ChangeCommit(Payload):
-    """Changes of one commit: its change data files, or its data files if it has none.
-
-    :param timestamp: milliseconds since the epoch: the in-commit timestamp if the table has them, else the file's time.
-    :param changes: change data files; each row names its kind of change.
-    :param inserts: data files whose rows were inserted.
-    :param deletes: data files whose rows were deleted.
-    :param inserted_rows: files that stayed; the rows that the deletion vector marks came back.
-    :param deleted_rows: files that stayed; the rows that the deletion vector marks were deleted.
-    """
-
-    version: int
-    timestamp: int
-    changes: tuple[ScanFile, ...] = ()
-    inserts: tuple[ScanFile, ...] = ()
-    deletes: tuple[ScanFile, ...] = ()
-    inserted_rows: tuple[ScanFile, ...] = ()
-    deleted_rows: tuple[ScanFile, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ChangePlan(Payload):
-    """Changes of a table from one version to another, both included.
-
-    :param transaction_id: the execution that planned it; names the directory of ``words``.
-    :param table: URI of the table as Spark reaches it, not URL-encoded.
-    :param schema_string: Spark's JSON form of the schema to read all changes with.
-    :param column_mapping: ``none``, ``name`` or ``id``.
-    :param commits: commits that changed rows, oldest first.
-    :param words: Parquet file with the rows that deletion vectors mark, relative to the table, if they are too many for the plan
-        (like ``ScanPlan.deletedRows``).
-    """
-
-    contract: int = CONTRACT
-    transaction_id: str
-    table: str
-    starting_version: int
-    ending_version: int
-    schema_string: str
-    partition_columns: tuple[str, ...] = ()
-    column_mapping: str = "none"
-    commits: tuple[ChangeCommit, ...] = ()
-    words: str | None = None

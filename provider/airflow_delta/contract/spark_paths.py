@@ -1,9 +1,7 @@
-"""A normal form for paths that the log, Hadoop and Spark spell differently.
+"""One form for the paths of files that the log, Hadoop and Spark spell differently, and the files of a scan plan by it.
 
 The log holds URL-encoded paths; Spark takes raw ones, with ``[ ] { } * ?`` as globs; ``_metadata.file_path`` is encoded by
 Hadoop's rules. The normal form is ``authority/path`` with nothing encoded.
-
-Files of a scan plan by Spark's names for them; also used by the worker.
 """
 
 from __future__ import annotations

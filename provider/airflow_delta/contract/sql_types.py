@@ -1,23 +1,15 @@
 """Spark SQL's types (``STRUCT<x: INT NOT NULL, y: ARRAY<STRING>>``) and column paths, in Spark's JSON form.
 
 Standard library only: Dags name types this way, without a Spark to parse them.
-
-Limits of ``char(n)`` and ``varchar(n)`` columns, which Delta stores as strings with the declared type in their metadata.
-
-The one table of casts between atomic types: which lose nothing, which a column may take over, which are refused.
-
-Types have Spark's JSON names (``integer``, ``decimal(10,2)``). Both sides read it: :mod:`airflow_delta.contract.schema` where a
-DataFrame is written, :mod:`airflow_delta.log.features` where schemas are merged.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from airflow_delta.contract.payloads import Json
 from airflow_delta.exceptions import DeltaAnalysisException
 
 _TOKEN = re.compile(
@@ -174,124 +166,3 @@ class _Parser:
                 metadata["comment"] = re.sub(r"\\(.)", r"\1", self.take()[1:-1])
             fields.append({**field, "metadata": metadata})
         return {"type": "struct", "fields": fields}
-
-
-DECLARED = "__CHAR_VARCHAR_TYPE_STRING"
-"""Metadata of a field: its declared type as SQL spells it, nested types included."""
-
-_MAX_NESTED = 100
-_LIMITED = re.compile(r"(?:var)?char\((\d+)\)")
-_CHAR = re.compile(r"char\((\d+)\)")
-_NAME = re.compile(r"`((?:[^`]|``)+)`|([^:`,<>]+)")
-
-
-def char_length(field: Json) -> int | None:
-    """Return ``n`` of a ``char(n)`` column; ``None`` for every other field.
-
-    Spark compares such a column with literals, and reads it, as if it were filled up with spaces.
-    """
-    declared = (field.get("metadata") or {}).get(DECLARED)
-    match = _CHAR.fullmatch(declared.strip().lower()) if isinstance(declared, str) else None
-    return None if match is None else int(match[1])
-
-
-def length_problems(field: Json) -> Iterator[tuple[str, str, str]]:
-    """Yield path, expression and declared type of each limited string: if the expression is true, the string is too long.
-
-    Strings shorter than a ``char`` are not padded, as in Delta's DataFrame writes.
-    """
-    declared = (field.get("metadata") or {}).get(DECLARED)
-    if isinstance(declared, str):
-        name = "`" + field["name"].replace("`", "``") + "`"
-        yield from _problems(declared, name, field["name"], 0)
-
-
-def _problems(declared: str, value: str, path: str, depth: int) -> Iterator[tuple[str, str, str]]:
-    if depth == 0 and declared.count("<") > _MAX_NESTED:
-        raise DeltaAnalysisException(f"The declared type of column {path} is nested too deeply: {declared[:100]}...")
-    text = declared.strip()
-    if match := _LIMITED.fullmatch(text.lower()):
-        yield path, f"char_length({value}) > {match[1]}", text
-        return
-    variable = f"x{depth}"
-    kind, _, rest = text.partition("<")
-    parts = list(_split(rest[:-1])) if rest.endswith(">") else []
-    match kind.strip().lower(), parts:
-        case "array", [element]:
-            for where, wrong, limit in _problems(element, variable, f"{path}[element]", depth + 1):
-                yield where, f"exists({value}, {variable} -> {wrong})", limit
-        case "map", [key, element]:
-            for part, function in ((key, "map_keys"), (element, "map_values")):
-                label = "key" if function == "map_keys" else "value"
-                for where, wrong, limit in _problems(part, variable, f"{path}[{label}]", depth + 1):
-                    yield where, f"exists({function}({value}), {variable} -> {wrong})", limit
-        case "struct", fields:
-            for entry in fields:
-                match = _NAME.match(entry)
-                if match is not None and entry[match.end() : match.end() + 1] == ":":
-                    name = match[1].replace("``", "`") if match[1] else match[2].strip()
-                    inner = f"{value}.`{name.replace('`', '``')}`"
-                    yield from _problems(entry[match.end() + 1 :], inner, f"{path}.{name}", depth)
-
-
-def _split(text: str) -> Iterator[str]:
-    """Yield the parts of a list of types, split at commas outside brackets and quotes."""
-    depth, start, quoted = 0, 0, False
-    for at, char in enumerate(text):
-        if char == "`":
-            quoted = not quoted
-        elif quoted:
-            continue
-        elif char in "<(":
-            depth += 1
-        elif char in ">)":
-            depth -= 1
-        elif char == "," and depth == 0:
-            yield text[start:at].strip()
-            start = at + 1
-    if text[start:].strip():
-        yield text[start:].strip()
-
-
-KEEPS = "keeps"
-"""Every value can be stored in the other type: no fraction, digit, time of day or instant is lost."""
-WIDENS = "widens"
-"""The same, and a column may change its type without its files being rewritten (protocol, "Type Widening")."""
-
-DIGITS = {"byte": 3, "short": 5, "integer": 10, "long": 20}
-"""Decimal digits of integers, as in Spark."""
-DECIMAL = re.compile(r"decimal\((\d+),(-?\d+)\)")
-
-_WIDENS = {
-    "byte": {"short", "integer", "long", "double"},
-    "short": {"integer", "long", "double"},
-    "integer": {"long", "double"},
-    "float": {"double"},
-    "date": {"timestamp_ntz"},
-}
-_KEEPS = {"byte": {"float"}, "short": {"float"}, "date": {"timestamp"}}
-_DIGITS_TO_WIDEN = {"byte": 10, "short": 10, "integer": 10, "long": 20}
-# A timestamp as text, or without its zone, depends on a time zone, in which an hour may occur twice. Bytes may not be text.
-_TEXT = {"boolean", "date", "timestamp_ntz", "float", "double", *DIGITS}
-
-
-def cast_of(given: str, target: str) -> str | None:
-    """Return :data:`KEEPS`, :data:`WIDENS`, or ``None`` if values of one type could be lost in the other."""
-    if given in ("void", target):
-        return KEEPS
-    one, other = DECIMAL.fullmatch(given), DECIMAL.fullmatch(target)
-    if other:
-        return _to_decimal(given, one, int(other[1]) - int(other[2]), int(other[2]))
-    if target in _WIDENS.get(given, ()):
-        return WIDENS
-    kept = target in _KEEPS.get(given, ()) or (target == "string" and (one is not None or given in _TEXT))
-    return KEEPS if kept else None
-
-
-def _to_decimal(given: str, one: re.Match[str] | None, room: int, scale: int) -> str | None:
-    """Return the answer for a decimal with ``room`` digits before the point."""
-    if one:
-        return WIDENS if scale >= int(one[2]) and room >= int(one[1]) - int(one[2]) else None
-    if given not in DIGITS or room < DIGITS[given]:
-        return None
-    return WIDENS if room >= _DIGITS_TO_WIDEN[given] else KEEPS

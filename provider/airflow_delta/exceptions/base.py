@@ -1,4 +1,4 @@
-"""The base of all errors, and who makes them: what knows a table and its version, so that no error lacks them."""
+"""The base of all errors, the kinds that Delta has of them, and who makes them: what knows a table and its version."""
 
 from __future__ import annotations
 
@@ -79,3 +79,32 @@ class TableRead(Subject):
 
     def _about(self) -> tuple[str, int | None]:
         return self.table, self.read_version
+
+
+class DeltaIllegalArgumentException(DeltaError, ValueError):
+    """An argument is not valid: an option, an identifier or a combination."""
+
+    error_class = "DELTA_ILLEGAL_ARGUMENT"
+    retry = "refused"
+
+
+class DeltaAnalysisException(DeltaError, ValueError):
+    """A schema, a predicate or a metadata change does not fit the table."""
+
+    error_class = "DELTA_ANALYSIS"
+    retry = "refused"
+    refuses_publication = True
+
+
+class DeltaUnsupportedOperationException(DeltaError):
+    """The operation is not possible on a table with these features."""
+
+    error_class = "DELTA_UNSUPPORTED_OPERATION"
+    retry = "refused"
+    refuses_publication = True
+
+
+class DeltaIllegalStateException(DeltaError, RuntimeError):
+    """The table or the transaction is in a state that does not allow this."""
+
+    error_class = "DELTA_ILLEGAL_STATE"

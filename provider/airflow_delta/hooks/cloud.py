@@ -29,7 +29,7 @@ from airflow_delta.hooks.aws_client import client_options
 from airflow_delta.hooks.azure import azure_options
 from airflow_delta.hooks.extra import extra_of, field_of, json_type, texts
 from airflow_delta.log.storage.credentials import EXPIRES_AT, renewable
-from airflow_delta.log.storage.options import check_identity
+from airflow_delta.log.storage.identity import check_identity
 from airflow_delta.masking import secret_values
 
 if TYPE_CHECKING:

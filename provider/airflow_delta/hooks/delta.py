@@ -25,10 +25,12 @@ from airflow_delta.exceptions import (
     ManifestException,
     PublicationPendingException,
 )
-from airflow_delta.hooks.allowed import API_SERVER, one_spelling, this_process
+from airflow_delta.hooks.allowed import API_SERVER, this_process
 from airflow_delta.hooks.cloud import assumed_role
-from airflow_delta.hooks.fields import IDENTITY, ConnectionFields, named_connection
+from airflow_delta.hooks.fields import IDENTITY, ConnectionFields
 from airflow_delta.hooks.frames import ROW_LIMIT, DataFrameType, as_frame, check_df_type, read_changes_with_spark, read_with_spark
+from airflow_delta.hooks.location import one_spelling
+from airflow_delta.hooks.named_connection import named_connection
 from airflow_delta.masking import masked, secret_values
 
 if TYPE_CHECKING:

@@ -1,7 +1,4 @@
-"""The fields of a connection of type ``delta``: read, checked, and turned into storage options.
-
-A connection that a parameter names; if there is none, the error says which parameter.
-"""
+"""The fields of a connection of type ``delta``: read, checked, and turned into storage options."""
 
 from __future__ import annotations
 
@@ -12,16 +9,17 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from airflow.sdk import BaseHook
-from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.sdk.log import mask_secret
 
 from airflow_delta.contract.location import AZURE, GCS, HDFS, S3, Location
 from airflow_delta.exceptions import DeltaIllegalArgumentException
-from airflow_delta.hooks.allowed import Allowed, check_base_path
+from airflow_delta.hooks.allowed import Allowed
 from airflow_delta.hooks.azure import azure_options
 from airflow_delta.hooks.cloud import CONN_TYPES, cloud_options
 from airflow_delta.hooks.extra import extra_of
+from airflow_delta.hooks.location import check_base_path
+from airflow_delta.hooks.named_connection import named_connection
+from airflow_delta.log.storage.identity import check_identity
 from airflow_delta.log.storage.options import (
     CREDENTIAL_ENDPOINTS,
     ENDPOINTS,
@@ -29,41 +27,12 @@ from airflow_delta.log.storage.options import (
     NETWORK,
     OTHER_LOCATIONS,
     canonical_options,
-    check_identity,
     store_kind,
 )
 from airflow_delta.masking import masked, secret_of_location, secret_values, user_info_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
-
-
-class MissingConnection(AirflowNotFoundException):
-    """There is no connection of an id.
-
-    :param conn_id: the id.
-    """
-
-    def __init__(self, message: str, conn_id: str) -> None:
-        super().__init__(message)
-        self.conn_id = conn_id
-
-
-def named_connection(conn_id: str, parameter: str, kind: str) -> Connection:
-    """Return a connection.
-
-    :param parameter: what names it, for example ``delta_conn_id``.
-    :param kind: the type that it should have.
-    :raises MissingConnection: if there is none.
-    """
-    try:
-        return BaseHook.get_connection(conn_id)
-    except AirflowNotFoundException as error:
-        raise MissingConnection(
-            f"There is no connection {conn_id!r}, which {parameter} names. Create one of type {kind}, or correct {parameter}, "
-            "which may come from the task, from the start task of its transaction, or from default_args.",
-            conn_id,
-        ) from error
 
 
 CONN_TYPE = "delta"

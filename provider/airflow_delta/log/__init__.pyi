@@ -9,6 +9,6 @@ from airflow_delta.log.actions.actions import Protocol as Protocol
 from airflow_delta.log.actions.actions import RemoveFile as RemoveFile
 from airflow_delta.log.actions.actions import SetTransaction as SetTransaction
 from airflow_delta.log.checksum_validation import ChecksumValidation as ChecksumValidation
+from airflow_delta.log.history import CommitRecord as CommitRecord
 from airflow_delta.log.snapshot import Snapshot as Snapshot
-from airflow_delta.log.time_travel import CommitRecord as CommitRecord
 from airflow_delta.transaction.delta_log import DeltaLog as DeltaLog

@@ -15,7 +15,7 @@ from airflow_delta.log.actions.decode import CommitHead, read_commit_info
 from airflow_delta.log.actions.intents import open_intents
 from airflow_delta.log.actions.reconciliation import file_key
 from airflow_delta.log.checksum.checksum import VersionChecksum, can_have_deletion_vectors, decode_checksum
-from airflow_delta.log.checksum.totals import FILE_SIZE_BINS
+from airflow_delta.log.checksum.histograms import FILE_SIZE_BINS
 from airflow_delta.log.storage.file_names import checksum_file, commit_file
 
 if TYPE_CHECKING:

@@ -1,7 +1,4 @@
-"""Deleting expired commits, checkpoints and checksums after a checkpoint (Delta's MetadataCleanup).
-
-Checkpoints that must outlive a dropped feature (protocol, "Checkpoint Protection").
-"""
+"""Deleting expired commits, checkpoints and checksums after a checkpoint (Delta's MetadataCleanup)."""
 
 from __future__ import annotations
 
@@ -12,12 +9,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from airflow_delta.contract.delta_names import PROTECTED_BEFORE
-from airflow_delta.contract.files import PLAN_ENDED, PLAN_PREFIX, transaction_directory
+from airflow_delta.contract.staging_directory import PLAN_ENDED, PLAN_PREFIX, transaction_directory
 from airflow_delta.exceptions import DeltaLogCorruptedException
 from airflow_delta.log.actions.decode import decode_commit, required_timestamp
 from airflow_delta.log.actions.intents import STATE_APP, open_intents
 from airflow_delta.log.checkpoint.reader import CheckpointReader
+from airflow_delta.log.checkpoint_write.checkpoint_protection import protected_before
 from airflow_delta.log.checkpoint_write.v2 import write_compatibility_checkpoint
 from airflow_delta.log.features.protocol import check_can_write, features
 from airflow_delta.log.segment.segment import CheckpointFiles, LogListing
@@ -38,13 +35,6 @@ from airflow_delta.log.time_travel import first_recorded_version
 if TYPE_CHECKING:
     from airflow_delta.log.snapshot import Snapshot
     from airflow_delta.log.storage.base import FileStatus, LogStore
-
-
-def protected_before(snapshot: Snapshot) -> int:
-    """Return the version below which only clients that support the protocol may write checkpoints; 0 if there is none."""
-    if "checkpointProtection" not in features(snapshot.protocol):
-        return 0
-    return int(snapshot.properties.get(PROTECTED_BEFORE) or 0)
 
 
 logger = logging.getLogger(__name__)

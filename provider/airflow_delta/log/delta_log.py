@@ -28,7 +28,7 @@ from airflow_delta.log.storage.file_names import checksum_file, commit_file
 
 if TYPE_CHECKING:
     from airflow_delta.log.checksum_validation import ChecksumValidation
-    from airflow_delta.log.time_travel import CommitRecord
+    from airflow_delta.log.history import CommitRecord
 
 logger = logging.getLogger(__name__)
 

@@ -10,23 +10,23 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
-import msgspec
-
 from airflow_delta.contract.delta_names import ROW_TRACKING_DOMAIN
 from airflow_delta.exceptions import DeltaLogCorruptedException, DeltaTableNotFoundException, Subject
 from airflow_delta.log import heavy
 from airflow_delta.log.actions.actions import AddFile, DomainMetadata, Metadata, Protocol, SetTransaction
 from airflow_delta.log.actions.decode import CommitFile, CommitHead, SmallState, read_small_state, required_timestamp
 from airflow_delta.log.actions.intents import PREFIXES, open_intents, unexpired
+from airflow_delta.log.actions.tail_cache import TailCache
 from airflow_delta.log.checksum.totals import MAX_FILES, Totals
 from airflow_delta.log.features.protocol import check_can_read
+from airflow_delta.log.features.row_tracking import high_water_mark
 from airflow_delta.log.schema.types import StructType
-from airflow_delta.log.segment.segment import LogSegment, load_segment, read_tail
+from airflow_delta.log.segment.log_compaction import read_tail
+from airflow_delta.log.segment.segment import LogSegment, load_segment
 from airflow_delta.log.snapshot_state import (
     ReadCommits,
     ReadOnce,
     SnapshotState,
-    TailCache,
     earlier_intents,
     missing_actions,
     no_text,
@@ -49,10 +49,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-
-class _RowTracking(msgspec.Struct, rename="camel"):
-    row_id_high_water_mark: int
 
 
 class Snapshot(Subject):
@@ -382,15 +378,7 @@ class Snapshot(Subject):
         domain = self.domain(ROW_TRACKING_DOMAIN)
         if domain is None:
             return None
-        try:
-            return msgspec.json.decode(domain.configuration, type=_RowTracking).row_id_high_water_mark
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise self.error(
-                DeltaLogCorruptedException,
-                f"The domain {ROW_TRACKING_DOMAIN} of version {self.version} of table {self.log.uri} has no row id high water "
-                f"mark ({error}). Do not add rows until its writer has repaired it, or row ids would be assigned "
-                "twice.",
-            ) from error
+        return high_water_mark(domain, table=self.log.uri, version=self.version)
 
     # -- files ----------------------------------------------------------------------------------------------------------------
 

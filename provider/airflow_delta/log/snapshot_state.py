@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from airflow_delta.exceptions import DeltaLogCorruptedException
 from airflow_delta.log.actions.actions import DomainMetadata, Metadata, Protocol, SetTransaction
@@ -16,8 +15,6 @@ from airflow_delta.log.actions.decode import (
     CommitFile,
     CommitHead,
     SmallState,
-    decode_commits,
-    has_file_actions,
     read_small_state,
 )
 from airflow_delta.log.actions.intents import PREFIXES, open_intents
@@ -26,15 +23,10 @@ from airflow_delta.log.checksum.totals import Totals
 from airflow_delta.log.segment.segment import LogSegment
 from airflow_delta.log.storage.base import LogStore
 
-if TYPE_CHECKING:
-    from airflow_delta.log.actions.reconciliation import TailFiles
-
 ReadCommits = Callable[[range], list[CommitFile]]
 
 _CHECKSUMS_TRIED = 3
 _TOTALS_COMMITS = 100
-_WAITING_COMMITS = 1_000
-_WAITING_BYTES = 16 << 20
 _RETENTION = "delta.settransactionretentionduration"
 
 
@@ -196,33 +188,6 @@ def _from_checksum(version: int, checksum: VersionChecksum) -> SnapshotState:
         totals_version=version,
         checksum=checksum,
     )
-
-
-class TailCache:
-    """The reconciled file actions after a checkpoint, kept across updates; new commits are decoded only when needed.
-
-    :param base: reconciled actions; never changed.
-    """
-
-    def __init__(self, base: TailFiles, waiting: tuple[CommitFile, ...] = ()) -> None:
-        self._base = base
-        self._waiting = waiting
-
-    def files(self, *, table: str) -> TailFiles:
-        """Return the reconciled actions."""
-        if self._waiting:
-            files = self._base.copy()
-            for commit in decode_commits(self._waiting, table=table):
-                files.apply(commit)
-            self._base, self._waiting = files, ()
-        return self._base
-
-    def advanced(self, commits: Sequence[CommitFile]) -> TailCache | None:
-        """Return the cache of a later version, or ``None`` if too many undecoded commits would be kept in memory."""
-        waiting = (*self._waiting, *(commit for commit in commits if has_file_actions(commit.data)))
-        if len(waiting) > _WAITING_COMMITS or sum(len(commit.data) for commit in waiting) > _WAITING_BYTES:
-            return None
-        return TailCache(self._base, waiting)
 
 
 def with_prefix(transactions: Mapping[str, SetTransaction], prefix: str) -> dict[str, int]:

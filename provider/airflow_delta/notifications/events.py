@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.contract.payloads import what_was_read
+from airflow_delta.contract.read_versions import what_was_read
 from airflow_delta.exceptions import DeltaAuditFailedException, DeltaConcurrentModificationException
 from airflow_delta.operators.maintenance import DeltaMaintenanceOperator
 from airflow_delta.operators.transaction import DeltaAbortOperator, DeltaCommitOperator

@@ -12,7 +12,7 @@ from airflow_delta import engine
 from airflow_delta.contract.audit import BOUNDS, COMMIT, HOLDS_AT, RATIOS, READ, WARN, audit_definition, key_of, limits_problem
 from airflow_delta.contract.check_records import AUDIT
 from airflow_delta.contract.choices import FAIL_OR_WARN, Choices, Given, check_choices, check_literals, choice_problem, is_literal
-from airflow_delta.contract.payloads import read_version_name, what_was_read
+from airflow_delta.contract.read_versions import read_version_name, what_was_read
 from airflow_delta.exceptions import DeltaAuditFailedException, DeltaIllegalArgumentException
 from airflow_delta.links.delta import DeltaTransactionLink
 from airflow_delta.retry_policies import AUDIT_ERRORS

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.providers.standard.operators.python import PythonOperator
 
 from airflow_delta import engine
-from airflow_delta.contract.operations import (
+from airflow_delta.contract.merge import (
     when_matched_delete,
     when_matched_update,
     when_not_matched_by_source_delete,

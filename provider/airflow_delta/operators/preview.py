@@ -9,7 +9,7 @@ from airflow_delta import engine
 from airflow_delta.contract.audit import stages_of
 from airflow_delta.contract.check_records import PREVIEW
 from airflow_delta.contract.choices import PREVIEWS, Choices, check_choices
-from airflow_delta.contract.files import stage_key
+from airflow_delta.contract.staging_directory import stage_key
 from airflow_delta.links.delta import DeltaTransactionLink
 from airflow_delta.retry_policies import AUDIT_ERRORS
 from airflow_delta.tasks.base import DeltaOperator, Parts, templated

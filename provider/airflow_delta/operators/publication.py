@@ -15,9 +15,9 @@ from airflow_delta import publication as publications
 from airflow_delta.contract.audit import COMMIT, HOLDS_AT, PublicationAuditReport, audit_definition, stages_of
 from airflow_delta.contract.check_records import PUBLICATION_AUDIT
 from airflow_delta.contract.choices import FAIL_OR_WARN, Choices, check_choices, choice_problem
-from airflow_delta.contract.files import new_attempt
 from airflow_delta.contract.kinds import TRUTH, Kinds
-from airflow_delta.contract.payloads import read_version_name
+from airflow_delta.contract.read_versions import read_version_name
+from airflow_delta.contract.staging_directory import new_attempt
 from airflow_delta.exceptions import (
     ChecksOutdatedException,
     DeltaAuditFailedException,

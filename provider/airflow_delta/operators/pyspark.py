@@ -57,7 +57,7 @@ class TableReader(StageReadRecorder):
         return engine.read_scan_plan(self._spark, plan)
 
     def changes(self, start: int | datetime, end: int | datetime | None = None) -> DataFrame:
-        """Return the rows that changed between two commits, both inclusive (``airflow_delta.spark.read.read_change_plan``).
+        """Return the rows that changed between two commits, both inclusive (``airflow_delta.spark.changes.read_change_plan``).
 
         Committed changes are final, so no concurrent commit conflicts with this read.
 

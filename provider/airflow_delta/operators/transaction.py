@@ -14,9 +14,9 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_delta import engine
 from airflow_delta.contract.choices import Choices, check_choices
-from airflow_delta.contract.files import new_attempt
 from airflow_delta.contract.kinds import LOCATION, NAMES, PROPERTIES, SCHEMA, TEXT, TRUTH, Kinds
-from airflow_delta.contract.payloads import version_of, what_was_read
+from airflow_delta.contract.read_versions import version_of, what_was_read
+from airflow_delta.contract.staging_directory import new_attempt
 from airflow_delta.exceptions import (
     ChecksOutdatedException,
     DeltaConcurrentModificationException,

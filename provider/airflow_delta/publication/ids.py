@@ -7,8 +7,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_delta.contract.files import PLAN_ENDED, PLAN_PREFIX, transaction_directory
 from airflow_delta.contract.location import Location
+from airflow_delta.contract.staging_directory import PLAN_ENDED, PLAN_PREFIX, transaction_directory
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.log.storage.options import canonical_options
 

@@ -15,15 +15,9 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 from airflow_delta.contract.delta_names import LOG_RETENTION_DURATION, SET_TRANSACTION_RETENTION_DURATION
-from airflow_delta.contract.files import (
-    PLAN_PREFIX,
-    STAGING_DIRECTORY,
-    encode_manifest,
-    manifest_ref,
-    transaction_directory,
-    verify_manifest,
-)
+from airflow_delta.contract.manifest import encode_manifest, manifest_ref, verify_manifest
 from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
+from airflow_delta.contract.staging_directory import PLAN_PREFIX, STAGING_DIRECTORY, transaction_directory
 from airflow_delta.exceptions import (
     ContractVersionException,
     DeltaIllegalArgumentException,

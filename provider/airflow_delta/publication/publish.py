@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from airflow_delta.contract.files import new_attempt
 from airflow_delta.contract.payloads import AbortResult, CommitResult, StagedWrite
+from airflow_delta.contract.staging_directory import new_attempt
 from airflow_delta.exceptions import (
     DeltaIllegalStateException,
     PublicationPendingException,
@@ -47,7 +47,7 @@ def publish_tables(
 
     Safe to repeat after any failure: what an earlier try began is found in the logs and brought to its end.
 
-    :param attempt: unique name of this execution (:func:`airflow_delta.contract.files.new_attempt`).
+    :param attempt: unique name of this execution (:func:`airflow_delta.contract.staging_directory.new_attempt`).
     :param check: called before anything is published, unless the logs hold the publication; raises what forbids it,
         and returns tags that say what was checked.
     :param open_table: opens the tables of other publications that are in the way; default: only those of the members.

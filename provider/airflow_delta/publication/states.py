@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.contract.files import PLAN_ENDED, transaction_directory
+from airflow_delta.contract.staging_directory import PLAN_ENDED, transaction_directory
 from airflow_delta.contract.tags import ANCHOR_TAG, PUBLICATION_TAG, TABLES_TAG
 from airflow_delta.exceptions import VersionsNotContiguousException
 from airflow_delta.log.actions.decode import CommitFile, DecodedCommit, decode_commit, read_commit_info

@@ -17,9 +17,9 @@ from airflow_delta.exceptions import (
     InvariantViolationException,
     StagingException,
 )
+from airflow_delta.spark.align import spark_name, spark_value
 from airflow_delta.spark.read import read_plan_files
-from airflow_delta.spark.rows import spark_name, spark_value
-from airflow_delta.spark.write import WRITE_SETTINGS, session_settings
+from airflow_delta.spark.session_settings import WRITE_SETTINGS, session_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -13,8 +13,9 @@ from pyspark.sql.types import BooleanType, DateType, NullType, TimestampNTZType,
 from airflow_delta.contract.audit import AuditArguments, SqlAnswer, SqlCheck
 from airflow_delta.contract.payloads import ScanPlan
 from airflow_delta.contract.request import StageReport, StageRequest
-from airflow_delta.spark.read import read_scan_plan, run_query
-from airflow_delta.spark.write import session_settings
+from airflow_delta.spark.queries import run_query
+from airflow_delta.spark.read import read_scan_plan
+from airflow_delta.spark.session_settings import session_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_delta.contract.request import StageReport, StageRequest
+from airflow_delta.spark.align import align
 from airflow_delta.spark.rewrite import RewriteAttempt, row_errors
-from airflow_delta.spark.rows import align
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

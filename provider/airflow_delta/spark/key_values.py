@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as sf
 
 from airflow_delta.contract.key_values import KeyValues, is_key_type
-from airflow_delta.contract.operations import ComparedColumns
+from airflow_delta.contract.merge import ComparedColumns
 from airflow_delta.contract.request import StageRequest
-from airflow_delta.spark.write import check_read_back
+from airflow_delta.spark.written_files import check_read_back
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -14,16 +14,17 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as sf
 
-from airflow_delta.contract.operations import DELETE, MATCHED, NOT_MATCHED, NOT_MATCHED_BY_SOURCE, UPDATE, MergeArguments
+from airflow_delta.contract.merge import DELETE, MATCHED, NOT_MATCHED, NOT_MATCHED_BY_SOURCE, UPDATE, MergeArguments
 from airflow_delta.contract.payloads import ScanFile
 from airflow_delta.contract.request import StageReport, StageRequest
 from airflow_delta.exceptions import DeltaUnsupportedOperationException
+from airflow_delta.spark.align import align, spark_value
+from airflow_delta.spark.job_group import with_job_group
 from airflow_delta.spark.merge_clauses import CLAUSE, MergeClauses
-from airflow_delta.spark.merge_source import SOURCE_ROW, MergeRewrite, MergeSource, TouchedFile
-from airflow_delta.spark.optimize import with_job_group
+from airflow_delta.spark.merge_rewrite import MergeRewrite, TouchedFile
+from airflow_delta.spark.merge_source import SOURCE_ROW, MergeSource
 from airflow_delta.spark.read import FILE_COLUMN, MAX_BROADCAST_WORDS, ROW_COLUMN, read_plan_files
 from airflow_delta.spark.rewrite import FILE, NUMBER, WORD, file_of, files_by_uri, row_errors
-from airflow_delta.spark.rows import align, spark_value
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -9,11 +9,13 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import functions as sf
 
 from airflow_delta.contract.mapping import mapped_schema
-from airflow_delta.contract.operations import DELETE, INSERT, NOT_MATCHED_BY_SOURCE, UPDATE, MergeArguments, MergeClause
+from airflow_delta.contract.merge import DELETE, INSERT, NOT_MATCHED_BY_SOURCE, UPDATE, MergeArguments, MergeClause
 from airflow_delta.contract.payloads import Json
 from airflow_delta.contract.schema import MAKE_VARIANTS, VARIANT, Type, fields_by_name, type_name, written_schema
 from airflow_delta.contract.sql_types import column_path_text, parse_column_path
 from airflow_delta.exceptions import DeltaAnalysisException, IdentityInsertException, SchemaMismatchException
+from airflow_delta.spark.align import converted, spark_name, spark_type, spark_value
+from airflow_delta.spark.computed_columns import default_values, with_identities
 from airflow_delta.spark.merge_source import MergeSource
 from airflow_delta.spark.merge_structs import (
     NO_FIELDS,
@@ -29,14 +31,6 @@ from airflow_delta.spark.merge_structs import (
     stored,
 )
 from airflow_delta.spark.rewrite import RewriteAttempt
-from airflow_delta.spark.rows import (
-    converted,
-    default_values,
-    spark_name,
-    spark_type,
-    spark_value,
-    with_identities,
-)
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -1,35 +1,32 @@
 """The source of a MERGE, written once: every pass sees the same rows, even if its plan is not deterministic.
 
 Minimum and maximum of the compared columns, and their partitions, say which rows of the table can match.
-
-One attempt of a MERGE: what it writes, and the files that it changes.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as sf
 from pyspark.sql.types import StringType, StructField, StructType
 
+from airflow_delta.contract.casts import DIGITS
 from airflow_delta.contract.delta_names import PARQUET_FIELD_ID
-from airflow_delta.contract.files import partition_text
 from airflow_delta.contract.key_values import KeyValues, is_stored_plainly
-from airflow_delta.contract.operations import INSERTED, SCRATCH, ComparedColumns
+from airflow_delta.contract.merge import SCRATCH, ComparedColumns
+from airflow_delta.contract.partition_texts import partition_text
 from airflow_delta.contract.payloads import Json, ScanFile
 from airflow_delta.contract.schema import find_field
 from airflow_delta.contract.spark_paths import escape_glob
-from airflow_delta.contract.sql_types import DIGITS
 from airflow_delta.exceptions import SchemaMismatchException
+from airflow_delta.spark.align import spark_name, spark_type
 from airflow_delta.spark.key_values import AS_TEXT, KeyBounds, bounds_of, key_values, measures
-from airflow_delta.spark.read import Layout
+from airflow_delta.spark.layout import Layout
 from airflow_delta.spark.rewrite import RewriteAttempt
-from airflow_delta.spark.rows import spark_name, spark_type
-from airflow_delta.spark.write import check_read_back, save, write_files
+from airflow_delta.spark.written_files import check_read_back, save
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -173,47 +170,3 @@ class MergeSource:
 def _without_id(field: Json) -> Json:
     """Return a field's metadata without its id in other files, which two columns may share."""
     return {key: value for key, value in (field.get("metadata") or {}).items() if key != PARQUET_FIELD_ID}
-
-
-@dataclass(frozen=True, slots=True)
-class TouchedFile:
-    """Rows of a file that clauses apply to.
-
-    :param rows: how many.
-    :param updated: how many are updated; the others are deleted.
-    :param num_words: words of these rows.
-    """
-
-    file: ScanFile
-    rows: int
-    updated: int
-    num_words: int
-
-    @property
-    def gone(self) -> bool:
-        """Whether every row of the file changes."""
-        return self.file.num_records == self.rows
-
-    @property
-    def deleted(self) -> bool:
-        """Whether every row of the file is deleted."""
-        return self.gone and not self.updated
-
-
-class MergeRewrite(RewriteAttempt):
-    """One attempt of a MERGE."""
-
-    def write_inserted(self, df: DataFrame) -> str:
-        """Write new rows into a directory apart from changed ones, and return its name."""
-        name = f"{self.run}{INSERTED}"
-        self._rows[name] = write_files(df, self.request, self.stored, name, self.checks, new_rows=True)
-        self._directories["new"].append(name)
-        return name
-
-    def write_scratch(self, rows: DataFrame, name: str) -> DataFrame:
-        """Write intermediate rows, and return them as written."""
-        path = f"{self.request.path}/{SCRATCH}/{self.run}-{name}"
-        written = save(rows, path)
-        again = self.spark.read.schema(rows.schema).option("mergeSchema", "false").parquet(escape_glob(path))
-        check_read_back(written, again.count(), path, self.request)  # from footers: nothing else is read
-        return again

@@ -9,7 +9,8 @@ from pyspark.sql import functions as sf
 
 from airflow_delta.contract.payloads import Json
 from airflow_delta.contract.schema import VARIANT, Type, casts_variants, fields_by_name
-from airflow_delta.spark.rows import RowChecks, converted, not_null, spark_type
+from airflow_delta.spark.align import converted, not_null, spark_type
+from airflow_delta.spark.row_errors import RowChecks
 
 if TYPE_CHECKING:
     from pyspark.sql import Column

@@ -2,134 +2,31 @@
 
 Rows marked by a deletion vector are left out. Columns are found in files by the table's column mapping. Widened types need no
 work here: Spark's Parquet reader returns the values of older files in the table's type.
-
-Columns of a table in its files: names and ids of column mapping, and back to the table's names.
-
-SQL of an author on Spark.
-
-Read the change data feed as a DataFrame: exactly the files of a change plan.
-
-What all rows of a file share (its commit, the kind of change of a data file) is one more partition value for the reader, so that
-files of many commits are read at once.
 """
 
 from __future__ import annotations
 
 import base64
-import dataclasses
-import json
 import struct
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Sequence
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as sf
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from airflow_delta.contract.delta_names import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, PHYSICAL_NAME
-from airflow_delta.contract.files import partition_text
-from airflow_delta.contract.mapping import field_metadata
+from airflow_delta.contract.char_lengths import char_length
+from airflow_delta.contract.partition_texts import partition_text
 from airflow_delta.contract.payloads import WORD_BITS, Json, ScanFile, ScanPlan
-from airflow_delta.contract.queries import check_query
-from airflow_delta.contract.request import ChangeCommit, ChangePlan
-from airflow_delta.contract.schema import Type, find_field
 from airflow_delta.contract.spark_paths import data_file_uri, escape_glob, is_encoded, normal_form
-from airflow_delta.contract.sql_types import char_length
 from airflow_delta.exceptions import StagingException
-from airflow_delta.spark.rows import spark_name, spark_type
-from airflow_delta.spark.write import session_settings
+from airflow_delta.spark.align import spark_name, spark_type
+from airflow_delta.spark.layout import Layout
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
-
-
-class Layout:
-    """The columns of a scan plan.
-
-    :ivar fields: the table's columns in order, without Delta's own metadata.
-    :ivar partition_columns: partition columns, with the keys of their values in the log.
-    :ivar stored: schema to read files with (physical names; field ids if columns are found by id).
-    """
-
-    def __init__(self, plan: ScanPlan) -> None:
-        schema = json.loads(plan.schema_string)
-        self._mode = plan.column_mapping
-        partition = [f for f in (find_field(schema, name) for name in plan.partition_columns) if f is not None]
-        names = {f["name"] for f in partition}
-        self.partition_columns = [(_clean_field(f), self._name(f)) for f in partition]
-        self._in_files = [f for f in schema["fields"] if f["name"] not in names]
-        self.fields: list[Json] = [_clean_field(f) for f in schema["fields"]]
-        self.stored: Json = {"type": "struct", "fields": [self._physical_field(f) for f in self._in_files]}
-
-    @property
-    def by_id(self) -> bool:
-        """Return whether columns are found in files by field id."""
-        return self._mode == "id"
-
-    def columns(self) -> list[Column]:
-        """Return rows read from files under the table's names."""
-        return [self._logical(field) for field in self._in_files]
-
-    def _logical(self, field: Json) -> Column:
-        column = sf.col(spark_name(self._name(field)))
-        if self._renames(field["type"]):
-            column = column.cast(spark_type(_clean(field["type"])))  # by position, at every depth
-        return column.alias(field["name"], metadata=_clean_field(field)["metadata"])
-
-    def _name(self, field: Json) -> str:
-        if self._mode == "none":
-            return str(field["name"])
-        return str((field.get("metadata") or {}).get(PHYSICAL_NAME, field["name"]))
-
-    def _physical_field(self, field: Json) -> Json:
-        metadata = _clean_field(field)["metadata"]
-        # Only for mapping by id: files of a table that got names later have no ids, and Spark would refuse them.
-        if self.by_id:
-            metadata = {**metadata, **field_metadata(field)}
-        return {"name": self._name(field), "type": self._physical(field["type"]), "nullable": True, "metadata": metadata}
-
-    def _physical(self, data_type: Type) -> Type:
-        return _each_field(data_type, self._physical_field)
-
-    def _renames(self, data_type: Type) -> bool:
-        if isinstance(data_type, str):
-            return False
-        match data_type["type"]:
-            case "struct":
-                return any(self._name(f) != f["name"] or self._renames(f["type"]) for f in data_type["fields"])
-            case "array":
-                return self._renames(data_type["elementType"])
-            case "map":
-                return self._renames(data_type["keyType"]) or self._renames(data_type["valueType"])
-        return False
-
-
-def _clean_field(field: Json) -> Json:
-    """Return a field without Delta's metadata: a column made from it elsewhere is another column."""
-    metadata = {k: v for k, v in (field.get("metadata") or {}).items() if not k.startswith("delta.")}
-    return {"name": field["name"], "type": _clean(field["type"]), "nullable": True, "metadata": metadata}
-
-
-def _clean(data_type: Type) -> Type:
-    return _each_field(data_type, _clean_field)
-
-
-def _each_field(data_type: Type, change: Callable[[Json], Json]) -> Type:
-    """Return a type with the fields of its structs changed, and everything nullable, as in files."""
-    if isinstance(data_type, str):
-        return data_type
-    match data_type["type"]:
-        case "struct":
-            return {"type": "struct", "fields": [change(f) for f in data_type["fields"]]}
-        case "array":
-            return {"type": "array", "elementType": _each_field(data_type["elementType"], change), "containsNull": True}
-        case "map":
-            key, value = (_each_field(data_type[name], change) for name in ("keyType", "valueType"))
-            return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
-    return data_type
 
 
 FILE_COLUMN = "__airflow_delta_file"
@@ -332,78 +229,3 @@ def _words(spark: SparkSession, plan: ScanPlan, files: Sequence[ScanFile]) -> Da
         data = zlib.decompress(base64.b64decode(vector.words))
         pairs += [(first + number, word) for number, word in struct.iter_unpack("<qq", data)]
     return spark.createDataFrame(pairs, schema)
-
-
-_TAKEN_AS_WRITTEN = {"spark.sql.variable.substitute": "false"}
-
-
-def run_query(spark: SparkSession, text: str, *, whose: str, parameters: Mapping[str, Any] | None = None) -> DataFrame:
-    """Return the rows of a query of an author, or run a statement that prepares the session.
-
-    :param whose: what the text is, for the message.
-    """
-    check_query(text, whose=whose)
-    with session_settings(spark, _TAKEN_AS_WRITTEN):
-        return spark.sql(text, args=dict(parameters)) if parameters else spark.sql(text)
-
-
-_TYPES = {CHANGE_TYPE: "string", COMMIT_VERSION: "long", COMMIT_TIMESTAMP: "timestamp"}
-
-
-def read_change_plan(spark: SparkSession, plan: ChangePlan) -> DataFrame:
-    """Return the changed rows: the table's columns, ``_change_type``, ``_commit_version`` and ``_commit_timestamp``.
-
-    ``_change_type`` is ``insert``, ``delete``, ``update_preimage`` or ``update_postimage``. Rows are in no particular order.
-    """
-    parts = [
-        read_plan_files(spark, _scan_plan(plan, in_files=change_type is None), files, marked_rows=marked)
-        for kind, change_type, marked in (
-            ("changes", None, False),
-            ("inserts", "insert", False),
-            ("deletes", "delete", False),
-            ("inserted_rows", "insert", True),
-            ("deleted_rows", "delete", True),
-        )
-        for files in _batches(plan, kind, change_type)
-    ]
-    return reduce(lambda a, b: a.unionAll(b), parts) if parts else read_plan_files(spark, _scan_plan(plan, in_files=False), [])
-
-
-def _scan_plan(plan: ChangePlan, *, in_files: bool) -> ScanPlan:
-    """Return the plan of a scan over files of the change plan.
-
-    :param in_files: the files have the kind of change of each row.
-    """
-    schema = json.loads(plan.schema_string)
-    added: list[Json] = [{"name": name, "type": kind, "nullable": True, "metadata": {}} for name, kind in _TYPES.items()]
-    given = (COMMIT_VERSION, COMMIT_TIMESTAMP) if in_files else tuple(_TYPES)
-    return ScanPlan(
-        transaction_id=plan.transaction_id,
-        table=plan.table,
-        read_version=plan.ending_version,
-        schema_string=json.dumps({**schema, "fields": [*schema["fields"], *added]}),
-        partition_columns=(*plan.partition_columns, *given),
-        column_mapping=plan.column_mapping,
-        deleted_rows=plan.words,
-    )
-
-
-def _batches(plan: ChangePlan, kind: str, change_type: str | None) -> Iterator[list[ScanFile]]:
-    """Yield files of one kind in batches in which each path occurs once: a scan identifies files by path."""
-    batches: list[list[ScanFile]] = []
-    seen: dict[str, int] = defaultdict(int)
-    for commit in plan.commits:
-        values = _values(commit, change_type)
-        files: tuple[ScanFile, ...] = getattr(commit, kind)
-        for file in files:
-            if seen[file.path] == len(batches):
-                batches.append([])
-            batches[seen[file.path]].append(dataclasses.replace(file, partition_values={**file.partition_values, **values}))
-            seen[file.path] += 1
-    yield from batches
-
-
-def _values(commit: ChangeCommit, change_type: str | None) -> dict[str, str | None]:
-    time = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=commit.timestamp)
-    values: dict[str, str | None] = {COMMIT_VERSION: str(commit.version), COMMIT_TIMESTAMP: time.isoformat()}
-    return values if change_type is None else {**values, CHANGE_TYPE: change_type}

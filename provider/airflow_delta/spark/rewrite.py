@@ -1,9 +1,8 @@
 """Rewriting rows on Spark: rows of files are deleted or changed, the others are written again or stay in their files.
 
-Copy on write: the other rows are written into new files. With deletion vectors: deleted rows are reported as words of row
-positions, and only changed rows are written. The files with such rows are found first, reading only the columns of the condition.
-
-Deleted rows of files as words of 64 rows, which the worker turns into deletion vectors.
+Copy on write: the other rows are written into new files. With deletion vectors: deleted rows are reported as words of 64 row
+positions, which the worker turns into deletion vectors, and only changed rows are written. The files with such rows are found
+first, reading only the columns of the condition.
 """
 
 from __future__ import annotations
@@ -18,25 +17,21 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as sf
 
-from airflow_delta.contract.mapping import zone_of_directories
+from airflow_delta.contract.arguments import RewriteArguments, RowIds
 from airflow_delta.contract.payloads import Json, ScanFile, ScanPlan
-from airflow_delta.contract.request import RewriteArguments, RowIds, StageReport, StageRequest
+from airflow_delta.contract.request import StageReport, StageRequest
 from airflow_delta.contract.schema import parse_struct
 from airflow_delta.contract.spark_paths import FILE, NUMBER, WORD, escape_glob, file_of, files_by_uri
+from airflow_delta.contract.zones import zone_of_directories
 from airflow_delta.exceptions import DeltaError, StagingException
+from airflow_delta.spark.align import align, spark_name, spark_value
 from airflow_delta.spark.read import FILE_COLUMN, ROW_COLUMN, read_plan_files
+from airflow_delta.spark.row_checks import checked
+from airflow_delta.spark.row_errors import RowChecks
 from airflow_delta.spark.row_ids import read_with_row_ids, row_id_fields
-from airflow_delta.spark.rows import RowChecks, align, checked, spark_name, spark_value
-from airflow_delta.spark.write import (
-    WRITE_SETTINGS,
-    check_read_back,
-    physical_names,
-    save,
-    session_settings,
-    write_files,
-    write_inserts,
-    written_files,
-)
+from airflow_delta.spark.session_settings import WRITE_SETTINGS, session_settings
+from airflow_delta.spark.write import physical_names, write_files, write_inserts
+from airflow_delta.spark.written_files import check_read_back, save, written_files
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as sf
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
+from airflow_delta.contract.arguments import RowIds
 from airflow_delta.contract.payloads import Json, ScanFile, ScanPlan
-from airflow_delta.contract.request import RowIds
 from airflow_delta.contract.spark_paths import data_file_uri, normal_form
+from airflow_delta.spark.align import spark_name
 from airflow_delta.spark.read import FILE_COLUMN, ROW_COLUMN, normal_form_of_names, read_plan_files
-from airflow_delta.spark.rows import spark_name
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -12,8 +12,8 @@ from airflow_delta.contract.payloads import ScanFile
 from airflow_delta.contract.request import StageReport, StageRequest
 from airflow_delta.contract.schema import VARIANT, Type, same_type, type_name
 from airflow_delta.exceptions import SchemaMismatchException
+from airflow_delta.spark.align import align, converted, spark_name, spark_type, spark_value
 from airflow_delta.spark.rewrite import RewriteAttempt, row_errors
-from airflow_delta.spark.rows import align, converted, spark_name, spark_type, spark_value
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

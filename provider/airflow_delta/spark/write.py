@@ -1,155 +1,29 @@
-"""Write aligned rows as Parquet files of the table: under their physical names, in partition directories.
-
-Write Parquet files and report what was written: the worker must find exactly that.
-
-Rows are counted by the job that writes them. Files and bytes are listed by Spark afterwards: if executors write to their own
-disks, the files are not there.
-
-Optimised writes: rows are shuffled first, so that files come out near a target size.
-
-Otherwise every task writes a file for each partition of its rows. Adaptive execution merges and splits the partitions of a
-``REBALANCE`` by their actual size, so that nothing has to be estimated.
-
-Session settings of a staged write, set only while it runs.
-"""
+"""Write aligned rows as Parquet files of the table: under their physical names, in partition directories."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pyspark.errors import AnalysisException
-from pyspark.sql import Observation
 from pyspark.sql import functions as sf
 from pyspark.sql.types import StructType
 
 from airflow_delta.contract.delta_names import CHANGE_TYPE, HIVE_NULL
-from airflow_delta.contract.mapping import field_metadata, physical_field_name, physical_type, zoneless_values
+from airflow_delta.contract.mapping import field_metadata, physical_field_name, physical_type
 from airflow_delta.contract.payloads import Json
-from airflow_delta.contract.request import NUM_BYTES, NUM_FILES, NUM_ROWS, StageRequest
+from airflow_delta.contract.request import StageRequest
 from airflow_delta.contract.schema import Type, fields_by_name, nullable, without_void
 from airflow_delta.contract.spark_paths import escape_glob
 from airflow_delta.contract.target import partition_fields
-from airflow_delta.exceptions import DeltaAnalysisException, StagedFileException
-from airflow_delta.spark.rows import RowChecks, converted, spark_name, spark_type
+from airflow_delta.contract.zones import zoneless_values
+from airflow_delta.exceptions import DeltaAnalysisException
+from airflow_delta.spark.align import converted, spark_name, spark_type
+from airflow_delta.spark.row_errors import RowChecks
+from airflow_delta.spark.written_files import check_read_back, save
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
-
-
-WRITE_SETTINGS = {
-    # Spark's default, INT96, has no statistics and is deprecated by Parquet.
-    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    "spark.sql.parquet.writeLegacyFormat": "false",
-    "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
-    # Field ids of column mapping.
-    "spark.sql.parquet.fieldId.write.enabled": "true",
-    # Shredded variants are a table feature of their own. Spark shreds by default from 4.1 on.
-    "spark.sql.variant.writeShredding.enabled": "false",
-    "spark.sql.variant.inferShreddingSchema": "false",
-}
-
-
-@contextmanager
-def session_settings(spark: SparkSession, settings: dict[str, str]) -> Iterator[None]:
-    """Set properties of the session, and restore them at the end."""
-    before = {key: spark.conf.get(key, None) for key in settings}
-    try:
-        for key, value in settings.items():
-            spark.conf.set(key, value)
-        yield
-    finally:
-        for key, old in before.items():
-            if old is None:
-                spark.conf.unset(key)
-            else:
-                spark.conf.set(key, old)
-
-
-_ROWS = "rows"
-
-# Only sizes are read: one task per core, not per bytes.
-_LISTING = {"spark.sql.files.maxPartitionBytes": str(2**50)}
-
-
-def save(df: DataFrame, path: str, *, partitions: Sequence[str] = (), options: Mapping[str, str] | None = None) -> int:
-    """Write rows as Parquet into a directory that does not exist, and return how many were written.
-
-    :raises StagedFileException: if Spark does not report the number.
-    """
-    observation = Observation()
-    df = df.observe(observation, sf.count(sf.lit(1)).alias(_ROWS))
-    writer = df.write.format("parquet").mode("error").options(**(options or {}))
-    if partitions:
-        writer = writer.partitionBy(*partitions)
-    writer.save(path)
-    rows = observation.get.get(_ROWS)
-    if rows is None:
-        raise StagedFileException(f"Spark wrote to {path} and did not say how many rows: its observed metrics are missing.")
-    return int(rows)
-
-
-def check_read_back(written: int, found: int, path: str, request: StageRequest) -> None:
-    """Check that rows written for this job itself can all be read.
-
-    :raises StagedFileException: if they cannot.
-    """
-    if written != found:
-        raise request.error(
-            StagedFileException,
-            f"Spark wrote {written} rows to {path} and reads {found} there (stage {request.stage} of table {request.table} "
-            f"version {request.read_version}). Driver and executors must see the same files: the table cannot be on disks that "
-            "only one machine sees. Nothing was committed.",
-        )
-
-
-def written_files(
-    spark: SparkSession, request: StageRequest, rows: Mapping[str, int], partitions: Sequence[str] = ()
-) -> dict[str, Json]:
-    """Return the numbers of files, rows and bytes of each directory.
-
-    :param rows: rows written, by directory below the attempt's; the names share a prefix.
-    :param partitions: partition columns, as named in files.
-    """
-    if not rows:
-        return {}
-    # Spark's listings leave out directories whose names begin with a dot, even those of partitions.
-    listed = not any(name.startswith(".") for name in partitions)
-    files = {name: [0, 0] for name in rows}
-    for path, size in _listing(spark, request, rows) if listed else ():
-        for part in reversed(path.split("/")):
-            if part in files:
-                files[part][0] += 1
-                files[part][1] += size
-                break
-    for name, count in rows.items():
-        if count and listed and not files[name][0]:
-            check_read_back(count, 0, f"{request.path}/{name}", request)
-    return {
-        name: {
-            NUM_FILES: files[name][0] if listed else None,
-            NUM_ROWS: count,
-            NUM_BYTES: files[name][1] if listed else None,
-        }
-        for name, count in rows.items()
-    }
-
-
-def _listing(spark: SparkSession, request: StageRequest, names: Mapping[str, int]) -> list[tuple[str, int]]:
-    run = next(iter(names)).split("-")[0]
-    reader = spark.read.format("binaryFile").options(
-        recursiveFileLookup="true", ignoreMissingFiles="false", ignoreCorruptFiles="false"
-    )
-    try:
-        with session_settings(spark, _LISTING):
-            found = reader.load(f"{escape_glob(request.path)}/{run}*").select("path", "length").collect()
-    except AnalysisException as error:
-        if error.getCondition() != "PATH_NOT_FOUND":
-            raise
-        return []  # object stores have no empty directories
-    return [(str(row[0]), int(row[1])) for row in found]
 
 
 def write_files(
@@ -288,34 +162,3 @@ def _stored(field: Json, kind: Type, request: StageRequest, checks: RowChecks, *
     if not isinstance(kind, str):
         column = column.cast(spark_type(physical_type(kind, request.rules)))
     return column.alias(physical_field_name(field, request.rules), metadata=field_metadata(field))
-
-
-def rebalanced(df: DataFrame, size: int | None, partitions: Sequence[str]) -> DataFrame:
-    """Return the rows in tasks that each write few files.
-
-    :param size: ``optimize_write`` of the request; ``None``: leave the rows as they are.
-    :param partitions: partition columns: the rows of a partition come together, split if they are more than a file holds.
-    """
-    if size is None:
-        return df
-    return df.hint("rebalance", *[sf.col(spark_name(name)) for name in partitions])
-
-
-@contextmanager
-def file_sizes(spark: SparkSession, size: int | None) -> Iterator[None]:
-    """Set the session up so that adaptive execution gives each task the bytes of one file.
-
-    :param size: ``optimize_write`` of the request; ``None``: leave the session as it is.
-    """
-    if size is None:
-        yield
-        return
-    settings = {
-        "spark.sql.adaptive.enabled": "true",
-        "spark.sql.adaptive.coalescePartitions.enabled": "true",
-        "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
-        "spark.sql.adaptive.optimizeSkewsInRebalancePartitions.enabled": "true",
-        "spark.sql.adaptive.advisoryPartitionSizeInBytes": f"{size}b",
-    }
-    with session_settings(spark, settings):
-        yield

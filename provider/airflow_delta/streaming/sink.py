@@ -2,10 +2,6 @@
 
 Each micro-batch is a transaction with the query's id as ``appId`` and the batch's id as ``version`` (Delta's ``DeltaSink``).
 Spark runs a batch again if it does not know that it succeeded; a batch that the log already holds is not committed again.
-
-The age of a micro-batch, from the checkpoint of its query.
-
-Commits of a streaming query in a table's log, from any process.
 """
 
 from __future__ import annotations
@@ -17,12 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_delta import engine
 from airflow_delta.contract.delta_names import SET_TRANSACTION_RETENTION_DURATION
-from airflow_delta.contract.files import new_attempt
 from airflow_delta.contract.options import check_writer_options
 from airflow_delta.contract.payloads import CommitResult, Json, StagedWrite, TransactionHandle
+from airflow_delta.contract.staging_directory import new_attempt
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaIllegalArgumentException, TransactionExpiredException
-from airflow_delta.table.state.commit_result import result_of_commit
-from airflow_delta.table.state.find_commit import commits_of
+from airflow_delta.streaming.checkpoint import QUERY_ID, planned_at
 from airflow_delta.transaction.conflict_detection import check_level
 from airflow_delta.transaction.policy import check_user_metadata
 
@@ -31,30 +26,6 @@ if TYPE_CHECKING:
 
     from airflow_delta.hooks.delta import DeltaHook
     from airflow_delta.log.delta_log import DeltaLog
-
-
-QUERY_ID = "sql.streaming.queryId"
-
-
-def planned_at(df: DataFrame, batch_id: int) -> int | None:
-    """Return when the running batch was first planned, in milliseconds since the epoch.
-
-    Spark writes ``offsets/<batch>`` to the checkpoint before it runs a batch, and keeps it when it runs the batch again. If the
-    checkpoint is unknown (Spark Connect), the first batch counts as new, and later ones may be of any age.
-    """
-    spark: Any = df.sparkSession
-    context = getattr(spark, "_sc", None)
-    if context is not None:
-        try:
-            jvm = context._jvm
-            query_id = jvm.java.util.UUID.fromString(context.getLocalProperty(QUERY_ID))
-            query = spark._jsparkSession.sharedState().activeStreamingQueries().get(query_id)
-            path = jvm.org.apache.hadoop.fs.Path(f"{query.resolvedCheckpointRoot()}/offsets/{batch_id}")
-            file_system = path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
-            return int(file_system.getFileStatus(path).getModificationTime())
-        except Exception:
-            logger.debug("The checkpoint does not say when batch %s was planned", batch_id, exc_info=True)
-    return 0 if batch_id > 0 else None
 
 
 logger = logging.getLogger(__name__)
@@ -263,15 +234,3 @@ def _check_types(df: DataFrame, table: str) -> None:
             "(DELTA_NULL_SCHEMA_IN_STREAMING_WRITE). Cast them to the intended type.",
             table=table,
         )
-
-
-def committed_batches(log: DeltaLog, query_id: str, *, since: int = 0) -> list[CommitResult]:
-    """Return the commits of a query, oldest first; ``txn_version`` is the id of the batch.
-
-    :param query_id: ``appId`` of its commits.
-    :param since: the oldest version to read.
-    """
-    if log.update().version < since:
-        return []
-    commits = list(commits_of(log, query_id, since=since))
-    return [result_of_commit(log, commit, app_id=query_id, committed_before=False) for commit in reversed(commits)]

@@ -9,8 +9,8 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
-from airflow_delta.contract.files import PLAN_PREFIX, STAGING_DIRECTORY, is_marker, transaction_directory
 from airflow_delta.contract.payloads import AbortResult, TransactionHandle
+from airflow_delta.contract.staging_directory import PLAN_PREFIX, STAGING_DIRECTORY, is_marker, transaction_directory
 from airflow_delta.exceptions import (
     DeltaIllegalArgumentException,
     DeltaIllegalStateException,

@@ -13,8 +13,8 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.contract.files import transaction_directory
 from airflow_delta.contract.payloads import CommitResult, StagedWrite, TransactionHandle
+from airflow_delta.contract.staging_directory import transaction_directory
 from airflow_delta.contract.tags import APP_ID_TAG
 from airflow_delta.exceptions import (
     CommitStateUnknownException,
@@ -61,7 +61,7 @@ def run_transaction(
 
     :param stage: stages the operation for a transaction; runs once, and again for every restart. It returns ``None`` if there is
         nothing to do and it has staged nothing: then nothing is committed, and the identity runs again.
-    :param attempt: unique name of this execution (:func:`airflow_delta.contract.files.new_attempt`).
+    :param attempt: unique name of this execution (:func:`airflow_delta.contract.staging_directory.new_attempt`).
     :param max_restarts: how often the operation starts over, on the newest version, after a logical conflict.
     :param start: parameters of :func:`airflow_delta.table.start.begin.begin`: the identity, the rerun policy, ...
     :raises DeltaConcurrentModificationException: if another commit conflicts, and no restart is left.
@@ -137,7 +137,7 @@ def run_large(
     runs it again, like ``append``.
 
     :param operate: computes the actions; runs once, and again for every restart.
-    :param attempt: name of this execution (:func:`airflow_delta.contract.files.new_attempt`), for the task's log.
+    :param attempt: name of this execution (:func:`airflow_delta.contract.staging_directory.new_attempt`), for the task's log.
     :param large: commit as Delta's ``commitLarge``: right after the version that was read, or not at all.
     :param nothing: returns the operation to commit with the identity alone if there is nothing to do; default: commit nothing,
         so that the identity runs again.

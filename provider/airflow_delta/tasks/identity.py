@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_delta import engine
 from airflow_delta.contract.clocks import WORKERS_DIFFER_BY
-from airflow_delta.contract.files import new_attempt, owned_transaction_id
+from airflow_delta.contract.staging_directory import new_attempt, owned_transaction_id
 from airflow_delta.contract.tags import (
     DAG_ID_TAG,
     MAP_INDEX_TAG,

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_delta.contract.files import new_attempt
+from airflow_delta.contract.staging_directory import new_attempt
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.links.delta import DeltaCommitLink, DeltaTableLink
 from airflow_delta.retry_policies import FINAL_ERRORS

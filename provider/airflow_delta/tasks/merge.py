@@ -9,11 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow_delta import engine
 from airflow_delta.contract.choices import Given, is_literal
 from airflow_delta.contract.kinds import TRUTH, Kinds, taken
-from airflow_delta.contract.operations import (
-    clauses_problem,
-    when_matched_update,
-    when_not_matched_insert,
-)
+from airflow_delta.contract.merge import clauses_problem, when_matched_update, when_not_matched_insert
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.tasks.base import TABLE_VIEW, Part, Parts
 from airflow_delta.tasks.operation import SPARK_OPERATION, DeltaTableOperator

@@ -7,8 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_delta import engine
-from airflow_delta.contract.files import new_attempt
-from airflow_delta.contract.payloads import version_of
+from airflow_delta.contract.read_versions import version_of
+from airflow_delta.contract.staging_directory import new_attempt
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.links.delta import DeltaCommitLink, DeltaTableLink

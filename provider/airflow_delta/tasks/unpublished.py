@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.airflow_internals.tasks import skip_key
-from airflow_delta.contract.payloads import read_version_name
+from airflow_delta.contract.read_versions import read_version_name
 from airflow_delta.dag_rules.wiring import role_of
 from airflow_delta.exceptions import TransactionAbortedException
 from airflow_delta.tasks.task_states import instances

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_delta import engine
-from airflow_delta.contract.files import new_attempt
+from airflow_delta.contract.staging_directory import new_attempt
 from airflow_delta.testing.runs import DagRunner, new_database
 
 if TYPE_CHECKING:

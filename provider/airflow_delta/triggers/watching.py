@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from airflow_delta import engine
-from airflow_delta.contract.files import is_preview
+from airflow_delta.contract.staging_directory import is_preview
 from airflow_delta.exceptions import (
     DeltaError,
     DeltaIllegalArgumentException,
@@ -22,7 +22,7 @@ from airflow_delta.exceptions import (
     VersionNotFoundException,
 )
 from airflow_delta.hooks.delta import DeltaHook
-from airflow_delta.log.storage.base import StoreRefusedError
+from airflow_delta.log.storage.errors import StoreRefusedError
 from airflow_delta.masking import masked
 
 if TYPE_CHECKING:

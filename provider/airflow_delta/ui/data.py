@@ -11,13 +11,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from airflow_delta.contract.files import STAGING_DIRECTORY
+from airflow_delta.contract.staging_directory import STAGING_DIRECTORY
 from airflow_delta.exceptions import (
     DeltaTableNotFoundException,
     VersionsNotContiguousException,
 )
 from airflow_delta.log.actions.decode import CommitFile
-from airflow_delta.log.statistics.statistics import num_records
+from airflow_delta.log.statistics.row_counts import num_records
 from airflow_delta.log.storage.base import UNKNOWN
 from airflow_delta.log.storage.file_names import commit_file
 from airflow_delta.masking import masked_settings

@@ -13,7 +13,7 @@ import msgspec
 from airflow_delta.exceptions import DeltaTableNotFoundException, ReadLimitException
 from airflow_delta.log.checksum.totals import MAX_FILES
 from airflow_delta.log.features.protocol import features
-from airflow_delta.log.statistics.statistics import live_records
+from airflow_delta.log.statistics.row_counts import live_records
 from airflow_delta.table.observe.describe import clustered_by, is_readable
 from airflow_delta.ui.limits import check_commits
 from airflow_delta.ui.metadata import told_metadata

@@ -13,9 +13,9 @@ from unittest import mock
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_delta.contract.files import new_attempt
 from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
 from airflow_delta.contract.request import StageReport, StageRequest
+from airflow_delta.contract.staging_directory import new_attempt
 from airflow_delta.log import DeltaLog
 from airflow_delta.log.storage.factory import store_for
 from faults.crash.points import Points, Watched, watch_directories, watch_hooks
@@ -81,7 +81,7 @@ class Run:
         self._works += 1
         if self.spark is not None:
             from airflow_delta.spark import stage_dataframe
-            from airflow_delta.spark.job import run_operation
+            from airflow_delta.spark.run_operation import run_operation
 
             df = None if source is None else self.spark.sql(source)
             write = request.operation == "WRITE"

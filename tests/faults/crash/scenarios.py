@@ -9,7 +9,7 @@ from functools import partial
 from unittest import mock
 
 from airflow_delta.contract.changes import AddColumns, Column
-from airflow_delta.contract.operations import when_matched_update, when_not_matched_insert
+from airflow_delta.contract.merge import when_matched_update, when_not_matched_insert
 from airflow_delta.contract.request import StageReport, StageRequest
 from airflow_delta.table.operations.clone import clone_table
 from airflow_delta.table.operations.convert import convert_to_delta

@@ -13,11 +13,11 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
-from airflow_delta.contract.files import REPORT_DIRECTORY
 from airflow_delta.contract.request import StageReport
+from airflow_delta.contract.staging_directory import REPORT_DIRECTORY
 from airflow_delta.exceptions import DeltaConcurrentModificationException, TransactionAbortedException
 from airflow_delta.log import AddFile
-from airflow_delta.log.checkpoint.columns import to_add_files
+from airflow_delta.log.checkpoint.file_columns import to_add_files
 from airflow_delta.log.storage.factory import store_for
 from airflow_delta.streaming import DeltaBatchSink
 from airflow_delta.table.abort import abort

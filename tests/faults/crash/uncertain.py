@@ -6,7 +6,8 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, BinaryIO
 
-from airflow_delta.log.storage.base import AmbiguousPutError, FileStatus, LogStore, StoreUnavailableError
+from airflow_delta.log.storage.base import FileStatus, LogStore
+from airflow_delta.log.storage.errors import AmbiguousPutError, StoreUnavailableError
 from faults.shared.layers import Remote
 
 PUT = ("500 after it took effect", "timed out, took no effect", "takes effect later", "repeated by the client")

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_delta.contract.files import new_attempt
 from airflow_delta.contract.payloads import TransactionHandle
+from airflow_delta.contract.staging_directory import new_attempt
 from airflow_delta.log import DeltaLog
 from airflow_delta.log.storage.base import LogStore
 from airflow_delta.log.storage.local import LocalStore

@@ -18,9 +18,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
-from airflow_delta.contract.files import REPORT_DIRECTORY, sealed
 from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
 from airflow_delta.contract.request import StageReport
+from airflow_delta.contract.sealed import sealed
+from airflow_delta.contract.staging_directory import REPORT_DIRECTORY
 from airflow_delta.exceptions import CommitStateUnknownException, DeltaError
 from airflow_delta.log import DeltaLog
 from airflow_delta.log.actions.actions import SetTransaction

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-from airflow_delta.log.storage.base import AmbiguousPutError, FileStatus, Ranges, StoreUnavailableError
+from airflow_delta.log.storage.base import FileStatus, Ranges
+from airflow_delta.log.storage.errors import AmbiguousPutError, StoreUnavailableError
 from airflow_delta.log.storage.local import LocalStore
 
 

@@ -7,8 +7,8 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.contract.files import attempt_directory, new_attempt
 from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
+from airflow_delta.contract.staging_directory import attempt_directory, new_attempt
 from airflow_delta.exceptions import CommitStateUnknownException, DeltaConcurrentModificationException
 from airflow_delta.table.commit.publish import publish
 from airflow_delta.table.start.begin import begin

@@ -14,7 +14,7 @@ from unittest.mock import patch
 from deltalake import DeltaTable
 
 from airflow_delta.log import AddFile, DeltaLog
-from airflow_delta.log.checkpoint.columns import to_add_files
+from airflow_delta.log.checkpoint.file_columns import to_add_files
 from airflow_delta.log.cleanup import clean_up_expired_logs
 from airflow_delta.transaction import Operation
 from faults.life.airflow_tasks import Key, Outcome, Run

@@ -113,7 +113,7 @@ def _expired_is_new() -> Patches:
 
 
 def _suffix() -> Patches:
-    from airflow_delta.contract.files import is_hidden
+    from airflow_delta.contract.staging_directory import is_hidden
 
     return {"table.files.finished_files.is_hidden": lambda path: is_hidden(path) or not path.endswith(".parquet")}
 
@@ -140,7 +140,7 @@ def _joined_names() -> Patches:
     def folded(path: Any) -> str:
         return (path if isinstance(path, str) else ".".join(path)).lower()
 
-    return {"log.data_files.footers.leaf_paths": leaf_paths, "log.statistics.statistics.folded": folded}
+    return {"log.data_files.leaf_columns.leaf_paths": leaf_paths, "log.statistics.footers_to_stats.folded": folded}
 
 
 def _unasked_protocol() -> Patches:

@@ -61,7 +61,7 @@ ROOMS = {
     "stages": Room(
         (
             *("table/stage/load.py", "table/stage/staged_writes.py", "table/stage/earlier_stages.py"),
-            *("table/stage/conflicts.py", "contract/files.py"),
+            *("table/stage/conflicts.py", "contract/staging_directory.py"),
         ),
         (
             *("tests/contract/test_staging.py", "tests/table/commit", "tests/table/stage", "tests/table/definition"),

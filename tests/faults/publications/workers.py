@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_delta.contract.audit import HeldCheck
-from airflow_delta.contract.files import new_attempt
+from airflow_delta.contract.staging_directory import new_attempt
 from airflow_delta.exceptions import ManifestException, PublicationUndoneException
 from airflow_delta.log import DeltaLog
 from airflow_delta.log.storage.base import LogStore

@@ -17,7 +17,7 @@ from typing import Any
 from unittest.mock import patch
 
 from airflow_delta.contract.audit import HeldCheck
-from airflow_delta.contract.files import new_attempt
+from airflow_delta.contract.staging_directory import new_attempt
 from airflow_delta.exceptions import (
     DeltaError,
     PublicationPendingException,

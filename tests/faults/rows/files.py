@@ -21,7 +21,7 @@ from airflow_delta.log.actions.actions import DomainMetadata, Metadata, Protocol
 from airflow_delta.log.actions.deletion_vectors import inline_deletion_vector, write_deletion_vectors
 from airflow_delta.log.features.properties import TableProperties
 from airflow_delta.log.schema.types import parse_schema
-from airflow_delta.log.statistics.statistics import stats_from_footer
+from airflow_delta.log.statistics.footers_to_stats import stats_from_footer
 from faults.rows.reader import ROW_ID, ROW_VERSION, TableReader
 from faults.rows.setting import Setting
 from faults.rows.values import AT, TYPES, Row

@@ -16,12 +16,13 @@ from typing import Any
 import msgspec
 from pyroaring import BitMap64
 
-from airflow_delta.contract.files import KEYS_NAME, attempt_directory, encode_manifest, manifest_ref
+from airflow_delta.contract.manifest import encode_manifest, manifest_ref
 from airflow_delta.contract.payloads import DeclaredReads, KeyRead, ManifestRef, StagedWrite, TransactionHandle
+from airflow_delta.contract.staging_directory import KEYS_NAME, attempt_directory
 from airflow_delta.log import AddFile, DeltaLog, RemoveFile, Snapshot
 from airflow_delta.log.actions.actions import MOVED_ROWS_TAG
 from airflow_delta.log.actions.moved_rows import MovedRows, RowSource, write_moved_rows
-from airflow_delta.log.statistics.statistics import with_wide_bounds
+from airflow_delta.log.statistics.wide_bounds import with_wide_bounds
 from airflow_delta.table.stage.load import StageActions
 from faults.rows import model as model
 from faults.rows.files import HistoryTable, Placed

@@ -14,7 +14,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_delta.log.arrow.arrays import array, repeated, scalar, to_pylist
+from airflow_delta.log.arrow.arrays import array, repeated, scalar
+from airflow_delta.log.arrow.values import to_pylist
 from support.places import files
 
 PROVIDER = Path(__file__).parents[3] / "provider/airflow_delta"

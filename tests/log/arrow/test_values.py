@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_delta.log.arrow.arrays import readable, rows_of, to_pylist
+from airflow_delta.log.arrow.values import readable, rows_of, to_pylist
 
 DAYS = [2_932_896, 2_932_897, -719_162, -719_163, -719_528, -719_529, -735_415, None, 0]
 DATES = [

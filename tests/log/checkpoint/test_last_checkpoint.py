@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from airflow_delta.log import DeltaLog
-from airflow_delta.log.checkpoint.manifest import (
+from airflow_delta.log.checkpoint.last_checkpoint import (
     LastCheckpointInfo,
     LastCheckpointV2,
     canonical_checksum,

@@ -12,8 +12,8 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from airflow_delta.exceptions import DeltaLogCorruptedException
 from airflow_delta.log import DeltaLog, DomainMetadata
-from airflow_delta.log.checkpoint import files as checkpoint_files
 from airflow_delta.log.checkpoint import part as checkpoint_part
+from airflow_delta.log.checkpoint import part_files as checkpoint_files
 from airflow_delta.log.checkpoint.part import CheckpointPart, RowGroup
 from airflow_delta.log.checkpoint.reader import CheckpointReader
 from airflow_delta.log.checkpoint_write.writer import write_checkpoint

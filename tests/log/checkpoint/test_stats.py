@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from airflow_delta.log import DeltaLog
 from airflow_delta.log.checkpoint import stats as checkpoint_stats
-from airflow_delta.log.checkpoint.stats import NotUniform, parse_stats, parse_uniform
+from airflow_delta.log.checkpoint.stats import parse_stats
+from airflow_delta.log.checkpoint.uniform_stats import NotUniform, parse_uniform
 from airflow_delta.log.checkpoint_write.writer import write_checkpoint
 from support import readers
 from support.actions import add

@@ -14,8 +14,8 @@ from deltalake import DeltaTable
 from airflow_delta.exceptions import DeltaLogCorruptedException
 from airflow_delta.log import AddFile, DeletionVectorDescriptor, DeltaLog, DomainMetadata, RemoveFile, Snapshot
 from airflow_delta.log.actions.actions import encode_actions
-from airflow_delta.log.checkpoint.columns import FILE_COLUMNS
-from airflow_delta.log.checkpoint.manifest import canonical_checksum, read_last_checkpoint
+from airflow_delta.log.checkpoint.file_columns import FILE_COLUMNS
+from airflow_delta.log.checkpoint.last_checkpoint import canonical_checksum, read_last_checkpoint
 from airflow_delta.log.checkpoint_write.writer import write_checkpoint
 from support.actions import add, metadata, protocol, remove, txn
 from support.tables import append, commit_path, log_path, write_commit

@@ -15,7 +15,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException, DeltaIllegalStateException
 from airflow_delta.log import DeletionVectorDescriptor, DeltaLog, DomainMetadata, Snapshot
-from airflow_delta.log.checkpoint import files as checkpoint_files
+from airflow_delta.log.checkpoint import part_files as checkpoint_files
 from airflow_delta.log.checkpoint import sort as checkpoint_sort
 from airflow_delta.log.checkpoint_write import source as checkpoint_source
 from airflow_delta.log.checkpoint_write.writer import write_checkpoint

@@ -13,7 +13,7 @@ import pytest
 from airflow_delta.exceptions import DeltaChecksumMismatchException
 from airflow_delta.log import DeltaLog
 from airflow_delta.log.actions.actions import DeletionVectorDescriptor, encode_actions
-from airflow_delta.log.checksum.totals import FILE_SIZE_BINS
+from airflow_delta.log.checksum.histograms import FILE_SIZE_BINS
 from support import tables
 
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_delta.log.expressions import ast
+from airflow_delta.log.expressions import ast, evaluation
 from airflow_delta.log.expressions.arrow_rows import comparable, is_compared_exactly, may_select, row_columns
 from airflow_delta.log.expressions.predicate import Predicate
 from airflow_delta.log.schema.types import StructField, StructType, arrow_type, parse_type
@@ -52,7 +52,7 @@ def selected(expression: ast.Expression, columns: dict[str, list[Any]]) -> list[
 
 
 def evaluated(expression: ast.Expression, columns: dict[str, list[Any]]) -> list[bool]:
-    holds = ast.compile_expression(expression)
+    holds = evaluation.compile_expression(expression)
     length = len(next(iter(columns.values())))
     return [holds({(name,): values[at] for name, values in columns.items()}) is True for at in range(length)]
 

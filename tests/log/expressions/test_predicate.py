@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from airflow_delta.exceptions import DeltaAnalysisException, PredicateException
 from airflow_delta.log.expressions.arrow_rows import decides
-from airflow_delta.log.expressions.ast import LikePattern
+from airflow_delta.log.expressions.like import LikePattern
 from airflow_delta.log.expressions.predicate import Predicate, partition_texts
 from airflow_delta.log.replay.row_groups import Range, may_hold
 from airflow_delta.log.schema.types import DecimalType, PrimitiveType, StructField, StructType
-from airflow_delta.log.statistics.data_skipping import column_has_bounds
+from airflow_delta.log.statistics.credible import column_has_bounds
 
 SCHEMA = StructType(
     (

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from airflow_delta.exceptions import PredicateException
 from airflow_delta.log.expressions.ast import Expression, Literal
-from airflow_delta.log.expressions.predicate import parse, parse_fully
-from airflow_delta.log.expressions.simple import _RESERVED, Columns, parse_simple
+from airflow_delta.log.expressions.name_resolution import Columns
+from airflow_delta.log.expressions.parser import parse, parse_fully
+from airflow_delta.log.expressions.simple import _RESERVED, parse_simple
 from airflow_delta.log.schema.types import DOUBLE, PrimitiveType, StructType, parse_schema
 
 TYPES = {

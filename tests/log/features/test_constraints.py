@@ -9,8 +9,7 @@ import pytest
 
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaIllegalStateException, DeltaLogCorruptedException
 from airflow_delta.log.actions.actions import DomainMetadata
-from airflow_delta.log.features import clustering
-from airflow_delta.log.features import schema_checks as change_data_feed
+from airflow_delta.log.features import change_data_feed, clustering
 from airflow_delta.log.features.constraints import (
     check_constraints,
     column_defaults,
@@ -19,7 +18,7 @@ from airflow_delta.log.features.constraints import (
     replace_char_varchar,
     without_exists_defaults,
 )
-from airflow_delta.log.features.schema_merge import may_change_type, with_type_changes
+from airflow_delta.log.features.type_widening import may_change_type, with_type_changes
 from airflow_delta.log.schema.types import (
     ArrayType,
     DataType,

@@ -6,7 +6,7 @@ import pytest
 
 from airflow_delta.exceptions import DeltaAnalysisException
 from airflow_delta.log.actions.actions import Metadata
-from airflow_delta.log.features.identity_columns import check_generated_columns, generated_columns, without_generation
+from airflow_delta.log.features.generated_columns import check_generated_columns, generated_columns, without_generation
 from airflow_delta.log.schema.types import parse_schema
 from support import actions
 from support.actions import column

@@ -19,12 +19,13 @@ from hypothesis import strategies as st
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.log import AddFile, DeletionVectorDescriptor, DeltaLog, RemoveFile, Snapshot
 from airflow_delta.log.actions.reconciliation import TailFiles, canonical_path
-from airflow_delta.log.checkpoint.columns import FILE_COLUMNS, to_add_files
+from airflow_delta.log.checkpoint.file_columns import FILE_COLUMNS, to_add_files
 from airflow_delta.log.checkpoint.part import CheckpointPart
 from airflow_delta.log.checkpoint_write.writer import write_checkpoint
+from airflow_delta.log.replay import counts
 from airflow_delta.log.replay import filter as files_filter
 from airflow_delta.log.replay import live_files as files
-from airflow_delta.log.replay.filter import CANONICAL, canonical_paths
+from airflow_delta.log.replay.path_spellings import CANONICAL, canonical_paths
 from support.actions import SCHEMA, add, metadata, protocol, remove
 from support.tables import create_table, log_path, write_checkpoint_by_hand, write_commit, write_compaction
 from support.work import calls
@@ -107,7 +108,10 @@ def test_reconciliation(table: Path, commits: list, expected: list, checkpoint_a
     found = [(f["path"], _id(f["deletion_vector"])) for f in live]
     assert sorted(found, key=str) == sorted(expected, key=str)
     snapshot = snapshot_of(table)
-    assert files.count_files(snapshot.checkpoint_reader(), snapshot.tail_files()) == (len(expected), sum(f["size"] for f in live))
+    assert counts.count_files(snapshot.checkpoint_reader(), snapshot.tail_files()) == (
+        len(expected),
+        sum(f["size"] for f in live),
+    )
     assert snapshot.add_files() == to_add_files(snapshot.files(columns=FILE_COLUMNS))
 
 
@@ -209,7 +213,7 @@ def test_checkpoints_of_writers_that_compare_spellings(
     assert snapshot.segment.checkpoint is not None
     found = {"path": expected, "size": sorted(file.size for file in adds if file.path in expected)}
     assert sorted(snapshot.files(columns=columns)[columns[0]].to_pylist()) == found[columns[0]]
-    assert files.count_files(snapshot.checkpoint_reader(), snapshot.tail_files()) == (len(expected), sum(found["size"]))
+    assert counts.count_files(snapshot.checkpoint_reader(), snapshot.tail_files()) == (len(expected), sum(found["size"]))
 
 
 def test_a_compaction_that_holds_both_spellings_is_not_read(table: Path) -> None:
@@ -363,7 +367,7 @@ def test_partition_pruning(table: Path, form: str, type_: str, predicate: str) -
 
 
 def test_row_groups_of_other_partitions_are_not_read(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from airflow_delta.log.checkpoint import files as checkpoint_files
+    from airflow_delta.log.checkpoint import part_files as checkpoint_files
 
     monkeypatch.setattr(checkpoint_files, "ROW_GROUP_ROWS", 10)
     create_table(table, *(add(f"{n}", part=f"p{n % 10}") for n in range(100)), partition_columns=["part"])

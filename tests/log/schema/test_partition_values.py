@@ -13,16 +13,13 @@ from hypothesis import strategies as st
 
 from airflow_delta.contract.delta_names import HIVE_NULL
 from airflow_delta.exceptions import DeltaAnalysisException
-from airflow_delta.log.schema.partition_values import (
+from airflow_delta.log.schema.partition_directories import (
     escape_path_name,
-    normalise,
     parse_partition_directory,
-    parse_partition_value,
-    partition_array,
     partition_directory,
-    serialize_partition_value,
     unescape_path_name,
 )
+from airflow_delta.log.schema.partition_values import normalise, parse_partition_value, partition_array, serialize_partition_value
 from airflow_delta.log.schema.types import DATE, TIMESTAMP, DecimalType, PrimitiveType, parse_type
 
 MOMENT = dt.datetime(2024, 2, 29, 13, 1, 2, 345678, tzinfo=dt.UTC)

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaIllegalStateException, SchemaMismatchException
 from airflow_delta.log.actions.actions import Format, Metadata
-from airflow_delta.log.checkpoint.columns import spark_schema
+from airflow_delta.log.checkpoint.spark_schema import spark_schema
 from airflow_delta.log.features.schema_checks import check_table_metadata
 from airflow_delta.log.features.schema_merge import WriteCast, merge_schema, write_casts
 from airflow_delta.log.schema.types import (

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from airflow_delta.exceptions import DeltaAnalysisException, SchemaMismatchException
-from airflow_delta.log.features.schema_merge import merge_schema, stored_otherwise, widens
+from airflow_delta.log.features.schema_merge import merge_schema, widens
+from airflow_delta.log.features.type_widening import stored_otherwise
 from airflow_delta.log.schema.types import (
     DATE,
     DOUBLE,

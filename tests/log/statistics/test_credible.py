@@ -18,8 +18,9 @@ from airflow_delta.log.checkpoint.stats import parse_stats
 from airflow_delta.log.checkpoint_write.writer import write_checkpoint
 from airflow_delta.log.expressions.predicate import Predicate
 from airflow_delta.log.schema.types import ArrayType, DecimalType, MapType, PrimitiveType, StructField, StructType
-from airflow_delta.log.statistics.data_skipping import are_consistent, skipping_mask
-from airflow_delta.log.statistics.statistics import num_records
+from airflow_delta.log.statistics.credible import are_consistent
+from airflow_delta.log.statistics.data_skipping import skipping_mask
+from airflow_delta.log.statistics.row_counts import num_records
 from airflow_delta.table.read.read_table import read_table
 from airflow_delta.transaction import Operation
 from airflow_delta.transaction.reads.row_condition import RowCondition
@@ -217,7 +218,7 @@ def _ordered(low: int, high: int) -> str:
 
 
 def test_row_groups_are_only_skipped_where_no_file_contradicts_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from airflow_delta.log.checkpoint import files as checkpoint_files
+    from airflow_delta.log.checkpoint import part_files as checkpoint_files
 
     monkeypatch.setattr(checkpoint_files, "ROW_GROUP_ROWS", 1)
     for name, third, marked, kept in (("right", _ordered(40, 50), True, []), ("wrong", _ordered(50, 40), False, ["2"])):

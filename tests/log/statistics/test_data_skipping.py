@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from airflow_delta.log.expressions.predicate import Predicate
 from airflow_delta.log.schema.types import DecimalType, PrimitiveType, StructField, StructType
 from airflow_delta.log.statistics.data_skipping import needed_stats, skipping_mask
-from airflow_delta.log.statistics.statistics import truncate_max, truncate_min
+from airflow_delta.log.statistics.footers_to_stats import truncate_max, truncate_min
 from airflow_delta.table.read.read_table import read_table
 from support.table import Table
 from support.work import calls

@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_delta.exceptions import StagedFileException
-from airflow_delta.log.checkpoint.columns import spark_schema
+from airflow_delta.log.checkpoint.spark_schema import spark_schema
 from airflow_delta.log.data_files.footers import read_footers
 from airflow_delta.log.features.properties import TableProperties
 from airflow_delta.log.schema.types import StructType, parse_schema, to_json
-from airflow_delta.log.statistics.statistics import stats_from_footer, truncate_max, truncate_min
+from airflow_delta.log.statistics.footers_to_stats import stats_from_footer, truncate_max, truncate_min
 from airflow_delta.log.storage.base import FileStatus
 from airflow_delta.log.storage.factory import store_for
 

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_delta.log import DeltaLog
 from airflow_delta.log.actions.actions import encode_actions
-from airflow_delta.log.storage.base import IncompleteReadError
+from airflow_delta.log.storage.errors import IncompleteReadError
 from airflow_delta.log.storage.factory import store_for
 from airflow_delta.log.storage.object import ObjectStore
 from stores.proxy import FaultProxy, Rule
@@ -29,7 +29,7 @@ def _proxy(s3_options: dict[str, str], tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.fixture
 def proxy(_proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch) -> FaultProxy:
-    monkeypatch.setattr("airflow_delta.log.storage.base._READ_AGAIN", (0.0, 0.0))
+    monkeypatch.setattr("airflow_delta.log.storage.whole_reads._READ_AGAIN", (0.0, 0.0))
     _proxy.set()
     return _proxy
 
@@ -124,7 +124,7 @@ class WithoutRanges:
 
 
 def test_a_store_without_ranges_is_asked_for_the_size(s3_options: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("airflow_delta.log.storage.base._READ_AGAIN", (0.0, 0.0))
+    monkeypatch.setattr("airflow_delta.log.storage.whole_reads._READ_AGAIN", (0.0, 0.0))
     there = WithoutRanges()
     try:
         store = store_for("s3://lake/t", {**s3_options, "AWS_ENDPOINT_URL": there.url})

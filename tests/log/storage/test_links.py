@@ -17,7 +17,7 @@ from pyroaring import BitMap64
 from airflow_delta.exceptions import DeltaLogCorruptedException, PathOutsideTableException
 from airflow_delta.log import DeltaLog, Snapshot
 from airflow_delta.log.actions.deletion_vectors import read_deletion_vector, write_deletion_vectors
-from airflow_delta.log.checkpoint.manifest import read_last_checkpoint
+from airflow_delta.log.checkpoint.last_checkpoint import read_last_checkpoint
 from airflow_delta.log.checkpoint_write.writer import write_checkpoint
 from airflow_delta.log.storage.factory import sibling
 from airflow_delta.log.storage.local import LocalStore

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_delta.log.storage import base as object_input
-from airflow_delta.log.storage.base import ObjectInput
+from airflow_delta.log.storage import object_input
 from airflow_delta.log.storage.local import LocalStore
+from airflow_delta.log.storage.object_input import ObjectInput
 
 CONTENT = bytes(range(256)) * 40
 STEPS = st.lists(

@@ -12,7 +12,8 @@ import pytest
 from airflow_delta.exceptions import DeltaIllegalArgumentException, NonEmptyLocationException, VersionsNotContiguousException
 from airflow_delta.log import DeltaLog, Metadata, Protocol
 from airflow_delta.log.actions.actions import encode_actions
-from airflow_delta.log.storage.base import AmbiguousPutError, FileStatus, StoreRefusedError
+from airflow_delta.log.storage.base import FileStatus
+from airflow_delta.log.storage.errors import AmbiguousPutError, StoreRefusedError
 from airflow_delta.log.storage.factory import store_for
 from airflow_delta.log.storage.object import ObjectStore
 from airflow_delta.table.start.location import check_location

@@ -31,7 +31,7 @@ def test_object_store_knows_every_name_and_spelling(store: str) -> None:
     from obstore import store as stores
 
     make = {"S3": stores.S3Store, "Azure": stores.AzureStore, "GCS": stores.GCSStore}[store]
-    spellings = options._NAMES[store].keys() - OURS
+    spellings = options.NAMES[store].keys() - OURS
     assert [name for name in spellings if "Configuration key" in complaint(make, config={name: "true"})] == []
     assert "Configuration key" in complaint(make, config={"no_such_option": "true"})
 

@@ -13,9 +13,10 @@ import pytest
 
 from airflow_delta.exceptions import ConditionalPutException
 from airflow_delta.log import DeltaLog
-from airflow_delta.log.storage.base import AmbiguousPutError, LogStore, StoreAccessError, StoreRefusedError, StoreUnavailableError
+from airflow_delta.log.storage.base import LogStore
+from airflow_delta.log.storage.conditional_put import check_conditional_put
+from airflow_delta.log.storage.errors import AmbiguousPutError, StoreAccessError, StoreRefusedError, StoreUnavailableError
 from airflow_delta.log.storage.factory import store_for
-from airflow_delta.log.storage.puts import check_conditional_put
 from airflow_delta.table.start.begin import begin
 
 pytestmark = pytest.mark.s3

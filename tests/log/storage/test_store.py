@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
-from airflow_delta.log.storage.base import UNKNOWN, AmbiguousPutError
+from airflow_delta.log.storage.base import UNKNOWN
+from airflow_delta.log.storage.errors import AmbiguousPutError
 from airflow_delta.log.storage.factory import store_for
 from airflow_delta.log.storage.local import LocalStore, local_path
 

@@ -32,7 +32,7 @@ from airflow_delta.exceptions import (
 )
 from airflow_delta.log.features.properties import TableProperties
 from airflow_delta.log.schema.types import LONG, ArrayType, MapType, StructField, StructType, parse_schema
-from airflow_delta.log.statistics.statistics import stats_from_footer
+from airflow_delta.log.statistics.footers_to_stats import stats_from_footer
 from airflow_delta.table.arrow import files
 from airflow_delta.table.arrow.row_checks import check_not_null
 from airflow_delta.table.arrow.stage_rows import stage_arrow

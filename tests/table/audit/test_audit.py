@@ -19,9 +19,9 @@ from pyroaring import BitMap64
 
 from airflow_delta.contract.audit import AuditCheck, AuditReport, SqlAnswer
 from airflow_delta.contract.changes import SetProperties
-from airflow_delta.contract.files import new_attempt
 from airflow_delta.contract.payloads import DeclaredReads, ScanPlan, StagedWrite
 from airflow_delta.contract.request import StageReport, StageRequest
+from airflow_delta.contract.staging_directory import new_attempt
 from airflow_delta.exceptions import (
     AppendOnlyException,
     DeltaAnalysisException,

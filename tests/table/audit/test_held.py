@@ -8,8 +8,8 @@ import pytest
 
 from airflow_delta import exceptions
 from airflow_delta.contract.audit import AuditArguments, HeldCheck, SqlCheck
-from airflow_delta.contract.files import new_attempt
 from airflow_delta.contract.payloads import ScanPlan
+from airflow_delta.contract.staging_directory import new_attempt
 from airflow_delta.table.audit.audited_table import AuditedTable
 from airflow_delta.table.audit.held import HeldChecks
 from airflow_delta.table.audit.held_reads import condition_of, held_queries_of_tables

@@ -15,9 +15,9 @@ from pyroaring import BitMap64
 
 from airflow_delta import exceptions
 from airflow_delta.contract.audit import AuditCheck, HeldCheck, SqlCheck
-from airflow_delta.contract.sql_types import DECLARED
+from airflow_delta.contract.char_lengths import DECLARED
 from airflow_delta.log.actions.deletion_vectors import inline_deletion_vector
-from airflow_delta.log.statistics.statistics import with_wide_bounds
+from airflow_delta.log.statistics.wide_bounds import with_wide_bounds
 from airflow_delta.table.audit.audited_table import AuditedTable
 from airflow_delta.table.audit.held import HeldChecks
 from airflow_delta.table.audit.held_reads import held_queries, held_ratio, held_unique

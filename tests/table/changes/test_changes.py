@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyroaring import BitMap64
 
-from airflow_delta.contract.request import ChangePlan
+from airflow_delta.contract.change_plan import ChangePlan
 from airflow_delta.exceptions import (
     DeltaIllegalArgumentException,
     DeltaIllegalStateException,

@@ -41,7 +41,7 @@ from airflow_delta.exceptions import (
 )
 from airflow_delta.log.features.identity_columns import identity_columns
 from airflow_delta.log.schema.types import parse_schema
-from airflow_delta.spark.job import run_operation
+from airflow_delta.spark.run_operation import run_operation
 from airflow_delta.table.operations.rewrite.delete import plan_delete
 from airflow_delta.table.stage.plan_alter import plan_alter
 from airflow_delta.table.stage.plan_create import plan_create

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from airflow_delta.contract.changes import ChangeColumn
+from airflow_delta.contract.char_lengths import DECLARED
 from airflow_delta.contract.payloads import CommitResult, StagedWrite, TransactionHandle
-from airflow_delta.contract.sql_types import DECLARED
 from airflow_delta.exceptions import (
     AppendOnlyException,
     ConcurrentAppendException,

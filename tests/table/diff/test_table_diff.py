@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_delta.contract.audit import SqlCheck
-from airflow_delta.contract.operations import when_matched_update, when_not_matched_by_source_delete, when_not_matched_insert
+from airflow_delta.contract.merge import when_matched_update, when_not_matched_by_source_delete, when_not_matched_insert
 from airflow_delta.exceptions import DeltaIllegalArgumentException, VersionNotFoundException
 from airflow_delta.log import DeltaLog
 from airflow_delta.spark.audit import query_answer

@@ -17,7 +17,7 @@ from airflow_delta.contract.changes import AddColumns, ClusterBy, Column, Rename
 from airflow_delta.contract.payloads import StagedWrite
 from airflow_delta.exceptions import DeltaFileNotFoundException, DeltaIllegalStateException
 from airflow_delta.log.actions.deletion_vectors import write_deletion_vectors
-from airflow_delta.log.storage.base import StoreUnavailableError
+from airflow_delta.log.storage.errors import StoreUnavailableError
 from airflow_delta.log.storage.local import LocalStore
 from airflow_delta.table.operations.clone import clone_table
 from airflow_delta.table.operations.convert import convert_to_delta

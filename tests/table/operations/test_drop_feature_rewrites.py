@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_delta.contract.changes import ChangeColumn, ClusterBy, DropColumns, RenameColumn
-from airflow_delta.contract.files import new_attempt
+from airflow_delta.contract.staging_directory import new_attempt
 from airflow_delta.exceptions import ConcurrentAppendException, DeltaAnalysisException
-from airflow_delta.spark.job import run_operation
+from airflow_delta.spark.run_operation import run_operation
 from airflow_delta.table.operations.drop_feature.run import drop_feature, remove_column_mapping
 from airflow_delta.table.operations.rewrite.delete import plan_delete
 from airflow_delta.table.read.read_table import read_table

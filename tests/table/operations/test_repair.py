@@ -27,7 +27,8 @@ from airflow_delta.exceptions import (
 )
 from airflow_delta.log import DeltaLog, delta_log
 from airflow_delta.log.actions.actions import AddFile
-from airflow_delta.log.storage.base import FileStatus, LogStore, StoreAccessError
+from airflow_delta.log.storage.base import FileStatus, LogStore
+from airflow_delta.log.storage.errors import StoreAccessError
 from airflow_delta.table.changes.plan import plan_changes
 from airflow_delta.table.operations import repair
 from airflow_delta.table.operations.clone import clone_table

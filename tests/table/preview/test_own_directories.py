@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from airflow_delta.contract.files import new_attempt, stage_key
 from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
+from airflow_delta.contract.staging_directory import new_attempt, stage_key
 from airflow_delta.log.storage.local import LocalStore
 from airflow_delta.table.preview.changed_rows import preview_changes
 from airflow_delta.table.preview.preview import write_preview

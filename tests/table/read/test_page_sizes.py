@@ -14,10 +14,10 @@ import pytest
 
 from airflow_delta.exceptions import DeltaLogCorruptedException, ReadLimitException
 from airflow_delta.log import DeltaLog
-from airflow_delta.log.data_files import page_sizes
-from airflow_delta.log.data_files import reader as batches
+from airflow_delta.log.data_files import batches, page_sizes
+from airflow_delta.log.data_files.data_file import DataFile
 from airflow_delta.log.data_files.page_sizes import Chunk, batch_rows, declared, parse_header, problem_of
-from airflow_delta.log.data_files.reader import DataFile, FileReader
+from airflow_delta.log.data_files.reader import FileReader
 from airflow_delta.log.storage.local import LocalStore
 from airflow_delta.table.read.read_table import read_table
 from support.tables import create_table
@@ -207,7 +207,7 @@ def test_small_batches_are_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(page_sizes, "BATCH_BYTES", 2 << 20)
     [batch] = read_table(DeltaLog.for_table(str(path))).to_table().to_batches()
     assert batch.column(0).to_pylist() == [f"{n:040}" for n in range(60_000)]
-    monkeypatch.setattr("airflow_delta.log.data_files.reader._JOINED_BYTES", 1 << 20)
+    monkeypatch.setattr("airflow_delta.log.data_files.batches.JOINED_BYTES", 1 << 20)
     found = read_table(DeltaLog.for_table(str(path))).to_table().to_batches()
     assert (len(found) > 1, sum(batch.num_rows for batch in found)) == (True, 60_000)
 
@@ -217,7 +217,7 @@ def test_row_groups_are_decoded_at_once_unless_they_take_much_memory(tmp_path: P
     texts = [f"{n % 1_000:040}" for n in range(200_000)]
     path = table_of(tmp_path / "text", "string", pa.table({"c": texts}))
     assert [batch.num_rows for batch in read_table(DeltaLog.for_table(str(path))).to_table().to_batches()] == [200_000]
-    monkeypatch.setattr(batches, "_JOINED_BYTES", 4 << 20)
+    monkeypatch.setattr("airflow_delta.log.data_files.reader.JOINED_BYTES", 4 << 20)
     found = read_table(DeltaLog.for_table(str(path))).to_table()
     assert [batch.num_rows for batch in found.to_batches()] == [66_667, 66_667, 66_666]
     assert found.column(0).to_pylist() == texts

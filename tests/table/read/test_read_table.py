@@ -31,7 +31,7 @@ from airflow_delta.exceptions import (
 )
 from airflow_delta.log import DeltaLog
 from airflow_delta.log.actions.deletion_vectors import inline_deletion_vector
-from airflow_delta.log.data_files import reader
+from airflow_delta.log.data_files import batches, reader
 from airflow_delta.table.read.read_table import read_table
 from support import readers
 from support.actions import add, metadata, protocol, remove
@@ -389,7 +389,7 @@ def test_rows_are_selected_before_dictionaries_are_looked_up(tmp_path, monkeypat
     data = pa.table({"n": range(100_000), "s": ["abc"[n % 3] * 10 if n % 5 else "b" for n in range(100_000)]})
     put(tmp_path, 1, "1.parquet", data, values={"p": "1"}, deletion_vector=inline_deletion_vector(BitMap64(range(0, 100_000, 7))))
     asked = []
-    decode = reader.plain_parts
+    decode = batches.plain_parts
     monkeypatch.setattr(reader, "plain_parts", lambda batch: asked.append(batch.num_rows) or decode(batch))
 
     def wanted(n, s):

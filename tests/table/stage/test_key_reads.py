@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from airflow_delta.contract.files import KEYS_NAME
 from airflow_delta.contract.key_values import KeyValues
-from airflow_delta.contract.operations import ComparedColumns, when_matched_delete, when_not_matched_by_source_delete
+from airflow_delta.contract.merge import ComparedColumns, when_matched_delete, when_not_matched_by_source_delete
 from airflow_delta.contract.payloads import DeclaredReads, KeyRead, StagedWrite
 from airflow_delta.contract.request import StageReport, StageRequest
+from airflow_delta.contract.staging_directory import KEYS_NAME
 from airflow_delta.exceptions import ManifestException, StagingException
 from airflow_delta.table.commit.publish import clean_up
 from airflow_delta.table.operations.merge.plan import plan_merge

@@ -12,7 +12,7 @@ import pytest
 from airflow_delta.contract.changes import SetProperties, SyncIdentity
 from airflow_delta.contract.payloads import DeclaredReads, StagedWrite, TransactionHandle
 from airflow_delta.exceptions import ReplaceWhereMismatchException, StageConflictException
-from airflow_delta.log.data_files.reader import DataFile
+from airflow_delta.log.data_files.data_file import DataFile
 from airflow_delta.table.audit.audited_table import AuditedTable
 from airflow_delta.table.operations.rewrite.delete import plan_delete, plan_truncate
 from airflow_delta.table.stage import conflicts

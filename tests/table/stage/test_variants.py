@@ -15,9 +15,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_delta.contract.changes import AddColumns, ClusterBy, Column, SetProperties
-from airflow_delta.contract.files import new_attempt
 from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
-from airflow_delta.contract.schema import TableRules, casts_variants, variant_columns, written_schema
+from airflow_delta.contract.schema import casts_variants, variant_columns, written_schema
+from airflow_delta.contract.staging_directory import new_attempt
+from airflow_delta.contract.table_rules import TableRules
 from airflow_delta.exceptions import (
     DeltaAnalysisException,
     DeltaUnsupportedOperationException,

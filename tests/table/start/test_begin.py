@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from airflow_delta.contract.changes import SetProperties
-from airflow_delta.contract.files import new_attempt
 from airflow_delta.contract.payloads import TransactionHandle
+from airflow_delta.contract.staging_directory import new_attempt
 from airflow_delta.exceptions import (
     ConcurrentAppendException,
     DeltaAnalysisException,

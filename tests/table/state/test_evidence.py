@@ -11,8 +11,8 @@ import pytest
 from deltalake import DeltaTable
 
 import airflow_delta.table.commit.publish as publishing
-from airflow_delta.contract.files import new_attempt
 from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
+from airflow_delta.contract.staging_directory import new_attempt
 from airflow_delta.exceptions import (
     HandleMismatchException,
     PostCommitHookFailedException,

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from pyroaring import BitMap64
 
-from airflow_delta.contract.files import new_attempt, transaction_directory
 from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
+from airflow_delta.contract.staging_directory import new_attempt, transaction_directory
 from airflow_delta.exceptions import (
     CommitStateUnknownException,
     DeltaIllegalArgumentException,

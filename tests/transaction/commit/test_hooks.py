@@ -15,7 +15,7 @@ import pytest
 from airflow_delta.log import DeltaLog
 from airflow_delta.log.actions.actions import Action, CommitInfo
 from airflow_delta.log.snapshot import Snapshot
-from airflow_delta.log.storage.puts import turn
+from airflow_delta.log.storage.turns import turn
 from airflow_delta.transaction import CommitPolicy, Operation, OptimisticTransaction, PostCommitHook
 from support.actions import add
 from support.table import Table
@@ -133,7 +133,7 @@ def test_a_turn_that_is_not_given_back_is_not_waited_for(tmp_path: Path, monkeyp
     with turn(log.store) as free, turn(log.store) as second:
         assert free
         assert not second
-        monkeypatch.setattr("airflow_delta.log.storage.puts.LONGEST_SECONDS", -1)
+        monkeypatch.setattr("airflow_delta.log.storage.turns.LONGEST_SECONDS", -1)
         log.start_transaction().commit([add("a")], Operation.write())
     assert checkpoints(table) == [1]
 

@@ -20,7 +20,7 @@ from airflow_delta.exceptions import (
     VersionNotFoundException,
 )
 from airflow_delta.log import DeltaLog
-from airflow_delta.log.storage.base import AmbiguousPutError, StoreAccessError
+from airflow_delta.log.storage.errors import AmbiguousPutError, StoreAccessError
 from airflow_delta.log.storage.local import LocalStore
 from airflow_delta.transaction import CommitPolicy, Operation, TransactionObserver, last_commit_version_in_session
 from support.actions import add, foreign_info, remove

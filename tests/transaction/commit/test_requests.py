@@ -16,7 +16,7 @@ from airflow_delta.exceptions import MetadataChangedException, VersionNotFoundEx
 from airflow_delta.log import DeltaLog
 from airflow_delta.log.segment import commit_files
 from airflow_delta.log.storage.file_names import commit_file
-from airflow_delta.log.storage.puts import turn
+from airflow_delta.log.storage.turns import turn
 from airflow_delta.transaction import CommitPolicy, Operation, OptimisticTransaction, TransactionObserver
 from stores.locked_moto import s3_server
 from stores.proxy import FaultProxy, Rule

@@ -24,7 +24,7 @@ from airflow_delta.log.actions.actions import AddFile, CommitInfo, SetTransactio
 from airflow_delta.log.actions.deletion_vectors import inline_deletion_vector, vector_path
 from airflow_delta.log.expressions.predicate import Predicate
 from airflow_delta.log.schema.types import parse_schema
-from airflow_delta.log.statistics.statistics import with_wide_bounds
+from airflow_delta.log.statistics.wide_bounds import with_wide_bounds
 from airflow_delta.transaction import Operation
 from airflow_delta.transaction.reads.key_set import KeySet
 from transaction.row_table import RowTable, Work

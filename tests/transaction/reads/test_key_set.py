@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_delta.log.expressions import ast
+from airflow_delta.log.expressions import ast, evaluation
 from airflow_delta.log.expressions.arrow_rows import comparable
 from airflow_delta.log.schema.types import DataType, arrow_type, parse_type
 from airflow_delta.transaction.reads.key_set import KeySet
@@ -78,7 +78,7 @@ def test_rows_are_those_that_match(seed: int) -> None:
     assert selected(key_set(types, source, safe), table) == expected
     # Bounds keep at least these.
     wide = key_set(types, source, safe, listed=False)
-    kept = [ast.compile_expression(wide.expression)({(f"c{i}",): value for i, value in enumerate(row)}) for row in table]
+    kept = [evaluation.compile_expression(wide.expression)({(f"c{i}",): value for i, value in enumerate(row)}) for row in table]
     assert all(found is True for found, match in zip(kept, expected, strict=True) if match)
 
 

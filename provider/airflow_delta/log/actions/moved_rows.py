@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from pyroaring import BitMap64
 
-from airflow_delta.contract.files import STAGING_DIRECTORY
+from airflow_delta.contract.staging_directory import STAGING_DIRECTORY
 from airflow_delta.log.actions.actions import MOVED_ROWS_TAG
 from airflow_delta.log.actions.reconciliation import canonical_path
 

@@ -1,10 +1,8 @@
-"""Arrow arrays and scalars from Python values.
+"""Arrow arrays and scalars from Python values, made of buffers.
 
 ``pa.array``, ``pa.scalar`` and every computation that is given a plain Python value import pandas, where it is installed, to see
 whether the value is one of its own: up to 0.75 s in a task whose own work takes a tenth of that. Arrays made of buffers do not.
 ``group_by``, ``sort_by`` and ``pq.read_table`` import it too, by way of ``pyarrow.dataset``: the engine does without them.
-
-Python values from Arrow arrays.
 """
 
 from __future__ import annotations
@@ -12,15 +10,15 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 from array import array as packed
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from itertools import accumulate, chain
 from typing import Any, NoReturn
 
 import pyarrow as pa
 
-_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
-_EPOCH_DAY = dt.date(1970, 1, 1).toordinal()
+EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+EPOCH_DAY = dt.date(1970, 1, 1).toordinal()
 _MICROSECOND = dt.timedelta(microseconds=1)
 _DECIMAL_BYTES = 16
 
@@ -128,7 +126,7 @@ def _buffers(values: Sequence[Any], data_type: pa.DataType) -> list[Any]:
         return [_bits(bytes(map(bool, values)))]
     if kinds.is_date32(data_type):
         _check(values, data_type, dt.date)
-        return [_packed("i", (0 if day is None else day.toordinal() - _EPOCH_DAY for day in values))]
+        return [_packed("i", (0 if day is None else day.toordinal() - EPOCH_DAY for day in values))]
     if kinds.is_timestamp(data_type) and data_type.unit == "us":
         _check(values, data_type, dt.datetime)
         return [_packed("q", (0 if moment is None else microseconds(moment) for moment in values))]
@@ -176,7 +174,7 @@ def _bits(truths: bytes) -> pa.Buffer:
 
 def microseconds(moment: dt.datetime) -> int:
     """Return a point in time as Arrow counts it; one without a zone counts as if it were in UTC."""
-    return ((moment if moment.tzinfo is not None else moment.replace(tzinfo=dt.UTC)) - _EPOCH) // _MICROSECOND
+    return ((moment if moment.tzinfo is not None else moment.replace(tzinfo=dt.UTC)) - EPOCH) // _MICROSECOND
 
 
 def _decimal(value: decimal.Decimal | int | None, data_type: pa.DataType) -> bytes:
@@ -193,101 +191,3 @@ def _decimal(value: decimal.Decimal | int | None, data_type: pa.DataType) -> byt
     if not fits:
         raise ValueError(f"{value} is not a {data_type}")
     return (-unscaled if sign else unscaled).to_bytes(_DECIMAL_BYTES, "little", signed=True)
-
-
-Row = dict[str, Any]
-
-_DAYS = 146_097  # in 400 years, after which the calendar repeats itself
-_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
-_DAY = 86_400_000_000  # microseconds
-
-
-def to_pylist(array: pa.Array) -> list[Any]:
-    """Return the values as Arrow's own ``to_pylist`` does, which imports pandas for timestamps with a zone.
-
-    :param array: of any type of the log; such timestamps in microseconds, at the top or in structs.
-    :raises OverflowError: if a date or a time is before year 1 or after year 9999.
-    :raises ValueError: likewise.
-    """
-    if pa.types.is_struct(array.type):
-        return _structs(array, [to_pylist(child) for child in array.flatten()])
-    if pa.types.is_timestamp(array.type) and array.type.tz is not None:
-        counts = array.cast(pa.timestamp("us", array.type.tz)).cast(pa.int64()).to_pylist()
-        return [None if count is None else _EPOCH + dt.timedelta(microseconds=count) for count in counts]
-    values: list[Any] = array.to_pylist()
-    return values
-
-
-def readable(array: pa.Array) -> list[Any]:
-    """Return the values for people and for JSON: dates and times that Python cannot hold are text, in any depth.
-
-    The text is ISO 8601, with a sign before years beyond 9999 (``+10000-01-01``) and below 0 (``-0044-03-15``), as in Spark.
-
-    :param array: of any type that a table's rows have.
-    """
-    kind = array.type
-    if pa.types.is_struct(kind):
-        return _structs(array, [readable(child) for child in array.flatten()])
-    if pa.types.is_map(kind):
-        keys, items = readable(array.keys), readable(array.items)
-        return [None if span is None else list(zip(keys[span], items[span], strict=True)) for span in _spans(array)]
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        values = readable(array.values)
-        return [None if span is None else values[span] for span in _spans(array)]
-    if pa.types.is_date32(kind):
-        return [None if day is None else _date(day) for day in array.cast(pa.int32()).to_pylist()]
-    if pa.types.is_timestamp(kind):
-        per_second, zoned = _PER_SECOND[kind.unit], kind.tz is not None
-        counts = array.cast(pa.int64()).to_pylist()
-        return [None if count is None else _time(count * 1_000_000 // per_second, zoned=zoned) for count in counts]
-    plain: list[Any] = array.to_pylist()
-    return plain
-
-
-def rows_of(batch: pa.RecordBatch) -> Iterator[Row]:
-    """Yield the rows by the names of the columns, with values as :func:`readable` returns them."""
-    names = batch.schema.names
-    for row in zip(*(readable(column) for column in batch.columns), strict=True) if names else [()] * batch.num_rows:
-        yield dict(zip(names, row, strict=True))
-
-
-def _structs(array: pa.StructArray, fields: list[list[Any]]) -> list[Row | None]:
-    names = [field.name for field in array.type]
-    rows = zip(*fields, strict=True) if fields else [()] * len(array)
-    present = array.is_valid().to_pylist() if array.null_count else [True] * len(array)
-    return [dict(zip(names, row, strict=True)) if valid else None for row, valid in zip(rows, present, strict=True)]
-
-
-def _spans(array: pa.ListArray) -> Iterator[slice | None]:
-    """Yield where the elements of each list or map are among the elements of all, ``None`` for a null."""
-    ends: list[int] = array.offsets.to_pylist()
-    for position, valid in enumerate(array.is_valid().to_pylist()):
-        yield slice(ends[position], ends[position + 1]) if valid else None
-
-
-def _date(day: int) -> dt.date | str:
-    """Return a day, counted from 1970."""
-    cycles, inside = _within(day + _EPOCH_DAY)
-    found = dt.date.fromordinal(inside)
-    return found if not cycles else _year(found.year + 400 * cycles) + found.isoformat()[4:]
-
-
-def _time(microseconds: int, *, zoned: bool) -> dt.datetime | str:
-    """Return a time, counted from 1970; in UTC if it has a zone."""
-    days, rest = divmod(microseconds, _DAY)
-    cycles, inside = _within(days + _EPOCH_DAY)
-    found = dt.datetime.fromordinal(inside) + dt.timedelta(microseconds=rest)
-    found = found.replace(tzinfo=dt.UTC) if zoned else found
-    return found if not cycles else _year(found.year + 400 * cycles) + found.isoformat()[4:]
-
-
-def _within(ordinal: int) -> tuple[int, int]:
-    """Return how many times 400 years a day is away from the nearest that Python has at the same place of the calendar."""
-    if 1 <= ordinal <= dt.date.max.toordinal():
-        return 0, ordinal
-    cycles = (ordinal - 1) // _DAYS
-    return cycles, ordinal - cycles * _DAYS
-
-
-def _year(year: int) -> str:
-    return f"{year:+05d}" if year > dt.MAXYEAR or year < 0 else f"{year:04d}"

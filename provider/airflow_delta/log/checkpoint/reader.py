@@ -4,14 +4,11 @@ A checkpoint has one action per row, in the column of its kind; all other column
 Specs"). A row group is skipped if its footer says that a required leaf of a kind is null in all rows; if the footer has no
 statistics, it is read. A V2 checkpoint keeps its files in sidecars, which are opened only to read files; a checkpoint with a
 classic name may have V2 content (compatibility checkpoints).
-
-Files listed in a JSON manifest itself, not in a sidecar, presented as one more Parquet file of the checkpoint.
 """
 
 from __future__ import annotations
 
 import functools
-import io
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
@@ -20,12 +17,10 @@ from typing import Any, TypeVar
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from airflow_delta.log.actions.actions import AddFile, DomainMetadata, Metadata, Protocol, RemoveFile, SetTransaction
+from airflow_delta.log.actions.actions import DomainMetadata, Metadata, Protocol, SetTransaction
 from airflow_delta.log.arrow.arrays import array, scalar
-from airflow_delta.log.checkpoint.columns import FILE_SCHEMA, REMOVE, TOMBSTONE_SCHEMA, CheckpointSchema, from_actions
-from airflow_delta.log.checkpoint.files import add_rows, tombstone_rows
+from airflow_delta.log.checkpoint.inline_files import inline_part
 from airflow_delta.log.checkpoint.manifest import (
     CheckpointMetadata,
     Manifest,
@@ -34,8 +29,7 @@ from airflow_delta.log.checkpoint.manifest import (
     decode_manifest,
 )
 from airflow_delta.log.checkpoint.part import MARKERS, CheckpointPart, InputStore, PartStatus, RowGroup
-from airflow_delta.log.schema.types import Path
-from airflow_delta.log.storage.base import FileStatus, Ranges
+from airflow_delta.log.schema.walk import Path
 from airflow_delta.log.storage.file_names import SIDECAR_DIRECTORY, is_uuid_checkpoint, split_version
 from airflow_delta.log.storage.progress import tracked
 
@@ -318,42 +312,3 @@ def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
         elif value is not None:
             plain[name] = value
     return plain
-
-
-class _InMemory:
-    """A store with one file."""
-
-    local_root = ""  # nothing to wait for
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-
-    def open_input(self, path: str, size: int | None = None, ranges: Ranges | None = None) -> Any:  # noqa: ARG002 - only one
-        return io.BytesIO(self._data)
-
-    def read(self, path: str) -> bytes:  # noqa: ARG002 - there is only one
-        return self._data
-
-    def read_ranges(self, path: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:  # noqa: ARG002 - there is only one
-        return [self._data[start : start + length] for start, length in ranges]
-
-    def head(self, path: str) -> FileStatus | None:
-        return FileStatus(path, len(self._data), 0)
-
-
-def inline_part(path: str, adds: Sequence[AddFile], removes: Sequence[RemoveFile], *, table: str, version: int) -> CheckpointPart:
-    """Return the files and tombstones of a manifest as a checkpoint part.
-
-    :param path: path of the manifest, for error messages.
-    """
-    add = CheckpointSchema(stats_json=True, stats=None, partition=None).add
-    live = add_rows(from_actions(adds, FILE_SCHEMA), add)
-    dead = tombstone_rows(from_actions(removes, TOMBSTONE_SCHEMA))
-    content = pa.table(
-        [pa.concat_arrays([live, pa.nulls(len(dead), add)]), pa.concat_arrays([pa.nulls(len(live), REMOVE), dead])],
-        names=["add", "remove"],
-    )
-    sink = pa.BufferOutputStream()
-    pq.write_table(content, sink)
-    data = sink.getvalue().to_pybytes()
-    return CheckpointPart(_InMemory(data), FileStatus(path, len(data), 0), table=table, version=version)

@@ -1,9 +1,7 @@
-"""Sorting the files of a checkpoint by their partition, in bounded memory.
+"""Sorting the files of a checkpoint by their combination of partition values, in bounded memory.
 
-A first pass counts the files of each partition, which decides the bucket of each file: a stretch of some ten thousand files in
+A first pass counts the files of each combination, which decides the bucket of each file: a stretch of some ten thousand files in
 the sorted result. A second pass distributes every batch over its buckets, compressed. Each bucket is then sorted by itself.
-
-Combinations of partition values: a key for each, and the number of files that have it.
 """
 
 from __future__ import annotations

@@ -9,21 +9,14 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from airflow_delta.log.checkpoint.columns import (
-    FILE_SCHEMA,
-    CheckpointSchema,
-    from_actions,
-    partition_type,
-    projected,
-    stats_type,
-    to_columns,
-)
-from airflow_delta.log.checkpoint.files import AddRows, state_rows, tombstone_rows
+from airflow_delta.log.checkpoint.checkpoint_schema import CheckpointSchema, partition_type, stats_type
+from airflow_delta.log.checkpoint.file_columns import FILE_SCHEMA, from_actions, projected, to_columns
 from airflow_delta.log.checkpoint.prefetch import prefetched
+from airflow_delta.log.checkpoint.rows import AddRows, state_rows, tombstone_rows
 from airflow_delta.log.checkpoint.sort import Buckets, PartitionOrder, PartitionTyper, merge_sorted
 from airflow_delta.log.checkpoint.stats import parse_stats
-from airflow_delta.log.features.clustering import indexed_leaves
 from airflow_delta.log.features.protocol import features
+from airflow_delta.log.features.stats_columns import indexed_leaves
 from airflow_delta.log.replay.live_files import live_batches, live_rows, tombstone_batches
 from airflow_delta.log.storage.progress import tracked
 

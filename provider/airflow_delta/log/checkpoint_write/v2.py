@@ -13,10 +13,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_delta.log.actions.actions import Action, encode_actions
-from airflow_delta.log.checkpoint.columns import MANIFEST, CheckpointSchema, spark_schema
-from airflow_delta.log.checkpoint.files import metadata_rows, sidecar_rows, state_rows
-from airflow_delta.log.checkpoint.manifest import ACTIONS_LISTED, CheckpointMetadata, LastCheckpointV2, SidecarFile, short_schema
+from airflow_delta.log.checkpoint.checkpoint_schema import MANIFEST, CheckpointSchema
+from airflow_delta.log.checkpoint.last_checkpoint import ACTIONS_LISTED, LastCheckpointV2, short_schema
+from airflow_delta.log.checkpoint.manifest import CheckpointMetadata, SidecarFile
 from airflow_delta.log.checkpoint.reader import CheckpointReader
+from airflow_delta.log.checkpoint.rows import metadata_rows, sidecar_rows, state_rows
+from airflow_delta.log.checkpoint.spark_schema import spark_schema
 from airflow_delta.log.features.protocol import features
 from airflow_delta.log.storage.file_names import checkpoint_file, manifest_file
 

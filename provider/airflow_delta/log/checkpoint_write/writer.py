@@ -13,21 +13,21 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, BinaryIO
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException, DeltaIllegalStateException
-from airflow_delta.log.checkpoint.columns import spark_schema
-from airflow_delta.log.checkpoint.files import PartFiles
-from airflow_delta.log.checkpoint.manifest import (
+from airflow_delta.log.checkpoint.last_checkpoint import (
     LastCheckpointInfo,
-    SidecarFile,
     encode_last_checkpoint,
     read_last_checkpoint,
     short_schema,
 )
+from airflow_delta.log.checkpoint.manifest import SidecarFile
+from airflow_delta.log.checkpoint.part_files import PartFiles
 from airflow_delta.log.checkpoint.prefetch import prefetched
+from airflow_delta.log.checkpoint.spark_schema import spark_schema
 from airflow_delta.log.checkpoint_write.source import CheckpointSource
 from airflow_delta.log.checkpoint_write.v2 import SIDECAR_ACTIONS, uses_v2, write_manifest
 from airflow_delta.log.checksum.totals import Totals
 from airflow_delta.log.features.protocol import check_can_write
-from airflow_delta.log.replay.live_files import count_files
+from airflow_delta.log.replay.counts import count_files
 from airflow_delta.log.storage.file_names import (
     LAST_CHECKPOINT,
     SIDECAR_DIRECTORY,

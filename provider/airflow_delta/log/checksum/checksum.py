@@ -1,14 +1,10 @@
-"""The version checksum file ``<version>.crc`` (protocol, "Version Checksum File"; Delta's Checksum).
+"""The version checksum file ``<version>.crc``: one small read to start from (protocol, "Version Checksum File").
 
-With it a transaction can start after one small read, which has protocol, metadata and transactions. It is written once per
-version, never overwritten, and derived from the previous state and the commit, so its cost does not grow with the table.
-
-It must be of the entry that is there now, not only of its version: who deletes a damaged entry by hand leaves its checksum
-behind, and another writer commits the version again. The transaction id of both tells, or, where a writer gives its commits none,
-the digest of the entry that our own checksums note.
-
-Delta leaves ``setTransactions`` out when a transaction retention is configured, since its verification would compare lists
-pruned at different times. The complete list is then stored under a key of our own, which other readers ignore.
+It is derived from the previous state and the commit, written once per version and never overwritten. It counts only if it is of
+the entry that is there now: an entry may have been deleted by hand and its version committed again, so the transaction id of both
+is compared, or the digest of the entry that our own checksums note. Delta leaves ``setTransactions`` out if a transaction
+retention is configured, since its verification would compare lists pruned at different times; the complete list is then under a
+key of our own, which other readers ignore.
 """
 
 from __future__ import annotations
@@ -20,19 +16,12 @@ from typing import Any, TypeVar
 import msgspec
 
 from airflow_delta.exceptions import DeltaLogCorruptedException
-from airflow_delta.log.actions import decode as lenient
+from airflow_delta.log.actions import decode, lenient
 from airflow_delta.log.actions.actions import AddFile, DomainMetadata, Metadata, Protocol, SetTransaction
 from airflow_delta.log.actions.intents import open_intents
 from airflow_delta.log.actions.reconciliation import file_key
-from airflow_delta.log.checksum.totals import (
-    FILE_SIZE_BINS,
-    MAX_FILES,
-    DeletedRecordCountsHistogram,
-    Deletions,
-    FileSizeHistogram,
-    SizeCounts,
-    Totals,
-)
+from airflow_delta.log.checksum.histograms import FILE_SIZE_BINS, DeletedRecordCountsHistogram, FileSizeHistogram
+from airflow_delta.log.checksum.totals import MAX_FILES, Deletions, SizeCounts, Totals
 from airflow_delta.log.storage.base import LogStore
 from airflow_delta.log.storage.file_names import checksum_file, commit_file
 
@@ -289,17 +278,17 @@ def _foreign_entry(store: LogStore, version: int, checksum: VersionChecksum) -> 
     noted = checksum.airflow_delta.entry if checksum.airflow_delta is not None else None
     try:
         head = b"" if noted is not None else store.read_range(commit_file(version), 0, _HEAD_BYTES)
-        info = lenient.info_of_first_line(head)
+        info = decode.info_of_first_line(head)
         entry = b"" if info is not None else store.read(commit_file(version))
         if info is None:
-            info = lenient.read_commit_info(version, entry, table=store.root) or {}
+            info = decode.read_commit_info(version, entry, table=store.root) or {}
     except FileNotFoundError:
         return f"commit {version} is gone, so nothing shows that it is of that commit"
     except DeltaLogCorruptedException as error:
         return error.message
     if noted is not None and noted != digest_of(entry):
         return f"it was written for another commit {version} than is there now"
-    txn_id = lenient.CommitHead.of(info).txn_id
+    txn_id = decode.CommitHead.of(info).txn_id
     if checksum.txn_id is not None and txn_id != checksum.txn_id:
         other = "names none" if txn_id is None else "is of another one"
         return f"it was written for transaction {checksum.txn_id}, but commit {version} {other}"

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaUnsupportedOperationException
 from airflow_delta.log.features.column_mapping import field_id
-from airflow_delta.log.features.schema_merge import may_change_type
+from airflow_delta.log.features.type_widening import may_change_type
 from airflow_delta.log.schema.types import (
     INTEGRAL,
     ArrayType,

@@ -1,15 +1,9 @@
-"""Rows of one data file as record batches: live ones, in the table's columns and types.
-
-Reading some columns of a data file, rows with their positions, and no more bytes than allowed.
-
-Record batches of a data file without dictionaries, of a size that costs neither time nor memory.
-"""
+"""Rows of one data file as record batches: live ones, in the table's columns and types."""
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
@@ -28,10 +22,17 @@ from airflow_delta.exceptions import (
     ReadLimitException,
 )
 from airflow_delta.log.arrow.arrays import array, scalar
+from airflow_delta.log.data_files.batches import (
+    BATCH_ROWS,
+    JOINED_BYTES,
+    encoded_columns,
+    joined_batches,
+    longest_value,
+    plain_field,
+    plain_parts,
+)
 from airflow_delta.log.data_files.columns import FileFields, FileKind, from_file_type, has_ids
 from airflow_delta.log.data_files.page_sizes import (
-    BATCH_BYTES,
-    SMALLEST_BATCH,
     Chunk,
     batch_rows,
     declared,
@@ -39,8 +40,7 @@ from airflow_delta.log.data_files.page_sizes import (
     value_bytes,
 )
 from airflow_delta.log.schema.partition_values import parse_partition_value
-from airflow_delta.log.storage.base import StoreRefusedError, StoreUnavailableError
-from airflow_delta.log.storage.factory import sibling
+from airflow_delta.log.storage.errors import StoreRefusedError, StoreUnavailableError
 from airflow_delta.log.storage.table_paths import locate
 
 if TYPE_CHECKING:
@@ -49,95 +49,6 @@ if TYPE_CHECKING:
     from airflow_delta.log.schema.types import StructField
     from airflow_delta.log.storage.base import LogStore
 
-
-_JOINED_BYTES = 32 << 20  # up to which small batches are joined, and row groups are decoded at once
-
-
-def plain_parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a batch with the values that its columns refer to, in parts small enough for memory."""
-    at = [number for number, column in enumerate(batch.columns) if pa.types.is_dictionary(column.type)]
-    value = sum(_longest_of(batch.column(number).dictionary) for number in at)
-    step = max(batch.num_rows, 1)
-    if value * step > _JOINED_BYTES:
-        step = min(step, max(BATCH_ROWS, _JOINED_BYTES // value))
-    if value * step > BATCH_BYTES:
-        step = max(SMALLEST_BATCH, BATCH_BYTES // value)
-    for first in range(0, batch.num_rows, step):
-        part = batch.slice(first, step)
-        for number in at:
-            part = part.set_column(number, batch.schema.names[number], part.column(number).dictionary_decode())
-        yield part
-
-
-def joined_batches(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[pa.RecordBatch]:
-    """Join small batches up to a number of rows, since each costs time."""
-    waiting: list[pa.RecordBatch] = []
-    rows = used = 0
-    for batch in batches:
-        if waiting and (rows + batch.num_rows > most or used + batch.nbytes > _JOINED_BYTES):
-            yield _concatenated(waiting)
-            waiting, rows, used = [], 0, 0
-        waiting.append(batch)
-        rows, used = rows + batch.num_rows, used + batch.nbytes
-    if waiting:
-        yield _concatenated(waiting)
-
-
-def longest_value(parquet: pq.ParquetFile, group: int, chunk: Chunk) -> int:
-    """Return the bytes of the longest value in the dictionary of a column that has one; the first row brings all of it."""
-    try:
-        batch = next(parquet.iter_batches(1, row_groups=[group], columns=[chunk.path], use_threads=False), None)
-    except pa.ArrowNotImplementedError:
-        return chunk.dictionary
-    columns = [] if batch is None else batch.columns
-    lengths = [_longest_of(found.dictionary) for column in columns for found in _dictionaries(column)]
-    return max(lengths) if lengths else chunk.dictionary
-
-
-def _longest_of(values: pa.Array) -> int:
-    """Return the bytes of the longest text; 0 for values of one length."""
-    if values.type not in (pa.string(), pa.binary(), pa.large_string(), pa.large_binary()):
-        return 0
-    longest: int | None = pc.max(pc.binary_length(values)).as_py()
-    return longest or 0
-
-
-def _dictionaries(array: pa.Array) -> Iterator[pa.DictionaryArray]:
-    """Yield the arrays at any depth that refer to a dictionary."""
-    kinds = pa.types
-    if kinds.is_dictionary(array.type):
-        yield array
-    elif kinds.is_struct(array.type):
-        for number in range(array.type.num_fields):
-            yield from _dictionaries(array.field(number))
-    elif kinds.is_map(array.type):
-        yield from _dictionaries(array.keys)
-        yield from _dictionaries(array.items)
-    elif kinds.is_list(array.type):
-        yield from _dictionaries(array.values)
-
-
-def _concatenated(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    if len(batches) == 1:
-        return batches[0]
-    [batch] = pa.Table.from_batches(batches).combine_chunks().to_batches()
-    return batch
-
-
-def plain_field(field: pa.Field) -> pa.Field:
-    return field.with_type(field.type.value_type) if pa.types.is_dictionary(field.type) else field
-
-
-def encoded_columns(chunks: Sequence[Chunk], schema: pa.Schema, rows: int) -> list[str]:
-    """Return the columns that are decoded faster as references to a dictionary, which each batch repeats.
-
-    :param rows: of a batch.
-    """
-    texts = {f.name for f in schema if (pa.types.is_string(f.type) or pa.types.is_binary(f.type)) and "." not in f.name}
-    return [chunk.path for chunk in chunks if chunk.path in texts and chunk.refers and 4 * chunk.distinct <= rows]
-
-
-BATCH_ROWS = 65_536
 
 _WHOLE_BYTES = 4 << 20  # of a remote file that is read at once
 
@@ -362,7 +273,7 @@ class FileReader:
         size = batch_rows(others, most, None if opened.remote else longest)
         if size > self.most_rows:  # by the mean of each dictionary, but its longest value may stand in every row
             value = sum(longest(chunk) for chunk in others if chunk.is_text and chunk.dictionary)
-            size = min(size, max(self.most_rows, _JOINED_BYTES // max(value, 1)))
+            size = min(size, max(self.most_rows, JOINED_BYTES // max(value, 1)))
         found = 0
         for batch in opened.reader(encoded).iter_batches(size, row_groups=[group.number], columns=names, use_threads=True):
             found += batch.num_rows
@@ -376,7 +287,7 @@ class FileReader:
             return min(self.most_rows, group.num_rows)
         constants = [source for source in group.sources if not isinstance(source, tuple)]
         memory = sum(map(value_bytes, chunks)) + group.num_rows * sum(map(_bytes_of, constants))
-        parts = memory // _JOINED_BYTES + 1
+        parts = memory // JOINED_BYTES + 1
         return max(min(self.most_rows, group.num_rows), -(-group.num_rows // parts))
 
     def _checked(self, group: DataRowGroup, names: Sequence[str]) -> list[Chunk]:
@@ -415,7 +326,7 @@ class FileReader:
     def _sources(self, file: AddFile | RemoveFile, parquet: pq.ParquetFile) -> list[Any]:
         """Return where each column comes from: a scalar, or its name in the file and the function to convert it."""
         there = [plain_field(field) for field in parquet.schema_arrow]
-        kind = FileKind(self._by_id, _is_legacy(parquet.metadata.metadata or {}), _int96_columns(parquet.metadata))
+        kind = FileKind(self._by_id, is_legacy(parquet.metadata.metadata or {}), _int96_columns(parquet.metadata))
         if self._by_id and there and not has_ids(there) and not all(self._in_partition):
             raise DeltaAnalysisException("the table finds columns by field id, and it has no field ids")
         sources: list[Any] = []
@@ -462,7 +373,7 @@ def _live(batch: pa.RecordBatch, marked: BitMap64, start: int, deleted: bool) ->
     return batch.take(pc.subtract(positions, scalar(start, pa.uint64())))
 
 
-def _is_legacy(metadata: dict[bytes, bytes]) -> bool:
+def is_legacy(metadata: dict[bytes, bytes]) -> bool:
     """Return whether dates and times of before 1900 may be in the Julian calendar."""
     version = re.match(rb"(\d+)\.(\d+)", metadata.get(_VERSION, b""))
     old = version is not None and (int(version[1]), int(version[2])) < (3, 1)
@@ -472,114 +383,3 @@ def _is_legacy(metadata: dict[bytes, bytes]) -> bool:
 def _int96_columns(metadata: pq.FileMetaData) -> frozenset[str]:
     leaves = [metadata.schema.column(i) for i in range(metadata.num_columns)]
     return frozenset(leaf.path for leaf in leaves if leaf.physical_type == "INT96")
-
-
-class FileRows(NamedTuple):
-    """Rows of one row group.
-
-    :param start: position of the first of them in the file.
-    :param columns: those that were asked for and that the file has, by name.
-    """
-
-    start: int
-    length: int
-    columns: dict[str, pa.Array]
-
-
-class DataFile:
-    """A Parquet file of the table.
-
-    :param path: as in the log.
-    :param size: bytes.
-    :raises FileNotFoundError: if it is gone.
-    :raises pyarrow.ArrowException: if it is not Parquet. So do all methods if its content is damaged.
-    """
-
-    def __init__(self, store: LogStore, path: str, size: int | None) -> None:
-        self.path = path
-        plain = unquote(path)
-        if plain.startswith(("/", "file:")) or "://" in plain:
-            directory, _, plain = plain.rpartition("/")
-            store = sibling(store, directory)
-        self._file: pq.ParquetFile = pq.ParquetFile(store.open_input(plain, size), pre_buffer=False)
-        self._metadata = self._file.metadata
-        schema = self._metadata.schema
-        self._leaves = {schema.column(i).path: i for i in range(len(schema))}
-        self._is_legacy = _is_legacy(self._metadata.metadata or {})
-
-    @property
-    def num_rows(self) -> int:
-        """Number of rows, deleted ones included."""
-        return int(self._metadata.num_rows)
-
-    @property
-    def names(self) -> list[str]:
-        """Names of the top-level columns."""
-        return list(self._file.schema_arrow.names)
-
-    def has(self, name: str) -> bool | None:
-        """Tell whether the file has a top-level column of a type without fields; ``None`` if that is not clear.
-
-        Spark finds columns whatever the case of their names, and converts dates and times of before 1900 that are in the Julian
-        calendar, which :meth:`read` does not.
-        """
-        if "." in name:
-            return None
-        if name in self._leaves:
-            return None if self._is_legacy and pa.types.is_temporal(self._file.schema_arrow.field(name).type) else True
-        return None if name.lower() in {known.lower() for known in self._file.schema_arrow.names} else False
-
-    def groups(self) -> Iterator[tuple[int, int, int]]:
-        """Yield number, first row and number of rows of each row group."""
-        start = 0
-        for number in range(self._metadata.num_row_groups):
-            rows = self._metadata.row_group(number).num_rows
-            yield number, start, rows
-            start += rows
-
-    def size_of(self, group: int, names: Sequence[str]) -> int:
-        """Return the compressed bytes of columns in a row group."""
-        columns = self._metadata.row_group(group)
-        return sum(columns.column(self._leaves[name]).total_compressed_size for name in names)
-
-    def bounds(self, group: int, name: str) -> tuple[Any, Any] | None:
-        """Return least and greatest value of an integer or a date in a row group; ``None`` if the footer does not say."""
-        statistics = self._metadata.row_group(group).column(self._leaves[name]).statistics
-        if statistics is None or not statistics.has_min_max:
-            return None
-        kind = self._metadata.schema.column(self._leaves[name]).logical_type
-        if kind.type == "INT" and not json.loads(kind.to_json())["isSigned"]:  # Spark may read them as signed
-            return None
-        if statistics.physical_type not in ("INT32", "INT64") or statistics.logical_type.type not in ("NONE", "INT", "DATE"):
-            return None
-        try:
-            return statistics.min, statistics.max
-        except OverflowError:  # a date that Python cannot represent
-            return None
-
-    def read(self, group: int, start: int, length: int, names: Sequence[str]) -> FileRows:
-        """Return columns of a row group, texts in Arrow's plain type: few kernels know views (``take`` does not)."""
-        if not names:
-            return FileRows(start, length, {})
-        table = self._file.read_row_group(group, columns=list(names), use_threads=False)
-        if table.num_rows != length:
-            raise pa.ArrowInvalid(f"row group {group} has {table.num_rows:,} rows, its footer says {length:,}")
-        return FileRows(start, length, {name: _plain_texts(table.column(name).combine_chunks()) for name in names})
-
-
-_PLAIN_TYPES = {
-    pa.string_view(): pa.string(),
-    pa.binary_view(): pa.binary(),
-    pa.large_string(): pa.string(),
-    pa.large_binary(): pa.binary(),
-}
-
-
-def _plain_texts(values: pa.Array) -> pa.Array:
-    """Return values whose writer noted another layout in the footer (``ARROW:schema``) as if it had not.
-
-    :raises pyarrow.ArrowInvalid: if that takes more than 2 GiB.
-    """
-    if pa.types.is_dictionary(values.type):
-        values = _plain_texts(values.dictionary).take(values.indices)
-    return values.cast(_PLAIN_TYPES[values.type]) if values.type in _PLAIN_TYPES else values

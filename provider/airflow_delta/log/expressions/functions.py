@@ -3,9 +3,8 @@
 Predicates and expressions are templated, and Spark runs them with the rights of its driver: ``reflect`` calls any JVM method.
 A condition may call Spark's built-in functions that are deterministic and depend only on their arguments (outside predicates,
 also on the clock); an assigned expression may also call random functions and functions registered in the session. The list is
-that of Spark 4.3 (a test compares it with the registry); an older Spark itself refuses functions that it lacks.
-
-The text is tokenised by Spark's lexical rules; anything ambiguous is refused.
+that of Spark 4.3 (a test compares it with the registry); an older Spark itself refuses functions that it lacks. The text is
+tokenised by Spark's lexical rules; anything ambiguous is refused.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 As in Delta, the partition part consists of the conjuncts with partition columns only, or with no columns; a disjunction that
 mixes partition and data columns belongs to the data part (Delta's ``DeltaTableUtils.splitMetadataAndDataPredicates``).
 Conditions that only Spark can evaluate are unknown here, so they keep every file and every partition.
-
-Parsing Spark SQL into the expression tree of :mod:`airflow_delta.log.expressions.ast`.
 """
 
 from __future__ import annotations
@@ -13,13 +11,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.contract.queries import with_escaped_quotes
 from airflow_delta.exceptions import PredicateException
-from airflow_delta.log.expressions import ast
-from airflow_delta.log.expressions.ast import And, Expression, Not, Opaque, Or
-from airflow_delta.log.expressions.functions import NOT_DETERMINISTIC, OF_THE_SESSION, oversized, refused_function
-from airflow_delta.log.expressions.simple import Columns, UnsupportedError, parse_simple
-from airflow_delta.log.expressions.text import SqlSyntaxError, bare, split, tree_of
+from airflow_delta.log.expressions import ast, evaluation
+from airflow_delta.log.expressions.parser import parse
 from airflow_delta.log.schema.partition_index import NamedValues, PartitionIndex
 from airflow_delta.log.schema.partition_values import Instants, parse_partition_value, possible_instants
 from airflow_delta.log.schema.types import StructType
@@ -28,111 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-__all__ = ["Predicate", "PredicateException", "parse", "parse_fully", "partition_texts"]
-
-
-_HINT = (
-    "A predicate is a deterministic condition on the columns of a row; "
-    "compute values such as today's date in the Dag, with a template"
-)
-_CHANGING_FUNCTIONS = NOT_DETERMINISTIC | OF_THE_SESSION
-_MAX_LENGTH = 1 << 20
-_MAX_OPAQUE = 100
-"""Maximum number of conditions that only Spark can evaluate; each is parsed separately."""
-
-
-def parse(text: str, schema: StructType, partition_columns: Sequence[str]) -> Expression:
-    """Return the tree of a predicate.
-
-    Conditions that cannot be evaluated here are kept as text (:class:`airflow_delta.log.expressions.ast.Opaque`).
-
-    :raises PredicateException: if it does not parse, names an unknown column, or is not a condition on the columns of a row.
-    """
-    if not text.strip():
-        raise PredicateException("The predicate is empty; omit it, or write true")
-    if len(text) > _MAX_LENGTH:
-        raise PredicateException(f"The predicate has {len(text)} characters; split it")
-    if (problem := oversized(text)) is not None:
-        raise PredicateException(f"The predicate {text[:100]!r}... {problem}; use IN for long lists")
-    columns = Columns(text, schema, partition_columns)
-    if (simple := parse_simple(text, columns)) is not None:
-        return simple
-    return parse_fully(text, columns)
-
-
-def parse_fully(text: str, columns: Columns) -> Expression:
-    """Return the tree of a predicate of any form; errors as for :func:`parse`."""
-    try:
-        return _Parser(text, columns).expression(with_escaped_quotes(text))
-    except UnsupportedError as error:
-        held = error.node.sql(dialect="spark")
-        raise PredicateException(f"The predicate {text!r} contains {held!r}, which is not supported. {_HINT}") from error
-    except SqlSyntaxError as error:
-        raise PredicateException(f"The predicate {text!r} is not valid Spark SQL: {error}") from error
-    except RecursionError as error:
-        raise PredicateException(f"The predicate {text[:100]!r}... is nested too deeply; use IN for long lists") from error
-
-
-class _Parser:
-    def __init__(self, text: str, columns: Columns) -> None:
-        from sqlglot import exp
-
-        self.exp: Any = exp
-        self.text = text
-        self.columns = columns
-        self.num_opaque = 0
-
-    def expression(self, text: str) -> Expression:
-        """Return the tree of a text; parts that cannot be evaluated here are kept as text."""
-        return self.part(text, tree_of(text))
-
-    def part(self, text: str, node: Any) -> Expression:
-        """Return the tree of a text that sqlglot has already parsed."""
-        if (simple := parse_simple(text, self.columns)) is not None:
-            return simple
-        pieces = split(text)
-        if pieces is None:
-            return self.opaque(bare(text), node)
-        connective, parts = pieces
-        nodes = self.operands(connective, node)
-        inner = tuple(map(self.part, parts, nodes)) if len(nodes) == len(parts) else tuple(map(self.expression, parts))
-        return Not(inner[0]) if connective == "NOT" else And(inner) if connective == "AND" else Or(inner)
-
-    def operands(self, connective: str, node: Any) -> list[Any]:
-        """Return the nodes of the operands of a connective; none if sqlglot parsed the text differently."""
-        outer = node.unnest()
-        if connective == "NOT":
-            return [outer.this] if type(outer) is self.exp.Not else []
-        return list(outer.flatten(unnest=False)) if type(outer) is (self.exp.And if connective == "AND" else self.exp.Or) else []
-
-    def opaque(self, text: str, node: Any) -> Opaque:
-        """Return a condition for Spark to evaluate.
-
-        :raises PredicateException: if it is not a condition, depends on more than the row, or is not deterministic.
-        """
-        self.num_opaque += 1
-        if self.num_opaque > _MAX_OPAQUE:
-            raise PredicateException(
-                f"The predicate {self.text[:100]!r}... has more than {_MAX_OPAQUE} conditions that only Spark evaluates; split it"
-            )
-        exp, condition = self.exp, node.unnest()
-        if not isinstance(
-            condition,
-            exp.Predicate | exp.Func | exp.Case | exp.Cast | exp.Not | exp.Column | exp.Dot | exp.Bracket | exp.Connector,
-        ):
-            raise UnsupportedError(node)
-        for part in node.walk():
-            name = str(part.name if isinstance(part, exp.Anonymous) else part.sql_name() if isinstance(part, exp.Func) else "")
-            changing = name.lower() in _CHANGING_FUNCTIONS or (name == "UNIX_TIMESTAMP" and not part.this)
-            if changing or isinstance(
-                part,
-                exp.Query | exp.AggFunc | exp.Window | exp.Placeholder | exp.Parameter | exp.Star | exp.UDTF | exp.Command,
-            ):
-                raise UnsupportedError(node)
-        if (problem := refused_function(text, session=False)) is not None:
-            raise PredicateException(f"The predicate {self.text!r} {problem}. {_HINT}")
-        uses = [self.columns.resolve([part.name for part in column.parts], inside=True) for column in node.find_all(exp.Column)]
-        return Opaque(text, tuple(dict.fromkeys(uses)))
+__all__ = ["Predicate", "PredicateException", "partition_texts"]
 
 
 class Predicate:
@@ -228,9 +118,9 @@ class Predicate:
         return ast.named_values(self.expression)
 
     @cached_property
-    def evaluate(self) -> Callable[[ast.Row], ast.Truth]:
+    def evaluate(self) -> Callable[[evaluation.Row], ast.Truth]:
         """Return a function from a row (values by physical path) to true, false or ``None`` (unknown)."""
-        return ast.compile_expression(self.expression)
+        return evaluation.compile_expression(self.expression)
 
     def matches_partition(self, partition_values: Mapping[str, str | None]) -> bool:
         """Return whether a file with these partition values may have matching rows, judged by the partition part.
@@ -253,7 +143,7 @@ class Predicate:
             return False
         row = _row(self.columns, partition_values)
         if any(isinstance(value, Instants) for value in row.values()):
-            return ast.holds(self._pushed_down, row, surely=True)
+            return evaluation.holds(self._pushed_down, row, surely=True)
         return self.evaluate(row) is True
 
     def selects_partitions(self, partitions: Iterable[Mapping[str, str | None]]) -> bool:
@@ -274,9 +164,9 @@ class Predicate:
     def _pushed_down(self) -> ast.Expression:
         return ast.push_down_not(self.expression)
 
-    def _may_hold(self, row: ast.Row) -> bool:
+    def _may_hold(self, row: evaluation.Row) -> bool:
         if any(isinstance(value, Instants) for value in row.values()):
-            return ast.holds(self._pushed_down, row, surely=False)
+            return evaluation.holds(self._pushed_down, row, surely=False)
         return self.evaluate(row) is True
 
     def partition_mask(self, texts: Callable[[str], pa.Array], length: int) -> pa.BooleanArray:

@@ -1,14 +1,10 @@
-"""Splitting the text of a predicate into its operands, to keep those that only Spark can evaluate exactly as written.
-
-What is wrong with a text that does not parse, in its author's words rather than the parser's.
-
-String literals of Spark SQL: what their text means (Spark's ``SparkParserUtils.unescapeSQLString``).
-"""
+"""Splitting the text of a predicate into its operands, to keep those that only Spark can evaluate exactly as written."""
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
+
+from airflow_delta.log.expressions.syntax_problem import syntax_problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -112,72 +108,3 @@ def _operands(tokens: Sequence[Any], word: str) -> Iterator[Sequence[Any]]:
             yield tokens[start:position]
             start = position + 1
     yield tokens[start:]
-
-
-_MISSING = re.compile(r"Required keyword: '(\w+)' missing for")
-_EXPECTING = re.compile(r"Expect(?:ing|ed) (\S+)")
-_SHOWN = 30
-
-
-def syntax_problem(error: Exception) -> str:
-    """Return a phrase that says what is wrong, and where: "something is missing after 'AND' (character 10)".
-
-    :param error: an error of sqlglot.
-    """
-    details = getattr(error, "errors", None)
-    if details:
-        said = details[0]
-        description, token = str(said.get("description") or ""), str(said.get("highlight") or "").strip()[:_SHOWN]
-        near = f"{token!r} ({_place(said)})"
-        if _MISSING.match(description):
-            return f"something is missing after {near}"
-        if found := _EXPECTING.match(description):
-            wanted = found[1].rstrip(".")
-            return f"{wanted!r} is missing after {near}" if not wanted.isalnum() else f"a {wanted.lower()} is expected at {near}"
-        return f"{near} is not expected there"
-    text = str(error).partition("\n")[0]
-    if "tokenizing" in text or text.startswith("Missing "):
-        return "a quote or a comment is not closed, or a character cannot be read"
-    return "it cannot be read"
-
-
-def _place(said: dict[str, object]) -> str:
-    line = said.get("line")
-    character = f"character {said.get('col')}"
-    return character if line in (None, 1) else f"line {line}, {character}"
-
-
-STRING = r"""[rR](?:'[^']++'|"[^"]++")|'[^'\\]*+(?:(?:\\.|'')[^'\\]*+)*'|"[^"\\]*+(?:(?:\\.|"")[^"\\]*+)*\""""  # in re.DOTALL
-"""Regular expression of a string literal; raw ones of no characters are left out."""
-
-_ESCAPE = re.compile(
-    r"""
-      \\u(?P<short>[0-9a-fA-F]{4}) | \\U(?P<long>[0-9a-fA-F]{8}) | \\(?P<octal>[01][0-7]{2}) | \\(?P<one>.)
-    | (?P<quote>''|"")
-    """,
-    re.VERBOSE | re.DOTALL,
-)
-_ESCAPED = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a", "%": "\\%", "_": "\\_"}
-
-
-def unescaped(literal: str) -> str:
-    """Return the value of a string literal.
-
-    :param literal: as :data:`STRING` matches it.
-    :raises ValueError: if it is not a text of whole characters.
-    """
-    if literal[0] in "rR":
-        return literal[2:-1]
-    if "\\" not in literal and literal[0] not in literal[1:-1]:
-        return literal[1:-1]
-
-    def character(match: re.Match[str]) -> str:
-        if match["quote"]:
-            return match[0][0] if match[0][0] == literal[0] else match[0]
-        if match["one"] is not None:
-            return _ESCAPED.get(match["one"], match["one"])
-        return chr(int(match["octal"], 8) if match["octal"] else int(match["short"] or match["long"], 16))
-
-    text = _ESCAPE.sub(character, literal[1:-1])
-    text.encode()  # half of a surrogate pair is not a character
-    return text

@@ -16,20 +16,8 @@ from airflow_delta.contract.delta_names import COLUMN_ID, MAX_COLUMN_ID, NESTED_
 from airflow_delta.exceptions import DeltaAnalysisException
 from airflow_delta.log.actions.actions import Metadata
 from airflow_delta.log.features.properties import TableProperties
-from airflow_delta.log.schema.types import (
-    ArrayType,
-    DataType,
-    MapType,
-    Path,
-    StructField,
-    StructType,
-    dotted,
-    folded,
-    parse_schema,
-    to_json,
-    transform_fields,
-    walk_fields,
-)
+from airflow_delta.log.schema.types import ArrayType, DataType, MapType, StructField, StructType, parse_schema, to_json
+from airflow_delta.log.schema.walk import Path, dotted, folded, transform_fields, walk_fields
 
 MAPPING_KEYS = (COLUMN_ID, PHYSICAL_NAME, NESTED_IDS)
 

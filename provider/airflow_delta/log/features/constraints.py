@@ -12,11 +12,12 @@ from dataclasses import replace
 
 import msgspec
 
+from airflow_delta.contract.char_lengths import DECLARED
 from airflow_delta.contract.delta_names import CONSTRAINT_PREFIX
-from airflow_delta.contract.sql_types import DECLARED
 from airflow_delta.exceptions import DeltaAnalysisException
 from airflow_delta.log.actions.actions import Metadata
-from airflow_delta.log.schema.types import STRING, ArrayType, DataType, MapType, Path, StructField, StructType, dotted
+from airflow_delta.log.schema.types import STRING, ArrayType, DataType, MapType, StructField, StructType
+from airflow_delta.log.schema.walk import Path, dotted
 
 INVARIANTS = "delta.invariants"
 CURRENT_DEFAULT = "CURRENT_DEFAULT"

@@ -14,21 +14,10 @@ from airflow_delta.log.actions.actions import Metadata
 from airflow_delta.log.expressions.text import SqlSyntaxError, tree_of
 from airflow_delta.log.features import column_mapping
 from airflow_delta.log.features.constraints import check_constraints
-from airflow_delta.log.features.identity_columns import generated_columns
-from airflow_delta.log.schema.types import (
-    ArrayType,
-    DataType,
-    MapType,
-    Path,
-    StructField,
-    StructType,
-    dotted,
-    folded,
-    known_names,
-    parse_schema,
-    to_json,
-    transform_fields,
-)
+from airflow_delta.log.features.generated_columns import generated_columns
+from airflow_delta.log.schema.suggestions import known_names
+from airflow_delta.log.schema.types import ArrayType, DataType, MapType, StructField, StructType, parse_schema, to_json
+from airflow_delta.log.schema.walk import Path, dotted, folded, transform_fields
 
 
 def rename_column(metadata: Metadata, path: Sequence[str], new_name: str) -> Metadata:

@@ -1,7 +1,4 @@
-"""Checking metadata before it is committed (Delta's ``assertMetadata``, formerly ``verifyNewMetadata``).
-
-What the change data feed forbids in metadata (Delta's ``performCdcMetadataCheck``, ``performCdcColumnMappingCheck``).
-"""
+"""Checking metadata before it is committed (Delta's ``assertMetadata``, formerly ``verifyNewMetadata``)."""
 
 from __future__ import annotations
 
@@ -9,24 +6,22 @@ from collections import Counter
 from collections.abc import Iterator
 
 from airflow_delta.contract.delta_names import (
-    CHANGE_TYPE,
     COLLATIONS,
-    COMMIT_TIMESTAMP,
-    COMMIT_VERSION,
     DATA_SKIPPING_STATS_COLUMNS,
     MATERIALIZED_ROW_COMMIT_VERSION,
     MATERIALIZED_ROW_ID,
     SYMLINK_MANIFEST,
 )
-from airflow_delta.exceptions import DeltaAnalysisException, DeltaAssertionError, DeltaError, DeltaIllegalStateException
+from airflow_delta.exceptions import DeltaAnalysisException, DeltaAssertionError, DeltaError
 from airflow_delta.log.actions.actions import Metadata
-from airflow_delta.log.features import column_mapping, identity_columns
-from airflow_delta.log.features import identity_columns as generated_columns
-from airflow_delta.log.features.clustering import parse_column_list
+from airflow_delta.log.features import column_mapping, generated_columns, identity_columns
+from airflow_delta.log.features.change_data_feed import check_reserved_columns
 from airflow_delta.log.features.constraints import has_char_varchar
 from airflow_delta.log.features.properties import TableProperties
+from airflow_delta.log.features.stats_columns import parse_column_list
 from airflow_delta.log.features.universal_format import check_universal_format
 from airflow_delta.log.schema.partition_values import is_partition_type
+from airflow_delta.log.schema.suggestions import known_names
 from airflow_delta.log.schema.types import (
     PRIMITIVES,
     ArrayType,
@@ -35,12 +30,9 @@ from airflow_delta.log.schema.types import (
     MapType,
     StructField,
     StructType,
-    dotted,
-    folded,
-    known_names,
     parse_schema,
-    walk_fields,
 )
+from airflow_delta.log.schema.walk import dotted, folded, walk_fields
 
 INVALID_CHARACTERS = " ,;{}()\n\t="
 
@@ -249,53 +241,3 @@ def _check_stats_columns(schema: StructType, partition_columns: list[str], liste
 
 def _has_bounds(data_type: DataType) -> bool:
     return not isinstance(data_type, ArrayType | MapType) and data_type.name not in ("boolean", "binary", "void")
-
-
-RESERVED = (CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP)
-
-
-def is_feed_enabled(metadata: Metadata) -> bool:
-    """Return whether the change data feed is on."""
-    return TableProperties(metadata.configuration).enable_change_data_feed
-
-
-def check_reserved_columns(new: Metadata, old: Metadata | None) -> None:
-    """Check that no top-level column has a name reserved for the feed (Delta's ``performCdcMetadataCheck``).
-
-    :param old: ``None`` for a new table.
-    :raises DeltaIllegalStateException: if one has (Delta: DELTA_TABLE_ALREADY_CONTAINS_CDC_COLUMNS if the feed is being enabled,
-        RESERVED_CDC_COLUMNS_ON_WRITE if it was enabled before).
-    """
-    if not is_feed_enabled(new):
-        return
-    used = ", ".join(f.name for f in parse_schema(new.schema_string).fields if f.name.lower() in RESERVED)
-    if not used:
-        return
-    if old is not None and is_feed_enabled(old):
-        raise DeltaIllegalStateException(
-            f"The columns {used} cannot be written while the change data feed is enabled, which reserves these names "
-            "(RESERVED_CDC_COLUMNS_ON_WRITE). Rename them, or disable delta.enableChangeDataFeed."
-        )
-    raise DeltaIllegalStateException(
-        f"The change data feed cannot be enabled: the table has the columns {used}, whose names the feed reserves "
-        "(DELTA_TABLE_ALREADY_CONTAINS_CDC_COLUMNS). Rename them first."
-    )
-
-
-def check_column_mapping(new: Metadata, old: Metadata | None, *, has_file_actions: bool, operation: str) -> None:
-    """Check that a commit with the feed on does not change files and also enable column mapping, drop or rename columns.
-
-    Readers of the feed could not tell which schema the changes have (Delta's ``performCdcColumnMappingCheck``).
-
-    :param old: ``None`` for a new table, which counts as having no column mapping, as in Delta.
-    :raises DeltaIllegalStateException: if it does (Delta: DELTA_BLOCK_COLUMN_MAPPING_AND_CDC_OPERATION).
-    """
-    if not has_file_actions or not is_feed_enabled(new) or column_mapping.mode(new.configuration) == "none":
-        return
-    switched_on = old is None or column_mapping.mode(old.configuration) == "none"
-    if switched_on or (old is not None and column_mapping.drops_or_renames(new, old)):
-        raise DeltaIllegalStateException(
-            f"{operation} cannot change files in a commit that enables column mapping, drops or renames columns, while the "
-            "change data feed is enabled (DELTA_BLOCK_COLUMN_MAPPING_AND_CDC_OPERATION). Change the schema in a separate "
-            "commit, or disable delta.enableChangeDataFeed."
-        )

@@ -1,6 +1,4 @@
-"""Partition values: their strings in the log, their typed values and their directory names.
-
-They are serialised as in the protocol, "Partition Value Serialization".
+"""Partition values: their strings in the log (Delta protocol, "Partition Value Serialization"), and their typed values.
 
 Timestamps come in two forms: ISO 8601 with a zone, and ``yyyy-MM-dd HH:mm:ss``, whose zone is not in the log. Delta Spark reads
 the latter in the time zone of its session, which is not known here; code that decides about rows must use
@@ -14,10 +12,8 @@ import decimal
 import math
 import re
 import struct
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from airflow_delta.contract.delta_names import HIVE_NULL
 from airflow_delta.exceptions import DeltaAnalysisException
 from airflow_delta.log.schema.types import FLOATING, INTEGRAL, DataType, DecimalType, arrow_type
 
@@ -30,10 +26,6 @@ _BITS = {"byte": 8, "short": 16, "integer": 32, "long": 64}
 _LONGEST = 1_000  # characters of a value that is not a string
 _DIGITS = 400  # of a decimal, zeros included
 _PARTITION_TYPES = frozenset({*_BITS, "float", "double", "string", "boolean", "binary", "date", "timestamp", "timestamp_ntz"})
-# What Spark escapes in a directory name (ExternalCatalogUtils): control characters and characters that are special in Hive.
-_ESCAPED = frozenset("\"#%'*/:=?\\\x7f{[]^") | {chr(code) for code in range(1, 32)}
-_ESCAPE = re.compile("[" + re.escape("".join(sorted(_ESCAPED))) + "]")
-_UNESCAPE = re.compile(r"(?:%[0-9A-Fa-f]{2})+")
 
 _TIMESTAMP = re.compile(
     r"(\d{4})-(\d{1,2})-(\d{1,2})"
@@ -280,47 +272,6 @@ def normalise(text: str | None, data_type: DataType) -> str | None:
 
 
 # -- directories --------------------------------------------------------------------------------------------------------------
-
-
-def escape_path_name(name: str) -> str:
-    """Return a column's name or value, escaped for a directory name as in Spark."""
-    return _ESCAPE.sub(lambda match: f"%{ord(match[0]):02X}", name)
-
-
-def unescape_path_name(name: str) -> str:
-    """Return a column's name or value from its escaped form in a directory name.
-
-    Spark escapes some ASCII characters and leaves all others as they are; PyArrow, pandas, Polars and DuckDB escape the bytes of
-    UTF-8.
-
-    :raises DeltaAnalysisException: if the escaped bytes are not UTF-8.
-    """
-    try:
-        return _UNESCAPE.sub(lambda match: bytes.fromhex(match[0].replace("%", "")).decode(), name)
-    except UnicodeDecodeError as error:
-        raise DeltaAnalysisException(
-            f"The directory name {name!r} escapes bytes that are not UTF-8, so the partition value is not known. Name partition "
-            "directories as Spark, PyArrow, Polars or DuckDB do."
-        ) from error
-
-
-def partition_directory(values: Mapping[str, str | None], columns: list[str] | tuple[str, ...]) -> str:
-    """Return the Hive directory of a partition, ``a=1/b=__HIVE_DEFAULT_PARTITION__``; empty for an unpartitioned table.
-
-    The text ``__HIVE_DEFAULT_PARTITION__`` gets the same directory as null: writers of rows refuse it.
-    """
-    return "/".join(f"{escape_path_name(c)}={escape_path_name(values.get(c) or HIVE_NULL)}" for c in columns)
-
-
-def parse_partition_directory(directory: str) -> dict[str, str | None]:
-    """Return the partition values in a path's directories; parts without ``=`` are ignored."""
-    result: dict[str, str | None] = {}
-    for part in directory.split("/"):
-        name, equals, value = part.partition("=")
-        if equals:
-            text = unescape_path_name(value)
-            result[unescape_path_name(name)] = None if text in (HIVE_NULL, "") else text
-    return result
 
 
 def partition_array(texts: pa.Array, data_type: DataType) -> pa.Array:

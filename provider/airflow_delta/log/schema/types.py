@@ -2,17 +2,12 @@
 
 Unknown types are kept by name, so that the schema of any table can be read and written back unchanged; where data is written,
 :func:`airflow_delta.log.features.schema_checks.check_table_metadata` refuses them.
-
-What to say of a name that is not there: the nearest one, and the list of those that are.
-
-Traversing and changing the fields of a schema at any depth, ordered as in Delta's ``SchemaMergingUtils``.
 """
 
 from __future__ import annotations
 
-import difflib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -21,6 +16,7 @@ import msgspec
 
 from airflow_delta.contract.delta_names import PHYSICAL_NAME
 from airflow_delta.exceptions import DeltaAnalysisException
+from airflow_delta.log.schema.suggestions import known_names
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -351,83 +347,3 @@ def arrow_type(data_type: DataType) -> pa.DataType:
     if data_type.name not in primitives:
         raise DeltaAnalysisException(f"The type {data_type} has no Arrow equivalent")
     return primitives[data_type.name]
-
-
-_LISTED = 50
-
-
-def known_names(name: str, names: Sequence[str], what: str = "columns") -> str:
-    """Return sentences without a final period: "Did you mean 'amount'? The columns are id, amount".
-
-    :param names: those that there are.
-    :param what: what they name, in the plural.
-    """
-    near = nearest(name, names)
-    meant = f"Did you mean {near!r}? " if near is not None else ""
-    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    listed = f"The {what} are {', '.join(names[:_LISTED])}{more}" if names else f"There are no {what}"
-    return meant + listed
-
-
-def nearest(name: str, names: Sequence[str]) -> str | None:
-    """Return the one of some names that its author may have meant; ``None`` if none is near."""
-    folded = {known.lower(): known for known in names}
-    found = difflib.get_close_matches(name.lower(), folded, n=1)
-    return folded[found[0]] if found else None
-
-
-Path = tuple[str, ...]
-"""Names from the top; ``element``, ``key`` and ``value`` are the parts of lists and maps."""
-
-
-def walk_fields(data_type: DataType, path: Path = ()) -> Iterator[tuple[Path, StructField]]:
-    """Yield every field with its path, parents before children."""
-    match data_type:
-        case StructType(fields):
-            for field in fields:
-                here = (*path, field.name)
-                yield here, field
-                yield from walk_fields(field.data_type, here)
-        case ArrayType(element, _):
-            yield from walk_fields(element, (*path, "element"))
-        case MapType(key, value, _):
-            yield from walk_fields(key, (*path, "key"))
-            yield from walk_fields(value, (*path, "value"))
-
-
-def transform_fields(schema: StructType, change: Callable[[Path, StructField], StructField]) -> StructType:
-    """Return the schema with ``change`` applied to every field, parents before children.
-
-    :param change: called with the path in the given schema and the field; the children of its result are changed next.
-    """
-    return StructType(tuple(_transform_field(field, (), change) for field in schema.fields))
-
-
-def _transform_field(field: StructField, parent: Path, change: Callable[[Path, StructField], StructField]) -> StructField:
-    here = (*parent, field.name)
-    changed = change(here, field)
-    inner = _transform_type(changed.data_type, here, change)
-    return changed if inner is changed.data_type else replace(changed, data_type=inner)
-
-
-def _transform_type(data_type: DataType, path: Path, change: Callable[[Path, StructField], StructField]) -> DataType:
-    match data_type:
-        case StructType(fields):
-            return StructType(tuple(_transform_field(field, path, change) for field in fields))
-        case ArrayType(element, contains_null):
-            return ArrayType(_transform_type(element, (*path, "element"), change), contains_null)
-        case MapType(key, value, contains_null):
-            key = _transform_type(key, (*path, "key"), change)
-            return MapType(key, _transform_type(value, (*path, "value"), change), contains_null)
-        case _:
-            return data_type
-
-
-def folded(path: Path) -> Path:
-    """Return a path in lower case, for case-insensitive comparison."""
-    return tuple(name.lower() for name in path)
-
-
-def dotted(path: Path) -> str:
-    """Return a path as text, with names that contain dots or backticks quoted."""
-    return ".".join(f"`{name.replace('`', '``')}`" if "." in name or "`" in name else name for name in path)

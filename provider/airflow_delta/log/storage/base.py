@@ -3,31 +3,20 @@
 Paths are storage keys relative to the table root, ``/``-separated and not URL-encoded. Three stores exist: local files through
 ``os`` (:mod:`airflow_delta.log.storage.local`), object stores (:mod:`airflow_delta.log.storage.object`) and HDFS
 (:mod:`airflow_delta.log.storage.hdfs`).
-
-An object as a seekable file, read in ranges, for Arrow's Parquet reader.
-
-Remote stores and ``fork``: a forked child refuses an inherited runtime at once, instead of hanging for ever.
-
-The clients of object stores and of HDFS need threads, which a forked child does not inherit. They belong to the process, not to a
-store, so a new store in the child hangs as well. The first use is therefore recorded per process, and children that are forked
-later refuse.
 """
 
 from __future__ import annotations
 
-import gc
-import io
-import os
-import time
 from abc import ABC, abstractmethod
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, BinaryIO, ClassVar, Protocol
+from typing import Any, BinaryIO, ClassVar
 
-from airflow_delta.exceptions import ForkedProcessException, Subject
+from airflow_delta.exceptions import Subject
 from airflow_delta.log.storage.committer import FileSystemCommitter, LogCommitter
+from airflow_delta.log.storage.errors import StoreUnavailableError
+from airflow_delta.log.storage.object_input import ObjectInput
 
 Ranges = Mapping[int, bytes]
 """Parts of a file by position; they do not overlap."""
@@ -36,32 +25,6 @@ _COPIED_AT_ONCE = 8 << 20
 
 UNKNOWN = -1
 """A size or time that a listing did not ask the store for."""
-
-
-class AmbiguousPutError(OSError):
-    """The store did not say whether a put was written (timeout, lost connection, server error).
-
-    Only reading the file can tell. A definite refusal is a :class:`FileExistsError` or another :class:`OSError`.
-    """
-
-
-class StoreUnavailableError(OSError):
-    """A request failed and may succeed later: the store is overloaded or cannot be reached, and the client gave up repeating it.
-
-    It says nothing about the file.
-    """
-
-
-class IncompleteReadError(StoreUnavailableError):
-    """A file came with another number of bytes than the store says that it has, however often it was read."""
-
-
-class StoreRefusedError(OSError):
-    """The store refused a request for good: nothing was written, and the same request would be refused again."""
-
-
-class StoreAccessError(StoreRefusedError, PermissionError):
-    """The store refused a request for its credentials, or there are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,157 +217,3 @@ class LogStore(Subject, ABC):
                 raise FileNotFoundError(f"{self.root}/{path}")
             size = status.size
         return pa.PythonFile(ObjectInput(self, path, size, ranges), mode="r")
-
-
-_READ_AGAIN = (0.1, 0.5)
-"""Seconds before a file is read again that did not come whole."""
-
-
-def complete(where: str, read: Callable[[], tuple[bytes, int]]) -> bytes:
-    """Read again what does not come whole: a store or a proxy may cut an answer and call what is left its length.
-
-    :param where: what is read, for the error.
-    :param read: returns what came, and how many bytes there should be.
-    :raises IncompleteReadError: if they still differ.
-    """
-    data, size = read()
-    for pause in _READ_AGAIN:
-        if len(data) == size:
-            break
-        time.sleep(pause)
-        data, size = read()
-    require_whole(where, data, size)
-    return data
-
-
-def require_whole(where: str, data: bytes, size: int) -> None:
-    """Refuse what did not come whole.
-
-    :raises IncompleteReadError: if there are not ``size`` bytes.
-    """
-    if len(data) != size:
-        raise IncompleteReadError(
-            f"Reading {where} gave {len(data)} bytes of {size}: a proxy or the store cuts its answers, or the file is being "
-            "replaced. Run the task again; if it stays, read the file past the proxy."
-        )
-
-
-_TAIL = 64 * 1024
-"""Bytes read when the end is first requested: enough for most footers."""
-
-
-class RangedReads(Protocol):
-    """What a file is read with: a log store."""
-
-    def read_range(self, path: str, start: int, length: int) -> bytes:
-        """Return a part of the object."""
-        ...
-
-
-class ObjectInput(io.RawIOBase):
-    """A read-only file over a store's ranged reads; keeps the tail of the object.
-
-    :param size: bytes of the object.
-    :param ranges: content that has been read already, by position.
-    :raises IncompleteReadError: from reads, if the object is shorter.
-    """
-
-    def __init__(self, store: RangedReads, path: str, size: int, ranges: Mapping[int, bytes] | None = None) -> None:
-        self._store = store
-        self._path = path
-        self._size = size
-        self._position = 0
-        self._tail: bytes | None = None
-        self._ranges = ranges or {}
-        self._starts = sorted(self._ranges)
-
-    def readable(self) -> bool:
-        """Return ``True``."""
-        return True
-
-    def seekable(self) -> bool:
-        """Return ``True``."""
-        return True
-
-    def tell(self) -> int:
-        """Return the position."""
-        return self._position
-
-    def size(self) -> int:
-        """Return the number of bytes."""
-        return self._size
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Move the position."""
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
-        self._position = max(base + offset, 0)
-        return self._position
-
-    def read(self, size: int = -1) -> bytes:
-        """Return up to ``size`` bytes; all remaining ones for -1."""
-        left = max(self._size - self._position, 0)
-        length = left if size < 0 else min(size, left)
-        if length == 0:
-            return b""
-        start = self._position
-        tail_start = max(self._size - _TAIL, 0)
-        if (known := self._known(start, length)) is not None:
-            data = known
-        elif start >= tail_start:
-            if self._tail is None:
-                self._tail = self._read(tail_start, self._size - tail_start)
-            data = self._tail[start - tail_start : start - tail_start + length]
-        else:
-            data = self._read(start, length)
-        self._position += len(data)
-        return data
-
-    def _read(self, start: int, length: int) -> bytes:
-        data = self._store.read_range(self._path, start, length)
-        require_whole(f"{getattr(self._store, 'root', '')}/{self._path}".lstrip("/"), data, length)
-        return data
-
-    def _known(self, start: int, length: int) -> bytes | None:
-        at = bisect_right(self._starts, start) - 1
-        if at < 0:
-            return None
-        first = self._starts[at]
-        content = self._ranges[first]
-        return content[start - first : start - first + length] if start - first + length <= len(content) else None
-
-    def readinto(self, buffer: Any) -> int:
-        """Fill a buffer."""
-        data = self.read(len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
-
-
-_used_by: int | None = None
-_inherited_from: int | None = None
-
-
-def _after_fork_in_child() -> None:
-    global _inherited_from
-    if _used_by is not None and _inherited_from is None:
-        _inherited_from = _used_by
-        gc.freeze()  # a client that the collector found here would wait for threads of its parent for ever
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)
-
-
-def check_runtime(table: str) -> None:
-    """Record that this process uses the runtime of a remote store.
-
-    :raises ForkedProcessException: if this process was forked from one that had used it.
-    """
-    global _used_by
-    if _inherited_from is not None:
-        raise ForkedProcessException(
-            f"Table {table} is not local, and this process ({os.getpid()}) was forked from one ({_inherited_from}) that had "
-            "already used an object store or HDFS. Their clients do not survive a fork and would hang. Open tables only in the "
-            "child, start the child with multiprocessing's 'spawn' or 'forkserver' method, or run a new interpreter.",
-            table=table,
-        )
-    if _used_by is None:
-        _used_by = os.getpid()

@@ -13,18 +13,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, BinaryIO, NoReturn
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException, PathOutsideTableException
-from airflow_delta.log.storage.base import (
-    AmbiguousPutError,
-    FileStatus,
-    LogStore,
-    StoreAccessError,
-    StoreUnavailableError,
-    check_runtime,
-    complete,
-)
+from airflow_delta.log.storage.base import FileStatus, LogStore
+from airflow_delta.log.storage.errors import AmbiguousPutError, StoreAccessError, StoreUnavailableError
+from airflow_delta.log.storage.fork import check_runtime
 from airflow_delta.log.storage.options import HDFS_USER
 from airflow_delta.log.storage.progress import tracked
 from airflow_delta.log.storage.refusals import panics_as_errors
+from airflow_delta.log.storage.whole_reads import complete
 
 SCHEME = "hdfs"
 USER_VARIABLE = "HADOOP_USER_NAME"

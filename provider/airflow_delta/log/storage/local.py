@@ -14,7 +14,8 @@ from typing import Any, BinaryIO, Self
 from urllib.parse import unquote, urlsplit
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException, LocationNotWritableException, PathOutsideTableException
-from airflow_delta.log.storage.base import UNKNOWN, AmbiguousPutError, FileStatus, Ranges
+from airflow_delta.log.storage.base import UNKNOWN, FileStatus, Ranges
+from airflow_delta.log.storage.errors import AmbiguousPutError
 from airflow_delta.log.storage.file_names import LOG_DIRECTORY
 from airflow_delta.log.storage.folders import FOLDER, LINK, LocalFolders, files_below, is_there, parts_of, status_of
 from airflow_delta.log.storage.progress import tracked

@@ -22,29 +22,17 @@ from obstore.exceptions import BaseError
 from airflow_delta.contract.location import AZURE, GCS, S3, Location, azure_host
 from airflow_delta.exceptions import DeltaIllegalArgumentException, DeltaIllegalStateException
 from airflow_delta.log.storage.answers import StoreAnswer
-from airflow_delta.log.storage.base import (
-    AmbiguousPutError,
-    FileStatus,
-    LogStore,
-    StoreRefusedError,
-    StoreUnavailableError,
-    check_runtime,
-    complete,
-)
+from airflow_delta.log.storage.base import FileStatus, LogStore
 from airflow_delta.log.storage.credentials import Renewal
 from airflow_delta.log.storage.endpoints import AZURE_ENDPOINT, client_config, with_place
+from airflow_delta.log.storage.errors import AmbiguousPutError, StoreRefusedError, StoreUnavailableError
 from airflow_delta.log.storage.file_names import LOG_DIRECTORY
-from airflow_delta.log.storage.options import (
-    CLIENT_OPTIONS,
-    ENDPOINTS,
-    MAX_RETRIES,
-    OWN_OPTIONS,
-    canonical_options,
-    check_environment,
-    check_identity,
-)
+from airflow_delta.log.storage.fork import check_runtime
+from airflow_delta.log.storage.identity import check_environment, check_identity
+from airflow_delta.log.storage.options import CLIENT_OPTIONS, ENDPOINTS, MAX_RETRIES, OWN_OPTIONS, canonical_options
 from airflow_delta.log.storage.progress import tracked
 from airflow_delta.log.storage.refusals import Refusal, access_refused, exists_for_certain, is_panic
+from airflow_delta.log.storage.whole_reads import complete
 from airflow_delta.masking import masked, secret_values
 
 logger = logging.getLogger(__name__)

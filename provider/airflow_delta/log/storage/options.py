@@ -25,7 +25,7 @@ OWN_OPTIONS = frozenset({OTHER_LOCATIONS, RENEWED_BY, EXPIRES_AT})
 """Options that no client of a store gets."""
 
 
-def _words(text: str) -> frozenset[str]:
+def words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
@@ -98,69 +98,32 @@ _SPELLINGS = {
     """,
 }  # fmt: skip
 # What an option is, if it is neither a value nor a secret. An option that is not in the lists above is refused.
-FILES = _words("""
+FILES = words("""
     aws_web_identity_token_file aws_container_authorization_token_file azure_federated_token_file google_service_account
     google_application_credentials
 """)
 """Options that name a file of the process."""
 
-CREDENTIAL_ENDPOINTS = _words("""
+CREDENTIAL_ENDPOINTS = words("""
     aws_container_credentials_relative_uri aws_container_credentials_full_uri aws_metadata_endpoint aws_endpoint_url_sts
     azure_msi_endpoint azure_storage_authority_host azure_fabric_token_service_url azure_fabric_workload_host
 """)
 """Options that name a place to ask for credentials."""
 
-ENDPOINTS = _words("aws_endpoint_url aws_endpoint_url_s3 azure_storage_endpoint google_base_url")
+ENDPOINTS = words("aws_endpoint_url aws_endpoint_url_s3 azure_storage_endpoint google_base_url")
 """Options that name the store itself."""
 
-NETWORK = _words("proxy_url proxy_ca_certificate root_certificate allow_invalid_certificates")
+NETWORK = words("proxy_url proxy_ca_certificate root_certificate allow_invalid_certificates")
 """Options that decide who may read the traffic."""
 
-# The ways to say who asks: what says it, what must be there too, what may be. The client would take the first that it knows.
-_WAYS = {
-    S3: """
-        aws_skip_signature
-        aws_access_key_id aws_secret_access_key
-        aws_web_identity_token_file
-        aws_container_credentials_relative_uri
-        aws_container_credentials_full_uri
-    """,
-    AZURE: """
-        azure_skip_signature
-        azure_fabric_token_service_url azure_fabric_workload_host azure_fabric_session_token azure_fabric_cluster_identifier
-        azure_storage_token
-        azure_storage_account_key
-        azure_federated_token_file azure_storage_client_id azure_storage_tenant_id
-        azure_storage_client_secret azure_storage_client_id azure_storage_tenant_id
-        azure_storage_sas_key
-        azure_use_azure_cli
-        azure_msi_endpoint
-    """,
-    GCS: """
-        google_skip_signature
-        google_bearer_token
-        google_service_account
-        google_service_account_key
-        google_application_credentials
-    """,
-}  # fmt: skip
-WAYS: dict[str, tuple[tuple[str, ...], ...]] = {
-    _store: tuple(tuple(line.split()) for line in _lines.strip().splitlines()) for _store, _lines in _WAYS.items()
-}
-"""For each store, the ways to say who asks, in the order in which object_store looks for them."""
 
-_SWITCHES = _words("aws_skip_signature azure_skip_signature google_skip_signature azure_use_azure_cli")
-_OF_PROCESS = FILES | _words(
-    "aws_container_credentials_relative_uri aws_container_credentials_full_uri azure_msi_endpoint azure_use_azure_cli"
-)
-_COMPANIONS = {"aws_session_token": "aws_access_key_id"}
 _CLIENT = """
     allow_http allow_invalid_certificates disable_system_certificates connect_timeout default_content_type http1_only
     http2_keep_alive_interval http2_keep_alive_timeout http2_keep_alive_while_idle http2_max_frame_size http2_only
     pool_idle_timeout pool_max_idle_per_host proxy_ca_certificate proxy_excludes proxy_url randomize_addresses read_timeout
     root_certificate timeout user_agent
 """
-CLIENT_OPTIONS = _words(_CLIENT)
+CLIENT_OPTIONS = words(_CLIENT)
 """Options of the HTTP client, for every store."""
 
 MAX_RETRIES = "max_retries"
@@ -169,7 +132,7 @@ MAX_RETRIES = "max_retries"
 _OF_CLIENT = CLIENT_OPTIONS | {MAX_RETRIES}
 
 # Options of other Delta clients that have no meaning here: puts are always conditional.
-_TOLERATED = _words("""
+_TOLERATED = words("""
     aws_s3_allow_unsafe_rename allow_unsafe_rename aws_s3_locking_provider delta_dynamo_table_name aws_conditional_put
     conditional_put aws_copy_if_not_exists copy_if_not_exists retry_timeout backoff_config.init_backoff
     backoff_config.max_backoff backoff_config.base durable
@@ -179,17 +142,17 @@ _TOLERATED = _words("""
     aws_session_token_dynamodb
 """)
 _STYLE, _STYLES = "aws_s3_addressing_style", {"virtual": "true", "path": "false"}
-_BUCKETS = _words("""
+_BUCKETS = words("""
     aws_bucket aws_bucket_name bucket bucket_name google_bucket google_bucket_name azure_container_name container_name
 """)
 _PREFIXES = ("aws_", "azure_storage_", "azure_", "google_")
 _HADOOP = ("dfs.", "fs.", "ha.", "hadoop.", "ipc.")
 """Beginnings of the names of Hadoop's own settings, which HDFS takes."""
 
-_NAMES: dict[str, dict[str, str]] = {}
+NAMES: dict[str, dict[str, str]] = {}
 for _store, _lines in _SPELLINGS.items():
-    _NAMES[_store] = {spelling: names[0] for names in map(str.split, _lines.strip().splitlines()) for spelling in names}
-_ANY = frozenset(spelling for names in _NAMES.values() for spelling in names)
+    NAMES[_store] = {spelling: names[0] for names in map(str.split, _lines.strip().splitlines()) for spelling in names}
+_ANY = frozenset(spelling for names in NAMES.values() for spelling in names)
 
 
 def store_kind(uri: str) -> str | None:
@@ -281,7 +244,7 @@ def canonical_name(spelling: str, store: str) -> str | None:
         return name
     if store == HDFS:
         return spelling if _is_hadoops(name) else HDFS_USER if name == HDFS_USER else None
-    if (known := _NAMES[store].get(name)) is not None:
+    if (known := NAMES[store].get(name)) is not None:
         return known
     return bare if (bare := _bare(name)) in _OF_CLIENT else None
 
@@ -321,84 +284,3 @@ def _check_known(spelling: str, whose: str) -> None:
         f"The storage options of {whose} set {spelling!r}, which no store knows. Use the names of object_store, such as "
         "AWS_REGION, AZURE_STORAGE_ACCOUNT_KEY or GOOGLE_SERVICE_ACCOUNT."
     )
-
-
-def ways_of(options: Mapping[str, str], store: str | None) -> list[tuple[str, ...]]:
-    """Return the ways in which options say who asks, each as the names of its options.
-
-    :param options: under their canonical names.
-    """
-    return [way for way in WAYS.get(store or "", ()) if _says(options, way[0]) or (way[0] in _PAIRS and _says(options, way[1]))]
-
-
-def is_explicit(options: Mapping[str, str], store: str | None) -> bool:
-    """Return whether options hold their own credentials, or say that none are used: nothing of the process or machine is."""
-    ways = ways_of(options, store)
-    return bool(ways) and not any(way[0] in _OF_PROCESS for way in ways)
-
-
-def check_identity(options: Mapping[str, str], store: str | None, whose: str) -> None:
-    """Refuse credentials that cannot be used together, or not alone: the client would drop some without a word.
-
-    :param options: under their canonical names.
-    :raises DeltaIllegalArgumentException: if there are such.
-    """
-    ways = ways_of(options, store)
-    if len(ways) > 1:
-        named = " and ".join(", ".join(name for name in way if options.get(name)) for way in ways)
-        raise DeltaIllegalArgumentException(
-            f"The credentials of {whose} are given in {len(ways)} ways, which cannot be used together: {named}. Keep one of them."
-        )
-    missing = [name for way in ways for name in way if not options.get(name)]
-    missing += [needed for name, needed in _COMPANIONS.items() if options.get(name) and not options.get(needed)]
-    if missing:
-        raise DeltaIllegalArgumentException(
-            f"The credentials of {whose} lack {', '.join(missing)}. Without, "
-            f"{', '.join(_identifying(options, store))} cannot be used."
-        )
-
-
-def check_environment(options: Mapping[str, str], store: str, environment: Mapping[str, str], whose: str) -> None:
-    """Refuse credentials of the environment that the client would use instead of, or with, those in the options.
-
-    The client reads every variable that has an option's name, and may prefer it: a token would go to the connection's endpoint.
-
-    :raises DeltaIllegalArgumentException: if there are such.
-    """
-    ways = ways_of(options, store)
-    if not ways or ways[0][0].endswith("skip_signature"):
-        return
-    first = WAYS[store].index(ways[0])
-    before = {name for way in WAYS[store][1:first] for name in way if name not in ways[0]}
-    if ways[0][0] in _PAIRS:
-        before.add("aws_session_token")
-    if ways[0][0] == "google_service_account_key":
-        before.add("google_service_account")
-    prefix = f"{WAYS[store][0][0].partition('_')[0]}_"
-    found = sorted(
-        variable
-        for variable, value in environment.items()
-        if value
-        and variable.lower().startswith(prefix)
-        and (name := _NAMES[store].get(variable.lower())) in before
-        and not options.get(str(name))
-    )
-    if found:
-        raise DeltaIllegalArgumentException(
-            f"The environment of this process has {', '.join(found)}, which the client would use together with, or instead of, "
-            f"{ways[0][0]} of {whose}. Unset the variable where tasks use this connection, or take the credentials out of the "
-            "connection to use those of the environment."
-        )
-
-
-_PAIRS = frozenset({"aws_access_key_id"})
-
-
-def _says(options: Mapping[str, str], name: str) -> bool:
-    value = options.get(name) or ""
-    return value.strip().lower() in ("true", "1", "yes", "on", "y") if name in _SWITCHES else bool(value)
-
-
-def _identifying(options: Mapping[str, str], store: str | None) -> list[str]:
-    names = {name for way in WAYS.get(store or "", ()) for name in way} | _COMPANIONS.keys()
-    return [name for name in options if name in names]

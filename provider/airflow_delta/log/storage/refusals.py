@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from airflow_delta.contract.location import AZURE, GCS, S3
 from airflow_delta.log.storage.answers import StoreAnswer
-from airflow_delta.log.storage.base import StoreAccessError, StoreRefusedError
+from airflow_delta.log.storage.errors import StoreAccessError, StoreRefusedError
 
 _TAG = {name: re.compile(rf"<{name}>(.*?)</{name}>", re.DOTALL) for name in ("Code", "Message")}
 _MESSAGE = re.compile(r'"message"\s*:\s*"((?:[^"\\]|\\.)*)"')

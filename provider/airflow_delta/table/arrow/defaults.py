@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from airflow_delta.contract.request import StageRequest
-from airflow_delta.contract.schema import refused_rows
+from airflow_delta.contract.table_rules import refused_rows
 from airflow_delta.exceptions import DeltaUnsupportedOperationException, IdentityInsertException, PredicateException
 from airflow_delta.log.arrow.arrays import array
-from airflow_delta.log.expressions import ast
+from airflow_delta.log.expressions import ast, sql_text
 from airflow_delta.log.expressions.predicate import Predicate
 from airflow_delta.log.schema.types import StructType, arrow_type, as_nullable
 
 if TYPE_CHECKING:
-    from airflow_delta.contract.schema import IdentityRule
+    from airflow_delta.contract.table_rules import IdentityRule
 
 _NOW = re.compile(r"(?:current_timestamp|now)\s*\(\s*\)|current_timestamp", re.IGNORECASE)
 
@@ -44,7 +44,7 @@ def default_value(name: str, expression: str, schema: StructType, request: Stage
 
 def _literal(name: str, text: str, schema: StructType) -> Any:
     """Return the value of a literal as a value of a column: what the column would be compared with."""
-    expression = Predicate.parse(f"{ast.quote_name(name)} <=> ({text})", schema).expression
+    expression = Predicate.parse(f"{sql_text.quote_name(name)} <=> ({text})", schema).expression
     if not isinstance(expression, ast.Compare) or expression.operator != "<=>" or expression.column.path != (name,):
         raise ValueError(f"{text} is not a literal")
     if expression.column.data_type.name == "timestamp":

@@ -20,9 +20,11 @@ import pyarrow.parquet as pq
 from airflow_delta.contract.delta_names import HIVE_NULL
 from airflow_delta.contract.schema import without_void
 from airflow_delta.exceptions import DeltaAnalysisException
-from airflow_delta.log.arrow.arrays import scalar, to_pylist
+from airflow_delta.log.arrow.arrays import scalar
+from airflow_delta.log.arrow.values import to_pylist
 from airflow_delta.log.features.column_mapping import field_id
-from airflow_delta.log.schema.partition_values import partition_directory, serialize_partition_value
+from airflow_delta.log.schema.partition_directories import partition_directory
+from airflow_delta.log.schema.partition_values import serialize_partition_value
 from airflow_delta.log.schema.types import (
     ArrayType,
     DataType,
@@ -34,7 +36,7 @@ from airflow_delta.log.schema.types import (
     struct_of,
     type_to_json,
 )
-from airflow_delta.log.statistics.statistics import nan_note
+from airflow_delta.log.statistics.nan_note import nan_note
 from airflow_delta.table.arrow.align import Convert, to_table_type
 from airflow_delta.table.arrow.nan_columns import columns_with_nan, count_nulls, leaf_columns
 

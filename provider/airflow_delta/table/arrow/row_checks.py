@@ -11,12 +11,12 @@ from collections.abc import Callable, Collection, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_delta.contract.char_lengths import length_problems
 from airflow_delta.contract.payloads import Json
 from airflow_delta.contract.request import StageRequest
-from airflow_delta.contract.schema import broken_rule, refused_rows
-from airflow_delta.contract.sql_types import length_problems
+from airflow_delta.contract.table_rules import broken_rule, refused_rows
 from airflow_delta.exceptions import DeltaError, DeltaUnsupportedOperationException, PredicateException
-from airflow_delta.log.arrow.arrays import readable
+from airflow_delta.log.arrow.values import readable
 from airflow_delta.log.expressions.predicate import Predicate
 from airflow_delta.log.schema.types import ArrayType, DataType, MapType, StructField, StructType
 from airflow_delta.table.read.row_filter import check_decidable, selected

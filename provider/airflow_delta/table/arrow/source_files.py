@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 
 from airflow_delta.exceptions import SchemaMismatchException
 from airflow_delta.log.checkpoint.sort import joined
+from airflow_delta.log.data_files.batches import longest_value
 from airflow_delta.log.data_files.page_sizes import Chunk, batch_rows, declared, problem_of
-from airflow_delta.log.data_files.reader import longest_value
 
 if TYPE_CHECKING:
     from airflow_delta.log.schema.types import StructType

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from airflow_delta.exceptions import DeltaTableNotFoundException
-from airflow_delta.log.statistics.statistics import live_records
+from airflow_delta.log.statistics.row_counts import live_records
 from airflow_delta.table.read.read_table import Rows, check_limit, limited, worker_rows
 from airflow_delta.table.read.row_filter import check_decidable
 from airflow_delta.table.stage.scan import candidate_files

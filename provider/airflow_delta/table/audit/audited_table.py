@@ -16,11 +16,11 @@ from urllib.parse import unquote
 import pyarrow.compute as pc
 
 from airflow_delta.contract.audit import BEFORE, STAGED
-from airflow_delta.contract.files import attempt_directory, transaction_directory
 from airflow_delta.contract.payloads import ScanPlan, StagedWrite, TransactionHandle
+from airflow_delta.contract.staging_directory import attempt_directory, transaction_directory
 from airflow_delta.log.actions.actions import AddFile, RemoveFile
 from airflow_delta.log.actions.reconciliation import FileKey, file_key
-from airflow_delta.log.statistics.statistics import live_records, num_records
+from airflow_delta.log.statistics.row_counts import live_records, num_records
 from airflow_delta.table.audit.newest import OnNewest, on_newest
 from airflow_delta.table.commit.commit import StagedCommit, staged_commit
 from airflow_delta.table.stage.conflicts import check_stages

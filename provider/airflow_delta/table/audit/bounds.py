@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaIllegalArgumentException, PredicateException
 from airflow_delta.log.actions.actions import AddFile
-from airflow_delta.log.expressions.simple import Columns, UnsupportedError
-from airflow_delta.log.features.clustering import parse_column_list
+from airflow_delta.log.expressions.name_resolution import Columns, UnsupportedError
 from airflow_delta.log.features.properties import TableProperties
+from airflow_delta.log.features.stats_columns import parse_column_list
 from airflow_delta.log.schema.partition_values import parse_partition_value, parse_timestamp, possible_instants
 from airflow_delta.log.schema.types import FLOATING, INTEGRAL, DataType, DecimalType
-from airflow_delta.log.statistics.statistics import live_records
+from airflow_delta.log.statistics.row_counts import live_records
 
 if TYPE_CHECKING:
     from airflow_delta.log.expressions.ast import ColumnReference

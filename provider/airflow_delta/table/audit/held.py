@@ -21,7 +21,7 @@ from airflow_delta.exceptions import (
     DeltaConcurrentModificationException,
 )
 from airflow_delta.log.actions.actions import CommitInfo
-from airflow_delta.log.statistics.statistics import live_records
+from airflow_delta.log.statistics.row_counts import live_records
 from airflow_delta.table.audit import heavy
 from airflow_delta.transaction.conflicts.checker import ConflictChecker
 from airflow_delta.transaction.conflicts.current_transaction import CurrentTransaction

@@ -48,7 +48,7 @@ def plan_sql_checks(
 ) -> StageRequest:
     """Return what Spark is asked: the checks, and a scan of every view that one of them names.
 
-    :param attempt: unique name of this execution (:func:`airflow_delta.contract.files.new_attempt`).
+    :param attempt: unique name of this execution (:func:`airflow_delta.contract.staging_directory.new_attempt`).
     """
     text = "\n".join(check.sql for check in checks)
     named = [view for view in VIEWS if re.search(rf"\b{view}\b", text, re.IGNORECASE)]  # a false match only adds a view

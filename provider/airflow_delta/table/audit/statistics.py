@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.contract.audit import BOUNDS, FAIL, RATIOS, AuditCheck, key_of, limits_problem
-from airflow_delta.contract.files import partition_texts_of
+from airflow_delta.contract.partition_texts import partition_texts_of
 from airflow_delta.exceptions import DeltaIllegalArgumentException
-from airflow_delta.log.features.clustering import indexed_leaves
+from airflow_delta.log.features.stats_columns import indexed_leaves
 from airflow_delta.log.schema.partition_values import parse_timestamp
 from airflow_delta.log.schema.types import FLOATING
 from airflow_delta.table.audit.audited_table import AuditedTable

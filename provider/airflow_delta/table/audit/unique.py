@@ -20,13 +20,14 @@ from airflow_delta.exceptions import (
     ReadLimitException,
 )
 from airflow_delta.log.actions.reconciliation import file_key
-from airflow_delta.log.arrow.arrays import readable, scalar
+from airflow_delta.log.arrow.arrays import scalar
+from airflow_delta.log.arrow.values import readable
 from airflow_delta.log.expressions import ast
 from airflow_delta.log.expressions.predicate import Predicate
 from airflow_delta.log.replay.filter import FileFilter
 from airflow_delta.log.schema.types import INTEGRAL, DecimalType, arrow_type
-from airflow_delta.log.statistics.data_skipping import column_has_bounds
-from airflow_delta.log.statistics.statistics import live_records
+from airflow_delta.log.statistics.credible import column_has_bounds
+from airflow_delta.log.statistics.row_counts import live_records
 from airflow_delta.table.audit.bounds import named_column, plain
 from airflow_delta.table.read.read_table import worker_rows
 

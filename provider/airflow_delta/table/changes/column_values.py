@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.log.arrow.arrays import readable
+from airflow_delta.log.arrow.values import readable
 from airflow_delta.table.read.read_table import worker_rows
 
 if TYPE_CHECKING:

@@ -24,9 +24,9 @@ from airflow_delta.log.actions.actions import AddFile, Metadata, RemoveFile
 from airflow_delta.log.actions.decode import DecodedCommit, decode_commits, timestamp_of_info
 from airflow_delta.log.actions.deletion_vectors import inline_deletion_vector, read_deletion_vector
 from airflow_delta.log.actions.reconciliation import canonical_path
+from airflow_delta.log.features.change_data_feed import is_feed_enabled
 from airflow_delta.log.features.protocol import check_can_read
-from airflow_delta.log.features.schema_checks import is_feed_enabled
-from airflow_delta.log.statistics.statistics import num_records
+from airflow_delta.log.statistics.row_counts import num_records
 from airflow_delta.log.storage.file_names import COMMIT_SUFFIX, LOG_DIRECTORY, commit_version, version_prefix
 from airflow_delta.log.time_travel import first_recorded_version, monotonic_timestamps
 from airflow_delta.table.changes.schema import check_readable, check_removed, read_schema

@@ -23,7 +23,8 @@ from airflow_delta.log.actions.actions import AddCDCFile, AddFile, Metadata, Rem
 from airflow_delta.log.actions.decode import DecodedCommit, decode_commit
 from airflow_delta.log.features.column_mapping import mode, physical_partition_columns
 from airflow_delta.log.schema.partition_values import parse_partition_value
-from airflow_delta.log.schema.types import INTEGRAL, ArrayType, MapType, StructField, StructType, known_names
+from airflow_delta.log.schema.suggestions import known_names
+from airflow_delta.log.schema.types import INTEGRAL, ArrayType, MapType, StructField, StructType
 from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.table.changes.find import change_files
 

@@ -1,6 +1,6 @@
 """Plan a read of the change data feed in the worker.
 
-:func:`airflow_delta.spark.read.read_change_plan` makes a DataFrame of it.
+:func:`airflow_delta.spark.changes.read_change_plan` makes a DataFrame of it.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import uuid
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from airflow_delta.contract.change_plan import ChangeCommit, ChangePlan
 from airflow_delta.contract.payloads import ScanFile
-from airflow_delta.contract.request import ChangeCommit, ChangePlan
 from airflow_delta.table.changes.find import Changes, find_changes
 from airflow_delta.table.stage.scan import scan_files
 

@@ -15,7 +15,7 @@ import msgspec
 
 from airflow_delta.contract.delta_names import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
 from airflow_delta.log import heavy
-from airflow_delta.log.statistics.statistics import live_records
+from airflow_delta.log.statistics.row_counts import live_records
 from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.table.changes.find import Changes, find_changes
 from airflow_delta.table.read.read_table import Rows, check_limit, limited, parse_where, worker_rows

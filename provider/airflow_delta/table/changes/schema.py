@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from airflow_delta.exceptions import DeltaAnalysisException
 from airflow_delta.log.actions.actions import Metadata
 from airflow_delta.log.features import column_mapping
-from airflow_delta.log.schema.types import ArrayType, DataType, MapType, StructType, folded, walk_fields
+from airflow_delta.log.schema.types import ArrayType, DataType, MapType, StructType
+from airflow_delta.log.schema.walk import folded, walk_fields
 from airflow_delta.log.table_definition import TableDefinition
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from airflow_delta.contract.payloads import CommitResult
 from airflow_delta.contract.tags import APP_ID_TAG
 from airflow_delta.exceptions import MetadataChangedException, ProtocolChangedException
 from airflow_delta.log.actions.actions import Action, AddFile, Metadata, RemoveFile, SetTransaction
-from airflow_delta.log.statistics.statistics import total
+from airflow_delta.log.statistics.row_counts import total
 from airflow_delta.table.commit.alter import adopt_altered, altered_table, with_altered_reads
 from airflow_delta.table.commit.created_meanwhile import adopt_created_table, check_nothing_replaced, created_otherwise
 from airflow_delta.table.commit.features import changes_to_commit, feature_tags, identity_marks

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_delta.contract.payloads import StagedWrite
 from airflow_delta.contract.tags import OPERATIONS_TAG
 from airflow_delta.log.actions.actions import Metadata
-from airflow_delta.log.statistics.statistics import live_records
+from airflow_delta.log.statistics.row_counts import live_records
 from airflow_delta.table.definition.altered_table import AlteredTable
 from airflow_delta.table.stage.load import StageActions
 from airflow_delta.table.stage.net_effect import NetEffect

@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.contract.files import (
+from airflow_delta.contract.payloads import CommitResult, StagedWrite, TransactionHandle
+from airflow_delta.contract.staging_directory import (
     KEYS_NAME,
     REPORT_DIRECTORY,
     REQUEST_NAME,
@@ -15,7 +16,6 @@ from airflow_delta.contract.files import (
     attempt_directory,
     transaction_directory,
 )
-from airflow_delta.contract.payloads import CommitResult, StagedWrite, TransactionHandle
 from airflow_delta.exceptions import PublicationUndoneException, TransactionAlreadyCommittedException
 from airflow_delta.table.commit.commit import CommitOptions, commit_stages
 from airflow_delta.table.definition.altered_table import is_alter
@@ -59,7 +59,7 @@ def publish(
     If the log already holds the transaction, its commit is returned (``committed_before``).
 
     :param staged: results of the stages, in any order.
-    :param attempt: unique name of this execution of the commit (:func:`airflow_delta.contract.files.new_attempt`).
+    :param attempt: unique name of this execution of the commit (:func:`airflow_delta.contract.staging_directory.new_attempt`).
     :param expected: the stages that must have reported, by task id and map index; ``None``: not checked.
     :param check: called before anything is published, unless the log holds the transaction; raises what forbids it, and
         returns tags that say what was checked.

@@ -11,9 +11,11 @@ from airflow_delta.contract.delta_names import CLUSTERING_DOMAIN
 from airflow_delta.contract.sql_types import parse_column_path
 from airflow_delta.log.actions.actions import DomainMetadata
 from airflow_delta.log.features import protocol as table_protocol
-from airflow_delta.log.features.clustering import indexed_leaves, logical_columns, quoted_path
+from airflow_delta.log.features.clustering import logical_columns, quoted_path
 from airflow_delta.log.features.properties import TableProperties
-from airflow_delta.log.schema.types import DataType, Path, StructType, dotted, folded
+from airflow_delta.log.features.stats_columns import indexed_leaves
+from airflow_delta.log.schema.types import DataType, StructType
+from airflow_delta.log.schema.walk import Path, dotted, folded
 from airflow_delta.table.definition.altered_table import AlteredTable, protocol_with
 from airflow_delta.table.definition.column_paths import missing_column
 from airflow_delta.table.definition.create import MAX_CLUSTERING_COLUMNS, keyword_of

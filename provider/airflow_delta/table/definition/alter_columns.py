@@ -9,26 +9,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from airflow_delta.contract.changes import AddColumns, ChangeColumn, Column, DropColumns, RenameColumn, ReplaceColumns
+from airflow_delta.contract.char_lengths import DECLARED
 from airflow_delta.contract.delta_names import PHYSICAL_NAME
-from airflow_delta.contract.sql_types import DECLARED, parse_column_path, parse_sql_type
+from airflow_delta.contract.sql_types import parse_column_path, parse_sql_type
 from airflow_delta.log.features.column_mapping import mode
 from airflow_delta.log.features.constraints import CURRENT_DEFAULT, has_char_varchar, may_change_length
 from airflow_delta.log.features.schema_changes import rename_column, without_columns
-from airflow_delta.log.schema.types import (
-    STRING,
-    ArrayType,
-    DataType,
-    MapType,
-    Path,
-    StructField,
-    StructType,
-    dotted,
-    folded,
-    parse_type,
-    to_json,
-    transform_fields,
-    walk_fields,
-)
+from airflow_delta.log.schema.types import STRING, ArrayType, DataType, MapType, StructField, StructType, parse_type, to_json
+from airflow_delta.log.schema.walk import Path, dotted, folded, transform_fields, walk_fields
 from airflow_delta.table.definition.altered_table import AlteredTable, column_document
 from airflow_delta.table.definition.column_paths import edited, in_container, is_not_null, missing_column, position_of, struct_at
 from airflow_delta.table.definition.type_changes import check_no_dependents, replaced_type

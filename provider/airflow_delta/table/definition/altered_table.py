@@ -18,7 +18,8 @@ from airflow_delta.log.actions.actions import Protocol
 from airflow_delta.log.features import clustering
 from airflow_delta.log.features.clustering import clustering_columns
 from airflow_delta.log.features.protocol import upgraded
-from airflow_delta.log.schema.types import Path, StructField, StructType, dotted
+from airflow_delta.log.schema.types import StructField, StructType
+from airflow_delta.log.schema.walk import Path, dotted
 from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.transaction.prepare.prepare import TableState
 

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from airflow_delta.contract.sql_types import parse_column_path
-from airflow_delta.log.schema.types import ArrayType, DataType, MapType, Path, StructField, StructType, dotted, known_names
+from airflow_delta.log.schema.suggestions import known_names
+from airflow_delta.log.schema.types import ArrayType, DataType, MapType, StructField, StructType
+from airflow_delta.log.schema.walk import Path, dotted
 from airflow_delta.table.definition.altered_table import AlteredTable
 
 Edit = Callable[[StructType], StructType]

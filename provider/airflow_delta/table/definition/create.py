@@ -14,15 +14,17 @@ from airflow_delta.contract.payloads import Json, TransactionHandle
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaIllegalArgumentException
 from airflow_delta.log.actions.actions import DomainMetadata, Metadata
 from airflow_delta.log.features import clustering, protocol
-from airflow_delta.log.features.clustering import indexed_leaves, parse_column_list
 from airflow_delta.log.features.properties import TableProperties, strip_protocol_properties
-from airflow_delta.log.schema.types import known_names, leaves
+from airflow_delta.log.features.stats_columns import indexed_leaves, parse_column_list
+from airflow_delta.log.schema.suggestions import known_names
+from airflow_delta.log.schema.types import leaves
 from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.transaction.prepare.prepare import TableState
 
 if TYPE_CHECKING:
     from airflow_delta.log import Snapshot
-    from airflow_delta.log.schema.types import Path, StructType
+    from airflow_delta.log.schema.types import StructType
+    from airflow_delta.log.schema.walk import Path
 
 MAX_CLUSTERING_COLUMNS = 4
 """Delta: ``clustering.numColumns`` (DELTA_CLUSTER_BY_INVALID_NUM_COLUMNS)."""

@@ -14,7 +14,8 @@ from airflow_delta.exceptions import DeltaIllegalArgumentException, SchemaMismat
 from airflow_delta.log.actions.actions import Metadata
 from airflow_delta.log.features import column_mapping
 from airflow_delta.log.features.column_mapping import field_id
-from airflow_delta.log.schema.types import dotted, to_json, walk_fields
+from airflow_delta.log.schema.types import to_json
+from airflow_delta.log.schema.walk import dotted, walk_fields
 from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.table.definition.staged_definition import (
     defined_metadata,

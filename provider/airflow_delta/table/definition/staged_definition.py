@@ -15,7 +15,8 @@ from airflow_delta.contract.payloads import Json, StagedWrite, TransactionHandle
 from airflow_delta.exceptions import StageConflictException
 from airflow_delta.log.actions.actions import Metadata
 from airflow_delta.log.features.properties import strip_protocol_properties
-from airflow_delta.log.features.schema_merge import merge_schema, stored_otherwise, with_type_changes
+from airflow_delta.log.features.schema_merge import merge_schema
+from airflow_delta.log.features.type_widening import stored_otherwise, with_type_changes
 from airflow_delta.log.schema.types import to_json
 from airflow_delta.log.table_definition import TableDefinition
 

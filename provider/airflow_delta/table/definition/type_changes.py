@@ -6,8 +6,9 @@ from dataclasses import replace
 
 from airflow_delta.log.features.properties import TableProperties
 from airflow_delta.log.features.schema_changes import dependents
-from airflow_delta.log.features.schema_merge import may_change_type
-from airflow_delta.log.schema.types import ArrayType, DataType, MapType, Path, StructType, dotted
+from airflow_delta.log.features.type_widening import may_change_type
+from airflow_delta.log.schema.types import ArrayType, DataType, MapType, StructType
+from airflow_delta.log.schema.walk import Path, dotted
 from airflow_delta.table.definition.altered_table import AlteredTable
 
 

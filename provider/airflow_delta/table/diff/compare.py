@@ -14,7 +14,7 @@ from datetime import UTC, date, datetime
 from decimal import Context, Decimal
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.log.arrow.arrays import Row, rows_of
+from airflow_delta.log.arrow.values import Row, rows_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -14,8 +14,9 @@ import pyarrow.compute as pc
 from airflow_delta.contract.delta_names import CHANGE_TYPE
 from airflow_delta.contract.schema import variant_columns
 from airflow_delta.log.actions.actions import AddFile, Metadata
-from airflow_delta.log.arrow.arrays import array, rows_of
-from airflow_delta.log.statistics.statistics import live_records, total
+from airflow_delta.log.arrow.arrays import array
+from airflow_delta.log.arrow.values import rows_of
+from airflow_delta.log.statistics.row_counts import live_records, total
 from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.table.diff.compare import Stream, TooManyRowsError
 from airflow_delta.table.read.read_table import worker_rows

@@ -9,16 +9,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.contract.files import is_hidden
-from airflow_delta.contract.mapping import AS_IN_LOG
 from airflow_delta.contract.request import NUM_BYTES, NUM_FILES, NUM_ROWS, StageReport, StageRequest
 from airflow_delta.contract.schema import TYPED_VALUE, WRITE_WHOLE
+from airflow_delta.contract.staging_directory import is_hidden
+from airflow_delta.contract.zones import AS_IN_LOG
 from airflow_delta.exceptions import InvariantViolationException, StagedFileException, StagingException
 from airflow_delta.log import heavy
 from airflow_delta.log.actions.actions import AddFile
 from airflow_delta.log.features.identity_columns import identity_columns
-from airflow_delta.log.schema.types import ArrayType, DataType, MapType, Path, StructField, StructType, dotted
-from airflow_delta.log.statistics.statistics import stats_from_footer
+from airflow_delta.log.schema.types import ArrayType, DataType, MapType, StructField, StructType
+from airflow_delta.log.schema.walk import Path, dotted
+from airflow_delta.log.statistics.footers_to_stats import stats_from_footer
 from airflow_delta.log.storage.progress import tracked
 from airflow_delta.table.files.partitions import partition_values, time_zone_of, url_encode
 

@@ -6,10 +6,10 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from airflow_delta.contract.files import is_hidden, transaction_directory
+from airflow_delta.contract.char_lengths import length_problems
 from airflow_delta.contract.payloads import TransactionHandle
-from airflow_delta.contract.schema import TableRules
-from airflow_delta.contract.sql_types import length_problems
+from airflow_delta.contract.staging_directory import is_hidden, transaction_directory
+from airflow_delta.contract.table_rules import TableRules
 from airflow_delta.exceptions import DeltaIllegalArgumentException, StagedFileException, StagingException
 from airflow_delta.log.storage.file_names import LOG_DIRECTORY
 from airflow_delta.table.files.adds import CONCURRENCY, is_unfinished, unfinished

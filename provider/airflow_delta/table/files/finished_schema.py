@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.contract.payloads import Json
-from airflow_delta.contract.schema import TableRules, Type, fields_by_name, nullable, same_type, type_name
+from airflow_delta.contract.schema import Type, fields_by_name, nullable, same_type, type_name
+from airflow_delta.contract.table_rules import TableRules
 from airflow_delta.exceptions import DeltaIllegalArgumentException, SchemaMismatchException, StagedFileException
 from airflow_delta.log.features.column_mapping import physical_schema
 from airflow_delta.log.features.schema_merge import merge_schema, write_casts

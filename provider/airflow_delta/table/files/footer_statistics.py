@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from airflow_delta.log.data_files.footers import leaf_paths
+from airflow_delta.log.data_files.leaf_columns import leaf_paths
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq

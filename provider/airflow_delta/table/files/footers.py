@@ -11,7 +11,7 @@ from airflow_delta.exceptions import RowCountMismatchException, StagedFileExcept
 from airflow_delta.log.actions.actions import AddFile
 from airflow_delta.log.actions.reconciliation import canonical_path
 from airflow_delta.log.data_files.footers import footers_progress, read_footers
-from airflow_delta.log.statistics.statistics import num_records
+from airflow_delta.log.statistics.row_counts import num_records
 from airflow_delta.log.storage.base import FileStatus
 from airflow_delta.log.storage.factory import sibling
 

@@ -15,13 +15,12 @@ from airflow_delta.log.schema.types import (
     DataType,
     DecimalType,
     MapType,
-    Path,
     PrimitiveType,
     StructField,
     StructType,
-    dotted,
     nullable_schema,
 )
+from airflow_delta.log.schema.walk import Path, dotted
 from airflow_delta.log.table_definition import TableDefinition
 
 if TYPE_CHECKING:

@@ -19,12 +19,8 @@ from airflow_delta.exceptions import DeltaAnalysisException, DeltaIllegalArgumen
 from airflow_delta.log.actions.actions import DeletionVectorDescriptor
 from airflow_delta.log.actions.deletion_vectors import ABSOLUTE, UUID_RELATIVE, vector_path
 from airflow_delta.log.actions.reconciliation import MARKS
-from airflow_delta.log.schema.partition_values import (
-    is_zoneless,
-    parse_partition_directory,
-    parse_partition_value,
-    serialize_partition_value,
-)
+from airflow_delta.log.schema.partition_directories import parse_partition_directory
+from airflow_delta.log.schema.partition_values import is_zoneless, parse_partition_value, serialize_partition_value
 from airflow_delta.log.schema.types import TIMESTAMP, DataType
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from airflow_delta.exceptions import (
 from airflow_delta.log.features.clustering import clustering_columns, logical_columns
 from airflow_delta.log.features.constraints import check_constraints
 from airflow_delta.log.features.protocol import features
-from airflow_delta.log.schema.types import dotted
-from airflow_delta.log.statistics.statistics import live_records, num_records
+from airflow_delta.log.schema.walk import dotted
+from airflow_delta.log.statistics.row_counts import live_records, num_records
 
 if TYPE_CHECKING:
     from airflow_delta.log import Snapshot

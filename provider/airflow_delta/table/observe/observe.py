@@ -15,7 +15,7 @@ from airflow_delta.exceptions import VersionNotFoundException, VersionsNotContig
 from airflow_delta.log.actions.actions import AddFile, CommitInfo, RemoveFile
 from airflow_delta.log.actions.decode import CommitFile, CommitHead, DecodedCommit, decode_commit
 from airflow_delta.log.segment.segment import list_log
-from airflow_delta.log.statistics.statistics import live_records
+from airflow_delta.log.statistics.row_counts import live_records
 from airflow_delta.log.storage.file_names import LOG_DIRECTORY, commit_file, commit_version, version_prefix
 from airflow_delta.log.time_travel import first_recorded_version, monotonic_timestamps
 

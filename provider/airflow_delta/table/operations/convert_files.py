@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import tzinfo
 from typing import TYPE_CHECKING
 
-from airflow_delta.contract.files import STAGING_DIRECTORY, is_hidden
+from airflow_delta.contract.staging_directory import STAGING_DIRECTORY, is_hidden
 from airflow_delta.exceptions import (
     DeltaAnalysisException,
     DeltaFileNotFoundException,
@@ -15,7 +15,7 @@ from airflow_delta.exceptions import (
     StagedFileException,
 )
 from airflow_delta.log.data_files.footers import read_footers
-from airflow_delta.log.schema.partition_values import parse_partition_directory
+from airflow_delta.log.schema.partition_directories import parse_partition_directory
 from airflow_delta.log.schema.types import StructType
 from airflow_delta.log.storage.file_names import LOG_DIRECTORY
 from airflow_delta.log.storage.progress import tracked

@@ -18,7 +18,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from airflow_delta.contract.files import STAGING_DIRECTORY, transaction_directory
+from airflow_delta.contract.staging_directory import STAGING_DIRECTORY, transaction_directory
 from airflow_delta.exceptions import (
     DeltaFileNotFoundException,
     DeltaIllegalStateException,

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from airflow_delta.contract.files import STAGING_DIRECTORY
 from airflow_delta.contract.payloads import CommitResult, TransactionHandle
+from airflow_delta.contract.staging_directory import STAGING_DIRECTORY
 from airflow_delta.exceptions import (
     AppendOnlyException,
     DeltaError,
@@ -29,7 +29,7 @@ from airflow_delta.exceptions import (
 from airflow_delta.log.actions.actions import AddFile, DeletionVectorDescriptor
 from airflow_delta.log.actions.decode import decode_commit
 from airflow_delta.log.actions.deletion_vectors import vector_path
-from airflow_delta.log.statistics.statistics import num_records, total
+from airflow_delta.log.statistics.row_counts import num_records, total
 from airflow_delta.log.storage.factory import sibling
 from airflow_delta.log.storage.progress import tracked
 from airflow_delta.log.storage.table_paths import locate, relative_key

@@ -27,7 +27,7 @@ from airflow_delta.log.actions.actions import DeletionVectorDescriptor
 from airflow_delta.log.actions.deletion_vectors import vector_path
 from airflow_delta.log.actions.reconciliation import canonical_path
 from airflow_delta.log.arrow.arrays import array
-from airflow_delta.log.checkpoint.columns import FILE_COLUMNS, to_add_files
+from airflow_delta.log.checkpoint.file_columns import FILE_COLUMNS, to_add_files
 from airflow_delta.log.features import clustering, protocol
 from airflow_delta.log.features.identity_columns import identity_columns, with_high_water_marks
 from airflow_delta.log.features.protocol import features

@@ -18,9 +18,9 @@ from airflow_delta.exceptions import (
     DeltaTableNotFoundException,
 )
 from airflow_delta.log.actions.actions import Action, AddFile, Protocol
-from airflow_delta.log.checkpoint.columns import FILE_COLUMNS, to_add_files
+from airflow_delta.log.checkpoint.file_columns import FILE_COLUMNS, to_add_files
 from airflow_delta.log.features.protocol import upgraded
-from airflow_delta.log.statistics.statistics import num_records
+from airflow_delta.log.statistics.row_counts import num_records
 from airflow_delta.table.operations.statistics import with_new_statistics
 from airflow_delta.table.state.commit_result import result_of_nothing, result_of_transaction
 from airflow_delta.transaction import Operation, OptimisticTransaction

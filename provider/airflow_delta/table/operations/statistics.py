@@ -16,11 +16,11 @@ from airflow_delta.exceptions import (
     PredicateException,
 )
 from airflow_delta.log.actions.actions import AddFile
-from airflow_delta.log.checkpoint.columns import FILE_COLUMNS, to_add_files
+from airflow_delta.log.checkpoint.file_columns import FILE_COLUMNS, to_add_files
 from airflow_delta.log.expressions.predicate import Predicate
-from airflow_delta.log.features.clustering import indexed_leaves
+from airflow_delta.log.features.stats_columns import indexed_leaves
 from airflow_delta.log.schema.types import ArrayType, Leaf, MapType, StructType
-from airflow_delta.log.statistics.statistics import stats_from_footer
+from airflow_delta.log.statistics.footers_to_stats import stats_from_footer
 from airflow_delta.table.files.footers import table_footers
 from airflow_delta.table.state.commit_result import result_of_nothing, result_of_transaction
 from airflow_delta.transaction import Operation, OptimisticTransaction

@@ -20,16 +20,17 @@ import msgspec
 import pyarrow as pa
 
 from airflow_delta.contract.delta_names import CHANGE_TYPE, COLUMN_ID, COLUMN_MAPPING_MODE, PHYSICAL_NAME
-from airflow_delta.contract.files import CHANGES_DIRECTORY, NO_TASK, transaction_directory
 from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
 from airflow_delta.contract.schema import variant_columns
+from airflow_delta.contract.staging_directory import CHANGES_DIRECTORY, NO_TASK, transaction_directory
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaUnsupportedOperationException
 from airflow_delta.log.actions.actions import AddCDCFile, AddFile, CommitInfo, Metadata, encode_actions
 from airflow_delta.log.actions.decode import DecodedCommit
-from airflow_delta.log.arrow.arrays import array, repeated, rows_of
+from airflow_delta.log.arrow.arrays import array, repeated
+from airflow_delta.log.arrow.values import rows_of
 from airflow_delta.log.features.protocol import required_protocol
 from airflow_delta.log.schema.types import ArrayType, DataType, MapType, StructField, StructType, to_json
-from airflow_delta.log.statistics.statistics import live_records, total
+from airflow_delta.log.statistics.row_counts import live_records, total
 from airflow_delta.log.storage.file_names import commit_file
 from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.table.arrow.align import check_values
@@ -68,8 +69,8 @@ def preview_changes(
 
     :param staged: results of the stages, in any order.
     :param table_uri: URI of the table for readers, if it differs from that of this process (``s3a://`` for Spark).
-    :param task: key of the task, from :func:`~airflow_delta.contract.files.stage_key`: each has a table of its own.
-    :param attempt: of the task, from :func:`~airflow_delta.contract.files.new_attempt`; default: another first one.
+    :param task: key of the task, from :func:`~airflow_delta.contract.staging_directory.stage_key`: each has a table of its own.
+    :param attempt: of the task, from :func:`~airflow_delta.contract.staging_directory.new_attempt`; default: another first one.
 
     Also raises as :func:`~airflow_delta.table.preview.table_preview.commit_to_preview` and
     :func:`~airflow_delta.table.read.read_table.worker_rows` do.

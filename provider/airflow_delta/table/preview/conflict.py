@@ -6,8 +6,8 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.contract.files import PREVIEW_DIRECTORY, transaction_directory
 from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
+from airflow_delta.contract.staging_directory import PREVIEW_DIRECTORY, transaction_directory
 from airflow_delta.exceptions import DeltaConcurrentModificationException, VersionsNotContiguousException
 from airflow_delta.log.actions.decode import decode_commits
 from airflow_delta.log.actions.reconciliation import canonical_path, file_key

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.contract.files import NO_TASK
 from airflow_delta.contract.payloads import CommitResult, StagedWrite, TransactionHandle
+from airflow_delta.contract.staging_directory import NO_TASK
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.table.preview.changed_rows import preview_changes
 from airflow_delta.table.preview.table_preview import Preview, preview_table

@@ -17,7 +17,7 @@ from airflow_delta.exceptions import DeltaAnalysisException
 from airflow_delta.log.actions.actions import Action, AddFile, Metadata, RemoveFile
 from airflow_delta.log.actions.decode import DecodedCommit
 from airflow_delta.log.actions.reconciliation import file_key
-from airflow_delta.log.expressions.simple import Columns, UnsupportedError
+from airflow_delta.log.expressions.name_resolution import Columns, UnsupportedError
 from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.table.audit.bounds import ColumnStatistics, column_statistics, plain
 from airflow_delta.table.changes.find import ChangedFiles, add_rewritten

@@ -13,13 +13,14 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.contract.files import NO_TASK, PREVIEW_DIRECTORY, is_later, new_attempt, preview_directory
 from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
+from airflow_delta.contract.staging_directory import NO_TASK, PREVIEW_DIRECTORY, is_later, new_attempt, preview_directory
 from airflow_delta.log.actions.actions import Action, AddFile, CommitInfo, Metadata, RemoveFile, encode_actions
-from airflow_delta.log.checkpoint.files import PartFiles, state_rows
+from airflow_delta.log.checkpoint.part_files import PartFiles
 from airflow_delta.log.checkpoint.prefetch import prefetched
+from airflow_delta.log.checkpoint.rows import state_rows
 from airflow_delta.log.checkpoint_write.source import CheckpointSource
-from airflow_delta.log.statistics.statistics import live_records, total
+from airflow_delta.log.statistics.row_counts import live_records, total
 from airflow_delta.log.storage.file_names import checkpoint_file, commit_file
 from airflow_delta.table.audit.newest import on_newest
 from airflow_delta.table.commit.commit import staged_commit
@@ -153,8 +154,8 @@ def preview_table(
     :param staged: results of the stages, in any order.
     :param table_uri: URI of the table for readers of the preview, if it differs from that of this process (``s3a://`` for Spark).
         Not URL-encoded.
-    :param task: key of the task, from :func:`~airflow_delta.contract.files.stage_key`: each has a preview of its own.
-    :param attempt: of the task, from :func:`~airflow_delta.contract.files.new_attempt`; default: another first one.
+    :param task: key of the task, from :func:`~airflow_delta.contract.staging_directory.stage_key`: each has a preview of its own.
+    :param attempt: of the task, from :func:`~airflow_delta.contract.staging_directory.new_attempt`; default: another first one.
 
     Raises as :func:`commit_to_preview` and :meth:`~airflow_delta.log.snapshot.Snapshot.check_readable` do.
     """

@@ -17,12 +17,14 @@ import pyarrow as pa
 from airflow_delta.contract.delta_names import PHYSICAL_NAME
 from airflow_delta.exceptions import DeltaIllegalArgumentException, DeltaTableNotFoundException, ReadLimitException
 from airflow_delta.log.actions.deletion_vectors import read_deletion_vectors
+from airflow_delta.log.data_files.batches import BATCH_ROWS
 from airflow_delta.log.data_files.columns import arrow_field
 from airflow_delta.log.data_files.page_sizes import MAX_FACTOR
-from airflow_delta.log.data_files.reader import BATCH_ROWS, FileReader, RowSelection
+from airflow_delta.log.data_files.reader import FileReader, RowSelection
 from airflow_delta.log.expressions.predicate import Predicate
-from airflow_delta.log.schema.types import StructField, StructType, transform_fields
-from airflow_delta.log.statistics.statistics import live_records, num_records
+from airflow_delta.log.schema.types import StructField, StructType
+from airflow_delta.log.schema.walk import transform_fields
+from airflow_delta.log.statistics.row_counts import live_records, num_records
 from airflow_delta.log.storage.progress import Progress
 from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.table.read.read_ahead import Demand, in_turn

@@ -15,8 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_delta.exceptions import PredicateException
-from airflow_delta.log.arrow.arrays import array, readable, repeated, scalar
-from airflow_delta.log.expressions import ast
+from airflow_delta.log.arrow.arrays import array, repeated, scalar
+from airflow_delta.log.arrow.values import readable
+from airflow_delta.log.expressions import ast, evaluation
 from airflow_delta.log.expressions.arrow_rows import comparisons
 from airflow_delta.log.schema.types import FLOATING
 
@@ -128,7 +129,7 @@ class _Rows:
         Only comparisons that ask whether values are the same come here with dates and times. Those that Python cannot hold are
         texts then, which no literal equals.
         """
-        evaluate, path = ast.compile_expression(expression), column.physical_path
+        evaluate, path = evaluation.compile_expression(expression), column.physical_path
         encoded = self._values(column).dictionary_encode()
         truths = [evaluate({path: value}) for value in readable(encoded.dictionary)]
         result = array(truths, pa.bool_()).take(encoded.indices)

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from airflow_delta.contract.files import transaction_directory
 from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
+from airflow_delta.contract.staging_directory import transaction_directory
 from airflow_delta.exceptions import DeltaIllegalArgumentException, StageConflictException
 from airflow_delta.log.actions.reconciliation import file_key
-from airflow_delta.log.statistics.statistics import live_records
+from airflow_delta.log.statistics.row_counts import live_records
 
 if TYPE_CHECKING:
     from airflow_delta.log.actions.actions import AddFile

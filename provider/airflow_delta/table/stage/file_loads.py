@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from airflow_delta.contract.files import SCAN_DIRECTORY, transaction_directory
 from airflow_delta.contract.payloads import COPY_APP, RECORD_SUFFIX, FileLoad, record_digits
+from airflow_delta.contract.staging_directory import SCAN_DIRECTORY, transaction_directory
 from airflow_delta.exceptions import (
     ConcurrentTransactionException,
     DeltaFileNotFoundException,
@@ -33,7 +33,7 @@ from airflow_delta.exceptions import (
     StagingException,
     TransactionExpiredException,
 )
-from airflow_delta.log.storage.base import AmbiguousPutError
+from airflow_delta.log.storage.errors import AmbiguousPutError
 from airflow_delta.log.storage.file_names import LOG_DIRECTORY
 from airflow_delta.log.storage.puts import creates, read_until_found
 from airflow_delta.table.stage.loaded_places import Places

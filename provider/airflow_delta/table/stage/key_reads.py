@@ -12,14 +12,15 @@ from decimal import Decimal
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.contract.files import KEYS_NAME, encode_manifest, manifest_ref
 from airflow_delta.contract.key_values import KeyValues, problem_with
-from airflow_delta.contract.operations import ComparedColumns
+from airflow_delta.contract.manifest import encode_manifest, manifest_ref
+from airflow_delta.contract.merge import ComparedColumns
 from airflow_delta.contract.payloads import KeyRead, ManifestRef
 from airflow_delta.contract.request import StageReport, StageRequest
+from airflow_delta.contract.staging_directory import KEYS_NAME
 from airflow_delta.exceptions import StagingException
 from airflow_delta.log import heavy
-from airflow_delta.log.expressions.ast import quote_name
+from airflow_delta.log.expressions.sql_text import quote_name
 from airflow_delta.log.schema.types import INTEGRAL, DataType, DecimalType
 from airflow_delta.table.stage.load import StageActions, load_key_rows, not_staged
 from airflow_delta.table.stage.stage_view import StageView

@@ -9,8 +9,9 @@ from urllib.parse import unquote
 
 import msgspec
 
-from airflow_delta.contract.files import KEYS_NAME, MANIFEST_NAME, attempt_directory, transaction_directory, verify_manifest
+from airflow_delta.contract.manifest import verify_manifest
 from airflow_delta.contract.payloads import KeyRead, ManifestRef, StagedWrite, TransactionHandle
+from airflow_delta.contract.staging_directory import KEYS_NAME, MANIFEST_NAME, attempt_directory, transaction_directory
 from airflow_delta.exceptions import ManifestException, StageConflictException, StagedFileException, StagingException
 from airflow_delta.log.actions.actions import AddCDCFile, AddFile, RemoveFile
 from airflow_delta.log.actions.deletion_vectors import vector_path

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from airflow_delta.contract.payloads import StagedWrite
 from airflow_delta.exceptions import MetadataChangedException
-from airflow_delta.log.features.schema_checks import check_column_mapping
+from airflow_delta.log.features.change_data_feed import check_column_mapping
 from airflow_delta.table.definition.altered_table import is_alter, table_as_read
 from airflow_delta.table.definition.apply_changes import after_writes
 from airflow_delta.table.definition.evolve import new_metadata

@@ -9,8 +9,9 @@ import hashlib
 import json
 from typing import TYPE_CHECKING
 
-from airflow_delta.contract.files import SCAN_DIRECTORY, sealed, transaction_directory, unsealed
 from airflow_delta.contract.payloads import SourcePosition
+from airflow_delta.contract.sealed import sealed, unsealed
+from airflow_delta.contract.staging_directory import SCAN_DIRECTORY, transaction_directory
 from airflow_delta.exceptions import ConcurrentTransactionException, StageConflictException, StagingException
 from airflow_delta.log.storage.puts import creates, read_until_found
 

@@ -11,8 +11,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.contract.changes import Change, SyncIdentity, changes_from
-from airflow_delta.contract.files import partition_text
 from airflow_delta.contract.operations import ConstraintArguments
+from airflow_delta.contract.partition_texts import partition_text
 from airflow_delta.contract.payloads import DeclaredReads, StagedWrite
 from airflow_delta.contract.request import StageReport, StageRequest
 from airflow_delta.exceptions import InvariantViolationException
@@ -26,7 +26,7 @@ from airflow_delta.table.stage.stage_view import SparkWork, StageView
 
 if TYPE_CHECKING:
     from airflow_delta.log import AddFile
-    from airflow_delta.log.schema.types import Path
+    from airflow_delta.log.schema.walk import Path
 
 CHECK_OPERATION = "ADD CONSTRAINT"
 """``StageRequest.operation`` of a look at rows."""
@@ -137,7 +137,7 @@ def _nulls(table: AlteredTable, files: Sequence[AddFile], path: Path) -> list[in
     import pyarrow as pa
 
     from airflow_delta.log.arrow.arrays import array
-    from airflow_delta.log.statistics.data_skipping import column_has_bounds, null_counts
+    from airflow_delta.log.statistics.credible import column_has_bounds, null_counts
 
     column = ColumnReference(tuple(path), tuple(physical), kind, is_partition=False)
     return null_counts(array([file.stats for file in files], pa.string()), column, bounded=column_has_bounds(column))

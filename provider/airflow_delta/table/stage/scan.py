@@ -11,14 +11,15 @@ from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from airflow_delta.contract.arguments import RowIds
 from airflow_delta.contract.delta_names import ENABLE_ROW_TRACKING, MATERIALIZED_ROW_COMMIT_VERSION, MATERIALIZED_ROW_ID
-from airflow_delta.contract.files import SCAN_DIRECTORY, partition_text, transaction_directory
+from airflow_delta.contract.partition_texts import partition_text
 from airflow_delta.contract.payloads import WORD_BITS, ScanFile, ScanPlan, ScanVector
-from airflow_delta.contract.request import RowIds
+from airflow_delta.contract.staging_directory import SCAN_DIRECTORY, transaction_directory
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaTableNotFoundException
 from airflow_delta.log.actions.deletion_vectors import read_deletion_vectors
 from airflow_delta.log.schema.partition_values import parse_partition_value
-from airflow_delta.log.statistics.statistics import live_records, num_records
+from airflow_delta.log.statistics.row_counts import live_records, num_records
 from airflow_delta.table.stage.spark_uri import spark_uri
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from airflow_delta.contract.files import is_hidden
+from airflow_delta.contract.staging_directory import is_hidden
 from airflow_delta.exceptions import (
     DeltaFileNotFoundException,
     DeltaIllegalArgumentException,

@@ -6,17 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.contract.files import (
-    INLINE_LIMIT,
-    MANIFEST_NAME,
-    attempt_directory,
-    decode_actions,
-    encode_manifest,
-    manifest_ref,
-    stage_key,
-)
+from airflow_delta.contract.arguments import Arguments
+from airflow_delta.contract.manifest import INLINE_LIMIT, decode_actions, encode_manifest, manifest_ref
 from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
-from airflow_delta.contract.request import Arguments, StageReport, StageRequest
+from airflow_delta.contract.request import StageReport, StageRequest
+from airflow_delta.contract.staging_directory import MANIFEST_NAME, attempt_directory, stage_key
 from airflow_delta.exceptions import DeltaIllegalStateException, StageConflictException, StagingException
 from airflow_delta.log.actions.actions import Action, AddCDCFile, RemoveFile, encode_action
 from airflow_delta.table.definition.altered_table import MODE, is_alter, needs_own_commit
@@ -36,7 +30,7 @@ if TYPE_CHECKING:
 class StageView(TransactionView):
     """The view of one attempt of a stage.
 
-    :param attempt: unique name of this execution (:func:`airflow_delta.contract.files.new_attempt`).
+    :param attempt: unique name of this execution (:func:`airflow_delta.contract.staging_directory.new_attempt`).
     """
 
     task_id: str
@@ -242,7 +236,7 @@ def open_stage(
 ) -> StageView:
     """Return the view that a stage works with from its plan to its staged write.
 
-    :param attempt: unique name of this execution (:func:`airflow_delta.contract.files.new_attempt`).
+    :param attempt: unique name of this execution (:func:`airflow_delta.contract.staging_directory.new_attempt`).
     :param after: staged writes of the earlier stages that this one is planned on top of.
     :param spark_table_uri: URI of the table as Spark reaches it, when it is not the worker's.
     """

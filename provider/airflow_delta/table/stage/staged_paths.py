@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from airflow_delta.contract.files import attempt_directory, is_marked, stage_key, transaction_directory
 from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
+from airflow_delta.contract.staging_directory import attempt_directory, is_marked, stage_key, transaction_directory
 from airflow_delta.exceptions import DeltaLogCorruptedException
 from airflow_delta.log.actions.actions import AddFile, DeletionVectorDescriptor, RemoveFile
 from airflow_delta.log.actions.deletion_vectors import INLINE, vector_path

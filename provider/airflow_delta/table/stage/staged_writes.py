@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow_delta.contract.payloads import StagedWrite, TransactionHandle, read_version_name
+from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
+from airflow_delta.contract.read_versions import read_version_name
 from airflow_delta.exceptions import ForeignTransactionException, MissingStageException, StageConflictException
 
 _LISTED = 20

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from airflow_delta.contract.choices import ISOLATION_LEVELS, KEY_CHECKS, RERUN_POLICIES
-from airflow_delta.contract.files import is_preview, transaction_directory
 from airflow_delta.contract.payloads import OWN_APPS, TransactionHandle
+from airflow_delta.contract.staging_directory import is_preview, transaction_directory
 from airflow_delta.exceptions import (
     DeltaAnalysisException,
     DeltaIllegalArgumentException,
@@ -318,7 +318,7 @@ def _of_table(
 
 def _check_new_location(log: DeltaLog, *, in_place: bool) -> None:
     """Check that a table can be created here: nothing else is, and the store keeps writers apart."""
-    from airflow_delta.log.storage.puts import check_conditional_put
+    from airflow_delta.log.storage.conditional_put import check_conditional_put
 
     if not in_place:
         check_location(log)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from airflow_delta.contract.files import STAGING_DIRECTORY, is_hidden
+from airflow_delta.contract.staging_directory import STAGING_DIRECTORY, is_hidden
 from airflow_delta.exceptions import DeltaError, NonEmptyLocationException
 
 if TYPE_CHECKING:

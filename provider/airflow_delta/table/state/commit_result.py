@@ -10,8 +10,8 @@ from airflow_delta.contract.tags import INSTANCE_TAGS, SCHEDULED_FOR_TAG, TAG_PR
 from airflow_delta.exceptions import CommitStateUnknownException
 from airflow_delta.log.actions.actions import AddFile
 from airflow_delta.log.actions.decode import DecodedCommit
-from airflow_delta.log.statistics.statistics import num_records as rows_of
-from airflow_delta.log.statistics.statistics import total
+from airflow_delta.log.statistics.row_counts import num_records as rows_of
+from airflow_delta.log.statistics.row_counts import total
 from airflow_delta.transaction.conflict_detection import resolved_by
 
 if TYPE_CHECKING:

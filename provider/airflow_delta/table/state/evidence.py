@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from airflow_delta.contract.files import transaction_directory
+from airflow_delta.contract.staging_directory import transaction_directory
 from airflow_delta.exceptions import DeltaError
 from airflow_delta.log.features import protocol
 from airflow_delta.table.state.find_commit import commit_of_transaction, stands

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.contract.clocks import CLOCKS_DIFFER_BY
-from airflow_delta.contract.files import STAGING_DIRECTORY
 from airflow_delta.contract.payloads import CommitResult, TransactionHandle
+from airflow_delta.contract.staging_directory import STAGING_DIRECTORY
 from airflow_delta.contract.tags import INSTANCE_TAGS, MAX_TRIES_TAG, TRY_NUMBER_TAG
 from airflow_delta.exceptions import HandleMismatchException, TransactionExpiredException, VersionsNotContiguousException
 from airflow_delta.log.actions.decode import CommitFile, DecodedCommit, decode_commit, read_commit_info

@@ -14,7 +14,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.contract.clocks import CLOCKS_DIFFER_BY
-from airflow_delta.contract.files import (
+from airflow_delta.contract.staging_directory import (
     ABORT_MARKER,
     REQUEST_NAME,
     STAGING_DIRECTORY,
@@ -341,7 +341,7 @@ def _in_table(snapshot: Snapshot) -> set[str]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    from airflow_delta.log.checkpoint.columns import from_actions, projected
+    from airflow_delta.log.checkpoint.file_columns import from_actions, projected
     from airflow_delta.log.replay.live_files import live_batches, tombstone_batches
 
     schema = projected(["path", "deletion_vector"])

@@ -7,7 +7,7 @@ import time
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from airflow_delta.contract.files import CHANGES_DIRECTORY, KEPT_PREFIX, PREVIEW_DIRECTORY, transaction_directory
+from airflow_delta.contract.staging_directory import CHANGES_DIRECTORY, KEPT_PREFIX, PREVIEW_DIRECTORY, transaction_directory
 
 if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog

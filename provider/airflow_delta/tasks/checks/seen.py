@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_delta.airflow_internals.tasks import resumes
 from airflow_delta.contract.audit import RUN_AGAIN, HeldCheck, stages_of
-from airflow_delta.contract.payloads import read_version_name
+from airflow_delta.contract.read_versions import read_version_name
 from airflow_delta.dag_checks import AUTHORS_RISK
 from airflow_delta.dag_rules.wiring import role_of
 from airflow_delta.exceptions import ChecksOutdatedException

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.contract.payloads import read_version_name
+from airflow_delta.contract.read_versions import read_version_name
 from airflow_delta.dag_checks import AUTHORS_RISK
 from airflow_delta.exceptions import (
     UpstreamFailedException,

@@ -17,7 +17,7 @@ from airflow_delta.assets.events import event_extra
 from airflow_delta.contract.choices import CHECKPOINT, Choices
 from airflow_delta.contract.kinds import COUNT, JSON_TEXT, SECONDS, TRUTH, Kinds
 from airflow_delta.contract.partition_events import PartitionEvents
-from airflow_delta.contract.payloads import read_version_name
+from airflow_delta.contract.read_versions import read_version_name
 from airflow_delta.retry_policies import FINAL_ERRORS, REFUSALS
 from airflow_delta.task_notes import FAILURE_KEY, failure_note, leave_note
 from airflow_delta.tasks.airflow_tasks_test import warn_if_tested

@@ -17,7 +17,7 @@ from airflow_delta.exceptions import (
     SparkVersionException,
 )
 from airflow_delta.hooks.extra import extra_of
-from airflow_delta.hooks.fields import named_connection
+from airflow_delta.hooks.named_connection import named_connection
 
 DEFAULT_SPARK_CONN_ID = "spark_default"
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from airflow_delta.exceptions import (
     DeltaIllegalArgumentException,
 )
-from airflow_delta.spark.errors import coordinate, hadoop_version, has_connector
+from airflow_delta.spark.connectors import coordinate, hadoop_version, has_connector
 
 AUTO = "auto"
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.contract.files import REPORT_DIRECTORY, REQUEST_NAME
+from airflow_delta.contract.staging_directory import REPORT_DIRECTORY, REQUEST_NAME
 
 if TYPE_CHECKING:
     from logging import Logger

@@ -17,7 +17,8 @@ from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow_delta import engine
 from airflow_delta.contract.choices import Choices
 from airflow_delta.exceptions import DeltaIllegalStateException
-from airflow_delta.hooks.fields import OWN, named_connection
+from airflow_delta.hooks.fields import OWN
+from airflow_delta.hooks.named_connection import named_connection
 from airflow_delta.spark.errors import told_once, typed_error, without_java
 from airflow_delta.tasks.base import Part
 from airflow_delta.tasks.spark.connection import DEFAULT_SPARK_CONN_ID, registration_error, spark_extras, spark_master

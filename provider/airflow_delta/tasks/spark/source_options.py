@@ -14,7 +14,7 @@ from airflow_delta.exceptions import (
     DeltaIllegalArgumentException,
 )
 from airflow_delta.hooks.extra import extra_of
-from airflow_delta.hooks.fields import named_connection
+from airflow_delta.hooks.named_connection import named_connection
 from airflow_delta.masking import has_secret
 
 _JDBC = {

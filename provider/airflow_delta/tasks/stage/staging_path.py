@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.contract.files import stage_key
+from airflow_delta.contract.staging_directory import stage_key
 from airflow_delta.dag_rules.task_loops import check_no_loop
 from airflow_delta.tasks.trust.handle import open_transaction
 from airflow_delta.tasks.trust.received import parse_handle

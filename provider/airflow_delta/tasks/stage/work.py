@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_delta import engine
-from airflow_delta.contract.files import marked
 from airflow_delta.contract.kinds import LOCATION, Kinds
 from airflow_delta.contract.payloads import StagedWrite
+from airflow_delta.contract.staging_directory import marked
 from airflow_delta.dag_rules.task_loops import check_no_loop
 from airflow_delta.retry_policies import FINAL_ERRORS
 from airflow_delta.tasks.base import Part

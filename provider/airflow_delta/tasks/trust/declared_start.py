@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_delta import engine
 from airflow_delta.contract.catalog_names import Reservation
-from airflow_delta.contract.files import is_owned_by
 from airflow_delta.contract.kinds import kinds_of, taken
+from airflow_delta.contract.staging_directory import is_owned_by
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.tasks.dag_file import (
     Each,

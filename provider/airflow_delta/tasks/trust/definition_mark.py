@@ -10,7 +10,7 @@ import hashlib
 import json
 from typing import TYPE_CHECKING
 
-from airflow_delta.contract.payloads import read_version_name
+from airflow_delta.contract.read_versions import read_version_name
 from airflow_delta.exceptions import HandleMismatchException
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta import engine
-from airflow_delta.contract.files import transaction_directory
-from airflow_delta.contract.payloads import read_version_name
+from airflow_delta.contract.read_versions import read_version_name
+from airflow_delta.contract.staging_directory import transaction_directory
 from airflow_delta.exceptions import CatalogConflictException, DeltaTableNotFoundException, HandleMismatchException
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.tasks.dag_file import (

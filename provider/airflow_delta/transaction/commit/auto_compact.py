@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from airflow_delta.contract.files import partition_texts_of
+from airflow_delta.contract.partition_texts import partition_texts_of
 from airflow_delta.log.actions.actions import AddFile
 from airflow_delta.transaction.events import record_event
 from airflow_delta.transaction.policy import AutoCompactionRequest, CommitPolicy

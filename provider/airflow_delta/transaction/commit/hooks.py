@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from airflow_delta.exceptions import DeltaError, PostCommitHookFailedException
-from airflow_delta.log.storage.puts import turn
+from airflow_delta.log.storage.turns import turn
 from airflow_delta.transaction.commit.active_transaction import suspended
 from airflow_delta.transaction.events import record_event
 from airflow_delta.transaction.policy import CommitPolicy

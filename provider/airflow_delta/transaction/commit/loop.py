@@ -21,7 +21,7 @@ from airflow_delta.exceptions import (
     MaxCommitRetriesExceededException,
 )
 from airflow_delta.log.actions.decode import CommitFile
-from airflow_delta.log.storage.base import AmbiguousPutError, StoreRefusedError
+from airflow_delta.log.storage.errors import AmbiguousPutError, StoreRefusedError
 from airflow_delta.log.storage.file_names import LOG_DIRECTORY, commit_file
 from airflow_delta.log.storage.progress import tracked
 from airflow_delta.transaction import events

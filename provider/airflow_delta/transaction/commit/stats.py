@@ -21,7 +21,7 @@ from airflow_delta.log.actions.actions import (
     RemoveFile,
     SetTransaction,
 )
-from airflow_delta.log.checksum.totals import FILE_SIZE_BINS
+from airflow_delta.log.checksum.histograms import FILE_SIZE_BINS
 from airflow_delta.transaction import events
 from airflow_delta.transaction.policy import CommitOutcome
 

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 from airflow_delta.contract.delta_names import SYMLINK_MANIFEST
 from airflow_delta.exceptions import DeltaError, DeltaUnsupportedOperationException, PostCommitHookFailedException
 from airflow_delta.log.actions.actions import AddFile, RemoveFile
-from airflow_delta.log.schema.partition_values import partition_directory
+from airflow_delta.log.schema.partition_directories import partition_directory
 from airflow_delta.transaction.commit.hooks import CommittedTransaction, PostCommitHook
 from airflow_delta.transaction.events import record_event
 from airflow_delta.transaction.reads.partition_set import PartitionSet

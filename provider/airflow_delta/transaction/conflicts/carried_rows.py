@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from airflow_delta.contract.files import partition_texts_of
+from airflow_delta.contract.partition_texts import partition_texts_of
 from airflow_delta.exceptions import DeltaError
 from airflow_delta.log.arrow.arrays import array
 from airflow_delta.transaction.conflicts.rows_of_winners import NOT_IN_PYTHON, Undecided, WinnersRows

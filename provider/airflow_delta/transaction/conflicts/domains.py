@@ -20,7 +20,7 @@ from airflow_delta.transaction.operation_kinds import operation_kind
 from airflow_delta.transaction.prepare.file_action_checks import REPLACES
 
 if TYPE_CHECKING:
-    from airflow_delta.log.schema.types import Path
+    from airflow_delta.log.schema.walk import Path
 
 _GOES_WITH_THE_TABLE = frozenset({CLUSTERING_DOMAIN})
 """Domains that a REPLACE TABLE removes along with the table that it replaces."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from airflow_delta.contract.delta_names import ROW_TRACKING_DOMAIN
-from airflow_delta.contract.files import partition_texts_of
+from airflow_delta.contract.partition_texts import partition_texts_of
 from airflow_delta.log.actions.actions import (
     MOVED_ROWS_TAG,
     Action,
@@ -23,7 +23,7 @@ from airflow_delta.log.actions.actions import (
     SetTransaction,
 )
 from airflow_delta.log.actions.reconciliation import canonical_path
-from airflow_delta.log.statistics.statistics import live_records, total
+from airflow_delta.log.statistics.row_counts import live_records, total
 from airflow_delta.transaction import heavy
 from airflow_delta.transaction.conflicts.rows_of_winners import Undecided
 

@@ -12,7 +12,8 @@ import msgspec
 from airflow_delta.contract.delta_names import ENABLE_DELETION_VECTORS
 from airflow_delta.log.actions.actions import Action, AddFile, RemoveFile
 from airflow_delta.log.actions.deletion_vectors import inline_deletion_vector, write_deletion_vectors
-from airflow_delta.log.statistics.statistics import num_records, with_wide_bounds
+from airflow_delta.log.statistics.row_counts import num_records
+from airflow_delta.log.statistics.wide_bounds import with_wide_bounds
 from airflow_delta.transaction import heavy
 from airflow_delta.transaction.conflicts.rows_of_winners import Undecided, WinnersRows
 from airflow_delta.transaction.conflicts.winning_commit import WinningCommit

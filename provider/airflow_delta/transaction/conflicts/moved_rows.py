@@ -17,14 +17,14 @@ import pyarrow.compute as pc
 from pyroaring import BitMap64
 
 from airflow_delta.contract.delta_names import MATERIALIZED_ROW_ID
-from airflow_delta.contract.files import partition_texts_of
+from airflow_delta.contract.partition_texts import partition_texts_of
 from airflow_delta.exceptions import DeltaError
 from airflow_delta.log.actions.actions import MOVED_ROWS_TAG
 from airflow_delta.log.actions.moved_rows import read_moved_rows, size_of_moved_rows
 from airflow_delta.log.actions.reconciliation import canonical_path
 from airflow_delta.log.arrow.arrays import array, repeated
 from airflow_delta.log.features.column_mapping import mode
-from airflow_delta.log.statistics.statistics import num_records
+from airflow_delta.log.statistics.row_counts import num_records
 from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.transaction.conflicts.carried_rows import exact
 from airflow_delta.transaction.conflicts.rows_of_winners import (
@@ -39,7 +39,7 @@ from airflow_delta.transaction.prepare import row_tracking
 if TYPE_CHECKING:
     from airflow_delta.log.actions.actions import AddFile, Metadata, RemoveFile
     from airflow_delta.log.actions.moved_rows import MovedRows, RowSource
-    from airflow_delta.log.data_files.reader import DataFile
+    from airflow_delta.log.data_files.data_file import DataFile
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from pyroaring import BitMap64
 from airflow_delta.log.actions.actions import MOVED_ROWS_TAG, Action, AddCDCFile, AddFile, RemoveFile
 from airflow_delta.log.actions.deletion_vectors import inline_deletion_vector, write_deletion_vectors
 from airflow_delta.log.actions.moved_rows import directory_of
-from airflow_delta.log.statistics.statistics import with_wide_bounds
+from airflow_delta.log.statistics.wide_bounds import with_wide_bounds
 from airflow_delta.transaction.conflicts.dropped_bins import compaction_metrics
 from airflow_delta.transaction.conflicts.marked_rows import INLINE_BYTES, takes_vectors
 from airflow_delta.transaction.conflicts.moved_rows import all_rows, find_source, rows_in

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from airflow_delta.log.actions.actions import AddFile, DeletionVectorDescriptor, RemoveFile
     from airflow_delta.log.actions.moved_rows import MovedRows
-    from airflow_delta.log.data_files.reader import DataFile, FileRows
+    from airflow_delta.log.data_files.data_file import DataFile, FileRows
     from airflow_delta.log.storage.base import LogStore
     from airflow_delta.transaction.conflicts.winning_commit import WinningCommit
     from airflow_delta.transaction.reads.row_condition import RowCondition
@@ -132,7 +132,7 @@ class WinnersRows:
 
         :raises FileNotFoundError: if it is gone.
         """
-        from airflow_delta.log.data_files.reader import DataFile
+        from airflow_delta.log.data_files.data_file import DataFile
 
         return DataFile(self.store, file.path, file.size)
 

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import structs
 
 from airflow_delta.exceptions import DeltaLogCorruptedException, Subject
-from airflow_delta.log.actions import decode as lenient
+from airflow_delta.log.actions import lenient
 from airflow_delta.log.actions.actions import (
     Action,
     AddFile,
@@ -36,7 +36,7 @@ from airflow_delta.log.actions.decode import (
     read_commit_info,
 )
 from airflow_delta.log.actions.reconciliation import canonical_path
-from airflow_delta.log.statistics.statistics import num_records
+from airflow_delta.log.statistics.row_counts import num_records
 
 File = TypeVar("File", AddFile, RemoveFile)
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from airflow_delta.contract.files import partition_text
+from airflow_delta.contract.partition_texts import partition_text
 from airflow_delta.exceptions import (
     DeltaDuplicateActionsException,
     DeltaDuplicateDomainException,
@@ -19,7 +19,7 @@ from airflow_delta.log.actions.actions import Action, AddFile, DomainMetadata, M
 from airflow_delta.log.actions.reconciliation import canonical_path, file_key
 from airflow_delta.log.features import protocol as table_protocol
 from airflow_delta.log.features.column_mapping import physical_partition_columns
-from airflow_delta.log.statistics.statistics import num_records
+from airflow_delta.log.statistics.row_counts import num_records
 from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.transaction.events import record_event
 

@@ -30,10 +30,11 @@ from airflow_delta.log.actions.actions import DomainMetadata, Metadata, Protocol
 from airflow_delta.log.features import clustering, column_mapping
 from airflow_delta.log.features import protocol as table_protocol
 from airflow_delta.log.features.constraints import column_defaults, replace_char_varchar, without_exists_defaults
-from airflow_delta.log.features.identity_columns import without_generation, without_identity
+from airflow_delta.log.features.generated_columns import without_generation
+from airflow_delta.log.features.identity_columns import without_identity
 from airflow_delta.log.features.properties import PREFIX, TableProperties, check_together, normalise_key, validate
 from airflow_delta.log.features.schema_checks import check_table_metadata
-from airflow_delta.log.features.schema_merge import with_type_changes
+from airflow_delta.log.features.type_widening import with_type_changes
 from airflow_delta.log.schema.types import StructType, to_json
 from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.transaction.prepare.prepare import TableState, check_defaults_supported, check_manual

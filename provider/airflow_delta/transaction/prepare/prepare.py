@@ -27,8 +27,8 @@ from airflow_delta.log.actions.actions import (
     Protocol,
     RemoveFile,
 )
+from airflow_delta.log.features import change_data_feed
 from airflow_delta.log.features import protocol as table_protocol
-from airflow_delta.log.features import schema_checks as change_data_feed
 from airflow_delta.log.features.constraints import column_defaults
 from airflow_delta.log.features.schema_checks import check_table_metadata
 from airflow_delta.log.features.universal_format import format_violation

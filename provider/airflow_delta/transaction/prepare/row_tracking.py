@@ -17,7 +17,7 @@ from airflow_delta.exceptions import (
     RowIdAssignmentWithoutStatsException,
 )
 from airflow_delta.log.actions.actions import Action, AddFile, DomainMetadata, Metadata, Protocol, RemoveFile
-from airflow_delta.log.statistics.statistics import num_records
+from airflow_delta.log.statistics.row_counts import num_records
 
 FEATURE = "rowTracking"
 NO_HIGH_WATER_MARK = -1

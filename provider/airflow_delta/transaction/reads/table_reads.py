@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from airflow_delta.exceptions import DeltaAssertionError, DeltaIllegalArgumentException
 from airflow_delta.log import heavy
 from airflow_delta.log.actions.actions import AddFile
-from airflow_delta.log.statistics.statistics import num_records
+from airflow_delta.log.statistics.row_counts import num_records
 from airflow_delta.transaction.reads.app_ids import LOOKED_UP, AppIdConflict
 from airflow_delta.transaction.reads.partition_set import PartitionSet
 from airflow_delta.transaction.reads.read_set import EVERYTHING, ReadSet

@@ -16,7 +16,7 @@ import struct
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, BinaryIO
 
-from airflow_delta.contract.files import STAGING_DIRECTORY
+from airflow_delta.contract.staging_directory import STAGING_DIRECTORY
 from airflow_delta.exceptions import DeltaTableNotFoundException, PathOutsideTableException, ReadLimitException
 from airflow_delta.log.delta_log import DeltaLog
 from airflow_delta.log.storage.file_names import LOG_DIRECTORY

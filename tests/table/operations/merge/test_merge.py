@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_delta.contract.operations import (
+from airflow_delta.contract.merge import (
     MergeClause,
     when_matched_delete,
     when_matched_update,

@@ -16,7 +16,7 @@ from airflow_delta.exceptions import (
     PredicateException,
 )
 from airflow_delta.log.actions.actions import DeletionVectorDescriptor
-from airflow_delta.log.statistics.statistics import with_wide_bounds
+from airflow_delta.log.statistics.wide_bounds import with_wide_bounds
 from airflow_delta.table.files.rules import table_rules
 from airflow_delta.table.operations.rewrite.delete import plan_delete, plan_truncate
 from airflow_delta.table.operations.rewrite.update import is_repeatable, plan_update, resolve_assignments

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_delta.contract.files import ABORT_MARKER, COMMIT_MARKER_PREFIX, COMMITTED_MARKER
+from airflow_delta.contract.staging_directory import ABORT_MARKER, COMMIT_MARKER_PREFIX, COMMITTED_MARKER
 from airflow_delta.log import DeltaLog
 from airflow_delta.log.storage.base import FileStatus
 from airflow_delta.table.operations.vacuum.delete import Found, delete, with_markers_last

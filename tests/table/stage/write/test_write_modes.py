@@ -9,7 +9,7 @@ from decimal import Decimal
 
 import pytest
 
-from airflow_delta.contract.operations import when_matched_update, when_not_matched_insert
+from airflow_delta.contract.merge import when_matched_update, when_not_matched_insert
 from airflow_delta.exceptions import (
     AppendOnlyException,
     ConcurrentAppendException,

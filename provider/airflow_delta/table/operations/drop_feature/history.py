@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from airflow_delta.contract.delta_names import ENABLE_DELETION_VECTORS, ENABLE_TYPE_WIDENING, TYPE_CHANGES
 from airflow_delta.log.actions.decode import decode_commit, read_commit_info
-from airflow_delta.log.cleanup import MINUTE, clean_up_expired_logs, protected_before
+from airflow_delta.log.checkpoint_write.checkpoint_protection import protected_before
+from airflow_delta.log.cleanup import MINUTE, clean_up_expired_logs
 from airflow_delta.log.features import column_mapping
 from airflow_delta.log.features.properties import TableProperties
 from airflow_delta.log.segment.segment import LogListing

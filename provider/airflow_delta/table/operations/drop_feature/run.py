@@ -19,7 +19,7 @@ from airflow_delta.exceptions import (
     FeatureDropConflictException,
     FeatureDropWaitException,
 )
-from airflow_delta.log.cleanup import protected_before
+from airflow_delta.log.checkpoint_write.checkpoint_protection import protected_before
 from airflow_delta.log.features import protocol as table_protocol
 from airflow_delta.log.features.clustering import clustering_columns
 from airflow_delta.log.features.properties import PREFIX, PROPERTIES, TableProperties, normalise_key

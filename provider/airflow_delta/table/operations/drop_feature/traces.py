@@ -28,21 +28,12 @@ from airflow_delta.contract.delta_names import (
 )
 from airflow_delta.log.actions.actions import DeletionVectorDescriptor, DomainMetadata, Metadata, RemoveFile
 from airflow_delta.log.actions.deletion_vectors import INLINE, vector_path
-from airflow_delta.log.checkpoint.columns import FILE_COLUMNS, to_add_files
+from airflow_delta.log.checkpoint.file_columns import FILE_COLUMNS, to_add_files
 from airflow_delta.log.features import clustering, column_mapping
 from airflow_delta.log.features.schema_checks import check_table_metadata
-from airflow_delta.log.schema.types import (
-    ArrayType,
-    DataType,
-    DecimalType,
-    MapType,
-    StructType,
-    dotted,
-    to_json,
-    transform_fields,
-    walk_fields,
-)
-from airflow_delta.log.statistics.statistics import live_records
+from airflow_delta.log.schema.types import ArrayType, DataType, DecimalType, MapType, StructType, to_json
+from airflow_delta.log.schema.walk import dotted, transform_fields, walk_fields
+from airflow_delta.log.statistics.row_counts import live_records
 from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.table.definition.altered_table import column_document
 from airflow_delta.table.files.partitions import url_encode

@@ -8,17 +8,10 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from airflow_delta.contract.operations import (
-    INSERTED,
-    NOT_MATCHED,
-    NOT_MATCHED_BY_SOURCE,
-    SCRATCH,
-    ComparedColumns,
-    MergeArguments,
-)
+from airflow_delta.contract.merge import INSERTED, NOT_MATCHED, NOT_MATCHED_BY_SOURCE, SCRATCH, ComparedColumns, MergeArguments
 from airflow_delta.contract.payloads import StagedWrite
 from airflow_delta.contract.request import StageReport, StageRequest
-from airflow_delta.log.statistics.statistics import live_records
+from airflow_delta.log.statistics.row_counts import live_records
 from airflow_delta.table.operations.rewrite.collect import Rewritten, collect_rewrite
 from airflow_delta.table.stage.stage_view import StageView
 

@@ -6,11 +6,11 @@ import re
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.contract.operations import ComparedColumns
+from airflow_delta.contract.merge import ComparedColumns
 from airflow_delta.exceptions import PredicateException
 from airflow_delta.log.expressions.nodes import column_of, columns_of, compared_texts
 from airflow_delta.log.expressions.text import SqlSyntaxError, tokens_of, tree_of
-from airflow_delta.log.schema.types import known_names
+from airflow_delta.log.schema.suggestions import known_names
 from airflow_delta.table.operations.merge.clauses import check_expression, refused
 from airflow_delta.table.stage.compared_columns import Sides, conjunct_texts
 

@@ -5,20 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow_delta.contract.operations import (
-    ACTION,
-    HISTORY_DELETE,
-    HISTORY_INSERT,
-    HISTORY_UPDATE,
-    HistoryColumns,
-    when_matched_delete,
-    when_matched_update,
-    when_not_matched_insert,
-)
+from airflow_delta.contract.history import ACTION, HISTORY_DELETE, HISTORY_INSERT, HISTORY_UPDATE, HistoryColumns
+from airflow_delta.contract.merge import when_matched_delete, when_matched_update, when_not_matched_insert
 from airflow_delta.contract.payloads import Json
 from airflow_delta.contract.schema import find_field, type_name
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaIllegalArgumentException, DeltaTableNotFoundException
-from airflow_delta.log.expressions.ast import quote_name
+from airflow_delta.log.expressions.sql_text import quote_name
 from airflow_delta.table.files.rules import table_rules
 from airflow_delta.table.operations.merge.plan import plan_merge
 from airflow_delta.table.stage.stage_view import SparkWork, StageView

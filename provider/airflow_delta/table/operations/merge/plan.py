@@ -7,14 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.contract.operations import (
-    MATCHED,
-    NOT_MATCHED,
-    NOT_MATCHED_BY_SOURCE,
-    MergeArguments,
-    MergeClause,
-    parse_clauses,
-)
+from airflow_delta.contract.merge import MATCHED, NOT_MATCHED, NOT_MATCHED_BY_SOURCE, MergeArguments, MergeClause, parse_clauses
 from airflow_delta.contract.payloads import Json
 from airflow_delta.table.operations.merge.clauses import ClauseResolver, refused
 from airflow_delta.table.operations.merge.collect import collect_merge

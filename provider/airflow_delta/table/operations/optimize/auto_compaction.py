@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.contract.files import new_attempt
 from airflow_delta.contract.payloads import CommitResult
 from airflow_delta.contract.request import StageReport, StageRequest
+from airflow_delta.contract.staging_directory import new_attempt
 from airflow_delta.log.delta_log import DeltaLog
 from airflow_delta.table.operations.optimize.bins import RewriteSelection
 from airflow_delta.table.operations.optimize.plan import select_for_optimize

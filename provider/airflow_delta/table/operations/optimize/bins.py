@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from airflow_delta.contract.files import partition_texts_of
+from airflow_delta.contract.partition_texts import partition_texts_of
 from airflow_delta.log.actions.actions import AddFile
-from airflow_delta.log.statistics.statistics import num_records
+from airflow_delta.log.statistics.row_counts import num_records
 
 if TYPE_CHECKING:
     from airflow_delta.log.actions.actions import DomainMetadata, Metadata

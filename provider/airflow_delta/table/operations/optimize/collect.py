@@ -9,8 +9,8 @@ from typing import NoReturn
 import msgspec
 from pyroaring import BitMap64
 
-from airflow_delta.contract.files import partition_texts_of
 from airflow_delta.contract.operations import OptimizeArguments
+from airflow_delta.contract.partition_texts import partition_texts_of
 from airflow_delta.contract.payloads import DeclaredReads, ScanFile, StagedWrite
 from airflow_delta.contract.request import StageReport, StageRequest
 from airflow_delta.exceptions import DeltaError, StagedFileException, StagingException
@@ -19,7 +19,8 @@ from airflow_delta.log.actions.deletion_vectors import read_deletion_vectors
 from airflow_delta.log.actions.moved_rows import MovedRows, RowSource, write_moved_rows
 from airflow_delta.log.data_files.footers import read_footers
 from airflow_delta.log.features.clustering import PROVIDER, Cube, quoted_path
-from airflow_delta.log.statistics.statistics import num_records, stats_from_footer
+from airflow_delta.log.statistics.footers_to_stats import stats_from_footer
+from airflow_delta.log.statistics.row_counts import num_records
 from airflow_delta.table.files.adds import DataFiles, check_rows, check_written, find_data_files
 from airflow_delta.table.files.footers import check_row_counts
 from airflow_delta.table.files.partitions import url_encode

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaUnsupportedOperationException
 from airflow_delta.log.features.clustering import PROVIDER, clustering_columns, cube_of, logical_columns, quoted_path
-from airflow_delta.log.schema.types import dotted, folded, walk_fields
-from airflow_delta.log.statistics.statistics import num_records
+from airflow_delta.log.schema.walk import dotted, folded, walk_fields
+from airflow_delta.log.statistics.row_counts import num_records
 
 if TYPE_CHECKING:
     from airflow_delta.log.actions.actions import AddFile
-    from airflow_delta.log.schema.types import Path
+    from airflow_delta.log.schema.walk import Path
     from airflow_delta.table.stage.view import TransactionView
 
 

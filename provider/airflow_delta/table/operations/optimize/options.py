@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaIllegalArgumentException
-from airflow_delta.log.features.clustering import indexed_leaves, parse_column_list
-from airflow_delta.log.schema.types import DecimalType, StructType, dotted, folded, known_names
+from airflow_delta.log.features.stats_columns import indexed_leaves, parse_column_list
+from airflow_delta.log.schema.suggestions import known_names
+from airflow_delta.log.schema.types import DecimalType, StructType
+from airflow_delta.log.schema.walk import dotted, folded
 
 if TYPE_CHECKING:
     from airflow_delta.log.expressions.predicate import Predicate

@@ -13,14 +13,14 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from airflow_delta.contract.delta_names import ENABLE_DELETION_VECTORS
-from airflow_delta.contract.files import partition_texts_of
 from airflow_delta.contract.operations import OptimizeArguments
+from airflow_delta.contract.partition_texts import partition_texts_of
 from airflow_delta.contract.payloads import Json, StagedWrite
 from airflow_delta.exceptions import DeltaIllegalArgumentException, DeltaTableNotFoundException
 from airflow_delta.log.actions.actions import encode_action
 from airflow_delta.log.features.clustering import quoted_path
-from airflow_delta.log.schema.partition_values import partition_directory
-from airflow_delta.log.schema.types import dotted
+from airflow_delta.log.schema.partition_directories import partition_directory
+from airflow_delta.log.schema.walk import dotted
 from airflow_delta.table.files.rules import table_rules
 from airflow_delta.table.operations.optimize.bins import (
     MAX_DELETED_ROWS_RATIO,

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from airflow_delta.contract.delta_names import COLUMN_MAPPING_MODE, ENABLE_ROW_TRACKING, ROW_TRACKING_PRESERVED
-from airflow_delta.contract.files import REPORT_DIRECTORY, REQUEST_NAME, SCAN_DIRECTORY, partition_texts_of, transaction_directory
 from airflow_delta.contract.operations import OptimizeArguments
+from airflow_delta.contract.partition_texts import partition_texts_of
 from airflow_delta.contract.payloads import CommitResult, StagedWrite, TransactionHandle
 from airflow_delta.contract.request import StageReport, StageRequest
+from airflow_delta.contract.staging_directory import REPORT_DIRECTORY, REQUEST_NAME, SCAN_DIRECTORY, transaction_directory
 from airflow_delta.exceptions import (
     CommitStateUnknownException,
     DeltaConcurrentModificationException,
@@ -32,7 +33,7 @@ from airflow_delta.log.actions.actions import AddFile, RemoveFile
 from airflow_delta.log.actions.reconciliation import file_key
 from airflow_delta.log.delta_log import DeltaLog
 from airflow_delta.log.features.clustering import clustering_columns, logical_columns
-from airflow_delta.log.statistics.statistics import live_records, total
+from airflow_delta.log.statistics.row_counts import live_records, total
 from airflow_delta.table.abort import abort
 from airflow_delta.table.operations.optimize.bins import Bin, RewriteSelection, batches_of
 from airflow_delta.table.operations.optimize.collect import collect_actions, rewrite_metrics
@@ -50,7 +51,7 @@ from airflow_delta.transaction.prepare.isolation import IsolationLevel
 if TYPE_CHECKING:
     from airflow_delta.log import Snapshot
     from airflow_delta.log.actions.actions import Action, Metadata
-    from airflow_delta.log.schema.types import Path
+    from airflow_delta.log.schema.walk import Path
     from airflow_delta.log.table_definition import TableDefinition
     from airflow_delta.transaction import CommitPolicy, PostCommitHook
 

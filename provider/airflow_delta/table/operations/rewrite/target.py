@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from airflow_delta.contract.arguments import RewriteArguments
 from airflow_delta.contract.delta_names import ENABLE_DELETION_VECTORS
 from airflow_delta.contract.payloads import DeclaredReads, StagedWrite
-from airflow_delta.contract.request import RewriteArguments
 from airflow_delta.exceptions import AppendOnlyException, DeltaTableNotFoundException
 from airflow_delta.log.actions.actions import AddFile
-from airflow_delta.log.statistics.statistics import live_records
+from airflow_delta.log.statistics.row_counts import live_records
 from airflow_delta.table.files.rules import table_rules
 from airflow_delta.table.operations.rewrite.collect import collect_rewrite
 from airflow_delta.table.stage.data_change import refuse_rearranged, refuse_untold

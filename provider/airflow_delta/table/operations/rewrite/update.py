@@ -8,12 +8,13 @@ from typing import Any
 
 from airflow_delta.contract.operations import Assignment, UpdateArguments
 from airflow_delta.contract.payloads import Json, StagedWrite
-from airflow_delta.contract.schema import TableRules, Type, fields, find_field
+from airflow_delta.contract.schema import Type, fields, find_field
+from airflow_delta.contract.table_rules import TableRules
 from airflow_delta.exceptions import DeltaAnalysisException, IdentityInsertException
 from airflow_delta.log import heavy
 from airflow_delta.log.expressions.functions import NOT_DETERMINISTIC, OF_THE_SESSION, oversized, refused_function
 from airflow_delta.log.expressions.text import SqlSyntaxError, tree_of
-from airflow_delta.log.schema.types import known_names
+from airflow_delta.log.schema.suggestions import known_names
 from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.table.files.rules import table_rules
 from airflow_delta.table.operations.rewrite.target import RewriteTarget, rewrite_target

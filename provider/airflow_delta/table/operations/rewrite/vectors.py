@@ -20,7 +20,9 @@ from airflow_delta.exceptions import StagingException
 from airflow_delta.log.actions.actions import AddFile, RemoveFile
 from airflow_delta.log.actions.deletion_vectors import read_deletion_vectors, write_deletion_vectors
 from airflow_delta.log.arrow.arrays import scalar
-from airflow_delta.log.statistics.statistics import num_records, stats_from_footer, with_wide_bounds
+from airflow_delta.log.statistics.footers_to_stats import stats_from_footer
+from airflow_delta.log.statistics.row_counts import num_records
+from airflow_delta.log.statistics.wide_bounds import with_wide_bounds
 from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.table.files.adds import check_rows, check_written, find_data_files
 from airflow_delta.table.files.footers import table_footers

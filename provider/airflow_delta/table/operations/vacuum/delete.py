@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from airflow_delta.contract.files import ABORT_MARKER, STAGING_DIRECTORY, is_marker
+from airflow_delta.contract.staging_directory import ABORT_MARKER, STAGING_DIRECTORY, is_marker
 from airflow_delta.log.storage.base import FileStatus
 from airflow_delta.log.storage.local import LocalStore
 from airflow_delta.log.storage.progress import Progress

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from airflow_delta.contract.delta_names import UNIVERSAL_FORMAT
-from airflow_delta.contract.files import STAGING_DIRECTORY, is_preview
+from airflow_delta.contract.staging_directory import STAGING_DIRECTORY, is_preview
 from airflow_delta.exceptions import DeltaLogCorruptedException, PathOutsideTableException
 from airflow_delta.log.features.column_mapping import physical_partition_columns
 from airflow_delta.log.storage.base import FileStatus

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.contract.clocks import CLOCKS_DIFFER_BY
-from airflow_delta.contract.files import ABORT_MARKER, STAGING_DIRECTORY, is_marker, is_plan, is_preview, kept_until
+from airflow_delta.contract.staging_directory import ABORT_MARKER, STAGING_DIRECTORY, is_marker, is_plan, is_preview, kept_until
 from airflow_delta.log.actions.decode import read_commit_info
 from airflow_delta.log.storage.base import FileStatus
 from airflow_delta.table.operations.vacuum.plans import unfinished_publications

@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from airflow_delta.contract.files import STAGING_DIRECTORY
+from airflow_delta.contract.staging_directory import STAGING_DIRECTORY
 from airflow_delta.exceptions import DeltaIllegalStateException, VersionNotFoundException
 from airflow_delta.log.actions.actions import DeletionVectorDescriptor
 from airflow_delta.log.actions.decode import decode_commit

@@ -11,11 +11,11 @@ import msgspec
 
 from airflow_delta.contract.choices import ENFORCE
 from airflow_delta.contract.drift import check_schema
-from airflow_delta.contract.files import transaction_directory
 from airflow_delta.contract.location import Location
 from airflow_delta.contract.operations import WriteArguments
 from airflow_delta.contract.payloads import DeclaredReads, StagedWrite, TransactionHandle
 from airflow_delta.contract.request import StageReport, StageRequest
+from airflow_delta.contract.staging_directory import transaction_directory
 from airflow_delta.exceptions import (
     DeltaIllegalArgumentException,
     ReplaceWhereMismatchException,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_delta import exceptions
-from airflow_delta.contract.files import REPORT_DIRECTORY, REQUEST_NAME, sealed, unsealed
 from airflow_delta.contract.request import StageReport, StageRequest
+from airflow_delta.contract.sealed import sealed, unsealed
+from airflow_delta.contract.staging_directory import REPORT_DIRECTORY, REQUEST_NAME
 from airflow_delta.exceptions import DeltaError, StageFailedException, StagingException
 
 if TYPE_CHECKING:

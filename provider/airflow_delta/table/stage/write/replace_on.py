@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_delta.contract.operations import ComparedColumns
+from airflow_delta.contract.merge import ComparedColumns
 from airflow_delta.contract.payloads import Json
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.log import heavy
-from airflow_delta.log.expressions.ast import quote_name
 from airflow_delta.log.expressions.functions import NOT_DETERMINISTIC, oversized, refused_function
+from airflow_delta.log.expressions.sql_text import quote_name
 from airflow_delta.log.expressions.text import SqlSyntaxError, tree_of
-from airflow_delta.log.schema.types import known_names
+from airflow_delta.log.schema.suggestions import known_names
 from airflow_delta.table.stage.compared_columns import Sides, conjunct_texts
 from airflow_delta.table.stage.repeatable import at_one_instant
 
@@ -84,7 +84,7 @@ def replacement(view: TransactionView, on: str | None, using: Sequence[str], *, 
 
 
 def _check_repeatable(table: TableDefinition, condition: str) -> None:
-    from airflow_delta.log.expressions.generated import functions
+    from airflow_delta.log.expressions.generated_expressions import functions
 
     # Evaluated twice, for the rows that go and those that stay: a different result would lose or double a row.
     changing = sorted(name for name in functions(condition) if name in NOT_DETERMINISTIC)

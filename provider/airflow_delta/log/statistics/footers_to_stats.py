@@ -2,17 +2,6 @@
 
 Anything that the footer does not say for certain is left out, which means unknown. Bounds may be wider than the data, but never
 narrower.
-
-Statistics of a file some of whose rows a deletion vector marks.
-
-How many rows the statistics of a file count.
-
-A note in the footer of files that ``engine="arrow"`` wrote: what Arrow's own statistics do not say about NaN.
-
-The bounds of a column of floats cannot be used upwards unless it is known that it holds no NaN, which is greater than all numbers
-(Delta protocol, "Per-file Statistics"). parquet-mr (Spark) writes NaN as a bound, Arrow ignores it silently.
-
-How many rows a file has, by its statistics.
 """
 
 from __future__ import annotations
@@ -21,101 +10,20 @@ import datetime as dt
 import decimal
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from airflow_delta.log import heavy
-from airflow_delta.log.features.clustering import indexed_leaves
 from airflow_delta.log.features.properties import TableProperties
-from airflow_delta.log.schema.types import FLOATING, INTEGRAL, ArrayType, Leaf, MapType, StructType, folded
+from airflow_delta.log.features.stats_columns import indexed_leaves
+from airflow_delta.log.schema.types import FLOATING, INTEGRAL, ArrayType, Leaf, MapType, StructType
+from airflow_delta.log.schema.walk import folded
+from airflow_delta.log.statistics.nan_note import NanNote, read_nan_note
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
-
-    from airflow_delta.log.actions.actions import AddFile, RemoveFile
-
-
-def with_wide_bounds(stats: str | None, before: object | None = None) -> str:
-    """Return statistics whose bounds may be wider than the remaining rows (``tightBounds`` false).
-
-    A column of only nulls has as many nulls as the file has rows, whatever a deletion vector marks; other null counts stay and
-    tell readers nothing (Delta protocol, "Per-file Statistics").
-
-    :param before: the deletion vector that exact statistics took into account.
-    """
-    parts = msgspec.json.decode(stats or "{}", type=dict[str, msgspec.Raw])  # values keep their digits
-    was_tight = bytes(parts.get("tightBounds", b"true")) != b"false"
-    cardinality = getattr(before, "cardinality", 0)
-    if was_tight and cardinality and "nullCount" in parts:
-        total = int(bytes(parts["numRecords"]))
-        nulls = _all_null(json.loads(bytes(parts["nullCount"])), total - cardinality, total)
-        parts["nullCount"] = msgspec.Raw(json.dumps(nulls, separators=(",", ":"), ensure_ascii=False).encode())
-    parts["tightBounds"] = msgspec.Raw(b"false")
-    return msgspec.json.encode(parts).decode()
-
-
-def _all_null(value: object, live: int, total: int) -> object:
-    if isinstance(value, dict):
-        return {name: _all_null(item, live, total) for name, item in value.items()}
-    return total if value == live else value
-
-
-class _Rows(msgspec.Struct, rename="camel"):
-    num_records: int | None = None
-
-
-_rows = msgspec.json.Decoder(_Rows)
-
-
-def num_records(stats: str | None) -> int | None:
-    """Return the number of rows in a file's statistics, deleted ones included; ``None`` if they lack it.
-
-    It is a claim of whoever wrote the file: nothing that removes rows rests on it alone.
-    """
-    try:
-        rows = _rows.decode(stats).num_records if stats else None
-    except (msgspec.MsgspecError, UnicodeError):
-        return None
-    return rows if rows is not None and rows >= 0 else None
-
-
-_KEY = "airflow_delta.nan"
-
-
-class NanNote(msgspec.Struct):
-    """What a file says.
-
-    :param file: its name: tools that copy the metadata of a file into one with other rows give it another name.
-    :param nulls: nulls of the columns that hold NaN, by path; these have no statistics, all others hold none.
-    """
-
-    file: str
-    nulls: dict[str, int]
-
-
-def nan_note(file: str, nulls: Mapping[str, int]) -> dict[str, str]:
-    """Return the metadata for the footer of a file.
-
-    :param nulls: nulls of the columns that hold NaN, by path.
-    """
-    return {_KEY: msgspec.json.encode(NanNote(file, dict(nulls))).decode()}
-
-
-def read_nan_note(footer: pq.FileMetaData, path: str | None) -> NanNote | None:
-    """Return what a file says, ``None`` if it says nothing, or has the note of another file.
-
-    :param path: of the file; ``None`` if it is unknown.
-    """
-    text = (footer.metadata or {}).get(_KEY.encode())
-    if text is None or path is None:
-        return None
-    try:
-        note = msgspec.json.decode(text, type=NanNote)
-    except msgspec.DecodeError:
-        return None
-    return note if note.file == path.rpartition("/")[2] else None
 
 
 __all__ = ["indexed_leaves", "stats_from_footer", "truncate_max", "truncate_min"]
@@ -310,18 +218,3 @@ def _decimal_converter(physical: str, logical: dict[str, Any]) -> Callable[[Any]
         return decimal.Decimal((int(unscaled < 0), tuple(map(int, str(abs(unscaled)))), -scale))
 
     return convert
-
-
-__all__ = ["live_records", "num_records", "total"]
-
-
-def live_records(file: AddFile | RemoveFile) -> int | None:
-    """Return the rows of a file that no deletion vector marks, ``None`` if its statistics lack the number."""
-    rows = num_records(file.stats)
-    return rows if rows is None or file.deletion_vector is None else rows - file.deletion_vector.cardinality
-
-
-def total(counts: Iterable[int | None]) -> int | None:
-    """Return the sum, ``None`` if a count is unknown."""
-    known = list(counts)
-    return None if any(count is None for count in known) else sum(count or 0 for count in known)

@@ -2,12 +2,6 @@
 
 The directory name is visible, so that any engine's VACUUM deletes files that were never published. Stage keys and attempts use
 only characters that no file system, URI or glob treats specially.
-
-Staged actions for the commit: inline in the XCom if small, else in a manifest beside the staged files.
-
-JSON files between a worker and a job, with a checksum of their own: a damaged one is still JSON too often to be believed.
-
-Partition values as the log spells them, for the worker and for Spark: which of them are null.
 """
 
 from __future__ import annotations
@@ -17,11 +11,8 @@ import json
 import os
 import re
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
-from airflow_delta.contract.payloads import Json, ManifestRef, Payload
-from airflow_delta.exceptions import ManifestException, StagingException
+from airflow_delta.exceptions import StagingException
 
 STAGING_DIRECTORY = "staged"
 """Directory of staged files, relative to the table root."""
@@ -184,95 +175,3 @@ def _safe(name: str) -> str:
     if not _SAFE_NAME.fullmatch(name):
         raise StagingException(f"{name!r} cannot be part of a staging path: only letters, digits, '_', '.' and '-' are safe")
     return name
-
-
-INLINE_LIMIT = 24 * 1024
-"""Bytes of JSON up to which actions travel inside the XCom."""
-
-
-def encode_manifest(lines: Sequence[bytes]) -> bytes:
-    """Return the content of a manifest: one action per line, as in the log's commits."""
-    return b"".join(line + b"\n" for line in lines)
-
-
-def manifest_ref(path: str, data: bytes, count: int) -> ManifestRef:
-    """Return the reference that a missing or altered manifest is recognised by.
-
-    :param path: relative to the table root.
-    """
-    return ManifestRef(path=path, count=count, sha256=hashlib.sha256(data).hexdigest(), size=len(data))
-
-
-def verify_manifest(
-    ref: ManifestRef, data: bytes | None, *, table: str, what: str = "manifest", lines_are: str = "actions"
-) -> list[bytes]:
-    """Return the lines of a manifest, or of another file with a line for each item, checked against its reference.
-
-    :param data: its content, ``None`` if it is missing.
-    :param what: what the file is, for messages.
-    :param lines_are: what its lines are.
-    :raises ManifestException: if it is missing, truncated or altered.
-    """
-    where = f"The {what} {ref.path} of staged files for table {table}"
-    way_out = "Nothing was committed. Clear the start task with everything downstream."
-    if data is None:
-        raise ManifestException(f"{where} is missing. {way_out}", table=table)
-    if len(data) != ref.size:
-        raise ManifestException(f"{where} has {len(data)} bytes, but its stage wrote {ref.size}. {way_out}", table=table)
-    if hashlib.sha256(data).hexdigest() != ref.sha256:
-        raise ManifestException(f"{where} was altered: its checksum is not the one its stage reported. {way_out}", table=table)
-    lines = data.splitlines()
-    if len(lines) != ref.count:
-        found = f"{where} holds {len(lines)} {lines_are}, but its stage reported {ref.count}."
-        raise ManifestException(f"{found} {way_out}", table=table)
-    return lines
-
-
-def decode_actions(lines: Iterable[bytes]) -> tuple[Json, ...]:
-    """Return actions in the JSON form of inline actions."""
-    return tuple(json.loads(line) for line in lines)
-
-
-_HEAD = '{"sha256": "'
-_AFTER = len(_HEAD) + 64
-_END = '", '
-
-
-def sealed(value: Payload) -> str:
-    """Return the JSON of a payload, with the checksum of what follows it as the first field."""
-    rest = json.dumps(value.to_dict(), ensure_ascii=False)[1:]
-    return f"{_HEAD}{_digest(rest)}{_END}{rest}"
-
-
-def unsealed(text: str, what: str) -> Any:
-    """Return what a sealed text holds; one without a checksum is taken as it is.
-
-    :param what: the file, for the error.
-    :raises StagingException: if it is not as it was written.
-    :raises ValueError: if it is not JSON.
-    """
-    text = text.rstrip("\n")
-    if text.startswith(_HEAD) and text[len(_HEAD) : _AFTER] != _digest(text[_AFTER + len(_END) :]):
-        raise StagingException(
-            f"{what} is damaged: its checksum does not match. Clear the start task with everything downstream."
-        )
-    return json.loads(text)
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-
-
-def partition_text(values: Mapping[str, str | None] | None, name: str) -> str | None:
-    """Return the text of a partition value; ``None`` if it is null: missing, or empty, whatever the column's type.
-
-    Protocol, "Partition Value Serialization".
-
-    :param values: of a file, by physical name.
-    """
-    return (values or {}).get(name) or None
-
-
-def partition_texts_of(values: Mapping[str, str | None] | None) -> dict[str, str | None]:
-    """Return the partition values of a file with every null as ``None``, to compare files by."""
-    return {name: text or None for name, text in (values or {}).items()}
