@@ -36,7 +36,7 @@ SINGLE_PUT = 32.0
 OPENING = 4
 """Requests that a start needs however many commits have landed: see :func:`opened`."""
 AGES_SEEN, LOSSES = 8, 4
-"""Of ``transaction/commit/turns.py``: winners whose ages count, and losses in a row without a wait."""
+"""Of ``transaction/commit/fairness.py``: winners whose ages count, and losses in a row without a wait."""
 
 
 # -- constants ------------------------------------------------------------------------------------------------------------------
@@ -265,7 +265,7 @@ class Contention:
 
 
 def contend(writers: int, commits: int, constants: Contention, seed: int = 1) -> dict[str, float]:
-    """Let writers commit to one table by the rule of ``transaction/commit/turns.py``.
+    """Let writers commit to one table by the rule of ``transaction/commit/fairness.py``.
 
     The first put of a version wins. Each loser reads the winner, waits if it is younger than others that won, and puts again; a
     writer's age is the number of commits that landed since its commit began.
