@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from airflow_delta.contract.char_lengths import DECLARED, length_problems
 from airflow_delta.contract.sql_types import parse_column_path, parse_sql_type
 from airflow_delta.exceptions import DeltaError
-from airflow_delta.log.expressions.functions import refused_function
 from airflow_delta.log.expressions.predicate import Predicate
+from airflow_delta.log.expressions.refused import refused_function
 from airflow_delta.log.features.properties import TableProperties, parse_interval
 from airflow_delta.log.features.stats_columns import parse_column_list
 from airflow_delta.log.schema.partition_directories import parse_partition_directory

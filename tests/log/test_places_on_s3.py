@@ -7,7 +7,7 @@ import pytest
 from airflow_delta.contract.location import Location
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.log.storage.factory import store_for
-from airflow_delta.log.storage.options import store_place
+from airflow_delta.log.storage.place import store_place
 from airflow_delta.table.files.inside_table import table_above
 from airflow_delta.table.operations.clone import clone_table
 from support.table import Table

@@ -19,9 +19,9 @@ from airflow_delta.table.operations.merge.plan import plan_merge
 from airflow_delta.tasks.spark.storage import _connect_settings
 from airflow_delta.spark import read as reading
 from airflow_delta.spark.errors import storage_error
-from airflow_delta.table.operations.merge.history import history_columns, plan_history
+from airflow_delta.table.operations.merge.scd2 import history_columns, plan_history
 from airflow_delta.table.stage.scan import plan_scan
-from airflow_delta.spark.history import History
+from airflow_delta.spark.scd2 import History
 from airflow_delta.contract.operations import when_matched_delete
 from airflow_delta.contract.schema import parse_struct
 from pyspark.errors import ParseException

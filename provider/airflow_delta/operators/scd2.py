@@ -24,8 +24,8 @@ from airflow_delta.tasks.values import column_names
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from airflow_delta.contract.history import HistoryColumns
     from airflow_delta.contract.payloads import StagedWrite
+    from airflow_delta.contract.scd2 import HistoryColumns
     from airflow_delta.table.stage.stage_view import SparkWork, StageView
 
 

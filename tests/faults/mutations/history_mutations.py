@@ -82,7 +82,7 @@ MUTATIONS = {
     "both may remove a file": Mutation(_set(FileConflicts, "look", _forgets_own_removes), ("drop", "replace_partitions")),
     "other partitions are all that matters": Mutation(_set(ReadPredicate, "covers", lambda _self, _values: False), WRITERS),
     "the whole table is not what was read": Mutation(_set(ReadSet, "read_whole_table", _nothing), ("summary", "append", "drop")),
-    "applications are not checked": Mutation(_set(ConflictChecker, "_check_app_ids", _nothing), ("count_up",)),
+    "applications are not checked": Mutation(_set(checker, "check_winner_app_ids", _nothing), ("count_up",)),
     "metadata is not checked": Mutation(
         _set(checker, "check_winner_metadata", _nothing), ("append", "set_property", "add_column")
     ),

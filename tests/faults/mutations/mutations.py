@@ -40,7 +40,7 @@ class Room:
 COMMANDS = ("tests/table/commit", "tests/table/state", "tests/table/operations/vacuum")
 ROOMS = {
     "conflicts": Room(
-        tuple(f"transaction/conflicts/{name}.py" for name in ("checker", "domains", "protocol", "winning_commit")),
+        tuple(f"transaction/conflicts/{name}.py" for name in ("app_ids", "checker", "domains", "protocol", "winning_commit")),
         ("tests/transaction/conflicts", "tests/transaction/prepare"),
     ),
     "abort": Room(

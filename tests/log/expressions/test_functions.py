@@ -5,16 +5,9 @@ from __future__ import annotations
 import pytest
 
 from airflow_delta.exceptions import PredicateException
-from airflow_delta.log.expressions.functions import (
-    DETERMINISTIC,
-    NOT_DETERMINISTIC,
-    OF_THE_SESSION,
-    OTHERS,
-    UNSAFE,
-    oversized,
-    refused_function,
-)
+from airflow_delta.log.expressions.functions import DETERMINISTIC, NOT_DETERMINISTIC, OF_THE_SESSION, OTHERS, UNSAFE
 from airflow_delta.log.expressions.predicate import Predicate
+from airflow_delta.log.expressions.refused import oversized, refused_function
 from airflow_delta.log.schema.types import PrimitiveType, StructField, StructType
 
 SCHEMA = StructType((StructField("s", PrimitiveType("string")), StructField("x", PrimitiveType("integer"))))

@@ -31,8 +31,8 @@ from airflow_delta.table.arrow.table_rows import table_rows
 from airflow_delta.table.audit.audited_table import AuditedTable
 from airflow_delta.table.audit.statistics import statistics_checks
 from airflow_delta.table.diff.table_diff import staged_diff
-from airflow_delta.table.operations.merge.history import history_columns, plan_history
 from airflow_delta.table.operations.merge.plan import plan_merge
+from airflow_delta.table.operations.merge.scd2 import history_columns, plan_history
 from airflow_delta.table.operations.optimize.plan import plan_optimize
 from airflow_delta.table.operations.optimize.reorg import plan_reorg
 from airflow_delta.table.operations.rewrite.delete import plan_delete, plan_truncate

@@ -1,25 +1,19 @@
-"""Which functions an expression in a Dag may call on Spark.
+"""The functions of Spark SQL by what they may do, as Spark 4.3 has them: a test compares the lists with its registry.
 
-Predicates and expressions are templated, and Spark runs them with the rights of its driver: ``reflect`` calls any JVM method.
-A condition may call Spark's built-in functions that are deterministic and depend only on their arguments (outside predicates,
-also on the clock); an assigned expression may also call random functions and functions registered in the session. The list is
-that of Spark 4.3 (a test compares it with the registry); an older Spark itself refuses functions that it lacks. The text is
-tokenised by Spark's lexical rules; anything ambiguous is refused.
+An older Spark itself refuses functions that it lacks. What an expression may call: :mod:`airflow_delta.log.expressions.refused`.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
-
 from airflow_delta.contract.queries import CALLS_JVM, NAMES_FROM_TEXT
 
 
-def _names(text: str) -> frozenset[str]:
+def names_in(text: str) -> frozenset[str]:
+    """Return the names in a text, which white space separates."""
     return frozenset(text.split())
 
 
-NOT_DETERMINISTIC = _names(
+NOT_DETERMINISTIC = names_in(
     """
     from_base32 hmac input_file_block_length input_file_block_start input_file_name jaro_winkler_similarity
     monotonically_increasing_id rand randn random randstr shuffle spark_partition_id timestamp_nanos
@@ -29,7 +23,7 @@ NOT_DETERMINISTIC = _names(
 )
 """Functions with a different value at each evaluation, by their Spark SQL names."""
 
-OF_THE_SESSION = _names(
+OF_THE_SESSION = names_in(
     """
     current_timestamp now localtimestamp current_date curdate current_time current_timezone current_user
     user session_user current_catalog current_database current_schema localtime
@@ -37,7 +31,7 @@ OF_THE_SESSION = _names(
 )
 """Functions whose value depends on who evaluates them, and when."""
 
-DETERMINISTIC = _names(
+DETERMINISTIC = names_in(
     """
     abs acos acosh add_months aes_decrypt aes_encrypt aggregate and approx_top_k_estimate array array_append
     array_compact array_contains array_distinct array_except array_insert array_intersect array_join array_max
@@ -90,10 +84,10 @@ DETERMINISTIC = _names(
 )
 """Built-in scalar functions that are deterministic, have no side effects and depend only on their arguments."""
 
-UNSAFE = _names("from_avro to_avro schema_of_avro from_protobuf to_protobuf from_xml") | {*CALLS_JVM, NAMES_FROM_TEXT}
+UNSAFE = names_in("from_avro to_avro schema_of_avro from_protobuf to_protobuf from_xml") | {*CALLS_JVM, NAMES_FROM_TEXT}
 """Functions that call JVM methods, read files named in their arguments, or turn text into identifiers."""
 
-OTHERS = _names(
+OTHERS = names_in(
     """
     any any_value approx_count_distinct approx_percentile approx_top_k approx_top_k_accumulate
     approx_top_k_combine array_agg avg bit_and bit_or bit_xor bitmap_and_agg bitmap_construct_agg bitmap_or_agg
@@ -112,112 +106,3 @@ OTHERS = _names(
     """
 )
 """Spark's other built-in functions: aggregates, windows, generators, table functions, functions of the session."""
-
-# Words that may precede a parenthesis without being a call.
-_WORDS = _names(
-    """
-    and or not in between like rlike ilike regexp is when then else end case as distinct using on div interval any all some
-    escape from for over partition by order both leading trailing varchar character dec numeric within group
-    """
-)
-# No possessive quantifier on a group: Python before 3.11.5 matches them wrongly.
-_TOKEN = re.compile(
-    r"""
-      (?P<space>\s++|--[^\r\n\\]*+(?:\\(?!\n)[^\r\n\\]*+)*)
-    | (?P<string>[rR](?:'[^']*+'|"[^"]*+")|'[^'\\]*+(?:\\.[^'\\]*+)*'|"[^"\\]*+(?:\\.[^"\\]*+)*")
-    | `(?P<quoted>[^`]*+(?:``[^`]*+)*)`(?!`)
-    | (?P<word>\w++)
-    | (?P<other>/\*|.)
-    """,
-    re.VERBOSE | re.DOTALL,
-)
-_OPENING, _CLOSING = frozenset("(["), frozenset(")]")
-MAX_DEPTH = 32
-MAX_TOKENS = 10_000
-_UNREADABLE = {"'": "an unclosed quote", '"': "an unclosed quote", "`": "an unclosed backtick"}
-_UNREADABLE |= {"/*": "a comment between /* and */", "$": "a dollar sign"}
-_UNREADABLE["\\"] = "a backslash outside a string"  # at the end of a comment it makes Spark continue the comment
-_AFTER_COLUMN = _names("and between div escape ilike in is like not or regexp rlike")
-
-
-def refused_function(text: str, *, assigned: bool = False, session: bool = True) -> str | None:
-    """Return why an expression is refused, for an error message; ``None`` if it is allowed.
-
-    :param assigned: whether its value is stored rather than used as a condition; it is then evaluated once, and may be random.
-    :param session: whether it may depend on the time, the user and the like.
-    """
-    if "${" in text:  # even inside strings: ${env:HOME} is read from the driver's environment
-        return r"contains ${, which Spark replaces by a variable; write $\{ in a string"
-    previous: list[tuple[str, str]] = []  # the last two tokens: kind, text
-    for kind, value in _tokens(text):
-        if kind == "other" and value in _UNREADABLE:
-            return f"contains {_UNREADABLE[value]}"
-        if kind == "string" and previous and previous[-1] == ("word", "using"):
-            return "runs a script (USING)"
-        if previous == [("other", "("), ("word", "table")] and (
-            kind == "quoted" or (kind == "word" and value not in _AFTER_COLUMN)
-        ):
-            return "contains a subquery (TABLE)"
-        if value == "(" and kind == "other" and previous:
-            last = previous[-1]
-            qualified = len(previous) > 1 and previous[-2] == ("other", ".")
-            if (problem := _called(*last, qualified, assigned, session)) is not None:
-                return problem
-        previous = [*previous[-1:], (kind, value)]
-    return None
-
-
-def oversized(text: str) -> str | None:
-    """Return why an expression is too large to parse, for an error message; ``None`` if it is not.
-
-    The time that the parser needs grows with every operator, and faster with every level of nesting.
-    """
-    depth = count = types = 0
-    before = ""
-    for kind, value in _tokens(text):
-        if value in _OPENING and kind == "other":
-            depth += 1
-            if depth > MAX_DEPTH:
-                return f"is nested too deeply (more than {MAX_DEPTH} levels)"
-        elif value in _CLOSING and kind == "other":
-            depth -= 1
-        elif value == "<" and before in ("array", "map", "struct"):
-            types += 1
-            if types > MAX_DEPTH:
-                return f"has more than {MAX_DEPTH} nested types"
-        if kind == "quoted" or (kind == "word" and not value[0].isdecimal()) or (kind == "other" and value != ","):
-            count += 1
-            if count > MAX_TOKENS:
-                return f"has more than {MAX_TOKENS:,} names and operators"
-        before = value
-    return None
-
-
-def _tokens(text: str) -> Iterator[tuple[str, str]]:
-    for match in _TOKEN.finditer(text):
-        kind = str(match.lastgroup)
-        if kind == "space":
-            continue
-        value = match[kind]
-        if kind == "other" and not value.isascii():
-            continue  # may be white space to Spark, which then calls the name before it
-        yield kind, value.replace("``", "`") if kind == "quoted" else value.lower() if kind == "word" else value
-
-
-def _called(kind: str, name: str, qualified: bool, assigned: bool, session: bool) -> str | None:
-    if kind == "string":  # an identifier where spark.sql.ansi.doubleQuotedIdentifiers is set
-        return f"calls {name}" if name[:1] == '"' else None
-    if kind == "other" or (kind == "word" and not qualified and name in _WORDS):
-        return None
-    folded = name.lower()
-    if folded in UNSAFE:
-        return f"calls {folded}(), which is never allowed"
-    own = assigned and folded not in OTHERS | DETERMINISTIC | NOT_DETERMINISTIC | OF_THE_SESSION
-    if own:
-        return None
-    if qualified:
-        return f"calls {name}() by a qualified name; use the plain names of Spark's built-in functions"
-    if folded in DETERMINISTIC or (session and folded in OF_THE_SESSION) or (assigned and folded in NOT_DETERMINISTIC):
-        return None
-    what = "is not deterministic" if folded in NOT_DETERMINISTIC else "is not one of Spark's built-in deterministic functions"
-    return f"calls {name}(), which {what}"

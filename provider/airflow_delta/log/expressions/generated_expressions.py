@@ -13,7 +13,8 @@ import sqlglot
 from sqlglot import TokenType, exp
 
 from airflow_delta.exceptions import DeltaAnalysisException
-from airflow_delta.log.expressions.functions import NOT_DETERMINISTIC, OF_THE_SESSION, oversized
+from airflow_delta.log.expressions.functions import NOT_DETERMINISTIC, OF_THE_SESSION
+from airflow_delta.log.expressions.refused import oversized
 from airflow_delta.log.expressions.text import SqlSyntaxError, tree_of
 from airflow_delta.log.schema.types import (
     PRIMITIVES,

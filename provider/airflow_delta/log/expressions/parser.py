@@ -8,8 +8,9 @@ from typing import Any
 from airflow_delta.contract.queries import with_escaped_quotes
 from airflow_delta.exceptions import PredicateException
 from airflow_delta.log.expressions.ast import And, Expression, Not, Opaque, Or
-from airflow_delta.log.expressions.functions import NOT_DETERMINISTIC, OF_THE_SESSION, oversized, refused_function
+from airflow_delta.log.expressions.functions import NOT_DETERMINISTIC, OF_THE_SESSION
 from airflow_delta.log.expressions.name_resolution import Columns, UnsupportedError
+from airflow_delta.log.expressions.refused import oversized, refused_function
 from airflow_delta.log.expressions.simple import parse_simple
 from airflow_delta.log.expressions.text import SqlSyntaxError, bare, split, tree_of
 from airflow_delta.log.schema.types import StructType

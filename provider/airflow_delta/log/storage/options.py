@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from airflow_delta.contract.location import AZURE, FILE, GCS, HDFS, S3, Location, store_of
+from airflow_delta.contract.location import AZURE, FILE, GCS, HDFS, S3, store_of
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.log.storage.credentials import EXPIRES_AT, RENEWED_BY
 from airflow_delta.masking import masked
-
-if TYPE_CHECKING:
-    from airflow_delta.log.storage.base import LogStore
 
 HDFS_USER = "hadoop_user_name"
 """Option of HDFS: the user, if it does not use Kerberos."""
@@ -159,28 +154,6 @@ def store_kind(uri: str) -> str | None:
     """Return the kind of store that holds a URI; ``None`` for local files and unknown schemes."""
     store = store_of(uri)
     return None if store == FILE else store
-
-
-def location_of(store: LogStore) -> Location:
-    """Return the location of a table, with the account that the options of its store name."""
-    return Location.parse(store.root, canonical_options(store.options, store.root))
-
-
-def store_place(store: LogStore, directory: str = "") -> Location:
-    """Return where a store, or a directory in it, is, however it is spelled: two are one place if their keys are equal.
-
-    :param directory: not URL-encoded.
-    """
-    return spelled_place(store, directory).resolved(canonical_options(store.options, store.root))
-
-
-def spelled_place(store: LogStore, directory: str = "") -> Location:
-    """Return where a store, or a directory in it, is, without looking at links.
-
-    :param directory: not URL-encoded.
-    """
-    root = Location(FILE, "", store.local_root.rstrip("/")) if store.local_root is not None else location_of(store)
-    return replace(root, path=f"{root.path}/{directory}") if directory else root
 
 
 def canonical_options(options: Mapping[str, str], uri: str, *, whose: str = "") -> dict[str, str]:

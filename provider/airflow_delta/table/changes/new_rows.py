@@ -27,7 +27,7 @@ from airflow_delta.log import heavy
 from airflow_delta.log.actions.reconciliation import canonical_path
 from airflow_delta.log.features.protocol import check_can_read
 from airflow_delta.log.statistics.row_counts import live_records
-from airflow_delta.log.storage.options import store_place
+from airflow_delta.log.storage.place import store_place
 from airflow_delta.table.changes.find import commits_between
 from airflow_delta.table.changes.schema import check_readable
 from airflow_delta.table.files.partitions import common_directory, is_elsewhere

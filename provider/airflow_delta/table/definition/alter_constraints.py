@@ -10,7 +10,7 @@ from airflow_delta.contract.changes import AddConstraint, DropConstraint
 from airflow_delta.contract.delta_names import CONSTRAINT_PREFIX
 from airflow_delta.exceptions import DeltaAnalysisException
 from airflow_delta.log import heavy
-from airflow_delta.log.expressions.functions import oversized, refused_function
+from airflow_delta.log.expressions.refused import oversized, refused_function
 from airflow_delta.log.expressions.text import SqlSyntaxError, tree_of
 from airflow_delta.log.features.constraints import check_constraints
 from airflow_delta.table.definition.altered_table import AlteredTable

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.log import heavy
-from airflow_delta.log.expressions.functions import oversized
+from airflow_delta.log.expressions.refused import oversized
 from airflow_delta.log.expressions.text import SqlSyntaxError, tree_of
 from airflow_delta.table.stage.compared_columns import conjunct_texts
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from airflow_delta.contract.location import HDFS, Location
 from airflow_delta.log.storage.factory import store_for
 from airflow_delta.log.storage.file_names import LOG_DIRECTORY
-from airflow_delta.log.storage.options import spelled_place, store_place
+from airflow_delta.log.storage.place import spelled_place, store_place
 
 if TYPE_CHECKING:
     from airflow_delta.log.storage.base import LogStore

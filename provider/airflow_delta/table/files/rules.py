@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from airflow_delta.contract.delta_names import MAX_COLUMN_ID
 from airflow_delta.contract.table_rules import IdentityRule, TableRules
 from airflow_delta.exceptions import DeltaIllegalArgumentException
-from airflow_delta.log.expressions.functions import refused_function
+from airflow_delta.log.expressions.refused import refused_function
 from airflow_delta.log.features import constraints
 from airflow_delta.log.features.generated_columns import generated_columns
 from airflow_delta.log.features.identity_columns import identity_columns

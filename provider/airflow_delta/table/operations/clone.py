@@ -36,7 +36,7 @@ from airflow_delta.log.features import column_mapping, protocol
 from airflow_delta.log.features.properties import check_together, validate
 from airflow_delta.log.features.protocol import features
 from airflow_delta.log.features.registry import FEATURES
-from airflow_delta.log.storage.options import store_place
+from airflow_delta.log.storage.place import store_place
 from airflow_delta.table.files.partitions import absolute_file_path, absolute_vector, qualified, spelled_by_java, url_encoded
 from airflow_delta.table.operations.deep_clone import ORIGIN, ClonedFiles, EarlierClone, Origin, earlier_clone, is_unchanged
 from airflow_delta.table.operations.restore import continued, with_protection

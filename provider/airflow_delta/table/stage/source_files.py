@@ -21,7 +21,8 @@ from airflow_delta.exceptions import (
     StagingException,
 )
 from airflow_delta.log.storage.file_names import LOG_DIRECTORY
-from airflow_delta.log.storage.options import canonical_options, spelled_place, store_place
+from airflow_delta.log.storage.options import canonical_options
+from airflow_delta.log.storage.place import spelled_place, store_place
 from airflow_delta.table.files.inside_table import table_above
 from airflow_delta.table.stage.file_globs import part_expression
 from airflow_delta.table.stage.file_loads import LoadedFile, loaded_before, new_record, other_loads, pinned_load

@@ -19,7 +19,7 @@ from airflow_delta.exceptions import (
     TransactionExpiredException,
 )
 from airflow_delta.log.features import protocol
-from airflow_delta.log.features.universal_format import format_violation
+from airflow_delta.table.start.format_warnings import warn_of_other_formats
 from airflow_delta.table.start.location import check_location
 from airflow_delta.table.start.new_table import DEFAULT_CONFIGURATION, default_isolation_level, of_new_table, with_required
 from airflow_delta.table.state.commit_result import result_without_commit
@@ -118,7 +118,7 @@ def begin(
     if snapshot.version >= 0:
         protocol.check_can_read(snapshot.protocol, log.uri, snapshot.version, catalog=log.catalog)
         protocol.check_can_write(snapshot.protocol, snapshot.metadata, log.uri, snapshot.version, catalog=log.catalog)
-        _warn_of_other_formats(log.uri, snapshot)
+        warn_of_other_formats(log.uri, snapshot)
         # To commit again needs no memory: 'append' is the author's way out if it cannot be known.
         asked = None if rerun_policy == "append" else possible_since
         last = last_txn_version(log, snapshot, identity.app_id, asked)
@@ -252,20 +252,6 @@ def _check_text(name: str, value: object, table: str) -> None:
         raise DeltaIllegalArgumentException(
             f"{name} must not begin with {' or '.join(map(repr, OWN_APPS))}, as what says how far sources were read: {value!r}.",
             table=table,
-        )
-
-
-def _warn_of_other_formats(table: str, snapshot: Snapshot) -> None:
-    formats = snapshot.properties.universal_formats & {"hudi", "iceberg"}
-    if (violation := format_violation(snapshot.metadata)) is not None:
-        logger.warning("Table %s accepts only a commit that corrects this: %s", table, violation)
-    elif formats:
-        logger.warning(
-            "Table %s has delta.universalFormat.enabledFormats=%s, but commits of this provider update the Delta log only: "
-            "readers of %s see them after Delta Spark's next commit.",
-            table,
-            ",".join(sorted(formats)),
-            " and ".join(sorted(formats)),
         )
 
 

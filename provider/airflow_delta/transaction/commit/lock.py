@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from airflow_delta.contract.location import GCS, S3, Location, store_of
 from airflow_delta.exceptions import CommitCancelledException, MaxCommitRetriesExceededException
-from airflow_delta.log.storage.options import location_of
+from airflow_delta.log.storage.place import location_of
 
 if TYPE_CHECKING:
     from airflow_delta.log.storage.base import LogStore

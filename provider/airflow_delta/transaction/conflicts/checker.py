@@ -11,16 +11,14 @@ from collections.abc import Callable, Sequence
 
 from airflow_delta.contract.delta_names import ROW_TRACKING_DOMAIN
 from airflow_delta.exceptions import (
-    ConcurrentTransactionException,
-    DeltaConcurrentModificationException,
     DeltaIllegalStateException,
 )
 from airflow_delta.log.actions.actions import AddFile, DomainMetadata, Metadata, Protocol, RemoveFile
 from airflow_delta.log.actions.decode import timestamp_of_info
 from airflow_delta.log.features import protocol as table_protocol
+from airflow_delta.transaction.conflicts.app_ids import check_winner_app_ids
 from airflow_delta.transaction.conflicts.current_transaction import CurrentTransaction
 from airflow_delta.transaction.conflicts.domains import check_winner_domains
-from airflow_delta.transaction.conflicts.errors import BEGIN_AGAIN, conflict
 from airflow_delta.transaction.conflicts.file_conflicts import BACKFILLS, FileConflicts
 from airflow_delta.transaction.conflicts.metadata import check_winner_metadata
 from airflow_delta.transaction.conflicts.protocol import catalog_table, check_own_drop, check_protocol
@@ -37,7 +35,6 @@ from airflow_delta.transaction.conflicts.winning_commit import (
 from airflow_delta.transaction.operation_kinds import COMPACTIONS
 from airflow_delta.transaction.prepare import in_commit_timestamps, row_tracking
 from airflow_delta.transaction.prepare.isolation import IsolationLevel
-from airflow_delta.transaction.reads.app_ids import LOOKED_UP, START_OVER
 
 __all__ = ["ConflictChecker", "CurrentTransaction"]
 
@@ -90,7 +87,7 @@ class ConflictChecker:
         if winner.may_hold(DOMAIN_KEY):
             check_winner_domains(self.current, winner)
         if (self.current.reads.app_ids or self.current.reads.app_id_rules) and winner.may_hold(TXN_KEY):
-            self._check_app_ids(winner)
+            check_winner_app_ids(self.current, winner)
         if row_tracking.is_supported(self.current.protocol):
             self._fold_row_tracking(winner)
         self.check_files(winner)
@@ -132,27 +129,6 @@ class ConflictChecker:
         """Whether a compaction has left out every file, so that there is nothing to commit."""
         moved = self.current.operation in COMPACTIONS and self._had_files
         return moved and all(isinstance(action, DomainMetadata) for action in self.current.own_actions)
-
-    def _fail(
-        self,
-        kind: type[DeltaConcurrentModificationException],
-        winner: WinningCommit,
-        what: str,
-        advice: str = BEGIN_AGAIN,
-    ) -> DeltaConcurrentModificationException:
-        return conflict(kind, winner, what, advice, current=self.current)
-
-    def _check_app_ids(self, winner: WinningCommit) -> None:
-        read = self.current.reads.app_ids
-        if common := sorted(read.keys() & winner.app_ids):
-            kinds = {read[app_id] for app_id in common}
-            conflict = kinds.pop() if len(kinds) == 1 else LOOKED_UP
-            what = conflict.what.format(app_ids=", ".join(common))
-            raise self._fail(ConcurrentTransactionException, winner, what, conflict.advice)
-        for rule in self.current.reads.app_id_rules:
-            why = rule({txn.app_id: txn.version for txn in winner.set_transactions})
-            if why is not None:
-                raise self._fail(ConcurrentTransactionException, winner, why, f"{START_OVER} is told what the table has by then.")
 
     # -- what is folded into the transaction -----------------------------------------------------------------------------------
 

@@ -9,8 +9,8 @@ from airflow_delta.contract.merge import INSERT, NOT_MATCHED_BY_SOURCE, UPDATE, 
 from airflow_delta.contract.schema import find_field, type_name
 from airflow_delta.contract.sql_types import column_path_text, parse_column_path
 from airflow_delta.exceptions import DeltaAnalysisException, IdentityInsertException
-from airflow_delta.log.expressions.functions import oversized, refused_function
 from airflow_delta.log.expressions.nodes import changing_function, needs_other_rows
+from airflow_delta.log.expressions.refused import oversized, refused_function
 from airflow_delta.log.expressions.text import SqlSyntaxError, tree_of
 from airflow_delta.log.schema.suggestions import known_names
 from airflow_delta.table.files.rules import table_rules

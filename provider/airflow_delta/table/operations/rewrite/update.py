@@ -12,7 +12,8 @@ from airflow_delta.contract.schema import Type, fields, find_field
 from airflow_delta.contract.table_rules import TableRules
 from airflow_delta.exceptions import DeltaAnalysisException, IdentityInsertException
 from airflow_delta.log import heavy
-from airflow_delta.log.expressions.functions import NOT_DETERMINISTIC, OF_THE_SESSION, oversized, refused_function
+from airflow_delta.log.expressions.functions import NOT_DETERMINISTIC, OF_THE_SESSION
+from airflow_delta.log.expressions.refused import oversized, refused_function
 from airflow_delta.log.expressions.text import SqlSyntaxError, tree_of
 from airflow_delta.log.schema.suggestions import known_names
 from airflow_delta.log.table_definition import TableDefinition

@@ -11,7 +11,8 @@ from airflow_delta.contract.merge import ComparedColumns
 from airflow_delta.contract.payloads import Json
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.log import heavy
-from airflow_delta.log.expressions.functions import NOT_DETERMINISTIC, oversized, refused_function
+from airflow_delta.log.expressions.functions import NOT_DETERMINISTIC
+from airflow_delta.log.expressions.refused import oversized, refused_function
 from airflow_delta.log.expressions.sql_text import quote_name
 from airflow_delta.log.expressions.text import SqlSyntaxError, tree_of
 from airflow_delta.log.schema.suggestions import known_names

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Window
 from pyspark.sql import functions as sf
 
-from airflow_delta.contract.history import ACTION, HISTORY_DELETE, HISTORY_INSERT, HISTORY_NOTHING, HISTORY_UPDATE, HistoryColumns
 from airflow_delta.contract.payloads import Json
+from airflow_delta.contract.scd2 import ACTION, HISTORY_DELETE, HISTORY_INSERT, HISTORY_NOTHING, HISTORY_UPDATE, HistoryColumns
 from airflow_delta.contract.schema import fields_by_name, find_field, nullable, written_schema
 from airflow_delta.exceptions import DeltaIllegalArgumentException, DeltaIllegalStateException, SchemaMismatchException
 from airflow_delta.spark.align import align, spark_name, spark_type, spark_value
@@ -50,7 +50,7 @@ class History:
     def source(
         self, table: DataFrame, source: DataFrame, *, effective_at: str, deleted: str | None = None, full_snapshot: bool = False
     ) -> DataFrame:
-        """Return the rows to merge, with :data:`~airflow_delta.contract.history.ACTION`; one or more for each key of it.
+        """Return the rows to merge, with :data:`~airflow_delta.contract.scd2.ACTION`; one or more for each key of it.
 
         :param table: the rows of the table.
         :param effective_at: Spark SQL over a source row: the time since when it is so.

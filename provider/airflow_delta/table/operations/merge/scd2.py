@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow_delta.contract.history import ACTION, HISTORY_DELETE, HISTORY_INSERT, HISTORY_UPDATE, HistoryColumns
 from airflow_delta.contract.merge import when_matched_delete, when_matched_update, when_not_matched_insert
 from airflow_delta.contract.payloads import Json
+from airflow_delta.contract.scd2 import ACTION, HISTORY_DELETE, HISTORY_INSERT, HISTORY_UPDATE, HistoryColumns
 from airflow_delta.contract.schema import find_field, type_name
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaIllegalArgumentException, DeltaTableNotFoundException
 from airflow_delta.log.expressions.sql_text import quote_name
@@ -71,7 +71,7 @@ def history_columns(
 
 
 def plan_history(stage: StageView, columns: HistoryColumns, options: Mapping[str, str] | None = None) -> SparkWork:
-    """Plan the MERGE, whose source is what :func:`airflow_delta.spark.history` makes of the source rows.
+    """Plan the MERGE, whose source is what :func:`airflow_delta.spark.scd2` makes of the source rows.
 
     What it depends on are the rows with the keys of the source, of whatever period: the history of a key is computed of all its
     versions. So its condition must not compare ``valid_from`` in a form that is taken for a key.
