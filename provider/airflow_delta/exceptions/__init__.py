@@ -1,7 +1,8 @@
 """Every error of the provider, under Delta's own name where Delta has one.
 
-Each has an ``error_class``, Delta's or one of ours in the same style, so that retry policies and log searches can tell errors
-apart without parsing messages. Credentials in URLs are masked in all messages. These modules import only the standard library.
+Each has an ``error_class``, Delta's or one of ours in the same style, so that log searches can tell errors apart without parsing
+messages, and says what it means for a retry (``retry``). Credentials in URLs are masked in all messages. Only the standard
+library is needed.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Commit or abort what the stages of a transaction left."""
+"""Commit what the stages of a transaction left."""

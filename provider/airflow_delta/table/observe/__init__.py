@@ -1,1 +1,1 @@
-"""Reading what a table and its commits are, and running its maintenance."""
+"""Reading what a table and its commits are, and waiting for commits."""
