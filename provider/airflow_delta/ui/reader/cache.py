@@ -93,7 +93,7 @@ class Remembered:
     def commits(self, of: str) -> KnownCommits:
         """Return the cached commits of a table.
 
-        :param of: its :attr:`~airflow_delta.ui.reader.schedule.Place.id`.
+        :param of: its :attr:`~airflow_delta.ui.place.Place.id`.
         """
         with self._lock:
             kept = self._commits.get(of)
