@@ -22,7 +22,7 @@ TESTS = Path(__file__).parents[2] / "tests"
 BUCKET = "lake"
 LOAD_CONNECTOR = """
 from pyspark.sql import SparkSession
-from airflow_delta.spark.errors import coordinate, hadoop_version
+from airflow_delta.spark.connectors import coordinate, hadoop_version
 packages = coordinate("s3a", hadoop_version())
 settings = {"spark.master": "local[1]", "spark.jars.packages": packages, "spark.ui.enabled": "false"}
 SparkSession.builder.config(map=settings).getOrCreate().stop()

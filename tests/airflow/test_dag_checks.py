@@ -34,7 +34,7 @@ from airflow_delta.operators.merge import DeltaMergeOperator
 from airflow_delta.operators.stage import DeltaStageFilesOperator
 from airflow_delta.operators.transaction import DeltaStartTransactionOperator
 from airflow_delta.sensors.delta import DeltaTableVersionSensor
-from airflow_delta.contract.operations import when_matched_update
+from airflow_delta.contract.merge import when_matched_update
 
 with DAG("checked", schedule=None, start_date=datetime(2026, 1, 1)):
 """

@@ -22,7 +22,7 @@ from airflow_delta.spark.errors import storage_error
 from airflow_delta.table.operations.merge.scd2 import history_columns, plan_history
 from airflow_delta.table.stage.scan import plan_scan
 from airflow_delta.spark.scd2 import History
-from airflow_delta.contract.operations import when_matched_delete
+from airflow_delta.contract.merge import when_matched_delete
 from airflow_delta.contract.schema import parse_struct
 from pyspark.errors import ParseException
 

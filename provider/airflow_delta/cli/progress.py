@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from airflow_delta.cli.output import printable
-from airflow_delta.log.storage.progress import INTERVAL, shown_by
+from airflow_delta.log.storage import progress
+from airflow_delta.log.storage.progress import shown_by
 
 if TYPE_CHECKING:
     from airflow_delta.log.storage.progress import Progress
@@ -36,7 +37,7 @@ class _Lines:
 
     @property
     def interval(self) -> float:
-        return INTERVAL
+        return progress.INTERVAL
 
     def update(self, progress: Progress) -> None:
         sys.stderr.write(printable(f"{progress}.\n"))

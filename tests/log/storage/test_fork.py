@@ -94,7 +94,7 @@ def test_local_tables_work_across_a_fork(tmp_path: Path) -> None:
 
 GARBAGE = """
 import gc, os
-from airflow_delta.log.storage.base import check_runtime
+from airflow_delta.log.storage.fork import check_runtime
 
 class Client:
     def __del__(self):

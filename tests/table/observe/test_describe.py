@@ -157,7 +157,7 @@ def test_of_a_large_table_no_list_of_files_is_read(tmp_path, monkeypatch):
 def test_describing_a_small_table_imports_nothing_heavy(tmp_path):
     create_table(tmp_path, add("a.parquet", stats=stats(3)))
     code = (
-        "import sys; from airflow_delta.log import DeltaLog; from airflow_delta.table.observe.observe import describe; "
+        "import sys; from airflow_delta.log import DeltaLog; from airflow_delta.table.observe.describe import describe; "
         f"assert describe(DeltaLog.for_table({str(tmp_path)!r}))['num_records'] == 3; "
         "print(sorted({'pyarrow', 'pyspark', 'obstore', 'airflow'} & set(sys.modules)))"
     )
