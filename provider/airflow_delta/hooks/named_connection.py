@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class MissingConnection(AirflowNotFoundException):
-    """There is no connection of an id.
+    """No connection has this id.
 
     :param conn_id: the id.
     """

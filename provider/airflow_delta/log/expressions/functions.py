@@ -9,7 +9,7 @@ from airflow_delta.contract.queries import CALLS_JVM, NAMES_FROM_TEXT
 
 
 def names_in(text: str) -> frozenset[str]:
-    """Return the names in a text, which white space separates."""
+    """Return the names in a text, separated by white space."""
     return frozenset(text.split())
 
 
