@@ -42,7 +42,7 @@ DEPENDS = {
         "table/arrow/test_same_as_spark.py",
         "table/arrow/test_stage_rows.py",
         "table/definition/test_create.py",
-        "table/diff/test_merge_keys.py",
+        "table/effects/test_merge_keys.py",
         "table/operations/merge",
         "table/operations/rewrite",
         "table/stage/test_data_change.py",

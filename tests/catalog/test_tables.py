@@ -29,7 +29,7 @@ from airflow_delta.exceptions import (
     DeltaTableNotFoundException,
 )
 from airflow_delta.log import DeltaLog
-from airflow_delta.table.preview.changed_rows import preview_changes
+from airflow_delta.table.preview.changes_preview import preview_changes
 from airflow_delta.table.preview.table_preview import preview_table
 from airflow_delta.table.read.read_table import read_table
 from airflow_delta.table.stage.stage_view import open_stage

@@ -18,7 +18,7 @@ from airflow_delta.log import DeltaLog
 from airflow_delta.table.operations.merge.plan import plan_merge
 from airflow_delta.table.operations.rewrite.delete import plan_delete
 from airflow_delta.table.operations.rewrite.update import plan_update
-from airflow_delta.table.preview.changed_rows import preview_changes
+from airflow_delta.table.preview.changes_preview import preview_changes
 from airflow_delta.table.preview.table_preview import Preview, preview_table
 from airflow_delta.table.read.read_table import read_table
 from delta_spark.support import sql_name

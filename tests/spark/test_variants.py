@@ -21,7 +21,7 @@ from airflow_delta.spark.read import read_scan_plan
 from airflow_delta.spark.run_operation import run_operation
 from airflow_delta.streaming import DeltaBatchSink
 from airflow_delta.table.changes.plan import plan_changes
-from airflow_delta.table.diff.table_diff import published_diff
+from airflow_delta.table.effects.diff import published_diff
 from airflow_delta.table.operations.merge.plan import plan_merge
 from airflow_delta.table.operations.optimize.plan import plan_optimize
 from airflow_delta.table.operations.rewrite.delete import plan_delete

@@ -16,7 +16,7 @@ from airflow_delta.exceptions import DeltaIllegalArgumentException, StagedFileEx
 from airflow_delta.log import DeltaLog
 from airflow_delta.table.abort import abort
 from airflow_delta.table.commit.publish import publish
-from airflow_delta.table.preview.changed_rows import preview_changes
+from airflow_delta.table.preview.changes_preview import preview_changes
 from airflow_delta.table.preview.table_preview import preview_table
 from airflow_delta.table.stage.stage_view import open_stage
 from airflow_delta.table.stage.write.collect import collect_files

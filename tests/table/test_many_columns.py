@@ -17,7 +17,7 @@ from airflow_delta.contract.schema import written_schema
 from airflow_delta.log.features.schema_merge import merge_schema, write_casts
 from airflow_delta.log.features.type_widening import stored_otherwise
 from airflow_delta.log.schema.types import StructType, parse_schema
-from airflow_delta.table.diff.table_diff import published_diff
+from airflow_delta.table.effects.diff import published_diff
 from airflow_delta.table.read.read_table import read_table
 from airflow_delta.table.stage.plan_alter import plan_alter
 from support.table import Table

@@ -314,7 +314,7 @@ def _confirm(question: str) -> None:
 @command()
 def delta_diff(args: Namespace) -> None:
     """Show the rows that a version added, removed and changed."""
-    from airflow_delta.table.diff.report import diff_to_dict, summary
+    from airflow_delta.table.effects.report import diff_to_dict, summary
 
     log = existing_table(args)
     keys = engine.given_keys(log, args.version, args.keys)

@@ -47,6 +47,7 @@ OWNER_LENGTH = 24
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.-]")
 _MARKED = re.compile(r"[0-9]+-[0-9a-f]{8}-[0-9a-f]{8}")
+_COPIED = re.compile(r"[0-9a-f]{8}-copied(-\d+)?")
 _SAFE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]*")
 
 
@@ -127,6 +128,15 @@ def transaction_directory(transaction_id: str) -> str:
 def attempt_directory(transaction_id: str, stage: str, attempt: str) -> str:
     """Return the directory of one attempt of a stage, relative to the table root."""
     return f"{transaction_directory(transaction_id)}/{_safe(stage)}/{_safe(attempt)}"
+
+
+def holds_copies(path: str) -> bool:
+    """Return whether a file of an attempt has only rows that stay as they were, by the directory that a rewrite gives it.
+
+    :param path: below the attempt's directory, not URL-encoded.
+    """
+    directory, separator, _ = path.partition("/")
+    return bool(separator) and _COPIED.fullmatch(directory) is not None
 
 
 def preview_directory(transaction_id: str, kind: str, task: str, attempt: str) -> str:

@@ -27,6 +27,7 @@ from airflow_delta.ui.data import MAX_COMMIT_BYTES
 
 if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog
+    from airflow_delta.table.effects.read_limits import ReadLimits
 
 SAMPLE = 20
 """Rows of each kind that are shown."""
@@ -70,8 +71,7 @@ def rows_of_commit(log: DeltaLog, version: int, *, keys: Sequence[str] = ()) -> 
     :raises RowsNotShownError: if its rows cannot be read here.
     :raises RowKeysError: if a key is not a column.
     """
-    from airflow_delta.table.diff.read_limits import ReadLimits
-    from airflow_delta.table.diff.table_diff import given_keys, published_diff
+    from airflow_delta.table.effects.diff import given_keys, published_diff
 
     status = log.store.head(commit_file(version))
     if status is not None and status.size > MAX_COMMIT_BYTES:
@@ -81,10 +81,9 @@ def rows_of_commit(log: DeltaLog, version: int, *, keys: Sequence[str] = ()) -> 
             f"{MAX_COMMIT_BYTES >> 20} MiB are read.",
             version=version,
         )
-    bounds = ReadLimits(files=FILES, num_bytes=DATA_BYTES, values=VALUES)
     try:
         named = given_keys(log, version, keys) if keys else None
-        diff = published_diff(log, version, keys=named, sample=SAMPLE, limit=ROWS, bounds=bounds)
+        diff = published_diff(log, version, keys=named, sample=SAMPLE, limit=ROWS, bounds=data_limits())
     except DeltaFileNotFoundException as error:
         raise log.error(RowsGoneError, error.message, version=version) from error
     except DeltaIllegalArgumentException as error:  # nothing else here is a user's
@@ -98,8 +97,15 @@ def rows_of_commit(log: DeltaLog, version: int, *, keys: Sequence[str] = ()) -> 
     return _told(diff)
 
 
+def data_limits() -> ReadLimits:
+    """Return what the pages read of data files."""
+    from airflow_delta.table.effects.read_limits import ReadLimits
+
+    return ReadLimits(files=FILES, num_bytes=DATA_BYTES, values=VALUES)
+
+
 def _told(diff: Any) -> dict[str, Any]:
-    from airflow_delta.table.diff.report import diff_to_dict, summary
+    from airflow_delta.table.effects.report import diff_to_dict, summary
 
     data = diff_to_dict(diff)
     sample = data["sample"]

@@ -22,21 +22,19 @@ from airflow_delta.exceptions import (
     VersionNotFoundException,
 )
 from airflow_delta.ui.commit_rows import (
-    DATA_BYTES,
-    FILES,
     ROWS,
-    VALUES,
     RowsNotShownError,
     cell_text,
     cell_texts,
     column_text,
+    data_limits,
     sampled_columns,
 )
 from airflow_delta.ui.limits import check_size
 
 if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog
-    from airflow_delta.table.preview.review import ColumnState, Review
+    from airflow_delta.table.effects.review import ColumnState, Review
 
 SAMPLE = 10
 """Rows of each kind that are shown."""
@@ -71,13 +69,11 @@ def staged_rows(
     :raises RowsNotShownError: if its rows cannot be read here.
     :raises ReadLimitException: if the log of the table is too long, or too many deletion vectors change.
     """
-    from airflow_delta.table.preview.review import ReviewLimits, review
+    from airflow_delta.table.effects.review import ReviewLimits, review
 
     check_size(log)
     latest = log.snapshot.version
-    limits = ReviewLimits(
-        files=FILES if rows else 0, num_bytes=DATA_BYTES, rows=ROWS, values=VALUES, columns=COLUMNS, statistics=STATISTICS
-    )
+    limits = ReviewLimits(data=data_limits() if rows else None, rows=ROWS, columns=COLUMNS, statistics=STATISTICS)
     try:
         found = review(log, TransactionHandle.from_dict(handle), staged, limits=limits, sample=SAMPLE if rows else 0)
     except (StagedFileException, DeltaFileNotFoundException) as error:

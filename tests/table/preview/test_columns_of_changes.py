@@ -10,7 +10,7 @@ import pytest
 from airflow_delta.contract.changes import AddColumns, Change, Column, DropColumns, RenameColumn, SetProperties
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaUnsupportedOperationException
 from airflow_delta.table.operations.rewrite.delete import plan_truncate
-from airflow_delta.table.preview.changed_rows import preview_changes
+from airflow_delta.table.preview.changes_preview import preview_changes
 from airflow_delta.table.preview.table_preview import preview_table
 from airflow_delta.table.stage.plan_alter import plan_alter
 from support.previews import rows

@@ -14,7 +14,7 @@ from airflow_delta.contract.catalog_names import TableName
 from airflow_delta.exceptions import DeltaUnsupportedTableFeatureException
 from airflow_delta.log import DeltaLog
 from airflow_delta.log.actions.actions import CommitInfo, Metadata, Protocol, encode_actions
-from airflow_delta.table.preview.changed_rows import preview_changes
+from airflow_delta.table.preview.changes_preview import preview_changes
 from airflow_delta.table.preview.spelling import guarded, owned
 from airflow_delta.table.preview.table_preview import preview_table
 from support.previews import rows

@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
 from airflow_delta.contract.staging_directory import new_attempt, stage_key
 from airflow_delta.log.storage.local import LocalStore
-from airflow_delta.table.preview.changed_rows import preview_changes
+from airflow_delta.table.preview.changes_preview import preview_changes
 from airflow_delta.table.preview.preview import write_preview
 from airflow_delta.table.preview.table_preview import preview_table
 from airflow_delta.table.state.previews import end_previews

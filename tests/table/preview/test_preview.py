@@ -26,7 +26,7 @@ from airflow_delta.log.checkpoint_write.writer import write_checkpoint
 from airflow_delta.log.storage.local import LocalStore
 from airflow_delta.table.operations.clone import clone_table
 from airflow_delta.table.operations.vacuum.run import vacuum
-from airflow_delta.table.preview.changed_rows import preview_changes
+from airflow_delta.table.preview.changes_preview import preview_changes
 from airflow_delta.table.preview.conflict import note_conflict
 from airflow_delta.table.preview.table_preview import Preview, preview_table
 from airflow_delta.table.read.read_table import read_table

@@ -31,12 +31,12 @@ from airflow_delta.log import DeltaLog
 from airflow_delta.log.checkpoint.stats import format_stats
 from airflow_delta.log.schema.types import parse_schema
 from airflow_delta.publication import Member, PublicationOptions, publish_tables
-from airflow_delta.table.diff.report import diff_to_dict, summary
-from airflow_delta.table.diff.table_diff import published_diff
+from airflow_delta.table.effects.diff import published_diff
+from airflow_delta.table.effects.report import diff_to_dict, summary
 from airflow_delta.table.files.adds import DataFiles, Footers, find_data_files, shredded, variant_paths
 from airflow_delta.table.operations.clone import clone_table
 from airflow_delta.table.operations.optimize.options import z_order_columns
-from airflow_delta.table.preview.changed_rows import preview_changes
+from airflow_delta.table.preview.changes_preview import preview_changes
 from airflow_delta.table.read.read_table import read_table
 from airflow_delta.table.stage.plan_alter import plan_alter
 from airflow_delta.table.stage.plan_create import plan_create

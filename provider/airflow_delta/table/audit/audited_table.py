@@ -6,7 +6,6 @@ what others commit until the transaction does.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -17,7 +16,7 @@ import pyarrow.compute as pc
 
 from airflow_delta.contract.audit import BEFORE, STAGED
 from airflow_delta.contract.payloads import ScanPlan, StagedWrite, TransactionHandle
-from airflow_delta.contract.staging_directory import attempt_directory, transaction_directory
+from airflow_delta.contract.staging_directory import attempt_directory, holds_copies, transaction_directory
 from airflow_delta.log.actions.actions import AddFile, RemoveFile
 from airflow_delta.log.actions.reconciliation import FileKey, file_key
 from airflow_delta.log.statistics.row_counts import live_records, num_records
@@ -32,9 +31,6 @@ from airflow_delta.table.stage.view import view_of
 if TYPE_CHECKING:
     from airflow_delta.log import Snapshot
     from airflow_delta.log.delta_log import DeltaLog
-
-
-_COPIED = re.compile(r"[0-9a-f]{8}-copied(-\d+)?/")  # directories of airflow_delta.spark with rows that stay as they were
 
 
 class AuditedTable:
@@ -105,7 +101,7 @@ class AuditedTable:
         if not path.startswith(f"{transaction_directory(self.handle.transaction_id)}/"):
             return False
         directory = f"{attempt_directory(self.handle.transaction_id, write.stage, write.attempt)}/"
-        copied = path.startswith(directory) and _COPIED.match(path.removeprefix(directory)) is not None
+        copied = path.startswith(directory) and holds_copies(path.removeprefix(directory))
         return bool(write.after) or not copied
 
     @cached_property

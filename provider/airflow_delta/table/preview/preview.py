@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_delta.contract.payloads import CommitResult, StagedWrite, TransactionHandle
 from airflow_delta.contract.staging_directory import NO_TASK
 from airflow_delta.exceptions import DeltaIllegalArgumentException
-from airflow_delta.table.preview.changed_rows import preview_changes
+from airflow_delta.table.preview.changes_preview import preview_changes
 from airflow_delta.table.preview.table_preview import Preview, preview_table
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def write_preview(
     :raises DeltaIllegalArgumentException: if it is neither.
 
     The other parameters and errors are those of :func:`~airflow_delta.table.preview.table_preview.preview_table` and
-    :func:`~airflow_delta.table.preview.changed_rows.preview_changes`.
+    :func:`~airflow_delta.table.preview.changes_preview.preview_changes`.
     """
     if only not in _WRITERS:
         raise handle.error(DeltaIllegalArgumentException, f"only must be one of {', '.join(_WRITERS)}, got {only!r}.")

@@ -15,20 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
 from airflow_delta.contract.staging_directory import NO_TASK, PREVIEW_DIRECTORY, is_later, new_attempt, preview_directory
-from airflow_delta.log.actions.actions import Action, AddFile, CommitInfo, Metadata, RemoveFile, encode_actions
+from airflow_delta.log.actions.actions import CommitInfo, encode_actions
 from airflow_delta.log.checkpoint.part_files import PartFiles
 from airflow_delta.log.checkpoint.prefetch import prefetched
 from airflow_delta.log.checkpoint.rows import state_rows
 from airflow_delta.log.checkpoint_write.source import CheckpointSource
 from airflow_delta.log.statistics.row_counts import live_records, total
 from airflow_delta.log.storage.file_names import checkpoint_file, commit_file
-from airflow_delta.table.audit.newest import on_newest
-from airflow_delta.table.commit.commit import staged_commit
+from airflow_delta.table.effects.planned_commit import PlannedCommit, planned_commit
 from airflow_delta.table.preview.spelling import Spelling, guarded, owned
-from airflow_delta.table.stage.conflicts import check_stages
-from airflow_delta.table.stage.load import check_staged_files
-from airflow_delta.table.stage.staged_writes import check_reported, parse_staged
-from airflow_delta.table.stage.view import TransactionView, view_of
 from airflow_delta.transaction.prepare.commit_info import ENGINE_INFO
 from airflow_delta.transaction.prepare.in_commit_timestamps import first, uses_in_commit_timestamps
 
@@ -37,7 +32,6 @@ if TYPE_CHECKING:
     from airflow_delta.log.checkpoint.reader import CheckpointReader
     from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.log.snapshot import Snapshot
-    from airflow_delta.transaction import Operation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,66 +72,6 @@ class Preview:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommitToPreview:
-    """What the commit of some stages would publish now.
-
-    :param snapshot: the version that it would come after.
-    :param metadata: of the table after it.
-    :param actions: in its log entry, without ``commitInfo``.
-    """
-
-    snapshot: Snapshot
-    metadata: Metadata
-    actions: Sequence[Action]
-    operation: Operation
-    txn_id: str
-
-    @property
-    def version(self) -> int:
-        """Version that it would come after; -1 if there is no table."""
-        return self.snapshot.version
-
-    @property
-    def adds(self) -> list[AddFile]:
-        """Files that come."""
-        return [action for action in self.actions if isinstance(action, AddFile)]
-
-    @property
-    def removes(self) -> list[RemoveFile]:
-        """Files that go."""
-        return [action for action in self.actions if isinstance(action, RemoveFile)]
-
-
-def commit_to_preview(
-    log: DeltaLog,
-    handle: TransactionHandle,
-    staged: Sequence[StagedWrite | Mapping[str, Any]],
-    *,
-    newest: bool = True,
-) -> CommitToPreview:
-    """Return what the commit of some stages would publish now, checked as the commit checks it.
-
-    :param newest: after the newest version, unless it would conflict with a later one than that which was read; if not, or
-        if it would, after the latter.
-    """
-    writes = parse_staged(handle, staged)
-    check_reported(handle, writes, {})
-    view: TransactionView = view_of(log, handle, writes)
-    check_stages(view)
-    check_staged_files(log.store, handle, view.stages)
-    commit = staged_commit(view)
-    actions, txn = commit.txn.prepare_commit(commit.actions, commit.operation), commit.txn
-    later = on_newest(view) if newest else None
-    return CommitToPreview(
-        snapshot=view.snapshot if later is None else later.snapshot,
-        metadata=txn.metadata if later is None else later.metadata,
-        actions=actions if later is None else later.actions,
-        operation=commit.operation,
-        txn_id=txn.txn_id,
-    )
-
-
 def preview_table(
     log: DeltaLog,
     handle: TransactionHandle,
@@ -157,9 +91,10 @@ def preview_table(
     :param task: key of the task, from :func:`~airflow_delta.contract.staging_directory.stage_key`: each has a preview of its own.
     :param attempt: of the task, from :func:`~airflow_delta.contract.staging_directory.new_attempt`; default: another first one.
 
-    Raises as :func:`commit_to_preview` and :meth:`~airflow_delta.log.snapshot.Snapshot.check_readable` do.
+    Raises as :func:`~airflow_delta.table.effects.planned_commit.planned_commit` and
+    :meth:`~airflow_delta.log.snapshot.Snapshot.check_readable` do.
     """
-    commit = commit_to_preview(log, handle, staged)
+    commit = planned_commit(log, handle, staged)
     directory = new_directory(log, handle, PREVIEW_DIRECTORY, task, attempt)
     spelling, table_id = Spelling.of(log.store, table_uri), preview_id(directory)
     version = commit.version + 1
@@ -207,7 +142,7 @@ def preview_id(directory: str) -> str:
     return str(uuid.uuid5(uuid.NAMESPACE_URL, directory))
 
 
-def _commit_info(commit: CommitToPreview) -> CommitInfo:
+def _commit_info(commit: PlannedCommit) -> CommitInfo:
     now = int(time.time() * 1000)
     stamped = uses_in_commit_timestamps(commit.metadata)
     return CommitInfo(

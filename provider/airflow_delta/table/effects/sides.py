@@ -1,4 +1,4 @@
-"""The rows that a commit takes away, or brings, as a stream."""
+"""The rows that a commit takes away, and those that it brings: two streams, whose columns have the names of after the commit."""
 
 from __future__ import annotations
 
@@ -18,22 +18,24 @@ from airflow_delta.log.arrow.arrays import array
 from airflow_delta.log.arrow.values import rows_of
 from airflow_delta.log.statistics.row_counts import live_records, total
 from airflow_delta.log.table_definition import TableDefinition
-from airflow_delta.table.diff.compare import Stream, TooManyRowsError
+from airflow_delta.table.effects.compare import Stream, TooManyRowsError
+from airflow_delta.table.effects.later_columns import under_later_names
 from airflow_delta.table.read.read_table import worker_rows
 
 if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog
-    from airflow_delta.table.diff.read_limits import ReadLimits
+    from airflow_delta.table.changes.find import ChangedFiles
+    from airflow_delta.table.effects.read_limits import ReadLimits
 
 
-BEFORE, AFTER = ("delete", "update_preimage"), ("insert", "update_postimage")
+_BEFORE, _AFTER = ("delete", "update_preimage"), ("insert", "update_postimage")
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
     """Rows before, or after: those of files, those that deletion vectors mark, and those of change data with some kinds.
 
-    :param metadata: ``None`` if there is no table.
+    :param metadata: to read them with; ``None`` if there is no table.
     """
 
     log: DeltaLog
@@ -71,11 +73,8 @@ class Side:
             return
         for files, deleted in ((self.files, False), (self.marked, True)):
             yield from worker_rows(self.log, files, metadata=self.metadata, version=self.version, columns=shown, deleted=deleted)
-        if self.changes:
-            metadata = _with_change_type(self.metadata)
-            shown.append(CHANGE_TYPE)
-            for batch in worker_rows(self.log, self.changes, metadata=metadata, version=self.version, columns=shown):
-                yield _of_kinds(batch, self.kinds)
+        for batch in change_rows(self.log, self.changes, self.metadata, self.version, columns=shown):
+            yield _of_kinds(batch, self.kinds)
 
     @property
     def all_files(self) -> list[AddFile]:
@@ -108,16 +107,50 @@ class Side:
         return lambda: iter(batches)
 
 
-def _with_change_type(metadata: Metadata) -> Metadata:
-    schema = TableDefinition.of(metadata).struct
+def sides(
+    log: DeltaLog, files: ChangedFiles, before: Metadata | None, after: Metadata | None, versions: tuple[int, int]
+) -> tuple[Side, Side]:
+    """Return the rows before a commit, and those after it.
+
+    :param versions: for messages.
+    """
+    if files.changes:  # their columns are those of after, also in rows of before
+        before = after
+    elif before is not None and after is not None:
+        before = under_later_names(before, after)
+    return (
+        Side(log, versions[0], before, files.deletes, files.deleted_rows, files.changes, _BEFORE),
+        Side(log, versions[1], after, files.inserts, files.inserted_rows, files.changes, _AFTER),
+    )
+
+
+def all_columns(before: Side, after: Side) -> list[str]:
+    """Return the columns of both, each once."""
+    return list(dict.fromkeys([*after.columns, *before.columns]))
+
+
+def change_rows(
+    log: DeltaLog, files: Sequence[AddFile], metadata: Metadata, version: int, *, columns: Sequence[str] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of change data files, with the kind of change in a column.
+
+    :param metadata: of the table after the commit.
+    :param columns: names of the table's columns to read; default: all.
+    """
+    if files:
+        metadata = msgspec.structs.replace(metadata, schema_string=with_change_type(metadata.schema_string))
+        shown = None if columns is None else [*columns, CHANGE_TYPE]
+        yield from worker_rows(log, files, metadata=metadata, version=version, columns=shown)
+
+
+def with_change_type(schema_string: str) -> str:
+    """Return a schema with the column that tells the kind of change."""
+    schema = json.loads(schema_string)
     column = {"name": CHANGE_TYPE, "type": "string", "nullable": True, "metadata": {}}
-    return msgspec.structs.replace(metadata, schema_string=json.dumps({**schema, "fields": [*schema["fields"], column]}))
+    return json.dumps({**schema, "fields": [*schema["fields"], column]})
 
 
 def _of_kinds(batch: pa.RecordBatch, kinds: Sequence[str]) -> pa.RecordBatch:
     """Return the rows of change data that are of some kinds, without the column that says so."""
     wanted = pc.is_in(batch.column(CHANGE_TYPE), value_set=array(list(kinds), pa.string()))
     return batch.filter(wanted).drop_columns([CHANGE_TYPE])
-
-
-DROPPED, RENAMED = "dropped", "renamed"

@@ -12,16 +12,16 @@ from airflow_delta.log.actions.decode import decode_commits
 from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.table.audit.audited_table import AuditedTable
 from airflow_delta.table.changes.find import ChangedFiles, add_rewritten, change_files
-from airflow_delta.table.diff.compare import RowDifference, TooManyRowsError, compare
-from airflow_delta.table.diff.merge_keys import merge_keys
-from airflow_delta.table.diff.schema_changes import SchemaChange, schema_changes
-from airflow_delta.table.diff.sides import AFTER, BEFORE, Side
+from airflow_delta.table.effects.difference import difference
+from airflow_delta.table.effects.merge_keys import merge_keys
+from airflow_delta.table.effects.schema_changes import SchemaChange, schema_changes
+from airflow_delta.table.effects.sides import all_columns, sides
 from airflow_delta.table.read.read_table import snapshot_of
 
 if TYPE_CHECKING:
     from airflow_delta.log.actions.decode import DecodedCommit
     from airflow_delta.log.delta_log import DeltaLog
-    from airflow_delta.table.diff.read_limits import ReadLimits
+    from airflow_delta.table.effects.read_limits import ReadLimits
 
 
 ROWS_COMPARED = 1_000_000
@@ -108,7 +108,7 @@ def published_diff(
     files = change_files(log, commit, 0)
     snapshot.check_readable()
     before, after = None, snapshot.metadata
-    if files.deletes or files.inserted_rows or files.deleted_rows or files.changes:
+    if files.deletes or files.inserted_rows or files.deleted_rows:
         # The log may begin with this version.
         before = log.snapshot_at(snapshot.version - 1).metadata if commit.metadata else after
     if keys is None:
@@ -164,69 +164,26 @@ def _diff(
     bounds: ReadLimits | None = None,
 ) -> TableDiff:
     read_version, version = versions
-    before = Side(log, read_version, metadata[0], files.deletes, files.deleted_rows, files.changes, BEFORE)
-    shown = read_version if version is None else version
-    after = Side(log, shown, metadata[1], files.inserts, files.inserted_rows, files.changes, AFTER)
-    columns = list(dict.fromkeys([*after.columns, *before.columns]))
+    before, after = sides(log, files, *metadata, (read_version, read_version if version is None else version))
+    columns = all_columns(before, after)
     spelled = {name.lower(): name for name in reversed(columns)}
     keys = [spelled.get(key.lower(), key) for key in keys]
     _check(log, columns, keys, sample, limit)
-    if bounds is not None:
-        limit = min(limit, bounds.values // max(len(columns), 1))
-    exact, found = _compared(before, after, columns, keys, sample, limit, bounds)
+    found = difference(before, after, keys=keys, sample=sample, limit=limit, bounds=bounds)
     return TableDiff(
         table=log.uri,
         version=version,
         read_version=read_version,
         keys=tuple(keys),
-        exact=exact,
+        exact=found.exact,
+        added=found.added,
+        removed=found.removed,
+        changed=found.changed,
+        added_rows=found.added_rows,
+        removed_rows=found.removed_rows,
+        changed_rows=found.changed_rows,
         unread=tuple(dict.fromkeys([*after.unread, *before.unread])),
-        **_fields(found, before, after, exact=exact),
     )
-
-
-def _compared(
-    before: Side,
-    after: Side,
-    columns: Sequence[str],
-    keys: Sequence[str],
-    sample: int,
-    limit: int,
-    bounds: ReadLimits | None,
-) -> tuple[bool, RowDifference]:
-    """Return whether the rows were compared, or need not be, and how they differ."""
-    one_side = before.is_empty or after.is_empty
-    counts = before.count, after.count
-    if one_side and None not in counts:
-        return True, RowDifference(
-            added=counts[1] or 0,
-            removed=counts[0] or 0,
-            changed=0 if keys else None,
-            added_rows=after.head(sample, bounds),
-            removed_rows=before.head(sample, bounds),
-        )
-    readable = not (before.unread or after.unread)
-    allowed = readable and (bounds is None or bounds.hold([*before.all_files, *after.all_files]))
-    if allowed and all(count is None or count <= limit for count in counts):
-        try:
-            old, new = (before, after) if bounds is None else (before.kept(limit), after.kept(limit))
-            return True, compare(old, new, columns, keys=keys, sample=sample, limit=limit)
-        except TooManyRowsError:
-            pass
-    return False, RowDifference(changed=None)
-
-
-def _fields(found: RowDifference, before: Side, after: Side, *, exact: bool) -> dict[str, Any]:
-    if not exact:
-        return {"added": after.count, "removed": before.count}
-    return {
-        "added": found.added,
-        "removed": found.removed,
-        "changed": found.changed,
-        "added_rows": found.added_rows,
-        "removed_rows": found.removed_rows,
-        "changed_rows": found.changed_rows,
-    }
 
 
 def _check(log: DeltaLog, columns: Sequence[str], keys: Sequence[str], sample: int, limit: int) -> None:

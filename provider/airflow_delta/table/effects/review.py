@@ -18,19 +18,21 @@ from airflow_delta.log.actions.actions import Action, AddFile, Metadata, RemoveF
 from airflow_delta.log.actions.decode import DecodedCommit
 from airflow_delta.log.actions.reconciliation import file_key
 from airflow_delta.log.expressions.name_resolution import Columns, UnsupportedError
+from airflow_delta.log.schema.partition_values import normalise
 from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.table.audit.bounds import ColumnStatistics, column_statistics, plain
 from airflow_delta.table.changes.find import ChangedFiles, add_rewritten
-from airflow_delta.table.diff.compare import TooManyRowsError, compare
-from airflow_delta.table.diff.read_limits import ReadLimits
-from airflow_delta.table.diff.report import plain_value
-from airflow_delta.table.diff.schema_changes import SchemaChange, schema_changes
-from airflow_delta.table.diff.sides import Side
-from airflow_delta.table.preview.table_preview import commit_to_preview
+from airflow_delta.table.effects.difference import difference
+from airflow_delta.table.effects.planned_commit import planned_commit
+from airflow_delta.table.effects.read_limits import ReadLimits
+from airflow_delta.table.effects.report import plain_value
+from airflow_delta.table.effects.schema_changes import SchemaChange, schema_changes
+from airflow_delta.table.effects.sides import Side, sides
 
 if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.log.expressions.ast import ColumnReference
+    from airflow_delta.log.schema.types import StructField
     from airflow_delta.log.snapshot import Snapshot
 
 SAMPLE = 10
@@ -40,32 +42,23 @@ _CHECKPOINT_ROWS = 4
 """Rows of a checkpoint for each file of the table, at most: tombstones and transactions take some."""
 
 Values = tuple[tuple[str, str | None], ...]
-"""Partition values by physical name, as the log spells them."""
+"""Partition values by physical name, in the spelling of :func:`~airflow_delta.log.schema.partition_values.normalise`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReviewLimits:
     """What a review may read.
 
-    :param files: data files; 0: counts come from statistics alone, and there is no sample.
-    :param num_bytes: their size.
+    :param data: of data files; ``None``: counts come from statistics alone, and there is no sample.
     :param rows: rows that are compared, of those that come and of those that go.
-    :param values: values in these.
     :param columns: columns with statistics.
     :param statistics: statistics of single columns of single files.
     """
 
-    files: int
-    num_bytes: int
+    data: ReadLimits | None
     rows: int
-    values: int
     columns: int
     statistics: int
-
-    @property
-    def data(self) -> ReadLimits | None:
-        """Return the limits of data files; ``None`` if none may be read."""
-        return ReadLimits(files=self.files, num_bytes=self.num_bytes, values=self.values) if self.files else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,9 +132,9 @@ def review(
 
     :param sample: number of rows of each kind; they are read only if ``limits`` allow data.
 
-    Also raises as :func:`~airflow_delta.table.preview.table_preview.commit_to_preview` does.
+    Also raises as :func:`~airflow_delta.table.effects.planned_commit.planned_commit` does.
     """
-    commit = commit_to_preview(log, handle, staged, newest=False)  # to look at others may read more than the limits allow
+    commit = planned_commit(log, handle, staged, newest=False)  # to look at others may read more than the limits allow
     adds, removes = commit.adds, commit.removes
     before = commit.snapshot.metadata if handle.read_version >= 0 else None
     found = _Changes(log, handle.read_version, before, commit.metadata, _changed(log, handle, commit.actions, limits), limits)
@@ -190,36 +183,36 @@ class _Changes:
         limits: ReviewLimits,
     ) -> None:
         self._limits = limits
-        self._before = Side(log, version, before, files.deletes, files.deleted_rows)
-        self._after = Side(log, version, after, files.inserts, files.inserted_rows)
-        self._columns = list(dict.fromkeys([*self._after.columns, *self._before.columns]))
-        self._names = {**_partition_names(before), **_partition_names(after)}
+        self._before, self._after = sides(log, files, before, after, (version, version))
+        was, now = _partition_columns(before), _partition_columns(after)
+        self._columns = {**was, **now}
+        self._same_partitioning = was.keys() == now.keys()
         self.added_rows: list[dict[str, Any]] = []
         self.removed_rows: list[dict[str, Any]] = []
 
     def partitions(self, sample: int) -> tuple[list[PartitionRows], bool]:
         """Return the rows by partition, and whether they are exact; take a sample on the way."""
-        old, new = _by_partition(self._before), _by_partition(self._after)
+        old, new = self._by_partition(self._before), self._by_partition(self._after)
         both = [values for values in new if values in old]
         counts: dict[Values, tuple[int | None, int | None]] = {
             values: (new[values].count if values in new else 0, old[values].count if values in old else 0)
             for values in {**new, **old}
         }
-        exact = not both
+        # Rows of one partition may stay in any of another partitioning.
+        exact = not both and (self._same_partitioning or self._before.is_empty or self._after.is_empty)
         data = self._limits.data
-        files = [file for one in both for side in (old, new) for file in side[one].all_files]
-        unread = self._before.unread or self._after.unread
-        if data is not None and not unread and data.hold(files):
-            exact = self._compare(both, old, new, counts, sample)
+        if data is not None and both and data.hold([file for one in both for side in (old, new) for file in side[one].all_files]):
+            exact = self._compare(both, old, new, counts, sample) and self._same_partitioning
         if data is not None and sample:
             alone = set(counts) - set(both)
-            self.added_rows += _of(self._after, alone).head(sample - len(self.added_rows), data)
-            self.removed_rows += _of(self._before, alone).head(sample - len(self.removed_rows), data)
+            self.added_rows += self._of(self._after, alone).head(sample - len(self.added_rows), data)
+            self.removed_rows += self._of(self._before, alone).head(sample - len(self.removed_rows), data)
         rows = [
-            PartitionRows(values=self._named(values), added=counts[values][0], removed=counts[values][1]) for values in counts
+            PartitionRows(values=self._named(new.get(key) or old[key]), added=added, removed=removed)
+            for key, (added, removed) in counts.items()
+            if added != 0 or removed != 0
         ]
-        shown = [one for one in rows if one.added != 0 or one.removed != 0]
-        return sorted(shown, key=lambda one: [(value is None, value or "") for value in one.values.values()]), exact
+        return sorted(rows, key=lambda one: [(value is None, value or "") for value in one.values.values()]), exact
 
     def _compare(
         self,
@@ -230,49 +223,49 @@ class _Changes:
         sample: int,
     ) -> bool:
         """Replace the counts of partitions in which rows come and go by exact ones, and return whether all of them are."""
-        assert self._limits.data is not None
-        left = min(self._limits.rows, self._limits.data.values // max(len(self._columns), 1))
+        left = self._limits.rows
         for values in both:
-            try:
-                before, after = old[values].kept(left), new[values].kept(left)
-                found = compare(before, after, self._columns, keys=(), sample=sample, limit=left)
-            except TooManyRowsError:
+            found = difference(old[values], new[values], sample=sample, limit=left, bounds=self._limits.data)
+            if not found.exact:
                 return False
-            left -= max(sum(batch.num_rows for batch in stream()) for stream in (before, after))
+            left -= found.rows_read
             counts[values] = found.added, found.removed
             self.added_rows += found.added_rows[: sample - len(self.added_rows)]
             self.removed_rows += found.removed_rows[: sample - len(self.removed_rows)]
         return True
 
-    def _named(self, values: Values) -> dict[str, str | None]:
-        return {self._names.get(name, name): value for name, value in values}
+    def _partition(self, file: AddFile) -> Values:
+        """Return the partition of a file, whatever the spelling of its writer; an empty text is null."""
+        found = []
+        for name, value in file.partition_values.items():
+            column = self._columns.get(name)
+            found.append((name, (value or None) if column is None else normalise(value or None, column.data_type)))
+        return tuple(sorted(found))
+
+    def _by_partition(self, side: Side) -> dict[Values, Side]:
+        groups: dict[Values, tuple[list[AddFile], list[AddFile]]] = {}
+        for index, files in enumerate((side.files, side.marked)):
+            for file in files:
+                groups.setdefault(self._partition(file), ([], []))[index].append(file)
+        return {values: replace(side, files=files, marked=marked) for values, (files, marked) in groups.items()}
+
+    def _of(self, side: Side, partitions: set[Values]) -> Side:
+        """Return the rows of some partitions."""
+        files, marked = ([file for file in files if self._partition(file) in partitions] for files in (side.files, side.marked))
+        return replace(side, files=files, marked=marked)
+
+    def _named(self, side: Side) -> dict[str, str | None]:
+        """Return the values of a partition by column, as its first file spells them."""
+        values = sorted(side.all_files[0].partition_values.items())
+        return {column.name if (column := self._columns.get(name)) else name: value or None for name, value in values}
 
 
-def _partition_names(metadata: Metadata | None) -> dict[str, str]:
+def _partition_columns(metadata: Metadata | None) -> dict[str, StructField]:
     """Return the partition columns by physical name."""
     if metadata is None:
         return {}
-    fields = TableDefinition.of(metadata).schema.fields
     partitions = {name.lower() for name in metadata.partition_columns}
-    return {field.physical_name: field.name for field in fields if field.name.lower() in partitions}
-
-
-def _partition(file: AddFile) -> Values:
-    return tuple(sorted((name, value or None) for name, value in file.partition_values.items()))  # an empty text is null
-
-
-def _by_partition(side: Side) -> dict[Values, Side]:
-    groups: dict[Values, tuple[list[AddFile], list[AddFile]]] = {}
-    for index, files in enumerate((side.files, side.marked)):
-        for file in files:
-            groups.setdefault(_partition(file), ([], []))[index].append(file)
-    return {values: replace(side, files=files, marked=marked) for values, (files, marked) in groups.items()}
-
-
-def _of(side: Side, partitions: set[Values]) -> Side:
-    """Return the rows of some partitions."""
-    files, marked = ([file for file in files if _partition(file) in partitions] for files in (side.files, side.marked))
-    return replace(side, files=files, marked=marked)
+    return {field.physical_name: field for field in TableDefinition.of(metadata).schema if field.name.lower() in partitions}
 
 
 def _states(

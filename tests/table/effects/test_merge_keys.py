@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_delta.log.actions.decode import decode_commits
-from airflow_delta.table.diff.merge_keys import merge_keys
+from airflow_delta.table.effects.merge_keys import merge_keys
 from support.actions import info
 from support.tables import commit_path, write_commit
 

@@ -8,8 +8,8 @@ from datetime import date, datetime, time
 from typing import Any
 
 from airflow_delta.shown_text import visible
-from airflow_delta.table.diff.schema_changes import schema_lines
-from airflow_delta.table.diff.table_diff import TableDiff
+from airflow_delta.table.effects.diff import TableDiff
+from airflow_delta.table.effects.schema_changes import schema_lines
 
 _MAX_TEXT = 100
 

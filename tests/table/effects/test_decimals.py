@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_delta.table.audit.audited_table import AuditedTable
-from airflow_delta.table.diff.table_diff import published_diff, staged_diff
+from airflow_delta.table.effects.diff import published_diff, staged_diff
 from support.table import Table
 
 NUMBERS = {

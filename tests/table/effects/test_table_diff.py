@@ -21,10 +21,10 @@ from airflow_delta.log import DeltaLog
 from airflow_delta.spark.audit import query_answer
 from airflow_delta.table.audit.audited_table import AuditedTable
 from airflow_delta.table.changes.read import read_changes
-from airflow_delta.table.diff.read_limits import ReadLimits
-from airflow_delta.table.diff.report import diff_to_dict, diff_to_text, summary
-from airflow_delta.table.diff.schema_changes import schema_changes
-from airflow_delta.table.diff.table_diff import TableDiff, published_diff, staged_diff
+from airflow_delta.table.effects.diff import TableDiff, published_diff, staged_diff
+from airflow_delta.table.effects.read_limits import ReadLimits
+from airflow_delta.table.effects.report import diff_to_dict, diff_to_text, summary
+from airflow_delta.table.effects.schema_changes import schema_changes
 from airflow_delta.table.operations.merge.plan import plan_merge
 from airflow_delta.table.operations.optimize.plan import plan_optimize
 from airflow_delta.table.operations.rewrite.delete import plan_delete, plan_truncate
@@ -314,8 +314,10 @@ def test_values_are_no_links_and_hide_nothing(value, cell):
 def test_the_text_says_what_changes_in_the_schema():
     mapped = {"delta.columnMapping.physicalName": "c1"}
     old, new = column("old_name", "string", **mapped), column("new_name", "string", **mapped)
-    before = metadata(column("id"), column("gone", "date"), old, column("a", struct(zip="string")))
-    after = metadata(column("id", "long"), new, column("a", struct(zip="string", city="string")), column("coupon", "string"))
+    by_name = {"delta.columnMapping.mode": "name"}
+    before = metadata(column("id"), column("gone", "date"), old, column("a", struct(zip="string")), configuration=by_name)
+    added = column("a", struct(zip="string", city="string")), column("coupon", "string")
+    after = metadata(column("id", "long"), new, *added, configuration=by_name)
     changes = schema_changes(before, after)
     diff = TableDiff(table="t", version=None, read_version=4, keys=(), exact=True, added=100, removed=0, schema_changes=changes)
     assert diff_to_text(diff).splitlines() == [

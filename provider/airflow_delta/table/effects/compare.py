@@ -33,16 +33,22 @@ class TooManyRowsError(Exception):
 class RowDifference:
     """Rows by what happens to them.
 
-    :ivar changed: number of rows whose keys are in both; ``None`` without keys.
+    :ivar exact: whether rows were compared or need not be. If not, ``added`` and ``removed`` are all rows of both sides,
+        unchanged ones included: upper bounds.
+    :ivar added: number of rows; ``None`` if it is unknown. So is ``removed``.
+    :ivar changed: number of rows whose keys are in both; ``None`` without keys, or if it is unknown.
     :ivar changed_rows: each before and after.
+    :ivar rows_read: of the side that has more; 0 if rows were not compared.
     """
 
-    added: int = 0
-    removed: int = 0
+    exact: bool = True
+    added: int | None = 0
+    removed: int | None = 0
     changed: int | None = None
     added_rows: list[Row] = field(default_factory=list)
     removed_rows: list[Row] = field(default_factory=list)
     changed_rows: list[tuple[Row, Row]] = field(default_factory=list)
+    rows_read: int = 0
 
 
 def compare(
@@ -57,17 +63,18 @@ def compare(
     """
     left = Counter(row_digest(row, columns) for row in _rows(before, limit))
     surplus: Counter[bytes] = Counter()
+    rows_before, rows_after = left.total(), 0
     for row in _rows(after, limit):
+        rows_after += 1
         digest = row_digest(row, columns)
-        if left[digest] > 0:
-            left[digest] -= 1
-        else:
+        if not take(left, digest):
             surplus[digest] += 1
     left, surplus = +left, +surplus
-    found = RowDifference(changed=0 if keys else None)
+    found = RowDifference(changed=0 if keys else None, rows_read=max(rows_before, rows_after))
     new = _by_key(after, surplus, columns, keys, limit) if keys and left and surplus else Counter()
     pairs: dict[bytes, list[Row]] = {}
     matched: Counter[bytes] = Counter()
+    removed = 0
     for row in _matching(before, left, columns, limit) if left else ():
         key = row_digest(row, keys) if keys else b""
         if keys and matched[key] < new[key]:
@@ -76,11 +83,12 @@ def compare(
             if found.changed <= sample:
                 pairs.setdefault(key, []).append(row)
             continue
-        found.removed += 1
+        removed += 1
         if len(found.removed_rows) < sample:
             found.removed_rows.append(row)
-    found.added = surplus.total() - matched.total()
-    if surplus and (len(found.added_rows) < min(sample, found.added) or pairs):
+    added = surplus.total() - matched.total()
+    found.added, found.removed = added, removed
+    if surplus and (pairs or min(sample, added) > 0):
         _sample_new(after, surplus, columns, keys, limit, found, matched, pairs, sample)
     return found
 
@@ -99,8 +107,7 @@ def _sample_new(
     """Read the new rows again for the sample: those with the keys of changed rows are their new state."""
     for row in _matching(after, surplus, columns, limit):
         key = row_digest(row, keys) if keys else b""
-        if matched[key] > 0:
-            matched[key] -= 1
+        if take(matched, key):
             if old := pairs.get(key):
                 found.changed_rows.append((old.pop(0), row))
         elif len(found.added_rows) < sample:
@@ -118,9 +125,7 @@ def _matching(stream: Stream, wanted: Counter[bytes], columns: Sequence[str], li
     open_ = Counter(wanted)
     left = open_.total()
     for row in _rows(stream, limit):
-        digest = row_digest(row, columns)
-        if open_[digest] > 0:
-            open_[digest] -= 1
+        if take(open_, row_digest(row, columns)):
             left -= 1
             yield row
             if not left:
@@ -134,6 +139,14 @@ def _rows(stream: Stream, limit: int) -> Iterator[Row]:
         if seen > limit:
             raise TooManyRowsError
         yield from rows_of(batch)
+
+
+def take(counts: Counter[bytes], digest: bytes) -> bool:
+    """Take one row out of some that are counted by digest; return whether there was one."""
+    if counts[digest] <= 0:
+        return False
+    counts[digest] -= 1
+    return True
 
 
 def row_digest(row: Row, columns: Sequence[str]) -> bytes:

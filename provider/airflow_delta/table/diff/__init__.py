@@ -1,1 +1,0 @@
-"""What a commit does, or would do, to the rows of a table: added, removed and changed rows."""
