@@ -55,14 +55,14 @@ def _without_others(rule: Any) -> Any:
 
 
 def _ignores_what_both_mark(rule: Any) -> Any:
-    def meet(self: Any, file: Any, others: Any, marked: Any) -> Any:
+    def unite(self: Any, file: Any, others: Any, marked: Any) -> Any:
         marks = self._of(file.path)
         own, marks.rows = marks.rows, marks.rows - marked
         both = rule(self, file, others, marked)
         marks.rows = own
         return both
 
-    return meet
+    return unite
 
 
 def _in_the_first_group(rule: Any) -> Any:
@@ -220,8 +220,8 @@ MUTATIONS: dict[str, Broken] = {
     "the partition of every file is null": _broken(rows_of_winners._Values, "_partition", _of_no_partition),
     "all rows are in the first row group": _broken(rows_of_winners, "positions", _in_the_first_group),
     # Deletion vectors.
-    "both may mark a row": _broken(MarkedRows, "meet", _ignores_what_both_mark),
-    "the winner's vector is lost": _broken(MarkedRows, "meet", _without_others),
+    "both may mark a row": _broken(MarkedRows, "unite", _ignores_what_both_mark),
+    "the winner's vector is lost": _broken(MarkedRows, "unite", _without_others),
     "vectors are as they were": _broken(MarkedRows, "applied", _always(None)),
     "statistics stay exact": _broken(marked_rows, "with_wide_bounds", lambda _rule: lambda stats, _before=None: stats),
     "rows that moved are where they were": _broken(moved_rows, "find_moved", _same_places),

@@ -26,7 +26,7 @@ def test_whether_a_file_stays_is_not_the_winners_to_say(tmp_path: Path, claimed:
     marked.look(actions)
     first = BitMap64([0])
     winner = msgspec.structs.replace(file, stats=f'{{"numRecords":{claimed}}}', deletion_vector=inline_deletion_vector(first))
-    assert marked.meet(winner, first, first) == 0
+    assert marked.unite(winner, first, first) == 0
     [kept] = [action for action in marked.applied(actions) or () if isinstance(action, AddFile)]
     assert kept.deletion_vector is not None
     assert list(read_deletion_vector(store, kept.deletion_vector)) == [0, 1]
@@ -41,5 +41,5 @@ def test_a_file_without_rows_goes(tmp_path: Path) -> None:
     marked.look(actions)
     first = BitMap64([0])
     winner = msgspec.structs.replace(file, stats='{"numRecords":9}', deletion_vector=inline_deletion_vector(first))
-    assert marked.meet(winner, first, first) == 0
+    assert marked.unite(winner, first, first) == 0
     assert not [action for action in marked.applied(actions) or () if isinstance(action, AddFile)]

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from airflow_delta.contract.partition_texts import partition_texts_of
 from airflow_delta.exceptions import DeltaError
-from airflow_delta.log.arrow.arrays import array
+from airflow_delta.transaction.conflicts.row_contents import MAX_ROWS, Row, contents
 from airflow_delta.transaction.conflicts.rows_of_winners import NOT_IN_PYTHON, Undecided, WinnersRows
 from airflow_delta.transaction.conflicts.winning_commit import WinningCommit
 from airflow_delta.transaction.prepare import row_tracking
@@ -22,10 +22,7 @@ if TYPE_CHECKING:
     from airflow_delta.transaction.reads.read_set import ReadPredicate
     from airflow_delta.transaction.reads.row_condition import RowCondition
 
-_MAX_ROWS = 10_000
-"""Rows that are compared, at most, on each side."""
-
-_Row = tuple[Any, ...]
+_Row = tuple[tuple[tuple[str, str | None], ...], Row]
 
 
 @dataclass(slots=True)
@@ -68,41 +65,23 @@ class CarriedRows:
 
 
 def _selected(reader: WinnersRows, files: Sequence[AddFile | RemoveFile], conditions: Sequence[RowCondition]) -> Counter[_Row]:
+    """Return the rows that may satisfy a condition, each with its partition."""
     found = Counter[_Row]()
     for file in files:
         if file.partition_values is None:
             raise Undecided(f"the commit does not say which partition the file {file.path} was in")
         place = tuple(sorted(partition_texts_of(file.partition_values).items()))
-        for row in _rows(reader, file, conditions):
-            found[place, *row] += 1
-        if found.total() > _MAX_ROWS:
-            raise Undecided(f"more than {_MAX_ROWS} rows would have to be compared")
+        found.update((place, row) for row in _rows(reader, file, conditions))
+        if found.total() > MAX_ROWS:
+            raise Undecided(f"more than {MAX_ROWS} rows would have to be compared")
     return found
 
 
-def _rows(reader: WinnersRows, file: AddFile | RemoveFile, conditions: Sequence[RowCondition]) -> Iterator[_Row]:
-    """Yield the rows of a file that may satisfy a condition, each as its columns that are not null."""
+def _rows(reader: WinnersRows, file: AddFile | RemoveFile, conditions: Sequence[RowCondition]) -> Iterator[Row]:
     data = reader.open(file)
     selected = reader.selected(file, data, conditions)
-    if len(selected) > _MAX_ROWS:
-        raise Undecided(f"more than {_MAX_ROWS} rows would have to be compared")
-    names = sorted(data.names)
-    if selected and not all(data.has(name) for name in names):
-        raise Undecided(f"the file {file.path} has columns with fields")
-    for number, start, length in data.groups():
-        here = [at - start for at in selected if start <= at < start + length]
-        if here:
-            columns = reader.columns(data, number, start, length, names).columns
-            positions = array(here, pa.int64())
-            values = [exact(columns[name].take(positions)) for name in names]
-            for row in zip(*values, strict=True):
-                yield tuple((name, value) for name, value in zip(names, row, strict=True) if value is not None)
-
-
-def exact(values: pa.Array) -> list[Any]:
-    """Return values in a form that is equal only if they are the same: -0.0 is not 0.0, and NaN is NaN."""
-    kind = values.type
-    if pa.types.is_temporal(kind) and not pa.types.is_date32(kind):
-        unit = str(kind)
-        return [None if value is None else (unit, value) for value in values.cast(pa.int64()).to_pylist()]
-    return [None if value is None else repr(value) for value in values.to_pylist()]
+    if len(selected) > MAX_ROWS:
+        raise Undecided(f"more than {MAX_ROWS} rows would have to be compared")
+    if selected:
+        for some in contents(reader, file, data, selected, sorted(data.names)):
+            yield from some.rows()

@@ -25,10 +25,13 @@ from airflow_delta.log.actions.actions import (
 from airflow_delta.log.actions.reconciliation import canonical_path
 from airflow_delta.log.statistics.row_counts import live_records, total
 from airflow_delta.transaction import heavy
+from airflow_delta.transaction.conflicts.own_rows import OwnRows
 from airflow_delta.transaction.conflicts.rows_of_winners import Undecided
 
 if TYPE_CHECKING:
+    from airflow_delta.log.actions.actions import Metadata
     from airflow_delta.transaction.conflicts.rows_of_winners import WinnersRows
+    from airflow_delta.transaction.conflicts.winning_commit import WinningCommit
 
 
 @dataclass(slots=True)
@@ -57,7 +60,7 @@ class Bin:
 
 
 @dataclass(slots=True)
-class DroppedBins:
+class DroppedBins(OwnRows):
     """The bins of a transaction that only moves rows, and those that it leaves out.
 
     :param operation: its name.
@@ -90,8 +93,19 @@ class DroppedBins:
             self._old = {action.path for action in self._actions or () if isinstance(action, RemoveFile)}
         return path in self._old
 
-    def drop(self, path: str, compacted: Set[str]) -> bool:
-        """Leave out the bin of an old file; tell whether that can be done.
+    def meet(self, winner: WinningCommit, file: RemoveFile, after: Metadata) -> None:  # noqa: ARG002
+        """Leave out the bin of a file.
+
+        :raises Undecided: if it is in none, or nothing would be left of the operation, and there is something to do again.
+        """
+        if file.path not in self.removes:
+            self._drop(file.path, winner.rewritten if winner.only_moves_rows else frozenset())
+        assert self._bins is not None
+        if self.is_due and self._bins.keys() <= self.removes:
+            raise Undecided("nothing of what this transaction compacts would be left")
+
+    def _drop(self, path: str, compacted: Set[str]) -> None:
+        """Leave out the bin of an old file.
 
         :param compacted: old files whose rows the winner put into others; none if it changed rows.
         """
@@ -99,18 +113,12 @@ class DroppedBins:
             self._bins = _bins_of(self.reader, self._actions or (), self.moved)
         found = self._bins.get(path)
         if found is None or not found.is_balanced(self.reader, surely=self.moved is not None):
-            return False
+            raise Undecided(f"this transaction does not only put the rows of the file {path} elsewhere")
         self.removes.update(file.path for file in found.removes)
         self.adds.update(file.path for file in found.adds)
         due = {file.path for file in found.removes} if self.operation == "REORG" else {path}  # which takes single files
         self.is_due |= self.orders_rows or not due <= compacted
         self._is_pending = True
-        return True
-
-    @property
-    def all_dropped(self) -> bool:
-        """Whether no bin is left."""
-        return self._bins is not None and self._bins.keys() <= self.removes
 
     def applied(self, actions: Sequence[Action]) -> list[Action] | None:
         """Return the actions without the bins that are left out; ``None`` if there are no new ones."""
@@ -118,6 +126,10 @@ class DroppedBins:
             return None
         self._is_pending = False
         return [action for action in actions if not self._is_dropped(action)]
+
+    def counted(self, actions: Sequence[Action], metrics: Mapping[str, str] | None) -> dict[str, str] | None:
+        """Return the metrics for the bins that are left; ``None``: they are right."""
+        return compaction_metrics(actions, metrics)
 
     def _is_dropped(self, action: Action) -> bool:
         if isinstance(action, AddFile):

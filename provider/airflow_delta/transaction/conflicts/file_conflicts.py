@@ -20,6 +20,7 @@ from airflow_delta.log.actions.actions import AddFile, Metadata, RemoveFile
 from airflow_delta.log.actions.reconciliation import canonical_path
 from airflow_delta.transaction.conflicts.advice import keep_apart
 from airflow_delta.transaction.conflicts.errors import BEGIN_AGAIN, conflict, partition_hint
+from airflow_delta.transaction.conflicts.own_rows import RowsOfBoth
 from airflow_delta.transaction.conflicts.resolution import Resolution
 from airflow_delta.transaction.conflicts.rows_of_winners import Undecided
 from airflow_delta.transaction.conflicts.winning_commit import ADD_KEY, REMOVE_KEY, WinningCommit
@@ -154,26 +155,30 @@ class FileConflicts:
             try:
                 self.resolution.removed(winner, read, both)
                 return
+            except RowsOfBoth as rows:
+                raise self._rows_of_both(winner, values_of, rows) from None
             except Undecided as undecided:
                 why = str(undecided)
         raise self._removed(winner, values_of, read, both, why)
 
+    def _rows_of_both(
+        self, winner: WinningCommit, values_of: dict[str, PartitionValues], rows: RowsOfBoth
+    ) -> DeltaConcurrentModificationException:
+        values = self._values_of(rows.path, values_of)
+        hint = partition_hint(values, self.current)
+        where = f" in the partition {hint}" if hint else ""
+        return self._conflict(
+            ConcurrentDeleteDeleteException,
+            winner,
+            f"{rows.number} of the rows of a file{where} that this transaction changes or deletes ({rows.path}) "
+            f"{'was' if rows.number == 1 else 'were'} changed or deleted by a concurrent update",
+            None,
+            values,
+        )
+
     def _removed(
         self, winner: WinningCommit, values_of: dict[str, PartitionValues], read: set[str], both: set[str], why: str | None
     ) -> DeltaConcurrentModificationException:
-        rows = self.resolution.rows_of_both if self.resolution is not None else None
-        if rows is not None:
-            values = self._values_of(rows.path, values_of)
-            hint = partition_hint(values, self.current)
-            where = f" in the partition {hint}" if hint else ""
-            return self._conflict(
-                ConcurrentDeleteDeleteException,
-                winner,
-                f"{rows.number} of the rows of a file{where} that this transaction changes or deletes ({rows.path}) "
-                f"{'was' if rows.number == 1 else 'were'} changed or deleted by a concurrent update",
-                None,
-                values,
-            )
         if read or self.current.reads.whole_table:
             path = min(read) if read else None
             values = self._values_of(path, values_of) if path is not None else {}

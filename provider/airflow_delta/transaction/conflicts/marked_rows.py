@@ -15,6 +15,7 @@ from airflow_delta.log.actions.deletion_vectors import inline_deletion_vector, w
 from airflow_delta.log.statistics.row_counts import num_records
 from airflow_delta.log.statistics.wide_bounds import with_wide_bounds
 from airflow_delta.transaction import heavy
+from airflow_delta.transaction.conflicts.own_rows import OwnRows, RowsOfBoth, check_spelling
 from airflow_delta.transaction.conflicts.rows_of_winners import Undecided, WinnersRows
 from airflow_delta.transaction.conflicts.winning_commit import WinningCommit
 
@@ -92,7 +93,7 @@ class _Marks:
 
 
 @dataclass(slots=True)
-class MarkedRows:
+class MarkedRows(OwnRows):
     """The deletion vectors of a transaction.
 
     :param metadata: of the version that was read.
@@ -139,7 +140,29 @@ class MarkedRows:
         """Files whose row ids and versions winning commits have set."""
         return {path for path, marks in self._marks.items() if marks.is_new}
 
-    def meet(self, file: AddFile, others: BitMap64, marked: BitMap64) -> int:
+    def meet(self, winner: WinningCommit, file: RemoveFile, after: Metadata) -> None:  # noqa: ARG002
+        """Go on from a winner's vector on a file, or find the rows that it moved.
+
+        :raises RowsOfBoth: if both mark some rows.
+        :raises Undecided: if the transaction marks no rows of the file, and the winner changes some.
+        """
+        path, added = file.path, winner.replaced.get(file.path)
+        if not winner.only_moves_rows and not self.marks(path):
+            raise Undecided(
+                f"this transaction rewrites or removes the whole file {path} (deletion vectors would leave it in place)"
+            )
+        check_spelling(winner, path)
+        lost = None if added is None else self.reader.removed_from(winner, added)
+        if winner.only_moves_rows and (lost is None or lost.rows):
+            self._move(path, winner)
+            return
+        if added is None or lost is None:
+            raise Undecided(f"the whole file {path} was rewritten or removed; deletion vectors would have left it in place")
+        both = self.unite(added, lost.vector, lost.rows)
+        if both:
+            raise RowsOfBoth(path, both)
+
+    def unite(self, file: AddFile, others: BitMap64, marked: BitMap64) -> int:
         """Go on from a winner's vector on a file that the transaction marks, or removes; return how many rows both mark.
 
         :param file: with the winner's vector.
@@ -155,7 +178,7 @@ class MarkedRows:
             marks.file, marks.others, marks.is_new, self._changed = file, others, True, True
         return both
 
-    def move(self, path: str, winner: WinningCommit) -> None:
+    def _move(self, path: str, winner: WinningCommit) -> None:
         """Find the rows that the transaction marks in a file that a winner compacted, or all rows of one that it removes.
 
         :raises Undecided: if that cannot be done.
@@ -224,7 +247,7 @@ class MarkedRows:
                 result.append(msgspec.structs.replace(file, data_change=changes, deletion_vector=vector, stats=marks.stats))
         return result
 
-    def counted(self, metrics: Mapping[str, str] | None) -> dict[str, str] | None:
+    def counted(self, actions: Sequence[Action], metrics: Mapping[str, str] | None) -> dict[str, str] | None:  # noqa: ARG002
         """Return the metrics of the operation with the vectors and files as they are now; ``None``: they are right."""
         now: Counter[str] = Counter()
         for marks in self._marks.values():

@@ -10,7 +10,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,11 +22,11 @@ from airflow_delta.exceptions import DeltaError
 from airflow_delta.log.actions.actions import MOVED_ROWS_TAG
 from airflow_delta.log.actions.moved_rows import read_moved_rows, size_of_moved_rows
 from airflow_delta.log.actions.reconciliation import canonical_path
-from airflow_delta.log.arrow.arrays import array, repeated
+from airflow_delta.log.arrow.arrays import array
 from airflow_delta.log.features.column_mapping import mode
 from airflow_delta.log.statistics.row_counts import num_records
 from airflow_delta.log.table_definition import TableDefinition
-from airflow_delta.transaction.conflicts.carried_rows import exact
+from airflow_delta.transaction.conflicts.row_contents import MAX_ROWS, Row, contents
 from airflow_delta.transaction.conflicts.rows_of_winners import (
     NOT_IN_PYTHON,
     Undecided,
@@ -42,9 +42,6 @@ if TYPE_CHECKING:
     from airflow_delta.log.data_files.data_file import DataFile
 
 logger = logging.getLogger(__name__)
-
-_MAX_ROWS = 10_000
-"""Rows that are looked for by their content, at most."""
 
 Found = list[tuple["AddFile", "BitMap64", int]]
 """Files, positions of the rows in them, and how many rows each file has."""
@@ -214,7 +211,6 @@ def _taken(values: pa.Array, rows: Iterable[int], start: int) -> pa.Array:
 
 # -- by content ------------------------------------------------------------------------------------------------------------------
 
-_Row = tuple[Any, ...]
 _WOULD_HELP = (
     "compactions by this provider record it (on tables with deletion vectors), as does row tracking (delta.enableRowTracking)"
 )
@@ -224,14 +220,14 @@ def _find_by_content(
     reader: WinnersRows, metadata: Metadata | None, file: AddFile, rows: BitMap64, added: Sequence[AddFile]
 ) -> Found:
     """Return where rows are that the new files have as often as they were marked, in every column of the table."""
-    if len(rows) > _MAX_ROWS:
-        raise Undecided(f"its rows were moved to other files, more than {_MAX_ROWS} to be found by their content; {_WOULD_HELP}")
+    if len(rows) > MAX_ROWS:
+        raise Undecided(f"its rows were moved to other files, more than {MAX_ROWS} to be found by their content; {_WOULD_HELP}")
     try:
         wanted = _Content.of(_columns(metadata))
         for _at, row in wanted.rows_of(reader, file, rows):
             wanted.counts[row] += 1
         wanted.is_known = True
-        seen: Counter[_Row] = Counter()
+        seen: Counter[Row] = Counter()
         found: Found = []
         for other in added:
             here = _like(reader, other, wanted, seen)
@@ -259,7 +255,7 @@ def _columns(metadata: Metadata | None) -> list[str]:
     return [field.physical_name if mapped else field.name for field in stored]
 
 
-def _like(reader: WinnersRows, file: AddFile, wanted: _Content, seen: Counter[_Row]) -> BitMap64:
+def _like(reader: WinnersRows, file: AddFile, wanted: _Content, seen: Counter[Row]) -> BitMap64:
     """Return the live rows of a file that are among those wanted; counts what was seen."""
     live = all_rows(reader.open(file).num_rows) - reader.vector(file.deletion_vector)
     found = BitMap64()
@@ -281,7 +277,7 @@ class _Content:
     """
 
     names: Sequence[str]
-    counts: Counter[_Row]
+    counts: Counter[Row]
     values: dict[str, list[pa.Array]]
     is_known: bool = False
 
@@ -289,41 +285,24 @@ class _Content:
     def of(cls, names: Sequence[str]) -> _Content:
         return cls(names, Counter(), {name: [] for name in names})
 
-    def rows_of(self, reader: WinnersRows, file: AddFile, rows: BitMap64) -> Iterator[tuple[int, _Row]]:
+    def rows_of(self, reader: WinnersRows, file: AddFile, rows: BitMap64) -> Iterator[tuple[int, Row]]:
         """Yield rows of a file, each as its columns that are not null; of a new file at least those that are wanted."""
         data: DataFile = reader.open(file)
         _check_rows(file, data)
         if rows and rows.max() >= data.num_rows:
             raise Undecided(f"the file {file.path} has only {data.num_rows} rows")
-        if any(data.has(name) is None for name in self.names):
-            raise Undecided(f"the file {file.path} has columns with fields, or times in an old calendar")
-        there = [name for name in self.names if data.has(name)]
-        for number, start, length in data.groups():
-            here = rows & BitMap64(range(start, start + length))
-            columns: dict[str, pa.Array] = {}
-            for name in there:
-                if not here:
-                    break
-                columns[name] = reader.columns(data, number, start, length, [name]).columns[name]
-                if self.is_known:
-                    here &= positions(self._among(name, columns[name]), start)
-            if not here:
-                continue
-            at = list(here)
-            taken = array([row - start for row in at], pa.int64())
-            chosen = {name: column.take(taken) for name, column in columns.items()}
+        for some in contents(reader, file, data, rows, self.names, self._among if self.is_known else None):
             if not self.is_known:
                 for name in self.names:
-                    self.values[name].append(chosen.get(name, pa.nulls(len(at))))
-            values = [exact(column) for column in chosen.values()]
-            for position, row in zip(at, zip(*values, strict=True) if values else [()] * len(at), strict=True):
-                yield position, tuple((name, value) for name, value in zip(chosen, row, strict=True) if value is not None)
+                    self.values[name].append(some.columns.get(name, pa.nulls(len(some.positions))))
+            yield from zip(some.positions, some.rows(), strict=True)
 
-    def _among(self, name: str, column: pa.Array) -> pa.BooleanArray:
-        """Return which values of a column may be those of a wanted row."""
+    def _among(self, name: str, column: pa.Array, start: int) -> BitMap64:
+        """Return where values of a column are that may be those of a wanted row."""
         kind = column.type
         types = pa.types
         is_exact = types.is_integer(kind) or types.is_string(kind) or types.is_boolean(kind) or types.is_date32(kind)
         if is_exact and all(part.type in (kind, pa.null()) for part in self.values[name]):
-            return pc.is_in(column, value_set=pa.concat_arrays([part.cast(kind) for part in self.values[name]]))
-        return repeated(True, len(column), pa.bool_())
+            known = pa.concat_arrays([part.cast(kind) for part in self.values[name]])
+            return positions(pc.is_in(column, value_set=known), start)
+        return BitMap64(range(start, start + len(column)))

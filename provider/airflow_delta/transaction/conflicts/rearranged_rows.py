@@ -20,6 +20,7 @@ from airflow_delta.log.statistics.wide_bounds import with_wide_bounds
 from airflow_delta.transaction.conflicts.dropped_bins import compaction_metrics
 from airflow_delta.transaction.conflicts.marked_rows import INLINE_BYTES, takes_vectors
 from airflow_delta.transaction.conflicts.moved_rows import all_rows, find_source, rows_in
+from airflow_delta.transaction.conflicts.own_rows import OwnRows, check_spelling
 from airflow_delta.transaction.conflicts.rows_of_winners import Undecided
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class RearrangedRows:
+class RearrangedRows(OwnRows):
     """The new files of a transaction that moves rows.
 
     :param metadata: of the version that was read.
@@ -62,8 +63,12 @@ class RearrangedRows:
             if not file.data_change and file.deletion_vector is None:  # a later stage has not changed its rows
                 self._adds.setdefault(file.path, file)
 
-    def carries(self, path: str) -> bool:
+    def carries(self, winner: WinningCommit, path: str) -> bool:
         """Tell whether what a winner does to a file's rows can be done to their copies."""
+        if winner.only_moves_rows:  # then it may only have changed what the log says about the file
+            same = None if (added := winner.replaced.get(path)) is None else self.reader.removed_from(winner, added)
+            if same is None or same.rows:
+                return False
         return self._source(path) is not None
 
     def meet(self, winner: WinningCommit, file: RemoveFile, after: Metadata) -> None:
@@ -73,6 +78,7 @@ class RearrangedRows:
         :param after: the table's metadata after the transaction.
         :raises Undecided: if the table has no vectors to mark them in, or the winner brought rows back.
         """
+        check_spelling(winner, file.path)
         found = self._source(file.path)
         if found is None:
             raise Undecided(f"nothing says where the rows of the file {file.path} are now")
@@ -110,7 +116,9 @@ class RearrangedRows:
         if not self._changed:
             return None
         self._changed = False
-        stay = {path: gone for path, gone in self._gone.items() if len(gone) < rows_in(self.reader, self._adds[path])}
+        added = {action.path for action in actions if isinstance(action, AddFile)}  # others are left out of the commit
+        gone = {path: rows for path, rows in self._gone.items() if path in added}
+        stay = {path: rows for path, rows in gone.items() if len(rows) < rows_in(self.reader, self._adds[path])}
         vectors = dict(zip(stay, self._written(list(stay), list(stay.values())), strict=True))
         result: list[Action] = []
         for action in actions:
@@ -118,21 +126,16 @@ class RearrangedRows:
                 left = self._left.get(action.path, action)
                 if left is not None:
                     result.append(left)
-            elif not isinstance(action, AddFile) or action.path not in self._gone:
+            elif not isinstance(action, AddFile) or action.path not in gone:
                 result.append(action)
             elif action.path in vectors:
                 stats = with_wide_bounds(self._adds[action.path].stats, None)
                 result.append(msgspec.structs.replace(action, deletion_vector=vectors[action.path], stats=stats))
         return result
 
-    def counted(self, actions: Iterable[Action], metrics: Mapping[str, str] | None) -> dict[str, str] | None:
+    def counted(self, actions: Sequence[Action], metrics: Mapping[str, str] | None) -> dict[str, str] | None:
         """Return the metrics of the operation for the actions as they are now; ``None``: they are right."""
         return compaction_metrics(actions, metrics) if self._adds else None
-
-    def forget(self, adds: Iterable[str]) -> None:
-        """Forget new files that are not committed."""
-        for path in adds:
-            self._gone.pop(path, None)
 
     def _source(self, path: str) -> tuple[AddFile, RowSource] | None:
         if not self._adds or path not in self._removes:

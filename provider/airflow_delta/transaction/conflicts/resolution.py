@@ -6,10 +6,9 @@ satisfies one of its reads, or rows only moved to other files. What it removes m
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from airflow_delta.contract.tags import DETECTION_TAG, RESOLVED_TAG
 from airflow_delta.exceptions import DeltaAnalysisException
@@ -29,9 +28,9 @@ from airflow_delta.transaction.conflict_detection import (
     resolved_text,
 )
 from airflow_delta.transaction.conflicts.added_files import AddedFiles, as_added
-from airflow_delta.transaction.conflicts.dropped_bins import DroppedBins, compaction_metrics
+from airflow_delta.transaction.conflicts.dropped_bins import DroppedBins
 from airflow_delta.transaction.conflicts.marked_rows import MarkedRows
-from airflow_delta.transaction.conflicts.rows_of_winners import ReplacedVector, Undecided, WinnersRows
+from airflow_delta.transaction.conflicts.rows_of_winners import Undecided, WinnersRows
 from airflow_delta.transaction.conflicts.winning_commit import WinningCommit, metadata_of
 from airflow_delta.transaction.operation_kinds import COMPACTIONS
 from airflow_delta.transaction.prepare.isolation import IsolationLevel
@@ -40,16 +39,10 @@ if TYPE_CHECKING:
     from airflow_delta.log.actions.actions import Action, RemoveFile
     from airflow_delta.transaction.conflicts.carried_rows import CarriedRows
     from airflow_delta.transaction.conflicts.current_transaction import CurrentTransaction
+    from airflow_delta.transaction.conflicts.own_rows import OwnRows
     from airflow_delta.transaction.conflicts.rearranged_rows import RearrangedRows
     from airflow_delta.transaction.reads.read_set import ReadPredicate
     from airflow_delta.transaction.reads.row_condition import RowCondition
-
-
-class RowsOfBoth(NamedTuple):
-    """Rows that a winner and the transaction both mark."""
-
-    path: str
-    number: int
 
 
 @dataclass(slots=True)
@@ -59,14 +52,12 @@ class Resolution:
     :param level: ``statistics`` or ``rows``.
     :param reader: reads rows of winners' files.
     :ivar followed: files that hold rows of files that were read, after a winner has written them again.
-    :ivar rows_of_both: set when a winner marked rows that the transaction marks too.
     """
 
     current: CurrentTransaction
     level: ConflictDetection
     reader: WinnersRows
     followed: set[str] = field(default_factory=set)
-    rows_of_both: RowsOfBoth | None = None
     _marked: MarkedRows = field(init=False)
     _rearranged: RearrangedRows | None = None
     _dropped: DroppedBins | None = None
@@ -97,14 +88,15 @@ class Resolution:
     def look(self, actions: Iterable[Action]) -> None:
         """Take in the actions of the transaction, as winners left them."""
         listed = list(actions)
-        self._marked.look(listed)
-        if self._dropped is not None:
-            self._dropped.look(listed)
         if self._rearranged is None and any(isinstance(one, AddFile) and MOVED_ROWS_TAG in (one.tags or {}) for one in listed):
             store, moved = self.reader.store, self.current.reads.moved
             self._rearranged = heavy.RearrangedRows(store, self.reader, self.current.read_metadata, moved)
-        if self._rearranged is not None:
-            self._rearranged.look(listed)
+        for part in self._parts:
+            part.look(listed)
+
+    @property
+    def _parts(self) -> list[OwnRows]:
+        return [part for part in (self._marked, self._dropped, self._rearranged) if part is not None]
 
     def begin(self, winners: Sequence[WinningCommit]) -> None:
         """Begin a batch of winners."""
@@ -118,11 +110,6 @@ class Resolution:
     def owns(self, path: str) -> bool:
         """Tell whether the transaction adds or removes a file."""
         return self._marked.owns(path) and path not in self.current.forgotten and not self._is_dropped(path)
-
-    @property
-    def files_of_others(self) -> set[str]:
-        """Files among its actions whose row ids and versions winning commits have set."""
-        return self._marked.files_of_others
 
     # -- added -----------------------------------------------------------------------------------------------------------------
 
@@ -168,92 +155,57 @@ class Resolution:
         :raises Undecided: if it removes a file that is gone, or may have read a row that is gone.
         """
         reads = self.current.reads
+        removed = {file.path: file for file in winner.removed_files}
         if winner.only_moves_rows:
             if reads.files_of_table:
                 raise Undecided("it relies on the files of the whole table")
-            removed = {file.path: file for file in winner.removed_files}
-            compacted = removed.keys() - winner.replaced.keys() if both else set()
             for path in sorted(both):
-                try:
-                    self._move(removed[path], winner)
-                except Undecided:
-                    if not self._drops(path, winner, compacted):
-                        raise
+                self._meet(winner, removed[path])
             self._marked.check_vectors(self.current.metadata)
             self._follow(winner)
             return
         if reads.all_rows:
             raise Undecided("it relies on the whole table")
-        removed = {file.path: file for file in winner.removed_files}
-        carried = self._carry(winner, removed, both)
-        marked: dict[str, ReplacedVector | None] = {}
-        for path in sorted(both - carried):
-            marked[path] = self._meet(winner, removed[path])
-        moved = carried | set(filter(self._is_dropped, read))
+        for path in sorted(both):
+            self._meet(winner, removed[path])
+        moved = {path for path in both if not self._marked.marks(path)} | set(filter(self._is_dropped, read))
         for path in sorted(read - moved):
-            self._was_not_read(winner, removed[path], marked)
-        self._check_beside(winner, [removed[path] for path in sorted(read & moved)], marked)
+            self._was_not_read(winner, removed[path])
+        self._check_beside(winner, [removed[path] for path in sorted(read & moved)])
 
-    def _check_beside(self, winner: WinningCommit, moved: Sequence[RemoveFile], known: dict[str, ReplacedVector | None]) -> None:
+    def _check_beside(self, winner: WinningCommit, moved: Sequence[RemoveFile]) -> None:
         """Decide on files whose rows the transaction moves, for what it has read of them besides."""
         if self.current.isolation_level is IsolationLevel.SNAPSHOT_ISOLATION:
             return
         for file in moved:
             if self._reads or self._was_read_whole(file.path):
-                self._was_not_read(winner, file, known)
+                self._was_not_read(winner, file)
 
-    def _carry(self, winner: WinningCommit, removed: dict[str, RemoveFile], both: set[str]) -> set[str]:
-        """Take along what a winner did to rows that this transaction only moves, or do not move them; return their files.
+    def _meet(self, winner: WinningCommit, file: RemoveFile) -> None:
+        """Go on after a winner that removes a file which the transaction removes, too.
 
-        To move them, it read only where they go; what it read otherwise counts as of any file.
+        What it does to rows that this transaction only moves is taken along, or they are not moved. To move them, it read only
+        where they go; what it read otherwise counts as of any file.
         """
-        rearranged, carried = self._rearranged, set[str]()
-        for path in sorted(both) if self.level == "rows" else ():
-            if self._is_dropped(path) or rearranged is None or not rearranged.carries(path):
-                if self._drops(path, winner):
-                    carried.add(path)
-                continue
+        path, rearranged = file.path, self._rearranged
+        if self.level != "rows":
+            how = "a compaction replaced the file {}, which this transaction rewrites or removes"
+            raise Undecided((how if winner.only_moves_rows else "both change the file {}").format(path))
+        carries = rearranged is not None and not self._is_dropped(path) and rearranged.carries(winner, path)
+        try:
+            (rearranged if carries and rearranged is not None else self._marked).meet(winner, file, self.current.metadata)
+            self._note(ROWS, winner)
+        except Undecided as why:
+            if self._dropped is None:
+                raise
             try:
-                self._check_spelling(path, winner)
-                rearranged.meet(winner, removed[path], self.current.metadata)
-                self._note(ROWS, winner)
+                self._dropped.meet(winner, file, self.current.metadata)
             except Undecided:
-                if not self._drops(path, winner):
-                    raise
-            carried.add(path)
-        return carried
-
-    def _drops(self, path: str, winner: WinningCommit, compacted: Set[str] = frozenset()) -> bool:
-        """Leave out what a compaction makes of a file, and of those with it; tell whether it is right to.
-
-        It is not if nothing is left of it, and there is something to do again.
-        """
-        bins = self._dropped
-        if bins is None or not (path in bins.removes or bins.drop(path, compacted)):
-            return False
-        if bins.all_dropped and bins.is_due:
-            return False
-        self._note(DROPPED, winner)
-        return True
+                raise why from None
+            self._note(DROPPED, winner)
 
     def _is_dropped(self, path: str) -> bool:
         return self._dropped is not None and path in self._dropped.removes
-
-    def _move(self, file: RemoveFile, winner: WinningCommit) -> None:
-        path, rearranged = file.path, self._rearranged
-        if self.level != "rows":
-            raise Undecided(f"a compaction replaced the file {path}, which this transaction rewrites or removes")
-        self._check_spelling(path, winner)
-        added = winner.replaced.get(path)
-        same = None if added is None else self.reader.removed_from(winner, added)
-        if added is not None and same is not None and not same.rows:  # only what the log says about the file has changed
-            if rearranged is not None and rearranged.carries(path):
-                rearranged.meet(winner, file, self.current.metadata)
-            else:
-                self._marked.meet(added, same.vector, same.rows)
-        else:
-            self._marked.move(path, winner)
-        self._note(ROWS, winner)
 
     def _follow(self, winner: WinningCommit) -> None:
         added = {file.path for file in winner.added_files}
@@ -272,33 +224,7 @@ class Resolution:
             return False
         return bins is None or bool(reads.moved) or not bins.takes(path)  # reads that do not say so are those of the compaction
 
-    def _meet(self, winner: WinningCommit, file: RemoveFile) -> ReplacedVector:
-        """Go on from a winner's vector on a file that the transaction marks."""
-        path = file.path
-        if self.level != "rows":
-            raise Undecided(f"both change the file {path}")
-        if not self._marked.marks(path):
-            raise Undecided(
-                f"this transaction rewrites or removes the whole file {path} (deletion vectors would leave it in place)"
-            )
-        self._check_spelling(path, winner)
-        added = winner.replaced.get(path)
-        replaced = None if added is None else self.reader.removed_from(winner, added)
-        if added is None or replaced is None:
-            raise Undecided(f"the whole file {path} was rewritten or removed; deletion vectors would have left it in place")
-        count = self._marked.meet(added, replaced.vector, replaced.rows)
-        if count:
-            self.rows_of_both = RowsOfBoth(path, count)
-            raise Undecided(f"both change {count} of its rows")
-        self._note(ROWS, winner)
-        return replaced
-
-    def _check_spelling(self, path: str, winner: WinningCommit) -> None:
-        """Refuse to go on from a file that a winner spells otherwise: what is written of it must be spelled as there."""
-        if path in winner.respelled.values():
-            raise Undecided(f"a concurrent update spells the path of the file {path} otherwise")
-
-    def _was_not_read(self, winner: WinningCommit, file: RemoveFile, known: dict[str, ReplacedVector | None]) -> None:
+    def _was_not_read(self, winner: WinningCommit, file: RemoveFile) -> None:
         """Decide on the rows of one file that the transaction looked at.
 
         :raises Undecided: if it may have read one of the rows that are gone.
@@ -318,10 +244,8 @@ class Resolution:
             return
         if self.level != "rows":
             raise Undecided(f"the column bounds of the file {path} leave open that it read rows which are gone")
-        replaced = known.get(path)
         added = winner.replaced.get(path)
-        if replaced is None and added is not None:
-            replaced = self.reader.removed_from(winner, added)
+        replaced = None if added is None else self.reader.removed_from(winner, added)
         if not self.reader.any_was_read(file, conditions, rows=None if replaced is None else replaced.rows):
             self._note(KEYS, winner)
         elif not self._reads_as_before(winner):
@@ -329,8 +253,7 @@ class Resolution:
 
     def _reads_as_before(self, winner: WinningCommit) -> bool:
         """Tell whether a winner wrote the rows that were read again as they were; then follow them to their new files."""
-        rewritten = {file.path for file in winner.removed_files} - winner.replaced.keys()
-        if any(map(self.owns, rewritten)) or not self._carried_rows().are_as_before(winner, self._reads, self._usable):
+        if any(map(self.owns, winner.rewritten)) or not self._carried_rows().are_as_before(winner, self._reads, self._usable):
             return False
         self.followed.update(file.path for file in winner.added_files)
         self._note(ROWS, winner)
@@ -363,22 +286,9 @@ class Resolution:
     def apply(self) -> None:
         """Update the transaction after a batch: its vectors, and the tags that say what was resolved how."""
         current = self.current
-        actions = self._marked.applied(current.own_actions)
-        if actions is not None:
-            current.replace_actions(actions)
-            current.files_of_others = self.files_of_others
-            current.count_again(self._marked.counted)
-        rearranged, bins = self._rearranged, self._dropped
-        kept = None if bins is None else bins.applied(current.own_actions)
-        if bins is not None and kept is not None:
-            current.replace_actions(kept)
-            current.count_again(partial(compaction_metrics, kept))
-            if rearranged is not None:
-                rearranged.forget(bins.adds)
-        moved = None if rearranged is None else rearranged.applied(current.own_actions)
-        if rearranged is not None and moved is not None:
-            current.replace_actions(moved)
-            current.count_again(partial(rearranged.counted, moved))
+        for part in self._parts:
+            part.apply(current)
+        current.files_of_others = self._marked.files_of_others
         if self._how:
             current.add_tag(DETECTION_TAG, self.level)
             current.add_tag(RESOLVED_TAG, resolved_text({how: in_ranges(found) for how, found in self._how.items()}))

@@ -61,6 +61,9 @@ class WinnersRows:
         self._read = 0
         self._vectors: dict[str, BitMap64] = {}
         self.records: dict[str, MovedRows | None] = {}
+        self._winner: WinningCommit | None = None
+        self._lost: dict[str, ReplacedVector | None] = {}
+        """What files have lost to the winner that was asked about last."""
 
     def vector(self, descriptor: DeletionVectorDescriptor | None, num_records: int | None = None) -> BitMap64:
         """Return the rows that a deletion vector marks; none if there is no vector. Callers do not change them.
@@ -89,6 +92,13 @@ class WinnersRows:
         """Return which rows a file lost that a winner removed and added again; ``None`` if it was not, or got rows back."""
         if file.path not in winner.replaced:
             return None
+        if winner is not self._winner:
+            self._winner, self._lost = winner, {}
+        if file.path not in self._lost:
+            self._lost[file.path] = self._compared(winner, file)
+        return self._lost[file.path]
+
+    def _compared(self, winner: WinningCommit, file: AddFile) -> ReplacedVector | None:
         before = next(removed.deletion_vector for removed in winner.removed_files if removed.path == file.path)
         old, new = self.vector(before), self.vector(file.deletion_vector)
         return None if old - new else ReplacedVector(new - old, new)

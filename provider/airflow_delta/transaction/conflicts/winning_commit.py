@@ -218,6 +218,11 @@ class WinningCommit(Subject):
         return {file.path: file for file in self.added_files if file.path in removed}
 
     @cached_property
+    def rewritten(self) -> frozenset[str]:
+        """The paths of the files that were removed for good; if the winner only moves rows, those are in other files."""
+        return frozenset(file.path for file in self.removed_files) - self.replaced.keys()
+
+    @cached_property
     def _files(self) -> DecodedCommit:
         commit = decode_commit(self.version, self._data, table=self.table)
         if not self.respelled:
