@@ -20,8 +20,8 @@ from airflow_delta.contract.staging_directory import attempt_directory, holds_co
 from airflow_delta.log.actions.actions import AddFile, RemoveFile
 from airflow_delta.log.actions.reconciliation import FileKey, file_key
 from airflow_delta.log.statistics.row_counts import live_records, num_records
-from airflow_delta.table.audit.newest import OnNewest, on_newest
 from airflow_delta.table.commit.commit import StagedCommit, staged_commit
+from airflow_delta.table.commit.planned_commit import PlannedCommit, on_newest
 from airflow_delta.table.stage.conflicts import check_stages
 from airflow_delta.table.stage.data_change import REARRANGING
 from airflow_delta.table.stage.scan import scan_of
@@ -63,7 +63,7 @@ class AuditedTable:
         return staged_commit(self.view)
 
     @cached_property
-    def _newest(self) -> OnNewest | None:
+    def _newest(self) -> PlannedCommit | None:
         """What would be committed after the newest version, if others have committed since that which was read."""
         return on_newest(self.view)
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from airflow_delta.contract.payloads import TransactionHandle
     from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.table.changes.find import ChangedFiles
-    from airflow_delta.table.effects.planned_commit import PlannedCommit
+    from airflow_delta.table.commit.planned_commit import PlannedCommit
 
 INSERT, DELETE = "insert", "delete"
 

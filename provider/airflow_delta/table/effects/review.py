@@ -22,8 +22,8 @@ from airflow_delta.log.schema.partition_values import normalise
 from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.table.audit.bounds import ColumnStatistics, column_statistics, plain
 from airflow_delta.table.changes.find import ChangedFiles, add_rewritten
+from airflow_delta.table.commit.planned_commit import planned_commit
 from airflow_delta.table.effects.difference import difference
-from airflow_delta.table.effects.planned_commit import planned_commit
 from airflow_delta.table.effects.read_limits import ReadLimits
 from airflow_delta.table.effects.report import plain_value
 from airflow_delta.table.effects.schema_changes import SchemaChange, schema_changes
@@ -132,7 +132,7 @@ def review(
 
     :param sample: number of rows of each kind; they are read only if ``limits`` allow data.
 
-    Also raises as :func:`~airflow_delta.table.effects.planned_commit.planned_commit` does.
+    Also raises as :func:`~airflow_delta.table.commit.planned_commit.planned_commit` does.
     """
     commit = planned_commit(log, handle, staged, newest=False)  # to look at others may read more than the limits allow
     adds, removes = commit.adds, commit.removes

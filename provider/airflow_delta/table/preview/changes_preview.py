@@ -17,8 +17,8 @@ from airflow_delta.log.statistics.row_counts import live_records, total
 from airflow_delta.log.storage.file_names import commit_file
 from airflow_delta.log.table_definition import TableDefinition
 from airflow_delta.table.arrow.files import RowWriter, WrittenFile
+from airflow_delta.table.commit.planned_commit import planned_commit
 from airflow_delta.table.effects.changed_rows import ChangedRows
-from airflow_delta.table.effects.planned_commit import planned_commit
 from airflow_delta.table.effects.sides import with_change_type
 from airflow_delta.table.preview.spelling import guarded
 from airflow_delta.table.preview.table_preview import Preview, location, new_directory, preview_id
@@ -48,7 +48,7 @@ def preview_changes(
     :param task: key of the task, from :func:`~airflow_delta.contract.staging_directory.stage_key`: each has a table of its own.
     :param attempt: of the task, from :func:`~airflow_delta.contract.staging_directory.new_attempt`; default: another first one.
 
-    Also raises as :func:`~airflow_delta.table.effects.planned_commit.planned_commit` and
+    Also raises as :func:`~airflow_delta.table.commit.planned_commit.planned_commit` and
     :func:`~airflow_delta.table.read.read_table.worker_rows` do.
     """
     commit = planned_commit(log, handle, staged)

@@ -22,7 +22,7 @@ from airflow_delta.log.checkpoint.rows import state_rows
 from airflow_delta.log.checkpoint_write.source import CheckpointSource
 from airflow_delta.log.statistics.row_counts import live_records, total
 from airflow_delta.log.storage.file_names import checkpoint_file, commit_file
-from airflow_delta.table.effects.planned_commit import PlannedCommit, planned_commit
+from airflow_delta.table.commit.planned_commit import PlannedCommit, planned_commit
 from airflow_delta.table.preview.spelling import Spelling, guarded, owned
 from airflow_delta.transaction.prepare.commit_info import ENGINE_INFO
 from airflow_delta.transaction.prepare.in_commit_timestamps import first, uses_in_commit_timestamps
@@ -91,7 +91,7 @@ def preview_table(
     :param task: key of the task, from :func:`~airflow_delta.contract.staging_directory.stage_key`: each has a preview of its own.
     :param attempt: of the task, from :func:`~airflow_delta.contract.staging_directory.new_attempt`; default: another first one.
 
-    Raises as :func:`~airflow_delta.table.effects.planned_commit.planned_commit` and
+    Raises as :func:`~airflow_delta.table.commit.planned_commit.planned_commit` and
     :meth:`~airflow_delta.log.snapshot.Snapshot.check_readable` do.
     """
     commit = planned_commit(log, handle, staged)

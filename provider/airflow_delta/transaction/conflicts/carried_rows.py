@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from airflow_delta.contract.partition_texts import partition_texts_of
 from airflow_delta.exceptions import DeltaError
-from airflow_delta.transaction.conflicts.row_contents import MAX_ROWS, Row, contents
+from airflow_delta.transaction.conflicts.row_contents import ROWS_BY_CONTENT, Row, contents
 from airflow_delta.transaction.conflicts.rows_of_winners import NOT_IN_PYTHON, Undecided, WinnersRows
 from airflow_delta.transaction.conflicts.winning_commit import WinningCommit
 from airflow_delta.transaction.prepare import row_tracking
@@ -72,16 +72,16 @@ def _selected(reader: WinnersRows, files: Sequence[AddFile | RemoveFile], condit
             raise Undecided(f"the commit does not say which partition the file {file.path} was in")
         place = tuple(sorted(partition_texts_of(file.partition_values).items()))
         found.update((place, row) for row in _rows(reader, file, conditions))
-        if found.total() > MAX_ROWS:
-            raise Undecided(f"more than {MAX_ROWS} rows would have to be compared")
+        if found.total() > ROWS_BY_CONTENT:
+            raise Undecided(f"more than {ROWS_BY_CONTENT} rows would have to be compared")
     return found
 
 
 def _rows(reader: WinnersRows, file: AddFile | RemoveFile, conditions: Sequence[RowCondition]) -> Iterator[Row]:
     data = reader.open(file)
     selected = reader.selected(file, data, conditions)
-    if len(selected) > MAX_ROWS:
-        raise Undecided(f"more than {MAX_ROWS} rows would have to be compared")
+    if len(selected) > ROWS_BY_CONTENT:
+        raise Undecided(f"more than {ROWS_BY_CONTENT} rows would have to be compared")
     if selected:
         for some in contents(reader, file, data, selected, sorted(data.names)):
             yield from some.rows()

@@ -26,7 +26,7 @@ from airflow_delta.log.arrow.arrays import array
 from airflow_delta.log.features.column_mapping import mode
 from airflow_delta.log.statistics.row_counts import num_records
 from airflow_delta.log.table_definition import TableDefinition
-from airflow_delta.transaction.conflicts.row_contents import MAX_ROWS, Row, contents
+from airflow_delta.transaction.conflicts.row_contents import ROWS_BY_CONTENT, Row, contents
 from airflow_delta.transaction.conflicts.rows_of_winners import (
     NOT_IN_PYTHON,
     Undecided,
@@ -220,8 +220,10 @@ def _find_by_content(
     reader: WinnersRows, metadata: Metadata | None, file: AddFile, rows: BitMap64, added: Sequence[AddFile]
 ) -> Found:
     """Return where rows are that the new files have as often as they were marked, in every column of the table."""
-    if len(rows) > MAX_ROWS:
-        raise Undecided(f"its rows were moved to other files, more than {MAX_ROWS} to be found by their content; {_WOULD_HELP}")
+    if len(rows) > ROWS_BY_CONTENT:
+        raise Undecided(
+            f"its rows were moved to other files, more than {ROWS_BY_CONTENT} to be found by their content; {_WOULD_HELP}"
+        )
     try:
         wanted = _Content.of(_columns(metadata))
         for _at, row in wanted.rows_of(reader, file, rows):

@@ -1,8 +1,8 @@
 """What a transaction does to rows of files that winning commits change or move, and how it follows them.
 
-A winner that removes such a file is met by who answers for the file: by the marks in deletion vectors (:mod:`.marked_rows`), by a
-compaction that takes along what the winner did (:mod:`.rearranged_rows`), else by one that leaves the file to the winner
-(:mod:`.dropped_bins`). After a batch of winners, each puts the actions of the transaction right.
+A winner that removes such a file meets the transaction's marks in deletion vectors (:mod:`.marked_rows`) or rows that it moves
+(:mod:`.rearranged_rows`), else a compaction leaves the file to the winner (:mod:`.dropped_bins`). After a batch of winners, each
+puts the actions of the transaction right.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class OwnRows(ABC):
 
         :param file: as the winner removed it; it may have added it again, with another deletion vector.
         :param after: the table's metadata after the transaction.
-        :raises Undecided: if that cannot be done; then nothing has changed.
+        :raises Undecided: if that cannot be done.
         """
 
     @abstractmethod

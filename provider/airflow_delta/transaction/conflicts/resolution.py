@@ -191,9 +191,11 @@ class Resolution:
         if self.level != "rows":
             how = "a compaction replaced the file {}, which this transaction rewrites or removes"
             raise Undecided((how if winner.only_moves_rows else "both change the file {}").format(path))
-        carries = rearranged is not None and not self._is_dropped(path) and rearranged.carries(winner, path)
+        first: OwnRows = self._marked
+        if rearranged is not None and not self._is_dropped(path) and rearranged.carries(winner, path):
+            first = rearranged
         try:
-            (rearranged if carries and rearranged is not None else self._marked).meet(winner, file, self.current.metadata)
+            first.meet(winner, file, self.current.metadata)
             self._note(ROWS, winner)
         except Undecided as why:
             if self._dropped is None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from airflow_delta.log.data_files.data_file import DataFile
     from airflow_delta.transaction.conflicts.rows_of_winners import WinnersRows
 
-MAX_ROWS = 10_000
+ROWS_BY_CONTENT = 10_000
 """Rows that are compared by their content, at most."""
 
 Row = tuple[tuple[str, Any], ...]
