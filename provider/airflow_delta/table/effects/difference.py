@@ -34,7 +34,7 @@ def difference(
         )
     columns = all_columns(before, after)
     if bounds is not None:
-        limit = min(limit, bounds.values // max(len(columns), 1))
+        limit = min(limit, bounds.rows(len(columns)))
     readable = not (before.unread or after.unread)
     allowed = readable and (bounds is None or bounds.hold([*before.all_files, *after.all_files]))
     if allowed and all(count is None or count <= limit for count in counts):

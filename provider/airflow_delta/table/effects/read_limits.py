@@ -1,4 +1,4 @@
-"""Limits on what the diff of a published commit reads, for a process that others wait for."""
+"""Limits on what is read to show what a commit does, for a process that others wait for."""
 
 from __future__ import annotations
 
@@ -55,6 +55,10 @@ class ReadLimits:
                 f"{self.files:,}, of {self.num_bytes >> 20} MiB together, are read here.",
                 version=commit.version,
             )
+
+    def rows(self, columns: int) -> int:
+        """Return how many rows with some number of columns may be compared."""
+        return self.values // max(columns, 1)
 
     def hold(self, files: Sequence[AddFile]) -> bool:
         """Return whether all of some files may be read."""

@@ -27,7 +27,7 @@ from airflow_delta.table.effects.difference import difference
 from airflow_delta.table.effects.read_limits import ReadLimits
 from airflow_delta.table.effects.report import plain_value
 from airflow_delta.table.effects.schema_changes import SchemaChange, schema_changes
-from airflow_delta.table.effects.sides import Side, sides
+from airflow_delta.table.effects.sides import Side, all_columns, sides
 
 if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog
@@ -186,6 +186,7 @@ class _Changes:
         self._before, self._after = sides(log, files, before, after, (version, version))
         was, now = _partition_columns(before), _partition_columns(after)
         self._columns = {**was, **now}
+        self._values: dict[tuple[str, str | None], str | None] = {}
         self._same_partitioning = was.keys() == now.keys()
         self.added_rows: list[dict[str, Any]] = []
         self.removed_rows: list[dict[str, Any]] = []
@@ -202,7 +203,7 @@ class _Changes:
         exact = not both and (self._same_partitioning or self._before.is_empty or self._after.is_empty)
         data = self._limits.data
         if data is not None and both and data.hold([file for one in both for side in (old, new) for file in side[one].all_files]):
-            exact = self._compare(both, old, new, counts, sample) and self._same_partitioning
+            exact = self._compare(both, old, new, counts, sample, data) and self._same_partitioning
         if data is not None and sample:
             alone = set(counts) - set(both)
             self.added_rows += self._of(self._after, alone).head(sample - len(self.added_rows), data)
@@ -221,11 +222,12 @@ class _Changes:
         new: Mapping[Values, Side],
         counts: dict[Values, tuple[int | None, int | None]],
         sample: int,
+        data: ReadLimits,
     ) -> bool:
         """Replace the counts of partitions in which rows come and go by exact ones, and return whether all of them are."""
-        left = self._limits.rows
+        left = min(self._limits.rows, data.rows(len(all_columns(self._before, self._after))))
         for values in both:
-            found = difference(old[values], new[values], sample=sample, limit=left, bounds=self._limits.data)
+            found = difference(old[values], new[values], sample=sample, limit=left, bounds=data)
             if not found.exact:
                 return False
             left -= found.rows_read
@@ -236,11 +238,13 @@ class _Changes:
 
     def _partition(self, file: AddFile) -> Values:
         """Return the partition of a file, whatever the spelling of its writer; an empty text is null."""
-        found = []
-        for name, value in file.partition_values.items():
+        return tuple(sorted((name, self._spelled(name, value)) for name, value in file.partition_values.items()))
+
+    def _spelled(self, name: str, value: str | None) -> str | None:
+        if (name, value) not in self._values:
             column = self._columns.get(name)
-            found.append((name, (value or None) if column is None else normalise(value or None, column.data_type)))
-        return tuple(sorted(found))
+            self._values[name, value] = normalise(value, column.data_type) if column is not None and value else value or None
+        return self._values[name, value]
 
     def _by_partition(self, side: Side) -> dict[Values, Side]:
         groups: dict[Values, tuple[list[AddFile], list[AddFile]]] = {}
