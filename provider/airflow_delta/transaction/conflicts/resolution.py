@@ -187,15 +187,11 @@ class Resolution:
         What it does to rows that this transaction only moves is taken along, or they are not moved. To move them, it read only
         where they go; what it read otherwise counts as of any file.
         """
-        path, rearranged = file.path, self._rearranged
         if self.level != "rows":
             how = "a compaction replaced the file {}, which this transaction rewrites or removes"
-            raise Undecided((how if winner.only_moves_rows else "both change the file {}").format(path))
-        first: OwnRows = self._marked
-        if rearranged is not None and not self._is_dropped(path) and rearranged.carries(winner, path):
-            first = rearranged
+            raise Undecided((how if winner.only_moves_rows else "both change the file {}").format(file.path))
         try:
-            first.meet(winner, file, self.current.metadata)
+            self._first_for(winner, file.path).meet(winner, file, self.current.metadata)
             self._note(ROWS, winner)
         except Undecided as why:
             if self._dropped is None:
@@ -205,6 +201,11 @@ class Resolution:
             except Undecided:
                 raise why from None
             self._note(DROPPED, winner)
+
+    def _first_for(self, winner: WinningCommit, path: str) -> OwnRows:
+        rearranged = self._rearranged
+        carries = rearranged is not None and not self._is_dropped(path) and rearranged.carries(winner, path)
+        return rearranged if rearranged is not None and carries else self._marked
 
     def _is_dropped(self, path: str) -> bool:
         return self._dropped is not None and path in self._dropped.removes
