@@ -107,6 +107,9 @@ from airflow_delta.table.operations.rewrite.update import plan_update as plan_up
 from airflow_delta.table.operations.row_tracking import enable_row_tracking as enable_row_tracking
 from airflow_delta.table.operations.statistics import compute_statistics as compute_statistics
 from airflow_delta.table.operations.vacuum.run import vacuum as vacuum
+from airflow_delta.table.positions.files.find import CopyIntoOptions as CopyIntoOptions
+from airflow_delta.table.positions.files.find import find_source_files as find_source_files
+from airflow_delta.table.positions.files.pattern import SourcePattern as SourcePattern
 from airflow_delta.table.preview.conflict import note_conflict as note_conflict
 from airflow_delta.table.preview.preview import published as published
 from airflow_delta.table.preview.preview import write_preview as write_preview
@@ -119,9 +122,6 @@ from airflow_delta.table.stage.plan_alter import plan_alter as plan_alter
 from airflow_delta.table.stage.plan_create import plan_create as plan_create
 from airflow_delta.table.stage.scan import plan_scan as plan_scan
 from airflow_delta.table.stage.scan import spark_table as spark_table
-from airflow_delta.table.stage.source_files import CopyIntoOptions as CopyIntoOptions
-from airflow_delta.table.stage.source_files import SourcePattern as SourcePattern
-from airflow_delta.table.stage.source_files import find_source_files as find_source_files
 from airflow_delta.table.stage.stage_view import SparkWork as SparkWork
 from airflow_delta.table.stage.stage_view import open_stage as open_stage
 from airflow_delta.table.stage.stage_view import skipped as skipped

@@ -58,7 +58,7 @@ def test_lists_from_an_offset_in_order_and_in_pages(container):
 def test_an_etag_is_the_same_in_lists_and_look_ups(store):
     """Files that were loaded are told apart by it, whichever way they were found."""
     from airflow_delta.log.storage.factory import store_for
-    from airflow_delta.table.stage.source_files import SourcePattern, matching
+    from airflow_delta.table.positions.files.pattern import SourcePattern, matching
 
     pattern = SourcePattern.parse(f"{store.root(store.container())}/raw/*.csv", recursive=True)
     log_store = store_for(pattern.base, store.options)

@@ -20,11 +20,13 @@ from airflow_delta.exceptions import (
     ConcurrentTransactionException,
     DeltaAnalysisException,
     DeltaIllegalArgumentException,
+    DeltaIllegalStateException,
     TransactionExpiredException,
 )
 from airflow_delta.log import DeltaLog
 from airflow_delta.streaming import DeltaBatchSink
-from airflow_delta.streaming.committed_batches import committed_batches
+from airflow_delta.table.operations.clone import clone_table
+from airflow_delta.table.positions.batches import committed_batches
 from support.table import Table
 
 pytestmark = pytest.mark.spark
@@ -170,6 +172,31 @@ def test_a_batch_that_the_table_cannot_remember(spark: Any, table: Table, tmp_pa
     put(source, "b", [3])
     run(spark, DeltaBatchSink(table.uri), df, checkpoint)
     assert len(table.rows()) == 6
+
+
+def test_a_clone_that_may_have_the_batch(spark: Any, table: Table, tmp_path: Path):
+    """The query was killed after its commit, and goes on in a clone that has the rows of its last batch."""
+    source, checkpoint, other = tmp_path / "source", tmp_path / "checkpoint", Table(tmp_path / "clone", spark)
+    put(source, "a", [1, 2])
+    df = spark.readStream.schema("id LONG, p STRING").parquet(str(source))
+    run(spark, DeltaBatchSink(table.uri), df, checkpoint)
+    clone_table(other.log(), table.log(), transaction_key="clone", attempt="1-test", deep=True)
+    assert len(other.rows()) == 2
+    for name in ("0", ".0.crc"):  # Spark runs the batch again
+        (checkpoint / "commits" / name).unlink()
+    with pytest.raises(Exception, match="began as a clone"):
+        run(spark, sink := DeltaBatchSink(other.uri), df, checkpoint)
+    assert isinstance(sink.failure, DeltaIllegalStateException)
+    assert "assume_new_batch=0" in str(sink.failure)
+    assert len(other.rows()) == 2
+
+    run(spark, DeltaBatchSink(other.uri), df, tmp_path / "younger")  # a query that the clone is older than
+    assert len(other.rows()) == 4
+    run(spark, DeltaBatchSink(other.uri, assume_new_batch=0), df, checkpoint)
+    assert len(other.rows()) == 6
+    put(source, "b", [3])
+    run(spark, DeltaBatchSink(other.uri), df, checkpoint)
+    assert len(other.rows()) == 7
 
 
 def test_the_whole_result_of_an_aggregation(spark: Any, table: Table, tmp_path: Path):

@@ -377,6 +377,11 @@ class SourcePosition(Payload):
         """The ``appId`` under which the target's log has the position."""
         return f"{self.prefix(self.consumer)}{self.location(self.table)}/{self.table_id}"
 
+    @property
+    def versions(self) -> dict[str, int]:
+        """What the commit sets, by application id."""
+        return {self.app_id: self.version}
+
     @staticmethod
     def prefix(consumer: str) -> str:
         """Return what the application ids of all positions of a consumer begin with."""
@@ -421,14 +426,17 @@ class FileLoad(Payload):
         return f"{COPY_APP}{self.consumer}"
 
     @property
-    def record_app_id(self) -> str:
-        """The ``appId`` whose version says which record of that number is the one of the commit."""
-        return f"{self.app_id}{RECORD_SUFFIX}"
+    def before(self) -> int:
+        """The number of the last load that the target had; 0: none."""
+        return self.number - 1
 
     @property
-    def record_version(self) -> int:
-        """The first 60 bits of the digest of the record: a ``txn`` version is a number."""
-        return int(self.record[:_RECORD_DIGITS], 16)
+    def versions(self) -> dict[str, int]:
+        """What the commit sets, by application id: the number, and which record of that number is its own.
+
+        The latter as the first 60 bits of the record's digest, since a ``txn`` version is a number.
+        """
+        return {self.app_id: self.number, f"{self.app_id}{RECORD_SUFFIX}": int(self.record[:_RECORD_DIGITS], 16)}
 
 
 RECORD_SUFFIX = "#record"

@@ -160,7 +160,7 @@ class DeltaStreamOperator(DeltaOperator, PythonOperator):
         :raises DeltaIllegalArgumentException: if the function does not return a streaming DataFrame.
         :raises DeltaError: if a batch could not be committed; earlier batches stay committed.
         """
-        from airflow_delta.streaming.committed_batches import committed_batches
+        from airflow_delta.table.positions.batches import committed_batches
 
         context = get_current_context()
         hook = DeltaHook(self.delta_conn_id)

@@ -18,6 +18,7 @@ from airflow_delta.contract.payloads import CommitResult, Json, StagedWrite, Tra
 from airflow_delta.contract.staging_directory import new_attempt
 from airflow_delta.exceptions import DeltaAnalysisException, DeltaIllegalArgumentException, TransactionExpiredException
 from airflow_delta.streaming.checkpoint import QUERY_ID, planned_at
+from airflow_delta.table.positions.batches import check_batch_not_cloned, unknown_batch
 from airflow_delta.transaction.conflict_detection import check_level
 from airflow_delta.transaction.policy import check_user_metadata
 
@@ -67,7 +68,7 @@ class DeltaBatchSink:
     :param tags: ``commitInfo.tags`` of every commit.
     :param hook: connection to the table, instead of ``storage_options``.
     :param assume_new_batch: id of a batch that is known not to be in the table, if the table no longer holds the query's key
-        (``delta.setTransactionRetentionDuration``).
+        (``delta.setTransactionRetentionDuration``), or began as a clone of one that did.
     :ivar results: the last 1000 commits of this object, by batch, if it runs in this process. Concurrent queries need one sink
         each.
     :ivar failure: the error that ended the query, if it runs in this process.
@@ -134,6 +135,8 @@ class DeltaBatchSink:
         """Commit a micro-batch, unless the log holds it.
 
         :raises DeltaAnalysisException: if a column has the type ``void``.
+        :raises DeltaIllegalStateException: if the table began as a clone that may have the batch.
+        :raises TransactionExpiredException: if the table may have forgotten the batch.
         :raises DeltaConcurrentModificationException: if another commit conflicts; the restarted query runs the batch again.
         """
         try:
@@ -149,10 +152,19 @@ class DeltaBatchSink:
         query_id = self.query_id or _query_id(df, self.table)
         _check_types(df, self.table)
         log = engine.DeltaLog.for_table(self.table, self._storage_options or None, connection=self._connection)
+
+        def planned() -> int | None:
+            return None if batch_id == self._assume_new_batch else planned_at(df, batch_id)
+
+        def stage(handle: TransactionHandle) -> list[StagedWrite]:
+            if self.mode == "append":  # a complete batch replaces the rows that it has added before
+                check_batch_not_cloned(log, query_id, batch_id, planned)
+            return [self._stage(log, handle, df, query_id, batch_id)]
+
         try:
             result = engine.run_transaction(
                 log,
-                lambda handle: [self._stage(log, handle, df, query_id, batch_id)],
+                stage,
                 attempt=new_attempt(),
                 max_restarts=self._max_restarts,
                 policy=engine.CommitPolicy(conflict_detection=self._conflict_detection),
@@ -163,17 +175,13 @@ class DeltaBatchSink:
                 partition_by=self._partition_by,
                 configuration=_KEEP_IDENTITIES,
                 isolation_level=self._isolation_level,
-                possible_since=lambda: None if batch_id == self._assume_new_batch else planned_at(df, batch_id),
+                possible_since=planned,
             )
         except TransactionExpiredException as expired:
-            raise log.error(
-                TransactionExpiredException,
-                f"It can no longer be known whether table {self.table} has batch {batch_id} of query {query_id}: the query has "
-                "been down for longer than the table keeps its keys (delta.setTransactionRetentionDuration) and its log. "
-                f"Nothing is committed. If the table lacks the rows of the batch, pass assume_new_batch={batch_id}; "
-                "if it has them, start a new query (checkpoint and query_id) where this one stopped.",
-                version=expired.version,
-            ) from expired
+            why = (
+                "the query has been down for longer than the table keeps its keys (delta.setTransactionRetentionDuration) and log"
+            )
+            raise unknown_batch(TransactionExpiredException, log, query_id, batch_id, why) from expired
         if result.committed_before:
             logger.info("Batch %s of query %s is in version %s of %s already.", batch_id, query_id, result.version, self.table)
         else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 import threading
 import time
 from collections import Counter
@@ -292,6 +293,21 @@ class TestRetriesAndClears:
         world.target.publish(handle, staged)
         assert not pins[0].exists()
 
+    @pytest.mark.parametrize(
+        "damage", [lambda pin: pin[:-9], lambda pin: b"\xff" + pin, lambda pin: pin.replace(b"loader", b"l0ader")]
+    )
+    def test_a_damaged_pin(self, world, damage, monkeypatch):
+        monkeypatch.setattr("airflow_delta.log.storage.puts._LOOKS", ())
+        world.add(1)
+        handle = world.target.begin()
+        staged = world.stage(handle)
+        (pin,) = Path(handle.staging_path).rglob("new-rows-*.json")
+        pin.write_bytes(damage(pin.read_bytes()))
+        with pytest.raises(StagingException, match="Nothing was staged"):
+            world.find(handle)
+        with pytest.raises(StagingException, match="not what the transaction has pinned"):
+            world.target.publish(handle, staged)
+
 
 class TestTwoAtOnce:
     @pytest.mark.parametrize("exists", [True, False])
@@ -307,6 +323,37 @@ class TestTwoAtOnce:
             world.target.publish(other, staged[1])
         world.run()
         assert world.ids() == list(range(world.id))
+
+    @pytest.mark.parametrize("exists", [True, False])
+    def test_one_that_reads_the_source_at_another_location(self, world, tmp_path, exists):
+        world.add(1)
+        if exists:
+            world.run(consumer="before")
+        one, other = world.target.begin(), world.target.begin()
+        staged = [world.stage(one)]
+        link = tmp_path / "link"
+        link.symlink_to(world.source)
+        world.source = link
+        staged.append(world.stage(other))
+        world.target.publish(one, staged[0])
+        with pytest.raises(ConcurrentTransactionException, match=r"'loader' has read the table .* at another location"):
+            world.target.publish(other, staged[1])
+        assert world.ids() == [0] * (1 + exists)
+
+    @pytest.mark.parametrize("exists", [True, False])
+    def test_one_that_reads_another_table_there(self, world, exists):
+        world.add(1)
+        if exists:
+            world.run(consumer="before")
+        one, other = world.target.begin(), world.target.begin()
+        staged = [world.stage(one)]
+        shutil.rmtree(world.source)
+        world.add(1)
+        staged.append(world.stage(other))
+        world.target.publish(one, staged[0])
+        with pytest.raises(ConcurrentTransactionException, match="is another one than 'loader' has read"):
+            world.target.publish(other, staged[1])
+        assert world.ids() == [0] * (1 + exists)
 
     def test_another_consumer_is_no_conflict(self, world):
         world.add(1)
@@ -363,6 +410,17 @@ class TestXComIsNotBelieved:
         forged = dataclasses.replace(other.sources[0], version=3)
         with pytest.raises(StageConflictException, match="have read different versions"):
             world.target.publish(handle, one, dataclasses.replace(other, sources=(forged,)))
+
+    def test_two_stages_that_read_one_source_at_two_locations(self, world, tmp_path):
+        world.add(1)
+        handle = world.target.begin()
+        one = world.stage(handle, task_id="a")
+        link = tmp_path / "link"
+        link.symlink_to(world.source)
+        world.source = link
+        other = world.stage(handle, task_id="b")
+        with pytest.raises(StageConflictException, match="at another location"):
+            world.target.publish(handle, one, other)
 
     def test_a_key_that_looks_like_a_position(self, world):
         with pytest.raises(DeltaIllegalArgumentException, match="must not begin with"):
@@ -465,8 +523,6 @@ class TestWhatIsNoLongerThere:
 
 class TestAnotherTable:
     def test_at_the_same_location(self, world):
-        import shutil
-
         world.add(1)
         world.run()
         shutil.rmtree(world.source)

@@ -9,14 +9,14 @@ import pytest
 
 from airflow_delta.contract.payloads import COPY_APP, POSITION_APP
 from airflow_delta.exceptions import ConcurrentTransactionException
-from airflow_delta.table.stage.file_loads import LOADED_BY_OTHERS
-from airflow_delta.table.stage.source_positions import MOVED_BY_OTHERS
+from airflow_delta.table.positions.files.load import LOADED_BY_OTHERS
+from airflow_delta.table.positions.rows import READ_BY_OTHERS
 from airflow_delta.transaction import Operation, OptimisticTransaction
 from support.actions import add, txn
 from support.table import Table
 
 POSITION, LOADS, KEY = f"{POSITION_APP}loader/a", f"{COPY_APP}loader/b", "dag/task"
-KINDS = {POSITION: MOVED_BY_OTHERS, LOADS: LOADED_BY_OTHERS}
+KINDS = {POSITION: READ_BY_OTHERS, LOADS: LOADED_BY_OTHERS}
 SOURCE, FILES, LOOKED_UP = (
     "new rows of the same source",
     "loaded files of the same consumer",

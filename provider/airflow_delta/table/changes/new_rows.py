@@ -31,10 +31,10 @@ from airflow_delta.log.storage.place import store_place
 from airflow_delta.table.changes.find import commits_between
 from airflow_delta.table.changes.schema import check_readable
 from airflow_delta.table.files.partitions import common_directory, is_elsewhere
+from airflow_delta.table.positions.position import check_no_replacement
+from airflow_delta.table.positions.rows import pinned_range, position_before
 from airflow_delta.table.read.read_table import Rows, check_limit, limited, parse_where, worker_rows
-from airflow_delta.table.stage.pinned_ranges import pinned
 from airflow_delta.table.stage.scan import scan_files
-from airflow_delta.table.stage.source_positions import check_no_replacement, position_before
 
 if TYPE_CHECKING:
     from airflow_delta.contract.payloads import ScanPlan
@@ -129,7 +129,7 @@ def find_new_rows(view: TransactionView, source: DeltaLog, options: NewRowsOptio
             "earlier task has created it.",
         )
     latest.check_readable()
-    position = pinned(view, _range(view, source, latest, options))
+    position = pinned_range(view, _range(view, source, latest, options))
     if position.version > latest.version:
         raise _lost_versions(source, position.version, latest.version, position.consumer)
     read = latest if position.version == latest.version else source.snapshot_at(position.version)

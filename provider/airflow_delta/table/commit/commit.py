@@ -23,11 +23,10 @@ from airflow_delta.table.definition.altered_table import AlteredTable, is_alter
 from airflow_delta.table.definition.create import clustering_domain
 from airflow_delta.table.definition.evolve import new_metadata
 from airflow_delta.table.definition.staged_definition import definition_of
-from airflow_delta.table.stage.file_loads import LOADED_BY_OTHERS, keep_records, loads_to_commit
+from airflow_delta.table.positions.commit import positions_to_commit
+from airflow_delta.table.positions.files.load import keep_records
 from airflow_delta.table.stage.load import StageActions
 from airflow_delta.table.stage.net_effect import NetEffect, find_replaced
-from airflow_delta.table.stage.pinned_ranges import positions_to_commit
-from airflow_delta.table.stage.source_positions import MOVED_BY_OTHERS
 from airflow_delta.table.stage.view import TransactionView
 from airflow_delta.table.state.commit_result import request_as_json, result_of_transaction
 from airflow_delta.transaction import Operation, OptimisticTransaction
@@ -176,14 +175,11 @@ def _prepared(
     now = int(time.time() * 1000)
     removes = [msgspec.structs.replace(remove, deletion_timestamp=now) for remove in replaced.removes]
     key = SetTransaction(app_id=handle.app_id, version=handle.txn_version, last_updated=now)
-    positions = {source.app_id: source.version for source in positions_to_commit(view)}
-    loads = loads_to_commit(view, created=created)
-    read_for = dict.fromkeys(positions, MOVED_BY_OTHERS) | dict.fromkeys(loads.versions, LOADED_BY_OTHERS)
-    positions |= loads.versions
-    if loads.unshared:
-        txn.track_app_ids_by(loads.conflict_with)
-    for app_id, version in {**options.transactions, **positions}.items():
-        txn.txn_version(app_id, read_for.get(app_id, LOOKED_UP))
+    positions = positions_to_commit(view, created=created)
+    for rule in positions.rules:
+        txn.track_app_ids_by(rule)
+    for app_id, version in {**options.transactions, **positions.versions}.items():
+        txn.txn_version(app_id, positions.conflicts.get(app_id, LOOKED_UP))
         txn.update_set_transaction(SetTransaction(app_id=app_id, version=version, last_updated=now))
     actions: list[Action] = [key, *replaced.adds, *removes, *changes_to_commit(handle, data, replaced)]
     tags = {**(options.tags or {}), **feature_tags(txn, data), APP_ID_TAG: handle.app_id}

@@ -19,10 +19,9 @@ from airflow_delta.contract.staging_directory import (
 from airflow_delta.exceptions import PublicationUndoneException, TransactionAlreadyCommittedException
 from airflow_delta.table.commit.commit import CommitOptions, commit_stages
 from airflow_delta.table.definition.altered_table import is_alter
+from airflow_delta.table.positions.commit import pin_paths
 from airflow_delta.table.stage.conflicts import check_stages
-from airflow_delta.table.stage.file_loads import load_pin_path
 from airflow_delta.table.stage.load import check_staged_files
-from airflow_delta.table.stage.pinned_ranges import pin_path
 from airflow_delta.table.stage.staged_writes import Expected, check_reported, parse_staged
 from airflow_delta.table.stage.view import view_of
 from airflow_delta.table.state.commit_result import result_without_commit
@@ -173,8 +172,7 @@ def clean_up(log: DeltaLog, handle: TransactionHandle, writes: Sequence[StagedWr
         paths = [write.manifest.path for write in writes if write.manifest is not None]
         for write in writes:
             directory = attempt_directory(handle.transaction_id, write.stage, write.attempt)
-            paths += [pin_path(handle, source) for source in write.sources]
-            paths += [load_pin_path(handle, load.consumer) for load in write.loads]
+            paths += pin_paths(handle, write)
             if any(key.file is not None for key in write.reads.keys):
                 paths.append(f"{directory}/{KEYS_NAME}")
             if log.store.head(f"{directory}/{REQUEST_NAME}") is not None:

@@ -22,7 +22,7 @@ from airflow_delta.contract.delta_names import (
     MATERIALIZED_ROW_ID,
     PROTECTED_BEFORE,
 )
-from airflow_delta.contract.payloads import COPY_APP, OWN_APPS, RECORD_SUFFIX, CommitResult, TransactionHandle
+from airflow_delta.contract.payloads import CommitResult, TransactionHandle
 from airflow_delta.exceptions import (
     DeltaAnalysisException,
     DeltaIllegalArgumentException,
@@ -30,7 +30,7 @@ from airflow_delta.exceptions import (
     DeltaTableNotFoundException,
     DeltaUnsupportedOperationException,
 )
-from airflow_delta.log.actions.actions import Action, AddFile, DomainMetadata, Metadata, SetTransaction
+from airflow_delta.log.actions.actions import Action, AddFile, DomainMetadata, Metadata
 from airflow_delta.log.actions.deletion_vectors import ABSOLUTE
 from airflow_delta.log.features import column_mapping, protocol
 from airflow_delta.log.features.properties import check_together, validate
@@ -40,8 +40,8 @@ from airflow_delta.log.storage.place import store_place
 from airflow_delta.table.files.partitions import absolute_file_path, absolute_vector, qualified, spelled_by_java, url_encoded
 from airflow_delta.table.operations.deep_clone import ORIGIN, ClonedFiles, EarlierClone, Origin, earlier_clone, is_unchanged
 from airflow_delta.table.operations.restore import continued, with_protection
+from airflow_delta.table.positions.clone import positions_of_clone
 from airflow_delta.table.run import run_large
-from airflow_delta.table.stage.file_loads import copy_records
 from airflow_delta.transaction import CommitPolicy, Operation
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def clone_table(
         if earlier is None:
             check_empty(txn, replace=replace)
         metadata = _metadata(txn, snapshot, dict(properties or {}), earlier)
-        more: list[Action] = [*_domains(txn, snapshot), *_positions(log, txn.snapshot, source, snapshot)]
+        more: list[Action] = [*_domains(txn, snapshot), *positions_of_clone(log, txn.snapshot, source, snapshot)]
         if not deep:
             txn.update_metadata_for_clone(metadata, snapshot.protocol)
             root = url_encoded(uri)
@@ -243,27 +243,6 @@ def _domains(txn: OptimisticTransaction, source: Snapshot) -> list[DomainMetadat
         return [cloned]
     own = txn.snapshot.domain_metadata.get(CLUSTERING_DOMAIN) if txn.read_version >= 0 else None
     return [] if own is None else [msgspec.structs.replace(own, removed=True)]
-
-
-def _positions(log: DeltaLog, own: Snapshot, source: DeltaLog, snapshot: Snapshot) -> list[SetTransaction]:
-    """Return what makes the positions of a clone those of a version of its source, with their records copied.
-
-    A consumer of the clone that the source does not know starts from nothing: the clone no longer has its rows.
-
-    :param log: the clone.
-    :param own: the clone as it was; its version is -1 if there was none.
-    :param snapshot: the version of the source.
-    """
-    theirs = {app_id: txn for app_id, txn in snapshot.set_transactions.items() if app_id.startswith(OWN_APPS)}
-    before = own.set_transactions if own.version >= 0 else {}
-    known = {app_id: txn for app_id, txn in before.items() if app_id.startswith(OWN_APPS)}
-    found = [txn for app_id, txn in theirs.items() if app_id not in known or known[app_id].version != txn.version]
-    copy_records(log, source, {txn.app_id: txn.version for txn in found}, snapshot.transactions)
-    begins = [txn for app_id, txn in known.items() if app_id not in theirs and not app_id.endswith(RECORD_SUFFIX)]
-    nothing = {txn.app_id: 0 if txn.app_id.startswith(COPY_APP) else -1 for txn in begins}
-    return found + [
-        msgspec.structs.replace(txn, version=nothing[txn.app_id]) for txn in begins if txn.version != nothing[txn.app_id]
-    ]
 
 
 def _absolute(file: AddFile, root: str, store: LogStore) -> AddFile:

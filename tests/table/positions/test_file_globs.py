@@ -8,7 +8,7 @@ import time
 import pytest
 
 from airflow_delta.exceptions import DeltaIllegalArgumentException
-from airflow_delta.table.stage.file_globs import part_expression
+from airflow_delta.table.positions.files.globs import part_expression
 
 SELECTED = [
     # glob, names that it selects, names that it does not

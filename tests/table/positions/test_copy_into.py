@@ -37,8 +37,9 @@ from airflow_delta.log.storage.factory import store_for
 from airflow_delta.table.arrow.source_files import read_arrow_files
 from airflow_delta.table.operations.restore import restore
 from airflow_delta.table.operations.vacuum.run import vacuum
-from airflow_delta.table.stage.file_loads import RECORD_DIRECTORY, Loaded, LoadedFile, LoadRecord, RecordName, new_record
-from airflow_delta.table.stage.source_files import CopyIntoOptions, SourceFiles, SourcePattern, find_source_files, matching
+from airflow_delta.table.positions.files.find import CopyIntoOptions, SourceFiles, find_source_files
+from airflow_delta.table.positions.files.pattern import SourcePattern, matching
+from airflow_delta.table.positions.files.records import RECORD_DIRECTORY, Loaded, LoadedFile, LoadRecord, RecordName, new_record
 from support.readers import READERS
 from support.source_files import csv_rows
 from support.table import Table
@@ -508,7 +509,7 @@ class TestWhatIsLost:
         world.run()
         for record in world.records():
             os.utime(record, (1000, 1000))
-        find = "airflow_delta.table.stage.file_loads.last_txn_version"
+        find = "airflow_delta.table.positions.position.last_txn_version"
 
         def expired(*args: Any, **kwargs: Any) -> None:
             raise TransactionExpiredException("expired")

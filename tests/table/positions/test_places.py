@@ -19,9 +19,11 @@ from airflow_delta.log.storage.factory import store_for
 from airflow_delta.table.changes.new_rows import NewRowsOptions, find_new_rows
 from airflow_delta.table.operations.clone import clone_table
 from airflow_delta.table.operations.convert import convert_to_delta
-from airflow_delta.table.stage.file_loads import Loaded, LoadedFile, new_record, pinned_load
-from airflow_delta.table.stage.loaded_places import default_consumer
-from airflow_delta.table.stage.source_files import CopyIntoOptions, SourceFiles, SourcePattern, find_source_files
+from airflow_delta.table.positions.files.find import CopyIntoOptions, SourceFiles, find_source_files
+from airflow_delta.table.positions.files.load import pinned_load
+from airflow_delta.table.positions.files.pattern import SourcePattern
+from airflow_delta.table.positions.files.places import default_consumer
+from airflow_delta.table.positions.files.records import Loaded, LoadedFile, new_record
 from support.table import Table, put_rows
 
 SCHEMA = json.dumps({"type": "struct", "fields": [{"name": "id", "type": "long", "nullable": True, "metadata": {}}]})

@@ -1,0 +1,82 @@
+"""The positions that the commit of a transaction moves, of whatever its stages have taken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from airflow_delta.exceptions import ConcurrentTransactionException
+from airflow_delta.table.positions.files.load import LOADED_BY_OTHERS, load_path, reported_loads
+from airflow_delta.table.positions.position import check_not_moved
+from airflow_delta.table.positions.rows import READ_BY_OTHERS, range_path, read_elsewhere, reported_ranges
+from airflow_delta.transaction.conflicts.errors import creator_of
+
+if TYPE_CHECKING:
+    from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
+    from airflow_delta.table.positions.position import Position
+    from airflow_delta.table.stage.view import TransactionView
+    from airflow_delta.transaction.reads.app_ids import AppIdConflict
+
+
+Rule = Callable[[Mapping[str, int]], str | None]
+"""Is given the versions that a table has, or another commit sets, and says why they conflict; ``None`` if they do not."""
+
+
+@dataclass(frozen=True, slots=True)
+class PositionsToCommit:
+    """What the commit sets and relies on.
+
+    :ivar versions: that it sets, by application id.
+    :ivar conflicts: what a conflict over each of them says.
+    :ivar rules: about positions of others that show the same rows, which cannot be named.
+    """
+
+    versions: dict[str, int]
+    conflicts: dict[str, AppIdConflict]
+    rules: tuple[Rule, ...]
+
+
+def positions_to_commit(view: TransactionView, *, created: bool) -> PositionsToCommit:
+    """Return the positions that the commit of the stages moves.
+
+    What the stages report comes as XCom, so it must be what the transaction has pinned.
+
+    :param created: another transaction created the table since this one began.
+    :raises StageConflictException: if two stages have taken what does not go together.
+    :raises StagingException: if a stage reports what is not pinned.
+    :raises ConcurrentTransactionException: if a position has moved since the transaction began, or the table was created with
+        what the stages have taken.
+    """
+    ranges, loads = reported_ranges(view), reported_loads(view)
+    versions: dict[str, int] = {}
+    conflicts: dict[str, AppIdConflict] = {}
+    kinds: tuple[tuple[Sequence[Position], AppIdConflict], ...] = ((ranges, READ_BY_OTHERS), (loads.loads, LOADED_BY_OTHERS))
+    for positions, conflict in kinds:
+        for position in positions:
+            check_not_moved(view, position)
+            versions |= position.versions
+            conflicts |= dict.fromkeys(position.versions, conflict)
+    rules: list[Rule] = [partial(read_elsewhere, source) for source in ranges]
+    if loads.unshared:
+        rules.append(loads.loaded_by_another)
+    why = next(filter(None, (rule(view.snapshot.transactions) for rule in rules)), None) if created else None
+    if why is not None:
+        who, info = creator_of(view.log)
+        raise ConcurrentTransactionException(
+            f"{why}. The table {view.log.uri} was created since this transaction began ({who}). Nothing is committed. Clear the "
+            "start task: the new transaction sees what the table has by then.",
+            table=view.log.uri,
+            winning_version=0,
+            winning_commit=info,
+        )
+    return PositionsToCommit(versions, conflicts, tuple(rules))
+
+
+def pin_paths(handle: TransactionHandle, write: StagedWrite) -> list[str]:
+    """Return the paths of the pins of what a stage has taken."""
+    return [
+        *(range_path(handle, source) for source in write.sources),
+        *(load_path(handle, load.consumer) for load in write.loads),
+    ]

@@ -1,0 +1,1 @@
+"""Files of a directory or bucket, each loaded once: COPY INTO, and ``new_files`` of functions."""
