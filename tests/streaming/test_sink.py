@@ -174,29 +174,30 @@ def test_a_batch_that_the_table_cannot_remember(spark: Any, table: Table, tmp_pa
     assert len(table.rows()) == 6
 
 
-def test_a_clone_that_may_have_the_batch(spark: Any, table: Table, tmp_path: Path):
+@pytest.mark.parametrize("updated", [False, True], ids=["made since", "brought up to date since"])
+def test_a_clone_that_may_have_the_batch(spark: Any, table: Table, tmp_path: Path, updated: bool):
     """The query was killed after its commit, and goes on in a clone that has the rows of its last batch."""
     source, checkpoint, other = tmp_path / "source", tmp_path / "checkpoint", Table(tmp_path / "clone", spark)
-    put(source, "a", [1, 2])
     df = spark.readStream.schema("id LONG, p STRING").parquet(str(source))
-    run(spark, DeltaBatchSink(table.uri), df, checkpoint)
-    clone_table(other.log(), table.log(), transaction_key="clone", attempt="1-test", deep=True)
-    assert len(other.rows()) == 2
-    for name in ("0", ".0.crc"):  # Spark runs the batch again
+    for batch in range(1 + updated):
+        put(source, f"{batch}", [1, 2])
+        run(spark, DeltaBatchSink(table.uri), df, checkpoint)
+        clone_table(other.log(), table.log(), transaction_key=f"clone {batch}", attempt="1-test", deep=True)
+    rows = other.rows()
+    assert len(rows) == 2 * (1 + updated)
+    for name in (f"{batch}", f".{batch}.crc"):  # Spark runs the batch again
         (checkpoint / "commits" / name).unlink()
-    with pytest.raises(Exception, match="began as a clone"):
+    with pytest.raises(Exception, match="a clone of another table, which may have had it"):
         run(spark, sink := DeltaBatchSink(other.uri), df, checkpoint)
     assert isinstance(sink.failure, DeltaIllegalStateException)
-    assert "assume_new_batch=0" in str(sink.failure)
-    assert len(other.rows()) == 2
+    assert f"assume_new_batch={batch}" in str(sink.failure)
+    assert other.rows() == rows
 
-    run(spark, DeltaBatchSink(other.uri), df, tmp_path / "younger")  # a query that the clone is older than
-    assert len(other.rows()) == 4
-    run(spark, DeltaBatchSink(other.uri, assume_new_batch=0), df, checkpoint)
-    assert len(other.rows()) == 6
-    put(source, "b", [3])
+    run(spark, DeltaBatchSink(other.uri, assume_new_batch=batch), df, checkpoint)
+    assert len(other.rows()) == len(rows) + 2
+    put(source, "more", [3])
     run(spark, DeltaBatchSink(other.uri), df, checkpoint)
-    assert len(other.rows()) == 7
+    assert len(other.rows()) == len(rows) + 3
 
 
 def test_the_whole_result_of_an_aggregation(spark: Any, table: Table, tmp_path: Path):

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from airflow_delta.contract.tags import APP_ID_TAG
 from airflow_delta.exceptions import (
     ConcurrentTransactionException,
     DeltaIllegalStateException,
     TransactionExpiredException,
 )
 from airflow_delta.table.start.rerun import is_known_before
-from airflow_delta.table.state.transaction_retention import clone_info, last_txn_version
+from airflow_delta.table.state.transaction_retention import is_clone_of_others, last_txn_version
 from airflow_delta.transaction.reads.app_ids import START_OVER, AppIdConflict
 
 if TYPE_CHECKING:
@@ -105,8 +104,7 @@ def check_not_cloned(view: TransactionView, *, what: str, beginning: str) -> Non
     :param what: as of :func:`last_position`.
     :raises DeltaIllegalStateException: if the table is one.
     """
-    info = clone_info(view.log)
-    if info is not None and APP_ID_TAG not in (info.get("tags") or {}):
+    if is_clone_of_others(view.log):
         raise view.handle.error(
             DeltaIllegalStateException,
             f"Table {view.log.uri} began as a clone that another engine made, which does not say whether {what} into its source. "

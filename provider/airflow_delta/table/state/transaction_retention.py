@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_delta.contract.clocks import CLOCKS_DIFFER_BY
 from airflow_delta.contract.payloads import OWN_APPS
+from airflow_delta.contract.tags import APP_ID_TAG
 from airflow_delta.exceptions import TransactionExpiredException
 from airflow_delta.log.actions.decode import CommitFile, read_commit_info
 from airflow_delta.table.state.commit_times import CommitTimes
@@ -65,14 +66,13 @@ def last_txn_version(log: DeltaLog, snapshot: Snapshot, app_id: str, possible_si
     )
 
 
-def clone_info(log: DeltaLog) -> Mapping[str, Any] | None:
-    """Return the ``commitInfo`` of the CLONE that a table began as; ``None`` if it began otherwise, or no log says so."""
+def is_clone_of_others(log: DeltaLog) -> bool:
+    """Return whether a table began as a clone that another engine made: it has rows, but not the positions of its source."""
     try:
         first = CommitFile(0, log.read_commit(0))
     except FileNotFoundError:
-        return None
-    info = _info(log, first)
-    return info if _is_clone(info) else None
+        return False
+    return _is_clone(info := _info(log, first)) and APP_ID_TAG not in (info.get("tags") or {})
 
 
 def _is_clone(info: Mapping[str, Any]) -> bool:
