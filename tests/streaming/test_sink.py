@@ -178,6 +178,7 @@ def test_a_batch_that_the_table_cannot_remember(spark: Any, table: Table, tmp_pa
 def test_a_clone_that_may_have_the_batch(spark: Any, table: Table, tmp_path: Path, updated: bool):
     """The query was killed after its commit, and goes on in a clone that has the rows of its last batch."""
     source, checkpoint, other = tmp_path / "source", tmp_path / "checkpoint", Table(tmp_path / "clone", spark)
+    source.mkdir()
     df = spark.readStream.schema("id LONG, p STRING").parquet(str(source))
     for batch in range(1 + updated):
         put(source, f"{batch}", [1, 2])

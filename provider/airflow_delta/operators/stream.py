@@ -61,7 +61,7 @@ class DeltaStreamOperator(DeltaOperator, PythonOperator):
         ``rows``, as in :class:`~airflow_delta.tasks.commit.commit_part.CommitPart`. (templated)
     :param max_restarts: how often a batch starts over on the newest version after a conflict.
     :param assume_new_batch: id of a batch that is known not to be in the table, if the query has paused for so long that the
-        table no longer shows it. (templated)
+        table no longer shows it, or the table is a clone. (templated)
     :param user_metadata: text for ``commitInfo.userMetadata``; a mapping or a list becomes JSON. (templated)
     :param delta_conn_id: connection to the table. (templated)
     :param outlets: assets that the task emits; default: the table's, unless the name (or the connection of a relative name) is
