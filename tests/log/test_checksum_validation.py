@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from airflow_delta.contract.intents import INTENT_APP, STATE_APP
 from airflow_delta.exceptions import DeltaChecksumMismatchException, DeltaIllegalArgumentException
 from airflow_delta.log import ChecksumValidation, DeltaLog
 from airflow_delta.log.actions.actions import DomainMetadata, encode_actions
-from airflow_delta.log.actions.intents import INTENT_APP, STATE_APP
 from airflow_delta.log.checksum import checksum
 from airflow_delta.transaction import Operation
 from support import tables

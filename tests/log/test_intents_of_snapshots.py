@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from airflow_delta.contract.intents import INTENT_APP, STATE_APP
 from airflow_delta.log import DeltaLog
 from airflow_delta.log.actions.actions import Action, encode_actions
-from airflow_delta.log.actions.intents import INTENT_APP, STATE_APP, open_intents
+from airflow_delta.log.actions.intents import open_intents
 from airflow_delta.log.checksum import checksum
 from support import tables
 

@@ -11,11 +11,11 @@ from typing import Any
 import deltalake
 import pyarrow as pa
 
+from airflow_delta.contract.intents import INTENT_APP
 from airflow_delta.contract.payloads import CommitResult, StagedWrite, TransactionHandle
 from airflow_delta.contract.staging_directory import new_attempt
 from airflow_delta.log import DeltaLog
 from airflow_delta.publication import Member, PublicationOptions, PublicationResult, publish_tables
-from airflow_delta.transaction.intents import INTENT_APP
 from support.table import Table
 
 SCHEMA = pa.schema([("part", pa.string()), ("id", pa.int64())])

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 from deltalake import Transaction
 
+from airflow_delta.contract.intents import INTENT_APP, STATE_APP
 from airflow_delta.contract.staging_directory import new_attempt
 from airflow_delta.exceptions import (
     ConcurrentAppendException,
@@ -28,7 +29,7 @@ from airflow_delta.log.checksum.checksum import MAX_OWN_SET_TRANSACTIONS, Versio
 from airflow_delta.publication import open_publications, publication_states, settle, settle_named
 from airflow_delta.table.commit.publish import publish
 from airflow_delta.transaction import CommitPolicy
-from airflow_delta.transaction.intents import INTENT_APP, STATE_APP, IntentRule
+from airflow_delta.transaction.intents import IntentRule
 from publication.lake import LakeTable, forgetful, publish_all, rows
 from publication.points import at, killed, visited
 

@@ -5,6 +5,9 @@ Their values are strings.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 TAG_PREFIX = "airflow."
 
 DAG_ID_TAG = "airflow.dagId"
@@ -52,3 +55,13 @@ TABLES_TAG = "airflow.publicationTables"
 STATE_TAG = "airflow.publicationState"
 REASON_TAG = "airflow.publicationReason"
 """JSON, why a publication is refused or undone: message; of a refusal also error, table, version and operation of the winner."""
+
+
+def part_of(tags: Mapping[str, Any]) -> str | None:
+    """Return the id of what a commit is a part of, with commits of other tables; ``None``: it stands alone."""
+    return tags.get(PUBLICATION_TAG)
+
+
+def takes_back(tags: Mapping[str, Any]) -> bool:
+    """Tell whether a commit takes an earlier one back that is a part of the same."""
+    return tags.get(STATE_TAG) == "undone"

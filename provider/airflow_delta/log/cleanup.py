@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import logging
-import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from airflow_delta.contract.staging_directory import PLAN_ENDED, PLAN_PREFIX, transaction_directory
+from airflow_delta.contract.intents import INTENT_KINDS
 from airflow_delta.exceptions import DeltaLogCorruptedException
-from airflow_delta.log.actions.decode import decode_commit, required_timestamp
-from airflow_delta.log.actions.intents import STATE_APP, open_intents
+from airflow_delta.log.actions.decode import required_timestamp
+from airflow_delta.log.actions.intents import open_intents
 from airflow_delta.log.checkpoint.reader import CheckpointReader
 from airflow_delta.log.checkpoint_write.checkpoint_protection import protected_before
 from airflow_delta.log.checkpoint_write.v2 import write_compatibility_checkpoint
 from airflow_delta.log.features.protocol import check_can_write, features
+from airflow_delta.log.intent_rules import rules_of
 from airflow_delta.log.segment.segment import CheckpointFiles, LogListing
 from airflow_delta.log.storage.file_names import (
     CHECKPOINT_SUFFIX,
@@ -34,7 +34,7 @@ from airflow_delta.log.time_travel import first_recorded_version
 
 if TYPE_CHECKING:
     from airflow_delta.log.snapshot import Snapshot
-    from airflow_delta.log.storage.base import FileStatus, LogStore
+    from airflow_delta.log.storage.base import FileStatus
 
 
 logger = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ def clean_up_expired_logs(
     Sidecars are deleted if they are older than the same midnight and no checkpoint refers to them. Nothing is deleted if
     ``delta.enableExpiredLogCleanup`` is false.
 
-    What a publication of several tables needs stays until it has ended on all of them, however old it is.
+    What an intent needs stays until it has ended everywhere, however old it is (:func:`needed_by_intents`).
 
     ``delta.requireCheckpointProtectionBeforeVersion`` adds no condition: history may be cut off at any existing checkpoint, and
     no new one is written below that version (protocol, "Checkpoint Protection").
@@ -81,7 +81,7 @@ def clean_up_expired_logs(
         return []
     # Everything before a restorable version may be deleted. With sidecars it is expensive to find out which ones are restorable.
     first = newest_checkpoint(versions, kept, restart.usable)
-    if (needed := needed_by_publications(snapshot, versions, first, now=present)) is not None:
+    if (needed := needed_by_intents(snapshot, versions, first, now=present)) is not None:
         first = newest_checkpoint(versions, min(needed, first), restart.usable)
     expired = [status for version, files in versions.items() if version < first for status in files.all()]
     if not expired:
@@ -97,59 +97,30 @@ def clean_up_expired_logs(
     return paths
 
 
-def needed_by_publications(snapshot: Snapshot, versions: Mapping[int, VersionFiles], end: int, *, now: int) -> int | None:
-    """Return the first version that a publication of several tables still needs; ``None`` if none does.
+def needed_by_intents(snapshot: Snapshot, versions: Mapping[int, VersionFiles], end: int, *, now: int) -> int | None:
+    """Return the first version that an intent still needs; ``None`` if none does.
 
-    Where its intent is open, that is all there are: whoever goes on checks everything since the version that its transaction
-    read. Where it is published, the version before, until a note beside its plan says that it has ended on every table: other
-    tables may lack it, so readers are shown that version, and it may have to be taken back.
-
-    Reads commits only if the table has states of publications, or may have had some, and keeps no keys that old.
+    Where one is open, that is all there are: whoever goes on checks everything since the version that its transaction read.
+    Where it has ended, its kind knows.
 
     :param end: versions from here on are ignored.
     """
-    if is_open := next(iter(open_intents(snapshot.intents)), None):
-        _tell_of_publication(snapshot, is_open)
-        return 0
-    states = snapshot.transaction_versions(STATE_APP)
-    retention = snapshot.properties.set_transaction_retention
-    forgotten = 0 if retention is None else now - retention + DAY
-    for version, files in versions.items():
-        commit_file = files.commit if version < end else None
-        if commit_file is None or not (1 in states.values() or commit_file.modification_time < forgotten):
-            continue
-        data = snapshot.log.read_commit(version)
-        if STATE_APP.encode() not in data:
-            continue
-        commit = decode_commit(version, data, table=snapshot.log.uri)
-        transaction = str((commit.commit_info or {}).get("txnId"))
-        for txn in commit.txns:
-            publication = txn.app_id.removeprefix(STATE_APP)
-            is_published = txn.app_id != publication and txn.version == states.get(publication, 1) == 1
-            if is_published and _has_plan(snapshot.log.store, transaction, txn.app_id):
-                _tell_of_publication(snapshot, publication)
-                return version - 1
-    return None
-
-
-def _tell_of_publication(snapshot: Snapshot, publication: str) -> None:
-    logger.warning(
-        "Table %s: not deleting what publication %s of several tables needs: nothing says that it has ended on all of them. "
-        "`airflow delta settle <its tables> --publication <its id>` ends it.",
-        snapshot.log.uri,
-        publication,
-    )
-
-
-def _has_plan(store: LogStore, transaction: str, app_id: str) -> bool:
-    """Tell whether the plan of a publication is there, below a transaction, without a note that it has ended on every table."""
-    digest = _DIGEST.search(app_id)
-    name = f"{PLAN_PREFIX}{digest[1]}" if digest is not None else PLAN_PREFIX
-    found = {status.name for status in store.list_from(transaction_directory(transaction), name, stat=False)}
-    return f"{name}.json" in found and f"{name}{PLAN_ENDED}" not in found
-
-
-_DIGEST = re.compile(r"\.([0-9a-f]{16})(?:\.[0-9a-f]{8})+$")
+    is_open = open_intents(snapshot.intents)
+    commits = {version: files.commit for version, files in versions.items() if version < end and files.commit is not None}
+    needed = []
+    for kind in INTENT_KINDS:
+        own = next((intent for intent, txn in is_open.items() if txn.app_id.startswith(kind.begins)), None)
+        found = (0, own) if own is not None else rules_of(kind).first_needed(snapshot, commits, now=now)
+        if found is not None:
+            version, intent = found
+            needed.append(version)
+            logger.warning(
+                "Table %s: not deleting what %s needs: nothing says that it has ended everywhere. %s",
+                snapshot.log.uri,
+                kind.name.format(id=intent),
+                kind.remedy.format(id=intent),
+            )
+    return min(needed, default=None)
 
 
 def _later_commits(

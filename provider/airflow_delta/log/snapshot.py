@@ -252,7 +252,7 @@ class Snapshot(Subject):
     def set_transactions(self) -> dict[str, SetTransaction]:
         """Return the last transaction of every application, except expired ones (``delta.setTransactionRetentionDuration``).
 
-        Open intents of publications do not expire.
+        Open intents do not expire.
         """
         if self._segment is None:
             return {}
@@ -269,7 +269,7 @@ class Snapshot(Subject):
 
     @property
     def intents(self) -> list[SetTransaction]:
-        """Return the intents of publications and what has ended them, the latest last; some that have ended may be left out.
+        """Return the intents and what has ended them, the latest last; some that have ended may be left out.
 
         Our checksums have them. After a checksum or checkpoint of another engine, the ``txn`` rows of the checkpoint are read.
         """
@@ -294,7 +294,7 @@ class Snapshot(Subject):
     def transaction_versions(self, prefix: str) -> dict[str, int]:
         """Return the last version of every application in :attr:`set_transactions` whose id begins so, by what follows in it.
 
-        There may be many, of publications of the past: no object is made of each row of a checkpoint.
+        There may be many, of intents of the past: no object is made of each row of a checkpoint.
         """
         with self._lock:
             none_expires = self._segment is not None and self.properties.set_transaction_retention is None

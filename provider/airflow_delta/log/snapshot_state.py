@@ -37,7 +37,7 @@ class SnapshotState:
     :param overlay: state from the commits after ``base_version``.
     :param base_version: version of the base: of a checksum, of the checkpoint, or -1 for an empty log.
     :param base_transactions: all transactions at the base, or ``None`` if they must be read from older files.
-    :param base_intents: open intents of publications at the base; ``None`` if ``base_transactions`` has them, or older files.
+    :param base_intents: open intents at the base; ``None`` if ``base_transactions`` has them, or older files.
     :param base_domains: all domains at the base, or ``None``.
     :param totals: totals at ``totals_version``, at or below the snapshot's version; ``None`` if only ``checksum`` may have them.
     :param checksum: checksum of ``base_version``, if the state was read from it.
@@ -73,13 +73,13 @@ class SnapshotState:
 
     @property
     def open_at_base(self) -> tuple[SetTransaction, ...] | None:
-        """Return the open intents of publications at the base, or ``None`` if older files must be read."""
+        """Return the open intents at the base, or ``None`` if older files must be read."""
         if self.base_transactions is None:
             return self.base_intents
         return tuple(open_intents(self.base_transactions.values()).values())
 
     def intents(self) -> list[SetTransaction] | None:
-        """Return the intents of publications and their states, the latest last; before the base only intents that were open.
+        """Return the intents and what has ended them, the latest last; before the base only intents that were open.
 
         ``None`` if older files must be read.
         """

@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta.contract.audit import RUN_AGAIN
+from airflow_delta.contract.intents import INTENT_APP, STATE_APP
 from airflow_delta.contract.payloads import CommitResult, TransactionHandle
 from airflow_delta.contract.tags import REASON_TAG
 from airflow_delta.exceptions import (
@@ -30,6 +31,7 @@ from airflow_delta.exceptions import (
     PublicationPendingException,
 )
 from airflow_delta.log.actions.actions import Action, SetTransaction
+from airflow_delta.log.actions.intents import open_intents
 from airflow_delta.log.storage.file_names import LAST_CHECKPOINT, commit_file
 from airflow_delta.publication.ids import PublicationId, end_path
 from airflow_delta.publication.inverse import Inverse, find_inverse
@@ -46,7 +48,7 @@ from airflow_delta.table.state.find_commit import STANDING_SUFFIX, UNDONE_SUFFIX
 from airflow_delta.transaction import CommitPolicy, Operation, OptimisticTransaction
 from airflow_delta.transaction.conflict_detection import check_level
 from airflow_delta.transaction.events import FAILURE, held_back
-from airflow_delta.transaction.intents import IGNORE_INTENTS, INTENT_APP, STATE_APP, IntentRule, open_intents
+from airflow_delta.transaction.intents import IGNORE_INTENTS, IntentRule
 
 if TYPE_CHECKING:
     from airflow_delta.log import Snapshot

@@ -7,15 +7,16 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from airflow_delta.contract.intents import INTENT_APP, STATE_APP
 from airflow_delta.contract.staging_directory import PLAN_ENDED, transaction_directory
 from airflow_delta.contract.tags import ANCHOR_TAG, PUBLICATION_TAG, TABLES_TAG
 from airflow_delta.exceptions import VersionsNotContiguousException
 from airflow_delta.log.actions.decode import CommitFile, DecodedCommit, decode_commit, read_commit_info
+from airflow_delta.log.actions.intents import open_intents
 from airflow_delta.publication.ids import PublicationId, plan_path
 from airflow_delta.publication.records import PUBLISHED, STANDS, UNDONE
 from airflow_delta.publication.results import OpenPublication
 from airflow_delta.table.state.find_commit import newest_first
-from airflow_delta.transaction.intents import INTENT_APP, STATE_APP, open_intents
 
 if TYPE_CHECKING:
     from airflow_delta.contract.payloads import CommitResult

@@ -26,6 +26,7 @@ from airflow_delta.exceptions import (
     StagingException,
     TransactionAbortedException,
 )
+from airflow_delta.log.actions.intents import open_intents
 from airflow_delta.log.storage.puts import creates
 from airflow_delta.publication.ids import PublicationId, place_key, same_place_key
 from airflow_delta.publication.participant import IntentMetError, Participant, reason_of
@@ -35,7 +36,6 @@ from airflow_delta.publication.results import PublicationResult
 from airflow_delta.publication.rounds import Rounds
 from airflow_delta.publication.states import publication_tables
 from airflow_delta.table.state.markers import fence
-from airflow_delta.transaction.intents import open_intents
 
 if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog

@@ -12,7 +12,9 @@ from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import TYPE_CHECKING
 
+from airflow_delta.contract.intents import INTENT_APP, STATE_APP
 from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.log.actions.intents import open_intents
 from airflow_delta.publication.ids import PublicationId, table_mark
 from airflow_delta.publication.records import PUBLISHED, STANDS, UNDONE
 from airflow_delta.publication.results import VersionVector
@@ -25,7 +27,6 @@ from airflow_delta.publication.states import (
     states_after,
     states_of,
 )
-from airflow_delta.transaction.intents import INTENT_APP, STATE_APP, open_intents
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

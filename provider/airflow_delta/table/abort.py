@@ -10,23 +10,20 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from airflow_delta.contract.payloads import AbortResult, TransactionHandle
-from airflow_delta.contract.staging_directory import PLAN_PREFIX, STAGING_DIRECTORY, is_marker, transaction_directory
+from airflow_delta.contract.staging_directory import STAGING_DIRECTORY, is_marker, transaction_directory
 from airflow_delta.exceptions import (
     DeltaIllegalArgumentException,
     DeltaIllegalStateException,
     HandleMismatchException,
     LocationNotWritableException,
 )
+from airflow_delta.log.intent_rules import check_not_needed
 from airflow_delta.table.state.evidence import LogEvidence, evidence, is_referenced
 from airflow_delta.table.state.find_commit import committed_earlier
 from airflow_delta.table.state.markers import fence_off
-from airflow_delta.transaction.intents import STATE_APP
 
 if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog
-
-_PUBLISHED = 1
-"""The state of a publication on a table that has its commit; those above are its ends."""
 
 
 def abort(log: DeltaLog, handle: TransactionHandle) -> AbortResult:
@@ -61,8 +58,8 @@ def abort_transaction(
     :param force: abort even if it may still be running; its commit is refused then.
     :param abandoned_after: idle time after which it counts as abandoned; default: 7 days.
     :raises DeltaIllegalArgumentException: if it has no files under ``staged/``.
-    :raises DeltaIllegalStateException: if it may still be running and ``force`` is not given; or if it is part of a publication
-        of several tables that is not at its end here, which another table may have decided.
+    :raises DeltaIllegalStateException: if it may still be running and ``force`` is not given; or if an intent
+        may need it (:mod:`airflow_delta.log.intent_rules`).
     :raises StagingException: if the id is not valid.
     """
     from airflow_delta.table.state.open_transactions import ABANDONED_AFTER, search_commits, transaction_state
@@ -83,13 +80,7 @@ def abort_transaction(
         )
     if found.state == "committed":
         return _committed(log.uri, transaction_id, LogEvidence(True, found.version, found.reason))
-    if (plan := _open_plan(log, transaction_id)) is not None:
-        raise log.error(
-            DeltaIllegalStateException,
-            f"Transaction {transaction_id} on table {log.uri} is part of a publication of several tables ({plan}), which may be "
-            "decided on another one already. Nothing was deleted. Run `airflow delta settle` with all of its tables, or the "
-            "abort task of its Dag run: both end it on every table alike.",
-        )
+    check_not_needed(log, log.snapshot, transaction_id)
     dead_before = int(time.time() * 1000) - grace // timedelta(milliseconds=1)
     oldest = found.first_modified or 0
 
@@ -167,19 +158,6 @@ def _delete_staged(log: DeltaLog, directory: str) -> int:
             files.append(status.path)
     log.store.delete(files)
     return len(files) + sum(log.store.delete_tree(f"{directory}/{child}") for child in sorted(children))
-
-
-def _open_plan(log: DeltaLog, transaction_id: str) -> str | None:
-    """Return the path of a publication's plan below a transaction, unless this table's log says that it was refused."""
-    states = log.snapshot.transaction_versions(STATE_APP)
-    ended = [publication for publication, state in states.items() if state > _PUBLISHED]
-    for status in log.store.list_from(transaction_directory(transaction_id), PLAN_PREFIX, stat=False):
-        if not status.name.startswith(PLAN_PREFIX):
-            break
-        digest = status.name.removeprefix(PLAN_PREFIX).removesuffix(".json")
-        if status.name.endswith(".json") and not any(f".{digest}." in publication for publication in ended):
-            return status.path
-    return None
 
 
 def _committed(table: str, transaction_id: str, found: LogEvidence) -> AbortResult:

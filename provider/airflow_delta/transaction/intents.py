@@ -1,7 +1,6 @@
-"""Intents: what a publication of several tables leaves in a table's log until it is published there, refused or taken back.
+"""What a commit does about intents that are open in a table's log: it lets them end first.
 
-They are ``txn`` actions, so they come with the snapshot that a commit loads anyway. A commit that meets an open one lets that
-publication end first, so that it is never taken back because of us. Other engines do not see them.
+They are ``txn`` actions, so they come with the snapshot that a commit loads anyway. Other engines do not see them, and commit.
 """
 
 from __future__ import annotations
@@ -13,33 +12,22 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_delta.contract.clocks import CLOCKS_DIFFER_BY
+from airflow_delta.contract.intents import IntentKind
 from airflow_delta.exceptions import VersionsNotContiguousException
-from airflow_delta.log.actions.intents import INTENT_APP, PREFIXES, STATE_APP, open_intents
+from airflow_delta.log.actions.intents import PREFIXES, kind_of
 from airflow_delta.log.storage.file_names import commit_file
 
 if TYPE_CHECKING:
     from airflow_delta.log.actions.actions import SetTransaction
     from airflow_delta.log.delta_log import DeltaLog
 
-__all__ = [
-    "IGNORE_INTENTS",
-    "INTENT_APP",
-    "PATIENCE",
-    "STATE_APP",
-    "WAIT_FOR_INTENTS",
-    "IntentRule",
-    "OpenIntents",
-    "open_intents",
-]
-
 logger = logging.getLogger(__name__)
 
 PATIENCE = 60.0
-"""Seconds for which an open intent holds up a commit that cannot settle its publication."""
-
+"""Seconds for which an open intent holds up a commit that cannot end it."""
 
 MOST_MET = 100
-"""Publications that one commit lets end before it goes on as other engines do."""
+"""Intents that one commit lets end before it goes on as other engines do."""
 
 _COMMITS_AT_ONCE = 100
 _FIRST_PAUSE = 0.02
@@ -50,9 +38,9 @@ _LONGEST_PAUSE = 0.5
 class IntentRule:
     """What a commit does about open intents.
 
-    :param own: id of the publication that the commit is part of; its intent is no obstacle.
+    :param own: id of the intent that the commit is part of, which is no obstacle.
     :param patience: seconds after which an open intent is passed over, as other engines do; 0: all are.
-    :param meet: called with the id of a publication whose intent is open, before waiting for it. Returns whether the log should
+    :param meet: called with the id of an open intent, before waiting for it. Returns whether the log should
         be looked at again; if not, the intent is passed over; ``None``: wait for it. Its exceptions end the commit, with nothing
         written.
     """
@@ -79,7 +67,7 @@ class OpenIntents:
 
     def __init__(self, transactions: Iterable[SetTransaction], rule: IntentRule) -> None:
         self._rule = rule
-        self._open: dict[str, None] = {}
+        self._open: dict[str, IntentKind] = {}
         self._closed: set[str] = set() if rule.own is None else {rule.own}
         self._seen: dict[str, float] = {}
         self._age: dict[str, float] = {}
@@ -92,56 +80,60 @@ class OpenIntents:
         for txn in transactions:
             if not txn.app_id.startswith(PREFIXES):
                 continue
-            prefix, _, publication = txn.app_id.partition("/")
-            if f"{prefix}/" == STATE_APP:
-                self._closed.add(publication)
-                self._open.pop(publication, None)
-            elif publication not in self._closed:
-                self._open[publication] = None
+            kind = kind_of(txn.app_id)
+            if txn.app_id.startswith(kind.ends):
+                intent = txn.app_id.removeprefix(kind.ends)
+                self._closed.add(intent)
+                self._open.pop(intent, None)
+            elif (intent := txn.app_id.removeprefix(kind.begins)) not in self._closed:
+                self._open[intent] = kind
 
     def __bool__(self) -> bool:
         return bool(self._open) and self._rule.looks
 
     def await_next(self, log: DeltaLog) -> None:
         """Let the next open one end, or a moment pass; then the log is to be looked at again."""
-        publication, table = next(iter(self._open)), log.uri
-        is_young = self._is_young(log, publication)  # before it is met: whoever is asked has waited as long as this
-        answer = None if self._rule.meet is None else self._rule.meet(publication)
-        if answer and publication not in self._ended:
-            self._ended.add(publication)
+        (intent, kind), table = next(iter(self._open.items())), log.uri
+        is_young = self._is_young(log, intent, kind)  # before it is met: whoever is asked has waited as long as this
+        answer = None if self._rule.meet is None else self._rule.meet(intent)
+        if answer and intent not in self._ended:
+            self._ended.add(intent)
             return
         answer = None if answer else answer  # it was said before, and the log does not say so
         if answer is None and is_young:
-            waited = time.monotonic() - self._seen[publication]
+            waited = time.monotonic() - self._seen[intent]
             if waited < _FIRST_PAUSE:
-                logger.info("Table %s: waiting for publication %s of several tables to end", table, publication)
+                logger.info("Table %s: waiting for %s to end", table, kind.name.format(id=intent))
             time.sleep(min(_LONGEST_PAUSE, _FIRST_PAUSE + waited / 4))
             return
         if answer is None:
             logger.warning(
-                "Table %s: publication %s has been open for more than %g s; committing without waiting for it. "
-                "`airflow delta settle` ends it.",
+                "Table %s: %s has been open for more than %g s; committing without waiting for it. %s",
                 table,
-                publication,
+                kind.name.format(id=intent),
                 self._rule.patience,
+                kind.remedy.format(id=intent),
             )
-        self._closed.add(publication)
-        del self._open[publication]
+        self._closed.add(intent)
+        del self._open[intent]
 
-    def _is_young(self, log: DeltaLog, publication: str) -> bool:
+    def _is_young(self, log: DeltaLog, intent: str, kind: IntentKind) -> bool:
         """Tell whether to wait: by how long we have, and by the store's times, whichever is over first."""
-        waited = time.monotonic() - self._seen.setdefault(publication, time.monotonic())
+        waited = time.monotonic() - self._seen.setdefault(intent, time.monotonic())
         if self._rule.patience <= waited or len(self._seen) > MOST_MET:
             return False
-        if publication not in self._age:
-            self._age[publication] = age_of_intent(log, publication)
-        return self._age[publication] < self._rule.patience
+        if intent not in self._age:
+            self._age[intent] = age_of_intent(log, f"{kind.begins}{intent}")
+        return self._age[intent] < self._rule.patience
 
 
-def age_of_intent(log: DeltaLog, publication: str) -> float:
-    """Return for how many seconds an intent has been in a log, at least: 0 if the store does not tell."""
+def age_of_intent(log: DeltaLog, app_id: str) -> float:
+    """Return for how many seconds an intent has been in a log, at least: 0 if the store does not tell.
+
+    :param app_id: of the intent.
+    """
     newest = log.update().version
-    version, needle = newest, f"{INTENT_APP}{publication}".encode()
+    version, needle = newest, app_id.encode()
     for end in range(newest + 1, 0, -_COMMITS_AT_ONCE):
         try:
             files = log.read_commit_range(range(max(end - _COMMITS_AT_ONCE, 0), end))

@@ -99,7 +99,7 @@ class CommitPolicy:
     :param auto_compact_min_files: how many small files in one partition trigger the request (``autoCompact.minNumFiles``).
     :param auto_compact_max_file_size: bytes; files up to half that size are small (``autoCompact.maxFileSize``).
     :param on_auto_compact: called with the request, which is in the outcome of the commit either way.
-    :param intents: what to do about publications of several tables that are under way on the table.
+    :param intents: what to do about intents that are open on the table.
     :param next_version_only: the commit must be the version right after the one that was read, or it fails.
     """
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_delta import engine
 from airflow_delta import publication as publications
+from airflow_delta.contract.intents import STATE_APP
 from airflow_delta.contract.tags import PUBLICATION_TAG, STATE_TAG
 from airflow_delta.exceptions import DeltaIllegalArgumentException
-from airflow_delta.transaction.intents import STATE_APP
 
 if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog

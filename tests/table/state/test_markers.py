@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from airflow_delta.contract.intents import STATE_APP
 from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
 from airflow_delta.exceptions import (
     DeltaAnalysisException,
@@ -20,7 +21,6 @@ from airflow_delta.exceptions import (
     TransactionAbortedException,
 )
 from airflow_delta.log import DeltaLog
-from airflow_delta.log.actions.intents import STATE_APP
 from airflow_delta.log.storage.local import LocalStore
 from airflow_delta.table.abort import abort, abort_transaction
 from airflow_delta.table.state import markers as module

@@ -47,7 +47,7 @@ class OwnState(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
     """Our addition to a checksum.
 
     :param set_transactions: the complete list of unexpired transactions, where Delta's field may not have it.
-    :param intents: those of them that are open intents of publications, where no list has all transactions.
+    :param intents: those of them that are open intents, where no list has all transactions.
     :param entry: :func:`digest_of` the commit, if that has no transaction id.
     """
 
@@ -89,7 +89,7 @@ class VersionChecksum(msgspec.Struct, frozen=True, kw_only=True, rename="camel",
 
     @property
     def open_intents(self) -> list[SetTransaction] | None:
-        """Return the open intents of publications, or ``None`` if the checksum does not have them."""
+        """Return the open intents, or ``None`` if the checksum does not have them."""
         if (known := self.all_transactions) is not None:
             return list(open_intents(known).values())
         return self.airflow_delta.intents if self.airflow_delta is not None else None
@@ -209,7 +209,7 @@ def transaction_lists(transactions: list[SetTransaction], *, retention: bool) ->
 def intent_list(transactions: list[SetTransaction] | None) -> dict[str, Any]:
     """Return the checksum field for the open intents among transactions.
 
-    :param transactions: at least those of publications; ``None``: not known.
+    :param transactions: at least the intents and their ends; ``None``: not known.
     """
     return {} if transactions is None else {"airflow_delta": OwnState(intents=list(open_intents(transactions).values()))}
 

@@ -16,7 +16,8 @@ from airflow_delta.contract.staging_directory import (
     attempt_directory,
     transaction_directory,
 )
-from airflow_delta.exceptions import PublicationUndoneException, TransactionAlreadyCommittedException
+from airflow_delta.exceptions import TransactionAlreadyCommittedException
+from airflow_delta.log.intent_rules import taken_back_error
 from airflow_delta.table.commit.commit import CommitOptions, commit_stages
 from airflow_delta.table.definition.altered_table import is_alter
 from airflow_delta.table.positions.commit import pin_paths
@@ -118,7 +119,7 @@ def committed_before(log: DeltaLog, handle: TransactionHandle) -> CommitResult |
     Under ``skip``, a commit of the same key by another execution of start counts too.
 
     :raises TransactionAlreadyCommittedException: if another execution committed the key, and the policy is ``fail``.
-    :raises PublicationUndoneException: if its commit was taken back.
+    :raises DeltaConcurrentModificationException: if its commit was taken back.
     """
     snapshot = log.update()
     last = snapshot.transaction_version(handle.app_id) if snapshot.version >= 0 else None
@@ -128,12 +129,7 @@ def committed_before(log: DeltaLog, handle: TransactionHandle) -> CommitResult |
         return None
     own = own_commit(log, handle)
     if own is not None and not stands(snapshot, handle.app_id, handle.txn_version):
-        raise PublicationUndoneException(
-            f"Transaction {handle.transaction_id} was committed to table {log.uri} in version {own.version}, and taken back "
-            "since: the publication of several tables that it was part of could not be completed. Nothing of it is there. Clear "
-            "its start task with everything downstream to publish again.",
-            table=log.uri,
-        )
+        raise taken_back_error(log.uri, handle.transaction_id, own.version)
     if own is not None or handle.rerun_policy in ("append", "replace"):
         return own
     standing = standing_version(snapshot, handle.app_id, last)

@@ -53,9 +53,7 @@ def evidence(log: DeltaLog, handle: TransactionHandle, *, files: bool = True) ->
         return LogEvidence(None, reason=f"It read version {handle.read_version}, and the table {there}.")
     found = commit_of_transaction(log, handle.transaction_id, since=max(handle.read_version + 1, 0))
     if found.version is not None and not stands(snapshot, handle.app_id, handle.txn_version):
-        return LogEvidence(
-            True, found.version, "The log holds this transaction, and its publication was taken back.", undone=True
-        )
+        return LogEvidence(True, found.version, "The log holds this transaction, and it was taken back.", undone=True)
     if found.version is not None:
         return LogEvidence(True, found.version, "The log holds this transaction.")
     if not files or snapshot.version < 0:

@@ -214,7 +214,7 @@ def committed_earlier(log: DeltaLog, handle: TransactionHandle) -> CommitResult:
         holds = "holds no such key" if last is None else f"holds only its version {last}"
         why = "the handle was altered, or the key has expired (delta.setTransactionRetentionDuration)"
         if last is not None and last >= handle.txn_version:
-            holds, why = "says that this was taken back", "a publication of several tables could not be completed"
+            holds, why = "says that this was taken back", "what it was part of could not be completed"
         raise handle.error(
             HandleMismatchException,
             f"The transaction handle says that the key {handle.app_id!r} was committed{claimed} of table {handle.table}, but the "
@@ -227,7 +227,7 @@ def committed_earlier(log: DeltaLog, handle: TransactionHandle) -> CommitResult:
 
 
 UNDONE_SUFFIX = "#undone"
-"""Of a key: the application id with the last version of the key that was taken back, by a publication of several tables."""
+"""Of a key: the application id with the last version of the key that was taken back."""
 STANDING_SUFFIX = "#standing"
 """Of a key: the application id with the version that the key had before that; -1 if it had none."""
 
@@ -246,7 +246,7 @@ def standing_version(snapshot: Snapshot, app_id: str, last: int | None) -> int |
 
 
 def stands(snapshot: Snapshot, app_id: str, version: int) -> bool:
-    """Tell whether a version of a key that was committed still counts: no publication of several tables has taken it back."""
+    """Tell whether a version of a key that was committed still counts: it was not taken back."""
     undone = snapshot.set_transaction(f"{app_id}{UNDONE_SUFFIX}", expired=True)
     if undone is None or version > undone.version:
         return True

@@ -22,7 +22,7 @@ from airflow_delta.contract.staging_directory import (
     is_preview,
     transaction_directory,
 )
-from airflow_delta.contract.tags import APP_ID_TAG, DAG_ID_TAG, PUBLICATION_TAG, RUN_ID_TAG, STATE_TAG
+from airflow_delta.contract.tags import APP_ID_TAG, DAG_ID_TAG, RUN_ID_TAG, part_of, takes_back
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.log.actions.decode import read_commit_info
 from airflow_delta.log.storage.progress import tracked
@@ -138,7 +138,7 @@ class TransactionCommit:
 
     :param version: version that holds it.
     :param dag_id: Dag of the task that committed it, with ``run_id``; ``None`` if no task of Airflow did.
-    :param taken_back: a later commit took its publication of several tables back.
+    :param taken_back: a later commit took it back.
     """
 
     version: int | None = None
@@ -309,19 +309,19 @@ def search_commits(log: DeltaLog, list_transactions: Mapping[str, int]) -> tuple
         return found, True
     log.update()
     oldest = min(remaining.values())
-    last, times, undone = log.snapshot.version + 1, CommitTimes(log), set[str]()
+    last, times, undone = log.snapshot.version + 1, CommitTimes(log), set[str | None]()
     for commit in newest_first(log):
         last = commit.version
         info: dict[str, Any] = read_commit_info(commit.version, commit.data, table=log.uri) or {}
-        publication = str((info.get("tags") or {}).get(PUBLICATION_TAG))
-        if (info.get("tags") or {}).get(STATE_TAG) == "undone":
-            undone.add(publication)
+        tags: dict[str, Any] = info.get("tags") or {}
+        whole = part_of(tags)
+        if takes_back(tags):
+            undone.add(whole)
         transaction = str(info.get("txnId"))
         if remaining.pop(transaction, None) is not None:
-            tags = info.get("tags") or {}
             names = (tags.get(name) for name in (APP_ID_TAG, DAG_ID_TAG, RUN_ID_TAG))
             app_id, dag_id, run_id = (None if name is None else str(name) for name in names)
-            taken_back = publication in undone
+            taken_back = whole is not None and whole in undone
             found[transaction] = TransactionCommit(commit.version, info.get("readVersion"), app_id, dag_id, run_id, taken_back)
             if not remaining:
                 return found, True

@@ -133,7 +133,7 @@ class CommitLoop:
     def run(self) -> Landed | None:
         """Put the entry at the next free version that it does not conflict with (Delta's ``doCommitRetryIteratively``).
 
-        ``None`` if a publication of several tables is under way: the caller lets it end, without the table's lock, and runs the
+        ``None`` if an intent is open: the caller lets it end, without the table's lock, and runs the
         loop again.
 
         :raises DeltaConcurrentModificationException: if there is a logical conflict.

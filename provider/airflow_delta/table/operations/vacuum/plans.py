@@ -13,8 +13,9 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from airflow_delta.contract.intents import STATE_APP
 from airflow_delta.contract.staging_directory import PLAN_ENDED, PLAN_PREFIX, transaction_directory
-from airflow_delta.transaction.intents import STATE_APP, open_intents
+from airflow_delta.log.actions.intents import open_intents
 
 if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog
