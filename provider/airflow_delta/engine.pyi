@@ -16,6 +16,7 @@ from airflow_delta.log.expressions.predicate import Predicate as Predicate
 from airflow_delta.log.expressions.refused import oversized as oversized
 from airflow_delta.log.expressions.text import SqlSyntaxError as SqlSyntaxError
 from airflow_delta.log.expressions.text import tree_of as tree_of
+from airflow_delta.log.features.protocol import BY_COMMITTER as BY_COMMITTER
 from airflow_delta.log.storage.conditional_put import check_conditional_put as check_conditional_put
 from airflow_delta.log.storage.factory import check_other_location as check_other_location
 from airflow_delta.log.storage.factory import scheme_problem as scheme_problem

@@ -42,7 +42,14 @@ def test_what_may_not_grow_is_counted(tmp_path):
         '"""Reads airflow.dagId."""\nfrom package import four as others\nfrom package.one import run\ntag = "airflow.dagId"\n'
         "if TYPE_CHECKING:\n    from package.one import run, stop\n"
     )
+    (package / "log").mkdir()
+    (package / "log" / "cleanup.py").write_text(
+        '"""What a publication needs."""\nfrom package.catalog import client as asked\nimport json as source_positions\n'
+        "def published(new_rows, *, CATALOG_MANAGED): return log.catalog(copy_into='publish')\n"
+    )
     found = house.measured(package)
+    named = [f"log/cleanup.py:{line}" for line in ("1: publication", "2: package.catalog", "3: source_positions", "4: new_rows")]
+    assert sorted(found["features_in_core"]) == sorted([*named, "log/cleanup.py:4: catalog", "log/cleanup.py:4: copy_into"])
     assert found["names_spelled_again"] == ["five.py:4: airflow.dagId"]
     assert found["foreign_names"] == ["five.py: four as others"]
     assert found["imported_twice"] == ["five.py: run"]

@@ -25,9 +25,10 @@ from airflow_delta.exceptions import (
     DeltaUnsupportedOperationException,
 )
 from airflow_delta.log.actions.decode import required_timestamp
+from airflow_delta.log.features.protocol import CATALOG_MANAGED
 from airflow_delta.log.storage.base import LogStore
 from airflow_delta.log.storage.committer import Definition, LogCommitter
-from airflow_delta.log.storage.errors import AmbiguousPutError
+from airflow_delta.log.storage.errors import AmbiguousPutError, StoreRefusedError
 from airflow_delta.log.storage.file_names import commit_file, version_prefix
 
 logger = logging.getLogger(__name__)
@@ -49,10 +50,13 @@ class CatalogCommitter(LogCommitter):
     :param required_properties: of a table that is only reserved.
     """
 
+    provides = frozenset({CATALOG_MANAGED})
+    refusals = (StoreRefusedError, CatalogAccessException)
+
     def __init__(
         self, versions: CatalogVersions, store: Callable[[], LogStore], required_properties: Mapping[str, str] | None = None
     ) -> None:
-        self.catalog = str(versions.name)
+        self.managed_as = str(versions.name)
         self._required = dict(required_properties or {})
         self._versions = versions
         self._store = store
@@ -85,7 +89,7 @@ class CatalogCommitter(LogCommitter):
 
     def _not_allowed(self, why: str) -> DeltaUnsupportedOperationException:
         return DeltaUnsupportedOperationException(
-            f"Table {self.catalog} ({self._versions.location}) is catalog-managed: {why}.", table=self._versions.location
+            f"Table {self.managed_as} ({self._versions.location}) is catalog-managed: {why}.", table=self._versions.location
         )
 
     # -- commits ---------------------------------------------------------------------------------------------------------------
@@ -98,7 +102,7 @@ class CatalogCommitter(LogCommitter):
         :raises CatalogException: if the catalog refuses it; nothing was committed.
         """
         if version <= self._versions.known.latest:
-            raise FileExistsError(f"{self.catalog} has version {version}")
+            raise FileExistsError(f"{self.managed_as} has version {version}")
         if version == 0:
             create_in_catalog(self._versions, self._store(), data)
             return
@@ -116,7 +120,7 @@ class CatalogCommitter(LogCommitter):
             accepted = self._look_for(commit, error)
         if not accepted:
             self._forget(commit)
-            raise FileExistsError(f"{self.catalog} has version {version}, by another commit")
+            raise FileExistsError(f"{self.managed_as} has version {version}, by another commit")
         if also:
             self._see_to(commit, also)
 
@@ -171,7 +175,7 @@ class CatalogCommitter(LogCommitter):
         :raises AmbiguousPutError: if that is unknown.
         """
         if known.latest < commit.version:
-            raise AmbiguousPutError(f"{self.catalog} refused version {commit.version}, but ends at {known.latest}") from error
+            raise AmbiguousPutError(f"{self.managed_as} refused version {commit.version}, but ends at {known.latest}") from error
         staged = known.staged.get(commit.version)
         if staged is not None:
             return staged.file_name == commit.file_name
@@ -180,7 +184,7 @@ class CatalogCommitter(LogCommitter):
         try:
             published = store.read(commit_file(commit.version))
         except FileNotFoundError:
-            raise AmbiguousPutError(f"{self.catalog} has version {commit.version}, but its file is not there yet") from error
+            raise AmbiguousPutError(f"{self.managed_as} has version {commit.version}, but its file is not there yet") from error
         return published == store.read(commit.path)
 
     def _look_for(self, commit: CatalogCommit, error: CatalogUnavailableException) -> bool:
@@ -193,7 +197,7 @@ class CatalogCommitter(LogCommitter):
             try:
                 known = self._versions.refresh()
             except DeltaError as again:
-                logger.info("Cannot look whether %s has version %s: %s", self.catalog, commit.version, again)
+                logger.info("Cannot look whether %s has version %s: %s", self.managed_as, commit.version, again)
                 continue
             if known.latest >= commit.version:
                 return self._is_accepted(commit, known, error)
@@ -222,7 +226,7 @@ class CatalogCommitter(LogCommitter):
             try:
                 versions.accept(versions.client.change_definition(versions.name, versions.table_uuid, metadata.etag, updates))
             except (DeltaError, OSError) as error:
-                logger.info("%s does not show the definition of version %s yet: %s", self.catalog, commit.version, error)
+                logger.info("%s does not show the definition of version %s yet: %s", self.managed_as, commit.version, error)
                 try:
                     versions.refresh()
                 except DeltaError:
@@ -233,7 +237,7 @@ class CatalogCommitter(LogCommitter):
                 "Version %s of %s is committed, but the catalog shows another definition of the table (columns or properties). "
                 "The log is right; the next change of the definition sets it right there.",
                 commit.version,
-                self.catalog,
+                self.managed_as,
             )
 
     def _forget(self, commit: CatalogCommit) -> None:
@@ -241,7 +245,7 @@ class CatalogCommitter(LogCommitter):
         try:
             self._store().delete([commit.path])
         except OSError as error:
-            logger.info("Cannot delete %s of %s: %s", commit.path, self.catalog, error)
+            logger.info("Cannot delete %s of %s: %s", commit.path, self.managed_as, error)
 
     # -- publishing ------------------------------------------------------------------------------------------------------------
 
@@ -260,7 +264,7 @@ class CatalogCommitter(LogCommitter):
             try:
                 self._publish(known.staged[version])
             except (OSError, DeltaError) as error:
-                logger.warning("Version %s of %s is committed, but not published yet: %s", version, self.catalog, error)
+                logger.warning("Version %s of %s is committed, but not published yet: %s", version, self.managed_as, error)
                 break
             done = version
             self._versions.note_published(version)
@@ -269,7 +273,7 @@ class CatalogCommitter(LogCommitter):
                 versions = self._versions
                 versions.accept(versions.client.report_published(versions.name, versions.table_uuid, done))
             except (DeltaError, OSError) as error:
-                logger.warning("%s could not be notified that version %s is published: %s", self.catalog, done, error)
+                logger.warning("%s could not be notified that version %s is published: %s", self.managed_as, done, error)
 
     def _publish(self, commit: CatalogCommit) -> None:
         store, path = self._store(), commit_file(commit.version)
@@ -284,9 +288,9 @@ class CatalogCommitter(LogCommitter):
         except FileExistsError:
             if store.read(path) != data:
                 raise DeltaIllegalStateException(
-                    f"{path} of table {self.catalog} ({self._versions.location}) is not the commit that the catalog has accepted "
-                    f"as version {commit.version}: a client wrote to the table without asking the catalog. Readers through the "
-                    "catalog see the accepted one. Remove the other file, after a copy of it.",
+                    f"{path} of table {self.managed_as} ({self._versions.location}) is not the commit that the catalog has "
+                    f"accepted as version {commit.version}: a client wrote to the table without asking the catalog. Readers "
+                    "through the catalog see the accepted one. Remove the other file, after a copy of it.",
                     table=self._versions.location,
                     version=commit.version,
                 ) from None

@@ -260,7 +260,7 @@ def delta_checkpoint(args: Namespace) -> None:
 
     log = existing_table(args)
     snapshot = log.update()
-    protocol.check_can_write(snapshot.protocol, snapshot.metadata, log.uri, snapshot.version, catalog=log.catalog)
+    protocol.check_can_write(snapshot.protocol, snapshot.metadata, log.uri, snapshot.version, provided=log.provided)
     log.checkpoint(snapshot)
     data = {"table": log.uri, "version": snapshot.version, "num_files": snapshot.num_files}
     if not print_data(data, args.output):

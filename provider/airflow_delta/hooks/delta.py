@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseHook
@@ -18,14 +18,11 @@ from airflow_delta.contract.kinds import table_text
 from airflow_delta.contract.location import AZURE, FILE, Location, check_no_secret, store_of
 from airflow_delta.contract.sql_parameters import with_given
 from airflow_delta.exceptions import (
-    CatalogConflictException,
-    CatalogNotFoundException,
     DeltaIllegalArgumentException,
-    DeltaTableNotFoundException,
     ManifestException,
     PublicationPendingException,
 )
-from airflow_delta.hooks.allowed import API_SERVER, this_process
+from airflow_delta.hooks.catalog_tables import CatalogTables
 from airflow_delta.hooks.cloud import assumed_role
 from airflow_delta.hooks.fields import IDENTITY, ConnectionFields
 from airflow_delta.hooks.frames import ROW_LIMIT, DataFrameType, as_frame, check_df_type, read_changes_with_spark, read_with_spark
@@ -39,17 +36,6 @@ if TYPE_CHECKING:
 
     from airflow_delta.catalog.client import UnityCatalogClient
     from airflow_delta.log import DeltaLog
-    from airflow_delta.log.storage.base import LogStore
-
-_NO_CATALOG = "airflow_delta_connection_test"
-
-
-def _token_of(connection: Connection | None) -> str | None:
-    """Return the token of a connection to a catalog, and mask it in task logs from here on."""
-    token = connection.password if connection is not None else None
-    if token:
-        mask_secret(token)
-    return token
 
 
 class DeltaHook(BaseHook):
@@ -179,45 +165,22 @@ class DeltaHook(BaseHook):
         """
         table = table_text(table)
         if self.fields.is_catalog and table and table.strip() and "://" not in table and not os.path.isabs(table):
-            return engine.DeltaLog(self._open_in_catalog(TableName.parse(table), create=create))
+            return engine.DeltaLog(self._catalog_tables.open(TableName.parse(table), create=create))
         uri = self.table_uri(table)
         return engine.DeltaLog.for_table(uri, storage_options=self.storage_options(uri) or None, connection=self._conn_name)
 
     @cached_property
+    def _catalog_tables(self) -> CatalogTables:
+        look_up = partial(named_connection, self.delta_conn_id, self.conn_name_attr, self.conn_type)
+        return CatalogTables(self.delta_conn_id, self.fields, options=self.storage_options, look_up=look_up, process=self.process)
+
+    @property
     def catalog(self) -> UnityCatalogClient:
         """The client of the connection's Unity Catalog.
 
         :raises DeltaIllegalArgumentException: if it is not a connection to one, or one of its fields is not valid.
         """
-        self.fields.check()
-        url, whose = self.fields.catalog_url, f"the connection {self.delta_conn_id!r}"
-
-        def renew() -> str | None:
-            """Return the token that the connection has now, unless it is for another server by now."""
-            now = ConnectionFields(self.delta_conn_id, named_connection(self.delta_conn_id, self.conn_name_attr, self.conn_type))
-            return _token_of(now.connection) if now.is_catalog and now.catalog_url == url else None
-
-        return engine.UnityCatalogClient(url, _token_of(self.connection), renew=renew, whose=whose)
-
-    def _open_in_catalog(self, name: TableName, *, create: bool = False) -> LogStore:
-        options = self._catalog_options(name)
-        try:
-            return engine.open_in_catalog(self.catalog, name, **options)
-        except DeltaTableNotFoundException:
-            if not create:
-                raise
-        try:
-            return engine.stage_in_catalog(self.catalog, name, **options)
-        except CatalogConflictException as error:
-            try:
-                return engine.open_in_catalog(self.catalog, name, **options)  # made by somebody else in between
-            except DeltaTableNotFoundException:
-                raise CatalogConflictException(
-                    f"{error.message}. There is no table {name}: another task has reserved the name and may have failed, "
-                    "and this catalog reserves a name only once. Let that task's run create the table, or use another name.",
-                    status=error.status,
-                    kind=error.kind,
-                ) from error
+        return self._catalog_tables.client
 
     def get_reserved_log(self, table: str, reservation: Reservation, *, unused: bool = False) -> DeltaLog:
         """Return the log of a table that is reserved in the catalog, and not a table yet: it has no version.
@@ -227,19 +190,7 @@ class DeltaHook(BaseHook):
         :raises CatalogNotFoundException: if the catalog has no such reservation, or has it at another location.
         :raises CatalogConflictException: if a first version is there.
         """
-        name = TableName.parse(table)
-        store = engine.open_reserved(self.catalog, name, reservation, unused=unused, **self._catalog_options(name))
-        return engine.DeltaLog(store)
-
-    def _catalog_options(self, name: TableName) -> dict[str, Any]:
-        if (self.process or this_process()) == API_SERVER:
-            raise DeltaIllegalArgumentException(f"Airflow's pages do not ask the catalog of {self.delta_conn_id!r} about {name}.")
-        return {
-            "options": self.storage_options,
-            "own_credentials": self.fields.has_identity,
-            "connection": self._conn_name,
-            "on_secret": mask_secret,
-        }
+        return engine.DeltaLog(self._catalog_tables.open_reserved(TableName.parse(table), reservation, unused=unused))
 
     def get_df(
         self,
@@ -377,7 +328,7 @@ class DeltaHook(BaseHook):
         """
         try:
             if self.fields.is_catalog:
-                return self._test_catalog()
+                return self._catalog_tables.test()
             if self.base_path is None:
                 self.fields.check()
                 names = sorted(self.fields.given_options)
@@ -388,15 +339,6 @@ class DeltaHook(BaseHook):
             return True, self._probe(options)
         except Exception as error:  # noqa: BLE001 - any error of the store is the result of the test
             return False, masked(f"{type(error).__name__}: {error}", self._secrets())
-
-    def _test_catalog(self) -> tuple[bool, str]:
-        """Ask the server for a catalog of a name that it will not have: it must know the API, and accept the token."""
-        try:
-            self.catalog.config(_NO_CATALOG)
-        except CatalogNotFoundException as error:
-            if error.kind is None:
-                raise
-        return True, f"{self.fields.catalog_url} answers to Delta's API. Tables are named catalog.schema.table."
 
     def _probe(self, options: Mapping[str, str]) -> str:
         store = self.get_conn()

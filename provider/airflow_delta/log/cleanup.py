@@ -64,7 +64,7 @@ def clean_up_expired_logs(
     :param granularity: to which the time is rounded down, instead of to midnight, in milliseconds.
     """
     if snapshot.version >= 0:
-        check_can_write(snapshot.protocol, snapshot.metadata, snapshot.log.uri, snapshot.version, catalog=snapshot.log.catalog)
+        check_can_write(snapshot.protocol, snapshot.metadata, snapshot.log.uri, snapshot.version, provided=snapshot.log.provided)
     properties = snapshot.properties
     if not properties.enable_expired_log_cleanup or snapshot.version < 0:
         return []

@@ -222,7 +222,7 @@ class Snapshot(Subject):
         :raises DeltaUnsupportedTableFeatureException: if it lists a reader feature that is not supported.
         """
         _ = self.metadata
-        check_can_read(self.protocol, self.log.uri, self.version, catalog=self.log.catalog)
+        check_can_read(self.protocol, self.log.uri, self.version, provided=self.log.provided)
         if self.metadata.partition_columns:
             _ = self.partition_schema
 

@@ -459,11 +459,11 @@ class DeltaAbortOperator(DeltaOperator):
         warn_if_tested(self, handle.table, f"abort transaction {handle.transaction_id} of")
         result = engine.abort(log, handle)
         self.log.info("Transaction %s: abort: %s. %s", handle.transaction_id, result.outcome, result.reason)
-        if log.catalog is not None and handle.read_version < 0 and result.outcome != "committed":
+        if log.managed_as is not None and handle.read_version < 0 and result.outcome != "committed":
             self.log.info(
                 "The new table %s was not created. The catalog keeps its reservation, at %s; the start task finds it again if it "
                 "is cleared.",
-                log.catalog,
+                log.managed_as,
                 log.uri,
             )
         TaskMetrics(context["ti"]).aborted(result)

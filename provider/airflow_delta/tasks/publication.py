@@ -86,11 +86,11 @@ def open_tables(task: Any, context: Context) -> list[PublishedTable]:
             continue
         one = SimpleNamespace(transaction=given, task_id=task.task_id, delta_conn_id=None, changes_table=task.changes_table)
         log, handle = open_transaction(one, context, start=start)
-        if log.catalog is not None:
+        if log.managed_as is not None:
             raise log.error(
                 DeltaUnsupportedOperationException,
-                f"Table {log.catalog} ({log.uri}) is catalog-managed and cannot be one of several that are published together. "
-                "Give it a transaction of its own.",
+                f"Table {log.managed_as} ({log.uri}) is catalog-managed and cannot be one of several that are published "
+                "together. Give it a transaction of its own.",
             )
         found.append(PublishedTable(start, log, handle, reports))
     twice = {table.handle.table for table in found}

@@ -69,7 +69,7 @@ def write_checkpoint(snapshot: Snapshot, *, part_size: int | None = None, parque
     if size is not None and size < 1:
         raise snapshot.error(DeltaIllegalArgumentException, f"A checkpoint part needs at least one action, got {size}")
     # Check this version itself: it may have features that a later version dropped.
-    check_can_write(snapshot.protocol, snapshot.metadata, snapshot.log.uri, snapshot.version, catalog=snapshot.log.catalog)
+    check_can_write(snapshot.protocol, snapshot.metadata, snapshot.log.uri, snapshot.version, provided=snapshot.log.provided)
 
     def write(reader: CheckpointReader | None, tail: TailFiles) -> LastCheckpointInfo:
         writing = _Writing(snapshot, reader, tail)

@@ -6,7 +6,7 @@ A feature that the protocol lists, or a legacy version implies, does not prevent
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Set
 from dataclasses import dataclass
 
 import msgspec
@@ -80,12 +80,15 @@ def _describe(protocol: Protocol) -> str:
 
 CATALOG_MANAGED = "catalogManaged"
 """A catalog decides which versions the table has; the log on storage may lack some, and have commits that never were."""
+BY_COMMITTER = frozenset({CATALOG_MANAGED})
+"""Features for which a table must be opened through a committer that provides them."""
 
 
-def check_can_read(protocol: Protocol, table: str, version: int, *, catalog: str | None = None) -> None:
+def check_can_read(protocol: Protocol, table: str, version: int, *, provided: Set[str] = frozenset()) -> None:
     """Refuse a table that this provider cannot read.
 
-    :param catalog: the table's name in the catalog through which it was opened; ``None`` if it was opened by its location.
+    :param provided: features that the committer provides through which the table was opened (
+        :attr:`~airflow_delta.log.storage.committer.LogCommitter.provides`).
     :raises InvalidProtocolVersionException: if it needs a newer reader version.
     :raises DeltaUnsupportedTableFeatureException: if it lists a reader feature that this provider does not support.
     """
@@ -97,30 +100,30 @@ def check_can_read(protocol: Protocol, table: str, version: int, *, catalog: str
             version=version,
         )
     listed = _reader_features(protocol)
-    if catalog is not None and CATALOG_MANAGED not in listed:
+    if lacking := provided - listed:
         raise DeltaIllegalStateException(
-            f"{catalog} ({table}) is not catalog-managed at version {version}: its log on storage decides on its versions, but "
-            "it was opened through the catalog. Use its location instead.",
+            f"{table} does not list {', '.join(sorted(lacking))} at version {version}: its log on storage decides on its "
+            "versions, but it was opened through its catalog. Use its location instead.",
             table=table,
             version=version,
         )
-    managed = {CATALOG_MANAGED} if catalog is not None else set()
-    unknown = sorted(n for n in listed - managed if n not in FEATURES or not FEATURES[n].readable)
+    unknown = sorted(n for n in listed - provided if n not in FEATURES or not FEATURES[n].readable)
     if unknown:
         raise _unsupported("read", unknown, table, version)
 
 
 def check_can_write(
-    protocol: Protocol, metadata: Metadata | None, table: str, version: int, *, catalog: str | None = None
+    protocol: Protocol, metadata: Metadata | None, table: str, version: int, *, provided: Set[str] = frozenset()
 ) -> None:
     """Refuse a table that this provider cannot write. Writing also requires that it can be read.
 
     :param metadata: shows which of the listed features are in use; ``None`` means none of them.
-    :param catalog: the table's name in the catalog through which it was opened; ``None`` if it was opened by its location.
+    :param provided: features that the committer provides through which the table was opened (
+        :attr:`~airflow_delta.log.storage.committer.LogCommitter.provides`).
     :raises InvalidProtocolVersionException: if it needs a newer reader or writer version.
     :raises DeltaUnsupportedTableFeatureException: if a feature is unknown, or in use and not supported.
     """
-    check_can_read(protocol, table, version, catalog=catalog)
+    check_can_read(protocol, table, version, provided=provided)
     if not 1 <= protocol.min_writer_version <= MAX_WRITER_VERSION:
         raise InvalidProtocolVersionException(
             f"{table} at version {version} needs writer version {protocol.min_writer_version}; this provider writes up to "
@@ -129,8 +132,7 @@ def check_can_write(
             version=version,
         )
     supported = features(protocol)
-    managed = {CATALOG_MANAGED} if catalog is not None else set()
-    refused = {name for name in supported - managed if name not in FEATURES or not FEATURES[name].tolerated}
+    refused = {name for name in supported - provided if name not in FEATURES or not FEATURES[name].tolerated}
     if metadata is not None:
         refused |= {name for name in active_features(metadata, supported) if not FEATURES[name].supported}
     if refused:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 
 from airflow_delta.exceptions import Subject, VersionNotFoundException, VersionsNotContiguousException
 from airflow_delta.log.actions.decode import CommitFile
@@ -47,9 +47,14 @@ class CommitFiles(Subject):
         return self.store.root
 
     @property
-    def catalog(self) -> str | None:
-        """Return the table's name in the catalog that decides on its versions; ``None`` if this log does."""
-        return self.store.committer.catalog
+    def managed_as(self) -> str | None:
+        """Return the table's name with whoever decides on its versions and maintains it; ``None`` if this log decides."""
+        return self.store.committer.managed_as
+
+    @property
+    def provided(self) -> Set[str]:
+        """Return the table features that the committer provides (:class:`~airflow_delta.log.storage.committer.LogCommitter`)."""
+        return self.store.committer.provides
 
     def _about(self) -> tuple[str, int | None]:
         return self.uri, None

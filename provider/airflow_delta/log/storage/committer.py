@@ -1,4 +1,5 @@
-"""What makes a commit a version of the table: the file system, by a put of its file, or a catalog (Delta Kernel's ``Committer``).
+"""What makes a commit a version of the table: the file system, by a put of its file, or who manages the table (Delta Kernel's
+``Committer``).
 
 The commit loop decides which version to try and what a loss means; a committer only asks for that one version.
 """
@@ -6,10 +7,11 @@ The commit loop decides which version to try and what a loss means; a committer 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from types import MappingProxyType
 from typing import Protocol
 
+from airflow_delta.log.storage.errors import StoreRefusedError
 from airflow_delta.log.storage.file_names import commit_file
 
 
@@ -44,11 +46,17 @@ class Definition(Protocol):
 class LogCommitter(ABC):
     """Makes commits versions of one table.
 
-    :ivar catalog: the table's name in the catalog that decides on its versions; ``None`` if the log on storage does.
+    :ivar managed_as: the table's name with whoever decides on its versions and maintains it; ``None`` if the log on storage
+        decides.
+    :ivar provides: table features that need this committer: a table that has one is refused through any other, and a table that
+        lacks one through this.
+    :ivar refusals: errors of :meth:`commit` after which nothing was committed, and the log cannot be read either.
     :ivar required_properties: what a table must be created or replaced with, the features of a new one included.
     """
 
-    catalog: str | None = None
+    managed_as: str | None = None
+    provides: Set[str] = frozenset()
+    refusals: tuple[type[Exception], ...] = (StoreRefusedError,)
     required_properties: Mapping[str, str] = MappingProxyType({})
 
     @abstractmethod
@@ -58,7 +66,7 @@ class LogCommitter(ABC):
         :param before: the metadata that those in ``data`` replace; ``None`` if there are none, or they are not known.
         :raises FileExistsError: if the version is taken, perhaps by an earlier attempt of the same transaction.
         :raises AmbiguousPutError: if it is not known whether the version was made.
-        :raises StoreRefusedError: if it was refused for good; nothing was committed.
+        :raises Exception: one of :attr:`refusals`, if it was refused for good.
         """
 
     def check_allowed(self, operation: str, definition: Definition | None = None) -> None:  # noqa: B027 - nothing is refused

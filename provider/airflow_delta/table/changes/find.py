@@ -123,7 +123,7 @@ def find_changes(
     times = _times(log, snapshot, start, end)
     for commit in commits_between(log, start, end):
         for protocol in commit.protocol:
-            check_can_read(protocol, log.uri, commit.version, catalog=log.catalog)
+            check_can_read(protocol, log.uri, commit.version, provided=log.provided)
         for metadata in commit.metadata:
             _check_recorded(log, metadata, commit.version, (start, end))
             if commit.version > start:

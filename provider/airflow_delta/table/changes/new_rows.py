@@ -250,7 +250,7 @@ def _added(source: DeltaLog, read: Snapshot, position: SourcePosition, options: 
     try:
         for commit in commits_between(source, first, last):
             for protocol in commit.protocol:
-                check_can_read(protocol, source.uri, commit.version, catalog=source.catalog)
+                check_can_read(protocol, source.uri, commit.version, provided=source.provided)
             for metadata in commit.metadata:
                 if metadata.id != position.table_id:
                     raise _another_id(source, commit, metadata, position)

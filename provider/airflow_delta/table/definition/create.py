@@ -80,7 +80,7 @@ def define_table(
         metadata=snapshot.metadata if exists else None,
         protocol=snapshot.protocol if exists else None,
         snapshot=snapshot if exists else None,
-        catalog=snapshot.log.catalog,
+        provided=snapshot.log.provided,
     )
     # As in Delta's REPLACE, columns that keep name and type keep the physical name.
     update = update_metadata(state, metadata, creates_table=True, overwrites_schema=exists)

@@ -152,10 +152,10 @@ def source_snapshot(source: DeltaLog, version: int | None, timestamp: datetime |
     """
     if version is not None and timestamp is not None:
         raise source.error(DeltaIllegalArgumentException, "Give a version or a timestamp of the source to clone, not both.")
-    if source.catalog is not None:
+    if source.managed_as is not None:
         raise source.error(
             DeltaUnsupportedOperationException,
-            f"Table {source.catalog} ({source.uri}) is catalog-managed: a clone of it would be another table of the catalog, "
+            f"Table {source.managed_as} ({source.uri}) is catalog-managed: a clone of it would be another table of the catalog, "
             "which also deletes files that a shallow clone needs. Copy its rows instead.",
         )
     latest = source.update()
@@ -166,7 +166,7 @@ def source_snapshot(source: DeltaLog, version: int | None, timestamp: datetime |
         snapshot = source.snapshot_at(version)
     elif timestamp is not None:
         snapshot = source.snapshot_at_timestamp(timestamp)
-    protocol.check_can_read(snapshot.protocol, source.uri, snapshot.version, catalog=source.catalog)
+    protocol.check_can_read(snapshot.protocol, source.uri, snapshot.version, provided=source.provided)
     return snapshot
 
 

@@ -96,8 +96,7 @@ def begin(
     :param user: who uses the identity, and what to do if the log says that another run has used it, or that this run has
         published under another one; ``None``: that is not looked at.
     :param takes_back: under ``replace`` the commit removes what the identity added before.
-    :param settle: called when the log was looked at: lets publications of several tables end that are open on this one, and looks
-        again.
+    :param settle: called when the log was looked at: lets intents end that are open there, and looks again.
     :raises DeltaIllegalArgumentException: if the identity or the policy is not valid.
     :raises DeltaTableNotFoundException: if there is no table and ``create`` is false.
     :raises NonEmptyLocationException: if other files are where the table would be created.
@@ -116,8 +115,8 @@ def begin(
     snapshot = _newest(log, settle)
     last = last_of_all = None
     if snapshot.version >= 0:
-        protocol.check_can_read(snapshot.protocol, log.uri, snapshot.version, catalog=log.catalog)
-        protocol.check_can_write(snapshot.protocol, snapshot.metadata, log.uri, snapshot.version, catalog=log.catalog)
+        protocol.check_can_read(snapshot.protocol, log.uri, snapshot.version, provided=log.provided)
+        protocol.check_can_write(snapshot.protocol, snapshot.metadata, log.uri, snapshot.version, provided=log.provided)
         warn_of_other_formats(log.uri, snapshot)
         # To commit again needs no memory: 'append' is the author's way out if it cannot be known.
         asked = None if rerun_policy == "append" else possible_since
@@ -153,7 +152,7 @@ def begin(
     )
     if snapshot.version < 0:
         required = with_required({**DEFAULT_CONFIGURATION, **(configuration or {})}, log.store.committer, log.uri)
-        return of_new_table(handle, partition_by, schema, required, name, description, isolation_level, catalog=log.catalog)
+        return of_new_table(handle, partition_by, schema, required, name, description, isolation_level, provided=log.provided)
     handle = _of_table(handle, snapshot, partition_by, isolation_level)
     if own is not None:
         return replace(handle, committed=own)

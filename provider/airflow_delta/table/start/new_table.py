@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -38,7 +38,7 @@ def of_new_table(
     description: str | None = None,
     isolation_level: str | None = None,
     *,
-    catalog: str | None = None,
+    provided: Set[str] = frozenset(),
 ) -> TransactionHandle:
     """Return the handle of a transaction on a table that does not exist: with what the commit will create.
 
@@ -55,7 +55,7 @@ def of_new_table(
         schema_string=schema,
         partition_columns=tuple(partition_by),
         configuration=given,
-        features=_features_of_new_table(handle.table, schema, given, catalog),
+        features=_features_of_new_table(handle.table, schema, given, provided),
         name=name,
         description=description,
         isolation_level=isolation_level or default_isolation_level(given),
@@ -63,7 +63,7 @@ def of_new_table(
 
 
 def with_required(configuration: Mapping[str, str | None], committer: LogCommitter, table: str) -> dict[str, str | None]:
-    """Return the properties of a new table with those that its catalog requires.
+    """Return the properties of a new table with those that its committer requires.
 
     :raises DeltaIllegalArgumentException: if one is given another value.
     """
@@ -71,14 +71,14 @@ def with_required(configuration: Mapping[str, str | None], committer: LogCommitt
     for key, value in required.items():
         if configuration.get(key) not in (None, value, DEFAULT_CONFIGURATION.get(key)):
             raise DeltaIllegalArgumentException(
-                f"A new table {committer.catalog} must have {key}={value!r}, as its catalog says, not {configuration[key]!r}.",
+                f"A new table {committer.managed_as} must have {key}={value!r}, as its catalog says, not {configuration[key]!r}.",
                 table=table,
             )
     return {**configuration, **required}
 
 
 def _features_of_new_table(
-    table: str, schema: str | None, configuration: Mapping[str, str], catalog: str | None
+    table: str, schema: str | None, configuration: Mapping[str, str], provided: Set[str]
 ) -> tuple[str, ...]:
     """Return the features that the properties and the schema of a new table bring.
 
@@ -88,7 +88,7 @@ def _features_of_new_table(
     metadata = Metadata(id="", schema_string=schema or nothing, configuration=dict(configuration))
     check_universal_format(metadata)
     metadata, needed = protocol.apply_feature_properties(metadata, None)
-    protocol.check_can_write(needed, metadata, table, -1, catalog=catalog)
+    protocol.check_can_write(needed, metadata, table, -1, provided=provided)
     return tuple(sorted(protocol.features(needed)))
 
 

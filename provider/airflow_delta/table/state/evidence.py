@@ -90,7 +90,7 @@ def is_referenced(snapshot: Snapshot, transaction_id: str) -> bool:
     """
     if snapshot.version < 0:
         return False
-    protocol.check_can_read(snapshot.protocol, snapshot.log.uri, snapshot.version, catalog=snapshot.log.catalog)
+    protocol.check_can_read(snapshot.protocol, snapshot.log.uri, snapshot.version, provided=snapshot.log.provided)
     return any(
         _names(snapshot, paths, transaction_id)
         for table in (snapshot.files(columns=["path", "deletion_vector"]), snapshot.tombstones())

@@ -155,12 +155,12 @@ class DeclaredStart:
         nothing = replace(handle, table_id=None)
         wanted: TransactionHandle | None = None
         reserved = next(filter(None, (reservation_of(conn_id, handle) for conn_id in self.conn_ids)), None)
-        catalog = self.tables[0] if reserved is not None else None
+        provided = engine.BY_COMMITTER if reserved is not None else frozenset()
         for columns, schema, properties in itertools.product(*(self.definition[key] for key in _NEW_TABLE)):
             if reserved is not None:  # the catalog checks whether all that it requires is there
                 given = {key: value for key, value in (properties or {}).items() if value is not None}
                 properties = {**(properties or {}), **reserved.required, **given}
-            wanted = engine.of_new_table(nothing, column_names(columns), schema_text(schema), properties, catalog=catalog)
+            wanted = engine.of_new_table(nothing, column_names(columns), schema_text(schema), properties, provided=provided)
             if all(_without_names(getattr(wanted, key)) == _without_names(getattr(handle, key)) for key in _RULES):
                 return
         for key in _RULES:

@@ -125,7 +125,7 @@ class CheckpointHook(PostCommitHook):
             return
         snapshot = log.snapshot if log.snapshot.version == version else log.snapshot_at(version)
         log.checkpoint(snapshot)
-        if snapshot.properties.enable_expired_log_cleanup and log.catalog is None:  # else the catalog's work
+        if snapshot.properties.enable_expired_log_cleanup and log.managed_as is None:
             log.clean_up_expired_logs(snapshot)
 
     def handle_error(self, txn: CommittedTransaction, error: Exception, version: int) -> None:

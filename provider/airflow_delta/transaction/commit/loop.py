@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from airflow_delta.exceptions import (
-    CatalogAccessException,
     CommitCancelledException,
     CommitStateUnknownException,
     ConcurrentWriteException,
@@ -21,7 +20,7 @@ from airflow_delta.exceptions import (
     MaxCommitRetriesExceededException,
 )
 from airflow_delta.log.actions.decode import CommitFile
-from airflow_delta.log.storage.errors import AmbiguousPutError, StoreRefusedError
+from airflow_delta.log.storage.errors import AmbiguousPutError
 from airflow_delta.log.storage.file_names import LOG_DIRECTORY, commit_file
 from airflow_delta.log.storage.progress import tracked
 from airflow_delta.transaction import events
@@ -356,8 +355,7 @@ class CommitLoop:
             landed = self._settle(version, error)
             if not landed:
                 self._count_ambiguous(error)
-        except (StoreRefusedError, CatalogAccessException):
-            # Nothing was written, and the same credentials could not read the version either.
+        except self.log.store.committer.refusals:
             raise
         except Exception as error:
             landed = self._settle(version, error)

@@ -108,7 +108,7 @@ class OptimisticTransaction:
         self._hooks: list[PostCommitHook] = [ChecksumHook(), CheckpointHook()]
         self._committed_actions: Sequence[Action] = ()
         if self.read_version >= 0:
-            check_writable(self.snapshot.protocol, self.snapshot.metadata, log.uri, self.read_version, catalog=log.catalog)
+            check_writable(self.snapshot.protocol, self.snapshot.metadata, log.uri, self.read_version, provided=log.provided)
             log.validate_at_start(self.snapshot)
         self._committer.observer.starting(self.read_version)
 
@@ -476,7 +476,7 @@ class OptimisticTransaction:
         if not any(isinstance(action, AddFile | RemoveFile | AddCDCFile) for action in prepared.actions):
             return
         configuration = prepared.metadata.configuration
-        if wants_auto_compaction(configuration, self.policy) and operation.name != "OPTIMIZE" and self.log.catalog is None:
+        if wants_auto_compaction(configuration, self.policy) and operation.name != "OPTIMIZE" and self.log.managed_as is None:
             self.register_post_commit_hook(AutoCompactHook())
         if wants_symlink_manifest(configuration):
             self.register_post_commit_hook(SymlinkManifestHook())

@@ -21,7 +21,7 @@ from airflow_delta.transaction.conflicts.current_transaction import CurrentTrans
 from airflow_delta.transaction.conflicts.domains import check_winner_domains
 from airflow_delta.transaction.conflicts.file_conflicts import BACKFILLS, FileConflicts
 from airflow_delta.transaction.conflicts.metadata import check_winner_metadata
-from airflow_delta.transaction.conflicts.protocol import catalog_table, check_own_drop, check_protocol
+from airflow_delta.transaction.conflicts.protocol import check_own_drop, check_protocol, provided
 from airflow_delta.transaction.conflicts.resolution import Resolution
 from airflow_delta.transaction.conflicts.winning_commit import (
     ADD_KEY,
@@ -96,7 +96,7 @@ class ConflictChecker:
         if changes_table and (winner.protocol is not None or winner.metadata):
             # The provider must still be able to write the table with what was adopted.
             table_protocol.check_can_write(
-                self.current.protocol, self.current.metadata, winner.table, winner.version, catalog=catalog_table(self.current)
+                self.current.protocol, self.current.metadata, winner.table, winner.version, provided=provided(self.current)
             )
         if self.current.own_actions is not self._seen:
             self._look_at_actions()

@@ -11,9 +11,9 @@ from airflow_delta.transaction.conflicts.winning_commit import WinningCommit
 from airflow_delta.transaction.prepare import feature_drop, row_tracking
 
 
-def catalog_table(current: CurrentTransaction) -> str | None:
-    """Return the table if its catalog decides on its versions: the transaction could not have begun otherwise than through it."""
-    return current.table if table_protocol.CATALOG_MANAGED in table_protocol.features(current.protocol) else None
+def provided(current: CurrentTransaction) -> frozenset[str]:
+    """Return the features that the table's committer provides: the transaction could not have begun without them."""
+    return table_protocol.features(current.protocol) & table_protocol.BY_COMMITTER
 
 
 def check_protocol(current: CurrentTransaction, winner: WinningCommit, *, has_protocol: bool) -> None:
@@ -26,7 +26,7 @@ def check_protocol(current: CurrentTransaction, winner: WinningCommit, *, has_pr
     protocol = winner.protocol
     if protocol is None:
         return
-    table_protocol.check_can_read(protocol, winner.table, winner.version, catalog=catalog_table(current))
+    table_protocol.check_can_read(protocol, winner.table, winner.version, provided=provided(current))
     if has_protocol:
         hint = (
             " Two writers created the table at the same time: create it before tasks write to it in parallel."

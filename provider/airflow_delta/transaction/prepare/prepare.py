@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Sequence, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -52,7 +52,7 @@ class TableState(TableRead):
     :param row_id_high_water_mark: returns the last row id of the version that was read; called only if row ids are assigned.
     :param restored_row_id_mark: the last row id of the version that the commit brings back; -1 if there is none.
     :param snapshot: version that was read; needed only by commits that drop a feature or change metadata.
-    :param catalog: the table's name in the catalog through which it was opened.
+    :param provided: features that the committer provides through which it was opened.
     """
 
     table: str
@@ -64,7 +64,7 @@ class TableState(TableRead):
     row_id_high_water_mark: Callable[[], int] = lambda: row_tracking.NO_HIGH_WATER_MARK
     restored_row_id_mark: int = row_tracking.NO_HIGH_WATER_MARK
     snapshot: Snapshot | None = None
-    catalog: str | None = None
+    provided: Set[str] = frozenset()
 
     @classmethod
     def of(cls, snapshot: Snapshot, *, new_metadata: Metadata | None = None, new_protocol: Protocol | None = None) -> TableState:
@@ -84,7 +84,7 @@ class TableState(TableRead):
             new_protocol=new_protocol,
             row_id_high_water_mark=row_id_high_water_mark,
             snapshot=snapshot if exists else None,
-            catalog=snapshot.log.catalog,
+            provided=snapshot.log.provided,
         )
 
 
@@ -130,7 +130,7 @@ def prepare_commit(
     if new_protocol is not None and not (large and operation.name == "RESTORE"):  # which may take features away
         check_protocol_change(state, new_protocol, operation)
     if new_metadata is not None or new_protocol is not None:  # otherwise it was checked when the transaction began
-        table_protocol.check_can_write(protocol, metadata, state.table, state.read_version, catalog=state.catalog)
+        table_protocol.check_can_write(protocol, metadata, state.table, state.read_version, provided=state.provided)
         _check_column_defaults(state, metadata, protocol)
     if not large and (violation := format_violation(metadata)) is not None:
         raise state.error(DeltaUnsupportedOperationException, f"Table {state.table} cannot be committed to: {violation}")
@@ -212,7 +212,7 @@ def verify_metadata(state: TableState, metadata: Metadata) -> Protocol | None:
     return None if upgraded == state.protocol else upgraded
 
 
-_writable: tuple[Protocol, Metadata, str | None] | None = None
+_writable: tuple[Protocol, Metadata, Set[str]] | None = None
 
 
 def check_manual(state: TableState, metadata: Metadata, *, asked: Collection[str] = ()) -> None:
@@ -234,19 +234,19 @@ def check_manual(state: TableState, metadata: Metadata, *, asked: Collection[str
         )
 
 
-def check_writable(protocol: Protocol, metadata: Metadata, table: str, version: int, *, catalog: str | None = None) -> None:
+def check_writable(protocol: Protocol, metadata: Metadata, table: str, version: int, *, provided: Set[str] = frozenset()) -> None:
     """Refuse a table that this provider cannot write.
 
     Versions share the frozen protocol and metadata, so a series of transactions on one table is checked once.
 
-    :param catalog: the table's name in the catalog through which it was opened.
+    :param provided: features that the committer provides through which it was opened.
     """
     global _writable
     known = _writable
-    if known is not None and known[0] is protocol and known[1] is metadata and known[2] == catalog:
+    if known is not None and known[0] is protocol and known[1] is metadata and known[2] == provided:
         return
-    table_protocol.check_can_write(protocol, metadata, table, version, catalog=catalog)
-    _writable = (protocol, metadata, catalog)
+    table_protocol.check_can_write(protocol, metadata, table, version, provided=provided)
+    _writable = (protocol, metadata, provided)
 
 
 def check_protocol_change(state: TableState, new: Protocol, operation: Operation) -> None:

@@ -259,9 +259,9 @@ def _retention(log: DeltaLog, hours: float | None, *, retention_check: bool) -> 
 
 def _check_protocol(snapshot: Snapshot) -> None:
     """Refuse a table with unknown features: they may need files that nothing else names (vacuumProtocolCheck)."""
-    protocol.check_can_read(snapshot.protocol, snapshot.log.uri, snapshot.version, catalog=snapshot.log.catalog)
+    protocol.check_can_read(snapshot.protocol, snapshot.log.uri, snapshot.version, provided=snapshot.log.provided)
     protocol.check_can_write(
-        snapshot.protocol, snapshot.metadata, snapshot.log.uri, snapshot.version, catalog=snapshot.log.catalog
+        snapshot.protocol, snapshot.metadata, snapshot.log.uri, snapshot.version, provided=snapshot.log.provided
     )
 
 
