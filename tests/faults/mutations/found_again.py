@@ -102,14 +102,14 @@ def _map_index() -> Patches:
 
 
 def _key_only() -> Patches:
-    return {"table.start.begin.commit_of_chain": _nothing}
+    return {"table.start.outcome.commit_of_chain": _nothing}
 
 
 def _expired_is_new() -> Patches:
     def last_txn_version(_log: Any, snapshot: Any, app_id: str, _possible_since: Any) -> int | None:
         return snapshot.transaction_version(app_id)
 
-    return {"table.start.begin.last_txn_version": last_txn_version}
+    return {"table.start.outcome.last_txn_version": last_txn_version}
 
 
 def _suffix() -> Patches:
@@ -148,7 +148,7 @@ def _unasked_protocol() -> Patches:
 
 
 def _any_folder() -> Patches:
-    return {"table.start.begin.check_location": _nothing}
+    return {"table.start.location.check_location": _nothing}
 
 
 def _no_same_columns() -> Patches:

@@ -53,7 +53,7 @@ ROOMS = {
     ),
     "identity": Room(
         (
-            *("table/start/begin.py", "table/start/location.py", "table/start/new_table.py", "table/start/rerun.py"),
+            *(f"table/start/{name}.py" for name in ("begin", "identity", "location", "new_table", "outcome", "rerun")),
             *("table/state/find_commit.py", "table/state/transaction_retention.py"),
         ),
         ("tests/table/start", "tests/table/commit", "tests/table/state", "tests/table/operations/test_restore.py"),

@@ -1,6 +1,7 @@
-"""Where a table may be created: in an empty or missing folder (Delta's ``DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION``).
+"""Where a transaction may begin: on a table that can be read and written, or where one may be created.
 
-Other files there would not belong to the table, and VACUUM would delete them.
+That is an empty or missing folder (Delta's ``DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION``): other files would not belong to the
+table, and VACUUM would delete them.
 """
 
 from __future__ import annotations
@@ -10,16 +11,66 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from airflow_delta.contract.staging_directory import STAGING_DIRECTORY, is_hidden
-from airflow_delta.exceptions import DeltaError, NonEmptyLocationException
+from airflow_delta.contract.staging_directory import STAGING_DIRECTORY, is_hidden, is_preview
+from airflow_delta.exceptions import (
+    DeltaError,
+    DeltaIllegalArgumentException,
+    DeltaTableNotFoundException,
+    NonEmptyLocationException,
+)
+from airflow_delta.log.features import protocol
+from airflow_delta.table.start.format_warnings import warn_of_other_formats
 
 if TYPE_CHECKING:
+    from airflow_delta.log import Snapshot
     from airflow_delta.log.delta_log import DeltaLog
     from airflow_delta.log.storage.base import LogStore
 
 _SHOWN = 3
 
 _TRANSACTION = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+def check_no_preview(table: str) -> None:
+    """Refuse the preview of a transaction.
+
+    :raises DeltaIllegalArgumentException: if the table is one.
+    """
+    if is_preview(table):
+        raise DeltaIllegalArgumentException(
+            f"{table} is the preview of a transaction, which cannot be written to: it is deleted with the transaction. "
+            "Name the table itself.",
+            table=table,
+        )
+
+
+def check_table(log: DeltaLog, snapshot: Snapshot, *, create: bool, in_place: bool) -> None:
+    """Check that the table can be read and written or, if there is none, that it may and can be created here.
+
+    :param create: a missing table is no error.
+    :param in_place: the table is made from the files at the location.
+    :raises DeltaTableNotFoundException: if there is no table and ``create`` is false.
+    :raises NonEmptyLocationException: if other files are where the table would be created.
+    :raises ConditionalPutException: if the store does not keep writers apart.
+    :raises InvalidProtocolVersionException: if the table needs a newer reader or writer.
+    :raises DeltaUnsupportedTableFeatureException: if it needs a feature that is not supported.
+    """
+    if snapshot.version >= 0:
+        protocol.check_can_read(snapshot.protocol, log.uri, snapshot.version, provided=log.provided)
+        protocol.check_can_write(snapshot.protocol, snapshot.metadata, log.uri, snapshot.version, provided=log.provided)
+        warn_of_other_formats(log.uri, snapshot)
+        return
+    if not create:
+        raise log.error(
+            DeltaTableNotFoundException,
+            f"There is no Delta table at {log.uri}. Check the location, the connection, and that an earlier task has "
+            "created it: DeltaCreateTableOperator, or a transaction whose start task does not have create=False.",
+        )
+    from airflow_delta.log.storage.conditional_put import check_conditional_put
+
+    if not in_place:
+        check_location(log)
+    check_conditional_put(log.store)
 
 
 def check_location(log: DeltaLog) -> None:
