@@ -1,8 +1,9 @@
 """Which files and rooms a run of one transaction goes through: start, plan and collect of a write, commit, and a reader.
 
 A step enters a file if a function of it runs; it is handed the subject if that function is given what the step is about: the
-log, the stage, the handle. A room is the folder of a file. ``python tests/project/way.py`` prints both of a transaction that
-overwrites a partition; ``--list`` names the files.
+log, the stage, the handle. The subject stays in a file until a function of another file is given it, or it comes back: how often
+who follows it has to turn to another file. A room is the folder of a file. ``python tests/project/way.py`` prints all three of a
+transaction that overwrites a partition; ``--list`` names the files.
 """
 
 from __future__ import annotations
@@ -45,26 +46,39 @@ class Way:
         self.package = str(package)
         self.entered: dict[str, set[str]] = {}
         self.handed: dict[str, set[str]] = {}
+        self.stays: dict[str, list[str]] = {}
 
     @contextmanager
     def step(self, name: str, about: Any) -> Iterator[None]:
         """Follow what a step is about; values of its type that take its place count as well."""
         entered, handed = self.entered.setdefault(name, set()), self.handed.setdefault(name, set())
-        kind = type(about)
+        kind, stays, holders = type(about), self.stays.setdefault(name, []), threading.local()
 
-        def called(frame: Any, event: str, _: Any) -> None:
+        def stay(file: str) -> None:
+            if not stays or stays[-1] != file:
+                stays.append(file)
+
+        def followed(frame: Any, event: str, _: Any) -> None:
             code = frame.f_code
-            if event != "call" or not code.co_filename.startswith(self.package) or code.co_name == "<module>":
+            if event not in ("call", "return") or not code.co_filename.startswith(self.package) or code.co_name == "<module>":
+                return
+            stack: list[str | None] = vars(holders).setdefault("stack", [])
+            if event == "return":
+                if stack and stack.pop() is not None and (holder := next(filter(None, reversed(stack)), None)) is not None:
+                    stay(holder)
                 return
             file = code.co_filename[len(self.package) + 1 :]
             entered.add(file)
             given = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
             values = frame.f_locals
-            if any(isinstance(values.get(name), kind) for name in given):
+            is_given = any(isinstance(values.get(name), kind) for name in given)
+            stack.append(file if is_given else None)
+            if is_given:
                 handed.add(file)
+                stay(file)
 
-        threading.setprofile(called)
-        sys.setprofile(called)
+        threading.setprofile(followed)
+        sys.setprofile(followed)
         try:
             yield
         finally:
@@ -124,6 +138,9 @@ def main(arguments: list[str]) -> int:
             print(f"  {name:8} {len(files):3} files {len(rooms):3} rooms")
             if "--list" in arguments:
                 print("".join(f"    {file}\n" for file in sorted(files)), end="")
+    print("stays of the subject")
+    for name, stays in way.stays.items():
+        print(f"  {name:8} {len(stays):3}")
     return 0
 
 

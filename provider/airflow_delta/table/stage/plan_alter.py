@@ -93,8 +93,8 @@ def _sync_identity(stage: StageView, table: AlteredTable, change: SyncIdentity, 
 
 def collect_constraint(stage: StageView, request: StageRequest, report: StageReport) -> StagedWrite:
     """Return the staged write of changes that passed the check on Spark."""
-    stage.reported(request, report)
     arguments = ConstraintArguments.of(request)
+    stage.reported(request, report, arguments)
     staged = StagedWrite.from_dict(arguments.staged)
     if not arguments.furthest:
         return staged

@@ -56,7 +56,7 @@ def plan_create(
     if stage.stages:
         raise handle.error(
             StageConflictException,
-            f"Stage {stage.task_id} creates table {handle.table}: it cannot build on other stages, only they on it.",
+            f"Stage {stage.own.task_id} creates table {handle.table}: it cannot build on other stages, only they on it.",
         )
     stage.check_open()
     check_create(stage.definition, mode)

@@ -1,4 +1,4 @@
-"""One attempt of a stage: what it works on, what it asks of Spark, what it hands to the commit."""
+"""What a stage works with from its plan to its staged write: what it asks of Spark, and what it hands to the commit."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from airflow_delta.contract.arguments import Arguments
 from airflow_delta.contract.manifest import INLINE_LIMIT, decode_actions, encode_manifest, manifest_ref
 from airflow_delta.contract.payloads import StagedWrite, TransactionHandle
 from airflow_delta.contract.request import StageReport, StageRequest
-from airflow_delta.contract.staging_directory import MANIFEST_NAME, attempt_directory, stage_key
-from airflow_delta.exceptions import DeltaIllegalStateException, StageConflictException, StagingException
+from airflow_delta.contract.staging_directory import MANIFEST_NAME, attempt_directory
+from airflow_delta.exceptions import DeltaIllegalStateException
 from airflow_delta.log.actions.actions import Action, AddCDCFile, RemoveFile, encode_action
-from airflow_delta.table.definition.altered_table import MODE, is_alter, needs_own_commit
 from airflow_delta.table.files.adds import DataFiles
+from airflow_delta.table.stage.attempt import StageAttempt, check_report
 from airflow_delta.table.stage.earlier_stages import stage_id
 from airflow_delta.table.stage.new_columns import check_metadata
 from airflow_delta.table.stage.scan import spark_table
 from airflow_delta.table.stage.staged_paths import check_paths
 from airflow_delta.table.stage.staged_writes import parse_staged
+from airflow_delta.table.stage.together import check_same_commit
 from airflow_delta.table.stage.view import TransactionView, load_stages, opened
 
 if TYPE_CHECKING:
@@ -28,24 +29,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class StageView(TransactionView):
-    """The view of one attempt of a stage.
+    """What a transaction has read, and the attempt that stages on top of it.
 
-    :param attempt: unique name of this execution (:func:`airflow_delta.contract.staging_directory.new_attempt`).
+    Who needs only the former takes a :class:`~airflow_delta.table.stage.view.TransactionView`, or what the table is.
+
+    :param own: the attempt.
     """
 
-    task_id: str
-    map_index: int = -1
-    attempt: str
-
-    @property
-    def key(self) -> str:
-        """Name of the stage in paths."""
-        return stage_key(self.task_id, self.map_index)
+    own: StageAttempt
 
     @property
     def directory(self) -> str:
         """Directory of the attempt, relative to the table."""
-        return attempt_directory(self.handle.transaction_id, self.key, self.attempt)
+        return attempt_directory(self.handle.transaction_id, self.own.key, self.own.attempt)
 
     @property
     def after(self) -> tuple[str, ...]:
@@ -81,17 +77,15 @@ class StageView(TransactionView):
         :param fields: other fields of :class:`~airflow_delta.contract.request.StageRequest`; schema and partitioning are by
             default those of :attr:`target`.
         """
-        self._check_together(mode, fields)
+        if self.stages:
+            check_same_commit(self, self.own.key, mode=mode, replaces_schema=bool(fields.get("overwrite_schema")))
         earlier = tuple(stage.write.to_dict() for stage in self.stages)
         planned = {"schema_string": self.target.schema_string, "partition_columns": self.target.partition_columns, **fields}
         return StageRequest(
             transaction_id=self.handle.transaction_id,
+            **self.own.names,
             table=spark_table(self.log, self.spark_table_uri),
             read_version=self.handle.read_version,
-            stage=self.key,
-            task_id=self.task_id,
-            map_index=self.map_index,
-            attempt=self.attempt,
             directory=self.directory,
             operation=operation,
             mode=mode,
@@ -100,59 +94,15 @@ class StageView(TransactionView):
             **planned,
         )
 
-    def _check_together(self, mode: str, fields: Mapping[str, Any]) -> None:
-        """Refuse a stage on top of others that cannot be in one commit with it, as the commit does, but before its work.
-
-        :raises StageConflictException: if the stage or one before it replaces the schema, and the other does not, or one
-            before it needs a commit of its own.
-        """
-        replaces = bool(fields.get("overwrite_schema"))
-        for write in (stage.write for stage in self.stages):
-            if (alone := needs_own_commit(write)) is not None:
-                raise self.handle.error(
-                    StageConflictException,
-                    f"Stage {self.key} of transaction {self.handle.transaction_id} on table {self.handle.table} cannot be "
-                    f"planned on top of stage {write.stage}: {alone} needs its own transaction.",
-                )
-            others = bool(write.definition) or write.overwrite_schema
-            if self.handle.read_version < 0:
-                together = not (write.definition and replaces)
-            elif mode == MODE or is_alter(write):
-                together = not (others or replaces)
-            elif write.definition:
-                together = not replaces
-            else:
-                together = others == replaces
-            if not together:
-                raise self.handle.error(
-                    StageConflictException,
-                    f"Stage {self.key} of transaction {self.handle.transaction_id} cannot be planned on top of stage "
-                    f"{write.stage} ({write.operation}): {'it' if replaces else 'that one'} replaces the schema of table "
-                    f"{self.handle.table}, and the other does not. Put them into separate transactions. Rows can be written on "
-                    "top of a table that DeltaCreateTableOperator replaces.",
-                )
-
-    def reported(self, request: StageRequest, report: StageReport) -> StageView:
+    def reported(self, request: StageRequest, report: StageReport, given: Arguments) -> StageView:
         """Return the view of the attempt that a report is of: an earlier one if its job was taken over.
 
+        :param given: the arguments of the request.
         :raises StagingException: if the report is not that of the request, or names directories outside the attempt.
         """
-        asked = {"transaction_id": self.handle.transaction_id, "stage": request.stage, "attempt": request.attempt}
-        for name, expected in asked.items():
-            if getattr(report, name) != expected:
-                raise self.handle.error(
-                    StagingException,
-                    f"The report of stage {request.stage} is of another execution: {name} is {getattr(report, name)!r}, expected "
-                    f"{expected!r}. Clear the start task with everything downstream.",
-                )
-        names = (*report.directories, *report.copied_directories, *report.change_directories, *report.vector_directories)
-        if any("/" in name or name.startswith(".") for name in names):
-            raise self.handle.error(
-                StagingException, f"The report of stage {request.stage} names directories outside its attempt"
-            )
-        given = Arguments.of(request)
-        same = (request.task_id, request.map_index, request.attempt) == (self.task_id, self.map_index, self.attempt)
-        stage = self if same else replace(self, task_id=request.task_id, map_index=request.map_index, attempt=request.attempt)
+        check_report(self.handle, request, report)
+        own = replace(self.own, task_id=request.task_id, map_index=request.map_index, attempt=request.attempt)
+        stage = self if own == self.own else replace(self, own=own)
         return stage if given.after == self.after else _with_stages(stage, given.earlier)
 
     def staged(
@@ -173,7 +123,8 @@ class StageView(TransactionView):
 
         Also raises as :func:`check_metadata` does.
         """
-        self._check_together(mode, fields)
+        if self.stages:
+            check_same_commit(self, self.own.key, mode=mode, replaces_schema=bool(fields.get("overwrite_schema")))
         new, copied = new or DataFiles(), copied or DataFiles()
         adds = [*new.adds, *copied.adds]
         actions: list[Action] = [*removes, *adds, *change_files]
@@ -195,10 +146,7 @@ class StageView(TransactionView):
         }
         write = StagedWrite(
             transaction_id=self.handle.transaction_id,
-            stage=self.key,
-            task_id=self.task_id,
-            map_index=self.map_index,
-            attempt=self.attempt,
+            **self.own.names,
             mode=mode,
             **{
                 "after": self.after,
@@ -240,15 +188,8 @@ def open_stage(
     :param after: staged writes of the earlier stages that this one is planned on top of.
     :param spark_table_uri: URI of the table as Spark reaches it, when it is not the worker's.
     """
-    stage = StageView(
-        log=log,
-        handle=handle,
-        read=opened(log, handle),
-        spark_table_uri=spark_table_uri,
-        task_id=task_id,
-        map_index=map_index,
-        attempt=attempt,
-    )
+    own = StageAttempt(task_id=task_id, map_index=map_index, attempt=attempt)
+    stage = StageView(log=log, handle=handle, read=opened(log, handle), spark_table_uri=spark_table_uri, own=own)
     return _with_stages(stage, after) if after else stage
 
 

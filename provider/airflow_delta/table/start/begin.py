@@ -12,7 +12,7 @@ from airflow_delta.contract.payloads import TransactionHandle
 from airflow_delta.contract.staging_directory import transaction_directory
 from airflow_delta.exceptions import DeltaAnalysisException
 from airflow_delta.table.start.identity import check_choice, given_identity
-from airflow_delta.table.start.location import check_no_preview, check_table
+from airflow_delta.table.start.location import check_existing, check_missing, check_no_preview
 from airflow_delta.table.start.new_table import DEFAULT_CONFIGURATION, default_isolation_level, of_new_table, with_required
 from airflow_delta.table.start.outcome import EarlierRuns, InLog, decide, look_up
 from airflow_delta.table.state.find_commit import TryChain
@@ -84,31 +84,34 @@ def begin(
     :raises TransactionAlreadyCommittedException: if the identity is in the log and the policy is ``fail``, or ``replace`` and
         another writer has rewritten or removed what it added; or if ``user`` must not use it.
     """
-    check_no_preview(log.uri)
-    identity = given_identity(log.uri, transaction_key, app_id, txn_version, rerun_policy)
-    check_choice("rerun_policy", rerun_policy, RERUN_POLICIES, log.uri)
-    check_choice("key_check", KEY_CHECKS[0] if user is None else user.check, KEY_CHECKS, log.uri)
-    check_choice(
-        "isolation_level", ISOLATION_LEVELS[0] if isolation_level is None else isolation_level, ISOLATION_LEVELS, log.uri
-    )
+    table = log.uri
+    check_no_preview(table)
+    identity = given_identity(table, transaction_key, app_id, txn_version, rerun_policy)
+    check_choice("rerun_policy", rerun_policy, RERUN_POLICIES, table)
+    check_choice("key_check", KEY_CHECKS[0] if user is None else user.check, KEY_CHECKS, table)
+    check_choice("isolation_level", ISOLATION_LEVELS[0] if isolation_level is None else isolation_level, ISOLATION_LEVELS, table)
     earlier = EarlierRuns(tries=tries, possible_since=possible_since, former_keys=former_keys, user=user, takes_back=takes_back)
     snapshot = _newest(log, settle)
-    check_table(log, snapshot, create=create, in_place=in_place)
-    found = look_up(log, snapshot, identity, earlier) if snapshot.version >= 0 else InLog()
+    if snapshot.version >= 0:
+        check_existing(snapshot)
+        found = look_up(log, snapshot, identity, earlier)
+    else:
+        check_missing(log, create=create, in_place=in_place)
+        found = InLog()
     transaction_id = transaction_id if transaction_id is not None else str(uuid.uuid4())
     handle = TransactionHandle(
         transaction_id=transaction_id,
-        table=log.uri,
+        table=table,
         read_version=snapshot.version,
-        staging_path=f"{log.uri}/{transaction_directory(transaction_id)}",
+        staging_path=f"{table}/{transaction_directory(transaction_id)}",
         app_id=identity.app_id,
-        txn_version=found.own.txn_version or 0 if found.own else identity.next_version(log.uri, found.last),
+        txn_version=found.own.txn_version or 0 if found.own else identity.next_version(table, found.last),
         monotonic=identity.monotonic,
         rerun_policy=rerun_policy,
         delta_conn_id=delta_conn_id,
     )
     if snapshot.version < 0:
-        required = with_required({**DEFAULT_CONFIGURATION, **(configuration or {})}, log.store.committer, log.uri)
+        required = with_required({**DEFAULT_CONFIGURATION, **(configuration or {})}, log.store.committer, table)
         return of_new_table(handle, partition_by, schema, required, name, description, isolation_level, provided=log.provided)
     handle = _of_table(handle, snapshot, partition_by, isolation_level)
     return decide(log, snapshot, handle, identity, found, earlier)

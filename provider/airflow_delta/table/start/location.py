@@ -44,22 +44,26 @@ def check_no_preview(table: str) -> None:
         )
 
 
-def check_table(log: DeltaLog, snapshot: Snapshot, *, create: bool, in_place: bool) -> None:
-    """Check that the table can be read and written or, if there is none, that it may and can be created here.
+def check_existing(snapshot: Snapshot) -> None:
+    """Check that a table can be read and written.
+
+    :raises InvalidProtocolVersionException: if it needs a newer reader or writer.
+    :raises DeltaUnsupportedTableFeatureException: if it needs a feature that is not supported.
+    """
+    table, provided = snapshot.log.uri, snapshot.log.provided
+    protocol.check_can_write(snapshot.protocol, snapshot.metadata, table, snapshot.version, provided=provided)
+    warn_of_other_formats(table, snapshot)
+
+
+def check_missing(log: DeltaLog, *, create: bool, in_place: bool) -> None:
+    """Check that a table that does not exist may and can be created here.
 
     :param create: a missing table is no error.
     :param in_place: the table is made from the files at the location.
-    :raises DeltaTableNotFoundException: if there is no table and ``create`` is false.
+    :raises DeltaTableNotFoundException: if ``create`` is false.
     :raises NonEmptyLocationException: if other files are where the table would be created.
     :raises ConditionalPutException: if the store does not keep writers apart.
-    :raises InvalidProtocolVersionException: if the table needs a newer reader or writer.
-    :raises DeltaUnsupportedTableFeatureException: if it needs a feature that is not supported.
     """
-    if snapshot.version >= 0:
-        protocol.check_can_read(snapshot.protocol, log.uri, snapshot.version, provided=log.provided)
-        protocol.check_can_write(snapshot.protocol, snapshot.metadata, log.uri, snapshot.version, provided=log.provided)
-        warn_of_other_formats(log.uri, snapshot)
-        return
     if not create:
         raise log.error(
             DeltaTableNotFoundException,

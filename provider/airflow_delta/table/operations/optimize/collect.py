@@ -39,8 +39,8 @@ def collect_optimize(stage: StageView, request: StageRequest, report: StageRepor
 
     As a stage it only conflicts with what touches the files that it rewrote.
     """
-    stage = stage.reported(request, report)
     arguments = OptimizeArguments.of(request)
+    stage = stage.reported(request, report, arguments)
     adds, removes, rows = collect_actions(stage, request, report, arguments)
     # Copies that keep their row ids do not count as copied.
     copied = DataFiles(adds=adds, rows=0 if arguments.row_ids is not None else rows)

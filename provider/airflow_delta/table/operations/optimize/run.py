@@ -161,7 +161,7 @@ def _run_batches(
                 raise log.error(StagingException, f"A batch of {rewrite.operation} has no files")
             request, arguments = work.request, OptimizeArguments.of(work.request)
             report = on_spark(request)
-            adds, removes, _rows = collect_actions(stage.reported(request, report), request, report, arguments)
+            adds, removes, _rows = collect_actions(stage.reported(request, report, arguments), request, report, arguments)
         except BaseException:
             _give_up(log, stage.handle)
             raise
@@ -169,7 +169,7 @@ def _run_batches(
             _give_up(log, stage.handle)
             continue
         try:
-            with fence(log, stage.handle, stage.attempt) as held:
+            with fence(log, stage.handle, stage.own.attempt) as held:
                 entry = _commit(stage, request, rewrite, adds, removes, held.policy(policy), tags, user_metadata, hooks)
                 if isinstance(entry, _Entry):
                     held.version = entry.result.version

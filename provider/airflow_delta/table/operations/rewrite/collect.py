@@ -88,12 +88,12 @@ def collect_rewrite(
     :raises StagedFileException: if the files are not those that Spark says it wrote, or a file cannot be read as Parquet.
     :raises InvariantViolationException: if a NOT NULL column holds a null.
     """
-    stage = stage.reported(request, report)
+    arguments = RewriteArguments.of(request)
+    stage = stage.reported(request, report, arguments)
     if request.rewrite is None:
         raise stage.handle.error(
             StagingException, f"{request.operation} of stage {request.stage} was planned without files to look at."
         )
-    arguments = RewriteArguments.of(request)
     touched = rewritten_files(stage, request, report)
     new, copied, changed = _data_files(stage, request, report)
     marked = MarkedFiles()

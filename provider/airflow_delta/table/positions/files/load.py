@@ -62,18 +62,18 @@ def pinned_load(view: StageView, record: LoadRecord, source: str) -> tuple[FileL
     pin = _pin(view, record.consumer)
     if not record.num_new and not pin.exists():
         return None
-    own = PinnedLoad(view.task_id, msgspec.json.encode(record), record)
+    own = PinnedLoad(view.own.task_id, msgspec.json.encode(record), record)
     if record.num_new and pin.put(_sealed(own.task_id, own.data)):
         return own.reported(source), record
     found = pin.read(
         f"The files that transaction {view.handle.transaction_id} loads",
         lambda found: (found.record.consumer, found.record.number) == (record.consumer, record.number),
     )
-    if found.task_id != view.task_id:  # of one that is mapped, the values may have moved
+    if found.task_id != view.own.task_id:  # of one that is mapped, the values may have moved
         raise view.handle.error(
             StageConflictException,
             f"The task {found.task_id!r} loads files as {record.consumer!r} in transaction {view.handle.transaction_id} on "
-            f"table {view.log.uri}, so {view.task_id!r} cannot: their rows would be in the table twice. Nothing was staged. "
+            f"table {view.log.uri}, so {view.own.task_id!r} cannot: their rows would be in the table twice. Nothing was staged. "
             "Give each a consumer of its own, and files of its own.",
         )
     return found.reported(source), found.record

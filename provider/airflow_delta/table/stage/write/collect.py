@@ -55,14 +55,14 @@ def collect_stage(stage: StageView, request: StageRequest, report: StageReport) 
     :raises ReplaceWhereMismatchException: if a file lies in a partition outside the predicate.
     :raises StagedFileException: if the files are not those that Spark says it wrote, or a file cannot be read as Parquet.
     """
-    stage = stage.reported(request, report)
+    arguments = WriteArguments.of(request)
+    stage = stage.reported(request, report, arguments)
     if not report.directories:
         raise stage.handle.error(
             StagingException,
             f"The report of stage {request.stage} names no directory; even zero rows are written to one. "
             "Clear the start task with everything downstream.",
         )
-    arguments = WriteArguments.of(request)
     removes = [file.remove(0) for file in rewritten_files(stage, request, report)]
     defined: dict[str, Any] = {}
     if arguments.create is not None:
@@ -83,7 +83,7 @@ def collect_stage(stage: StageView, request: StageRequest, report: StageReport) 
     if request.overwrite_schema or not target.is_known:
         check_new_schema(report.schema_string, report.partition_columns, target.configuration, table=target.table)
     else:
-        _check_schema(stage, written, merge=request.merge_schema, widen=request.rules.type_widening)
+        _check_schema(target, written, merge=request.merge_schema, widen=request.rules.type_widening)
     decided = request.overwrite_schema or arguments.create is not None
     footers = Footers(stage.log, target, written, report.time_zone, overwrite_schema=decided)
     new, copied, changed = DataFiles(), DataFiles(), DataFiles()
@@ -97,7 +97,7 @@ def collect_stage(stage: StageView, request: StageRequest, report: StageReport) 
             footers.collect_written(request, report, name, into, identities=identities)
     if request.replace_where is not None:
         predicate = _predicate(stage, request.replace_where, written)
-        _check_inside_predicate(stage, predicate, new.adds)
+        _check_inside_predicate(target, predicate, new.adds)
     if not arguments.data_change:
         new.adds = [msgspec.structs.replace(add, data_change=False) for add in new.adds]
     if arguments.replace_on is not None:
@@ -187,7 +187,12 @@ def collect_files(
         )
     stage.check_open()
     partition_columns = check_write_options(
-        stage, mode=mode, replace_where=replace_where, overwrite_schema=overwrite_schema, partition_by=partition_by
+        table,
+        append_only=stage.is_append_only,
+        mode=mode,
+        replace_where=replace_where,
+        overwrite_schema=overwrite_schema,
+        partition_by=partition_by,
     )
     directory = _inside_staging(handle, path)
     statuses, footers = find_finished_files(log, handle, directory)
@@ -210,8 +215,8 @@ def collect_files(
             adds_columns=merge_schema or overwrite_schema,
         )
     if known is not None:
-        _check_schema(stage, written, merge=merge_schema, widen=rules.type_widening)
-        _refuse_casts(stage, written, widen=merge_schema and rules.type_widening)
+        _check_schema(table, written, merge=merge_schema, widen=rules.type_widening)
+        _refuse_casts(table, written, widen=merge_schema and rules.type_widening)
     else:
         check_new_schema(schema_string, partition_columns, table.configuration, table=log.uri)
     columns = [f["name"] for f in written.struct["fields"]]
@@ -226,7 +231,7 @@ def collect_files(
         refuse_untold(stage, "A write", tells=False)
     new = DataFiles()
     Footers(log, table, written, time_zone, overwrite_schema=overwrite_schema).collect(directory, new, statuses, footers)
-    _check_inside_predicate(stage, predicate, new.adds)
+    _check_inside_predicate(table, predicate, new.adds)
     return stage.staged(
         new,
         mode=mode,
@@ -238,29 +243,24 @@ def collect_files(
     )
 
 
-def _check_schema(stage: StageView, written: TableDefinition, *, merge: bool, widen: bool) -> StructType:
+def _check_schema(table: TableDefinition, written: TableDefinition, *, merge: bool, widen: bool) -> StructType:
     return merge_schema(
-        stage.schema,
-        written.schema,
-        merge=merge,
-        widen=merge and widen,
-        table=stage.log.uri,
-        version=stage.handle.read_version,
+        table.schema, written.schema, merge=merge, widen=merge and widen, table=table.table, version=table.version
     )
 
 
-def _refuse_casts(stage: StageView, written: TableDefinition, *, widen: bool) -> None:
+def _refuse_casts(table: TableDefinition, written: TableDefinition, *, widen: bool) -> None:
     """Refuse finished files whose types differ from the table's: their rows cannot be cast."""
-    table, data = stage.schema, written.schema
+    schema, data = table.schema, written.schema
     if widen:
-        table = merge_schema(table, data, merge=True, widen=True)
-    casts = write_casts(table, data)
+        schema = merge_schema(schema, data, merge=True, widen=True)
+    casts = write_casts(schema, data)
     if casts:
         listed = "; ".join(f"column {cast.column}: expected {cast.table_type}, got {cast.data_type}" for cast in casts)
-        raise stage.handle.error(
+        raise table.error(
             SchemaMismatchException,
-            f"The staged files do not have the types of table {stage.log.uri} version {stage.handle.read_version}: {listed}. "
-            "Have the job cast them.",
+            f"The staged files do not have the types of table {table.table} version {table.version}: {listed}. Have "
+            "the job cast them.",
         )
 
 
@@ -301,15 +301,15 @@ def _inside_staging(handle: TransactionHandle, path: str | None) -> str:
     return posixpath.normpath(f"{directory}/{relative}")
 
 
-def _check_inside_predicate(stage: StageView, predicate: Predicate | None, adds: Sequence[AddFile]) -> None:
+def _check_inside_predicate(table: TableDefinition, predicate: Predicate | None, adds: Sequence[AddFile]) -> None:
     """Check that every file lies in a partition that the predicate may select; rows were checked when they were written."""
     if predicate is None:
         return
     for add in adds:
         if not predicate.matches_partition(add.partition_values):
-            where = ", ".join(f"{k}={v}" for k, v in stage.target.named_partition(add.partition_values).items())
-            raise stage.handle.error(
+            where = ", ".join(f"{k}={v}" for k, v in table.named_partition(add.partition_values).items())
+            raise table.error(
                 ReplaceWhereMismatchException,
-                f"{add.path} lies in the partition [{where}], outside replaceWhere ({predicate.text}) of table {stage.log.uri}. "
+                f"{add.path} lies in the partition [{where}], outside replaceWhere ({predicate.text}) of table {table.table}. "
                 "Nothing was committed; filter the rows or widen the predicate.",
             )

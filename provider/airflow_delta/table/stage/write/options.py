@@ -12,7 +12,6 @@ from airflow_delta.table.stage.plan_create import check_create
 
 if TYPE_CHECKING:
     from airflow_delta.log.table_definition import TableDefinition
-    from airflow_delta.table.stage.view import TransactionView
 
 
 def create_arguments(
@@ -60,14 +59,21 @@ def create_arguments(
 
 
 def check_write_options(
-    stage: TransactionView, *, mode: str, replace_where: str | None, overwrite_schema: bool, partition_by: Sequence[str]
+    table: TableDefinition,
+    *,
+    append_only: bool,
+    mode: str,
+    replace_where: str | None,
+    overwrite_schema: bool,
+    partition_by: Sequence[str],
 ) -> tuple[str, ...]:
     """Check that the options of a write fit each other and the table; return its partition columns.
 
+    :param table: as it is after earlier stages.
+    :param append_only: its rows must stay.
     :raises DeltaIllegalArgumentException: if they do not fit.
     :raises AppendOnlyException: if the table only takes appends.
     """
-    table = stage.target
 
     def refuse(message: str) -> DeltaIllegalArgumentException:
         return table.error(DeltaIllegalArgumentException, f"{message} (table {table.table})")
@@ -78,7 +84,7 @@ def check_write_options(
         raise refuse(problem)
     if overwrite_schema and (mode != "overwrite" or replace_where is not None):
         raise refuse("overwrite_schema needs mode='overwrite' without replace_where: rows that stay have the old schema")
-    if stage.is_append_only and mode != "append":
+    if append_only and mode != "append":
         raise table.error(
             AppendOnlyException,
             f"Table {table.table} version {table.version} only takes appends (delta.appendOnly=true), the stage has "

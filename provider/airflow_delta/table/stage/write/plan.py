@@ -80,10 +80,15 @@ def plan_stage(
         mode, partition_columns = "overwrite" if stage.handle.read_version >= 0 else "append", stage.target.partition_columns
     else:
         partition_columns = check_write_options(
-            stage, mode=mode, replace_where=replace_where, overwrite_schema=overwrite_schema, partition_by=partition_by
+            stage.target,
+            append_only=stage.is_append_only,
+            mode=mode,
+            replace_where=replace_where,
+            overwrite_schema=overwrite_schema,
+            partition_by=partition_by,
         )
     fits = mode == "overwrite" and replace_where is None and data_change and not overwrite_schema
-    replaced = replacement(stage, replace_on, replace_using, fits=fits)
+    replaced = replacement(stage.target, replace_on, replace_using, fits=fits)
     if not data_change:
         check_data_change(stage, replace_where, mode=mode, merge_schema=merge_schema, overwrite_schema=overwrite_schema)
     keeps_names = (overwrite_schema or created is not None) and _keeps_names(stage.definition, stage.target)

@@ -21,7 +21,6 @@ from airflow_delta.table.stage.repeatable import at_one_instant
 
 if TYPE_CHECKING:
     from airflow_delta.log.table_definition import TableDefinition
-    from airflow_delta.table.stage.view import TransactionView
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +37,7 @@ class Replacement:
     keys: tuple[ComparedColumns, ...] = ()
 
 
-def replacement(view: TransactionView, on: str | None, using: Sequence[str], *, fits: bool) -> Replacement:
+def replacement(table: TableDefinition, on: str | None, using: Sequence[str], *, fits: bool) -> Replacement:
     """Check ``replace_on`` and ``replace_using``, and return their condition.
 
     Nulls are equal to nothing, as in Delta.
@@ -48,7 +47,6 @@ def replacement(view: TransactionView, on: str | None, using: Sequence[str], *, 
     """
     if on is None and not using:
         return Replacement()
-    table = view.target
     if not fits:
         raise table.error(
             DeltaIllegalArgumentException,
@@ -62,24 +60,24 @@ def replacement(view: TransactionView, on: str | None, using: Sequence[str], *, 
         )
     if on is not None:
         _check_repeatable(table, on)
-        if table.is_known and (name := Sides(view.schema, "t", "s").unknown(conjunct_texts(on))) is not None:
+        if table.is_known and (name := Sides(table.schema, "t", "s").unknown(conjunct_texts(on))) is not None:
             raise table.error(
                 DeltaIllegalArgumentException,
                 f"replace_on ({on}) names the column {name!r}, which table {table.table} does not have. "
-                f"{known_names(name, view.schema.names)}.",
+                f"{known_names(name, table.schema.names)}.",
             )
-        condition = at_one_instant(on, time.time_ns() // 1000, view.schema)
-        keys = tuple(Sides(view.schema, "t", "s").compared(conjunct_texts(on)))
+        condition = at_one_instant(on, time.time_ns() // 1000, table.schema)
+        keys = tuple(Sides(table.schema, "t", "s").compared(conjunct_texts(on)))
         return Replacement(condition, {"replaceOnCond": on}, keys)
-    unknown = [name for name in using if view.schema.find(name) is None] if table.is_known else []
+    unknown = [name for name in using if table.schema.find(name) is None] if table.is_known else []
     if unknown:
         raise table.error(
             DeltaIllegalArgumentException,
             f"replace_using names the column {unknown[0]!r}, which table {table.table} does not have "
-            f"(UNRESOLVED_INSERT_REPLACE_USING_COLUMN). {known_names(unknown[0], view.schema.names)}.",
+            f"(UNRESOLVED_INSERT_REPLACE_USING_COLUMN). {known_names(unknown[0], table.schema.names)}.",
         )
     condition = " AND ".join(f"t.{name} = s.{name}" for name in map(quote_name, using))
-    found = [field for name in using if (field := view.schema.find(name)) is not None]
+    found = [field for name in using if (field := table.schema.find(name)) is not None]
     keys = tuple(ComparedColumns(column=field.name, source=quote_name(field.name), null_safe=False) for field in found)
     return Replacement(condition, {"replaceUsingCols": list(using)}, keys)
 
