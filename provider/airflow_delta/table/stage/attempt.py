@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from airflow_delta.contract.payloads import TransactionHandle
 from airflow_delta.contract.request import StageReport, StageRequest
@@ -11,15 +10,14 @@ from airflow_delta.contract.staging_directory import stage_key
 from airflow_delta.exceptions import StagingException
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StageAttempt:
+class StageAttempt(NamedTuple):
     """The name of one execution of a stage, in its transaction.
 
     :param attempt: unique (:func:`airflow_delta.contract.staging_directory.new_attempt`).
     """
 
     task_id: str
-    map_index: int = -1
+    map_index: int
     attempt: str
 
     @property

@@ -101,7 +101,7 @@ class StageView(TransactionView):
         :raises StagingException: if the report is not that of the request, or names directories outside the attempt.
         """
         check_report(self.handle, request, report)
-        own = replace(self.own, task_id=request.task_id, map_index=request.map_index, attempt=request.attempt)
+        own = StageAttempt(request.task_id, request.map_index, request.attempt)
         stage = self if own == self.own else replace(self, own=own)
         return stage if given.after == self.after else _with_stages(stage, given.earlier)
 
@@ -188,7 +188,7 @@ def open_stage(
     :param after: staged writes of the earlier stages that this one is planned on top of.
     :param spark_table_uri: URI of the table as Spark reaches it, when it is not the worker's.
     """
-    own = StageAttempt(task_id=task_id, map_index=map_index, attempt=attempt)
+    own = StageAttempt(task_id, map_index, attempt)
     stage = StageView(log=log, handle=handle, read=opened(log, handle), spark_table_uri=spark_table_uri, own=own)
     return _with_stages(stage, after) if after else stage
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from airflow_delta.contract.payloads import OWN_APPS
 from airflow_delta.exceptions import DeltaIllegalArgumentException
@@ -11,8 +11,7 @@ from airflow_delta.exceptions import DeltaIllegalArgumentException
 _MAX_LONG = 2**63 - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(NamedTuple):
     """The identity of a transaction.
 
     :param txn_version: in Delta's monotonic scheme; ``None``: its commits are counted.

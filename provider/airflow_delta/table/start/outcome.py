@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
 
 from airflow_delta.contract.payloads import CommitResult, TransactionHandle
 from airflow_delta.exceptions import TransactionAlreadyCommittedException, TransactionExpiredException
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class EarlierRuns:
+class EarlierRuns(NamedTuple):
     """What whoever begins a transaction knows of earlier executions; see :func:`~airflow_delta.table.start.begin.begin`."""
 
     tries: TryChain | None = None
@@ -30,8 +29,7 @@ class EarlierRuns:
     takes_back: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class InLog:
+class InLog(NamedTuple):
     """What a version of the table has of an identity.
 
     :param last: the last version in the log; ``None`` if there is none.
