@@ -16,7 +16,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from support.dag_runs import only_its_file, run_to_end, scheduler_dag
+from support.dag_runs import Run, only_its_file, run_to_end, scheduler_dag
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
@@ -60,58 +60,6 @@ def airflow_database() -> Iterator[None]:
     supervisor.in_process_api_server = functools.cache(original)
     yield
     supervisor.in_process_api_server = original
-
-
-class Run:
-    """A finished Dag run: states, XComs and asset events, read from the database."""
-
-    def __init__(self, dag_run) -> None:
-        from airflow.utils.session import create_session
-
-        self.dag_id, self.run_id, self.state = dag_run.dag_id, dag_run.run_id, str(dag_run.state.value)
-        with create_session() as session:
-            found = session.merge(dag_run).get_task_instances(session=session)
-            self.tasks = {(ti.task_id, ti.map_index): (str(ti.state), ti.try_number) for ti in found}
-
-    def state_of(self, task_id: str, map_index: int = -1) -> str:
-        return self.tasks[task_id, map_index][0]
-
-    def tries_of(self, task_id: str, map_index: int = -1) -> int:
-        return self.tasks[task_id, map_index][1]
-
-    def xcom(self, task_id: str, map_index: int = -1):
-        from airflow.models.xcom import XComModel
-        from airflow.utils.session import create_session
-        from sqlalchemy import select
-
-        from airflow_delta.airflow_internals.database import of_latest_tries
-
-        with create_session() as session:
-            row = session.scalar(
-                of_latest_tries(select(XComModel)).where(
-                    XComModel.dag_id == self.dag_id,
-                    XComModel.run_id == self.run_id,
-                    XComModel.task_id == task_id,
-                    XComModel.map_index == map_index,
-                    XComModel.key == "return_value",
-                )
-            )
-            return None if row is None else XComModel.deserialize_value(row)
-
-    def events(self) -> list[tuple[str, dict]]:
-        """URI of the asset and extra of the events of this run, oldest first."""
-        from airflow.models.asset import AssetEvent, AssetModel
-        from airflow.utils.session import create_session
-        from sqlalchemy import select
-
-        with create_session() as session:
-            rows = session.execute(
-                select(AssetModel.uri, AssetEvent.extra)
-                .join(AssetModel, AssetModel.id == AssetEvent.asset_id)
-                .where(AssetEvent.source_dag_id == self.dag_id, AssetEvent.source_run_id == self.run_id)
-                .order_by(AssetEvent.id)
-            )
-            return [(uri, dict(extra)) for uri, extra in rows]
 
 
 @pytest.fixture(scope="session")

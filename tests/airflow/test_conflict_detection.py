@@ -34,9 +34,8 @@ from airflow_delta.tasks.commit.conflict_detection import resolved_lines
 from airflow_delta.transaction.conflict_detection import resolved_text
 from support.running_tasks import context
 from support.tables import commit_path
+from support.task_classes import task_classes
 from support.watching import Lines, commit, stage, start
-
-from .test_templates import CLASSES
 
 pytestmark = pytest.mark.usefixtures("outside_of_the_task_runner")
 
@@ -70,9 +69,9 @@ def rendered(operator: BaseOperator, level: str) -> None:
 
 
 def test_every_task_that_commits_has_it():
-    committing = {kind.__name__ for kind in CLASSES if "user_metadata" in kind.template_fields}
+    committing = {kind.__name__ for kind in task_classes() if "user_metadata" in kind.template_fields}
     assert len(committing) > 15
-    assert {kind.__name__ for kind in CLASSES if "conflict_detection" in kind.template_fields} == committing
+    assert {kind.__name__ for kind in task_classes() if "conflict_detection" in kind.template_fields} == committing
 
 
 @pytest.mark.parametrize("make", TASKS.values(), ids=TASKS)

@@ -9,10 +9,8 @@ from pathlib import Path
 import pytest
 
 from support import readers
-from support.dag_runs import run_to_end, scheduler_dag
+from support.dag_runs import Run, run_to_end, scheduler_dag
 from support.slow import slow_except
-
-from .conftest import Run
 
 pytestmark = pytest.mark.airflow
 

@@ -25,9 +25,8 @@ from airflow_delta.operators.stage import DeltaStageFilesOperator
 from airflow_delta.operators.stream import DeltaStreamOperator
 from airflow_delta.operators.transaction import DeltaStartTransactionOperator
 from airflow_delta.operators.vacuum import DeltaVacuumOperator
+from support.dag_files import bag_of
 from support.running_tasks import context
-
-from .test_dag_checks import bag_of
 
 # -- user_metadata --------------------------------------------------------------------------------------------------------------
 

@@ -14,9 +14,10 @@ from airflow_delta.operators.optimize import DeltaReorgOperator
 from airflow_delta.operators.statistics import DeltaComputeStatisticsOperator
 from airflow_delta.tasks.base import DeltaOperator
 from airflow_delta.tasks.spark.session import TaskSession
+from support.task_classes import documented, task_classes
 from support.versions import MAPPED_TASKS_HAVE_THE_DEFAULTS_OF_THEIR_CLASS
 
-from .test_templates import CLASSES, documented
+CLASSES = task_classes()
 
 DEPTH = 4
 """Classes of ours that an operator may be: itself, the base of its family, the template of all stages, and the base of all."""

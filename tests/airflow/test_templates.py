@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
-import re
 from datetime import datetime
 
 import deltalake
 import pyarrow as pa
 import pytest
-from airflow.sdk import DAG, BaseOperator
+from airflow.sdk import DAG
 
 from airflow_delta.decorators.delta_merge import delta_merge_task
 from airflow_delta.decorators.delta_stage import delta_stage_task
@@ -19,21 +17,9 @@ from airflow_delta.operators.stage import DeltaStageSparkSubmitOperator
 from airflow_delta.operators.vacuum import DeltaVacuumOperator
 from airflow_delta.tasks.commit.commit_part import CommitPart
 from support.running_tasks import context
-from support.task_classes import task_classes
+from support.task_classes import documented, task_classes
 
 CLASSES = task_classes()
-
-
-def documented(kind: type[BaseOperator]) -> dict[str, bool]:
-    """Parameters that the docstrings of a task, its parts and its bases describe, and whether these call them templated."""
-    found: dict[str, bool] = {}
-    parts = [base for part in getattr(kind, "parts", ()) for base in part.__mro__]
-    for base in (kind, *parts, *kind.__mro__):
-        if base.__module__.startswith("airflow_delta"):
-            text = inspect.cleandoc(base.__dict__.get("__doc__") or "")
-            for name, said in re.findall(r":param (\w+):(.*?)(?=\n:|\n\n|\Z)", text, re.DOTALL):
-                found.setdefault(name, "(templated" in said)
-    return found
 
 
 def test_all_tasks_are_looked_at():

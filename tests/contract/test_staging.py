@@ -39,6 +39,7 @@ from airflow_delta.exceptions import (
 from airflow_delta.log.features import type_widening
 from airflow_delta.log.features.schema_merge import merge_schema, widens
 from airflow_delta.log.schema.types import parse_type
+from support.actions import ATOMIC_TYPES
 from support.work import calls
 
 
@@ -265,14 +266,8 @@ def test_a_write_makes_no_cast_that_can_lose_a_value(given, kept, lost):
     assert [keeps_values(given, target) for target in lost.split()] == [False] * len(lost.split())
 
 
-ATOMIC = (
-    *("byte", "short", "integer", "long", "float", "double", "string", "boolean", "binary", "date", "timestamp"),
-    *("timestamp_ntz", "decimal(10,2)", "decimal(20,0)", "decimal(38,18)"),
-)
-
-
-@pytest.mark.parametrize("given", ATOMIC)
-@pytest.mark.parametrize("target", ATOMIC)
+@pytest.mark.parametrize("given", ATOMIC_TYPES)
+@pytest.mark.parametrize("target", ATOMIC_TYPES)
 def test_both_sides_give_the_same_answer_for_a_pair_of_types(given, target):
     """The side that writes rows and the side that merges schemas read one table of casts."""
     one, other = parse_type(given), parse_type(target)

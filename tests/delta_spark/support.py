@@ -306,3 +306,10 @@ def assert_same_state(
         assert dict(known.domain_metadata) == dict(snapshot.domain_metadata)
         assert sorted(f.path for f in known.add_files()) == sorted(theirs.files)
     return theirs
+
+
+def changes(delta: SparkSession, path: Path) -> list[str]:
+    """Return the changes of the newest version."""
+    version = next(iter(delta_history(delta, path, 1)))
+    df = delta.read.format("delta").option("readChangeFeed", "true").option("startingVersion", version).load(str(path))
+    return rows_of(df.drop("_commit_version", "_commit_timestamp"))

@@ -11,8 +11,8 @@ import pytest
 from airflow_delta.log import DeltaLog
 from airflow_delta.log.expressions.predicate import Predicate
 from airflow_delta.table.operations.optimize.plan import select_for_optimize
+from delta_spark.pair import Pair
 from delta_spark.support import delta_rows
-from delta_spark.test_optimize_command import Pair
 from support.table import Table
 
 if TYPE_CHECKING:

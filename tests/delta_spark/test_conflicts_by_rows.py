@@ -31,9 +31,9 @@ from airflow_delta.table.operations.rewrite.delete import plan_delete
 from airflow_delta.table.operations.rewrite.update import plan_update
 from airflow_delta.transaction import CommitPolicy
 from airflow_delta.transaction.conflict_detection import ConflictDetection
+from delta_spark.checksums import assert_valid_to_delta
 from delta_spark.jvm import exception_name
 from delta_spark.support import delta_history, sql_name
-from delta_spark.test_checksum import assert_valid_to_delta
 from support import readers, tables
 from support.table import Table
 

@@ -12,8 +12,8 @@ import pytest
 
 from airflow_delta.contract.casts import WIDENS, cast_of
 from airflow_delta.log.schema.types import parse_type
-from contract.test_staging import ATOMIC
 from delta_spark.support import delta_log, jvm
+from support.actions import ATOMIC_TYPES
 from support.table import Table
 
 if TYPE_CHECKING:
@@ -68,11 +68,11 @@ def test_values_that_are_no_strings(tmp_path: Path, delta: SparkSession, partiti
 def test_the_casts_of_delta_spark(delta: SparkSession) -> None:
     """Type widening is Delta's for each of 225 pairs of types, and no cast that keeps values is one that Spark calls lossy."""
     packages = jvm(delta).org.apache.spark.sql
-    of = {name: packages.types.DataType.fromDDL(str(parse_type(name))) for name in ATOMIC}
+    of = {name: packages.types.DataType.fromDDL(str(parse_type(name))) for name in ATOMIC_TYPES}
     widening = getattr(getattr(packages.delta, "TypeWidening$"), "MODULE$")
     casts = getattr(getattr(packages.catalyst.expressions, "Cast$"), "MODULE$")
-    for given in ATOMIC:
-        for target in ATOMIC:
+    for given in ATOMIC_TYPES:
+        for target in ATOMIC_TYPES:
             if given != target:
                 answer = cast_of(given, target)
                 assert widening.isTypeChangeSupported(of[given], of[target]) is (answer == WIDENS), (given, target)

@@ -21,7 +21,7 @@ from airflow_delta.contract.merge import (
 )
 from airflow_delta.exceptions import DeltaUnsupportedOperationException, SchemaMismatchException
 from airflow_delta.table.operations.merge.plan import plan_merge
-from delta_spark.support import delta_history, delta_rows, rows_of, sql_name
+from delta_spark.support import changes, delta_history, delta_rows, sql_name
 from support.table import Table
 
 if TYPE_CHECKING:
@@ -264,10 +264,3 @@ def entry(delta: SparkSession, path: Path, left_out: set[str]) -> dict[str, Any]
         # Delta writes conditions with the ids of Spark's attributes.
         parameters[name] = len(value) if name == "predicate" else [{**c, "predicate": "predicate" in c} for c in value]
     return {"operation": record["operation"], **parameters, **metrics}
-
-
-def changes(delta: SparkSession, path: Path) -> list[str]:
-    """Return the changes of the newest version."""
-    version = next(iter(delta_history(delta, path, 1)))
-    df = delta.read.format("delta").option("readChangeFeed", "true").option("startingVersion", version).load(str(path))
-    return rows_of(df.drop("_commit_version", "_commit_timestamp"))

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_delta.contract.merge import when_matched_delete, when_matched_update, when_not_matched_insert
-from delta_spark.support import delta_snapshot, sql_name
-from delta_spark.test_merge_command import changes
-from delta_spark.test_merge_structs import Case, compare, source, updated
+from delta_spark.merge_cases import Case, compare, source, updated
+from delta_spark.support import changes, delta_snapshot, sql_name
 from support.table import Table
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from deltalake import DeltaTable
 
 from airflow_delta.table.read.read_table import read_table
 from delta_spark.support import sql_name
+from support.sql_values import PARTITION_VALUES
 from support.table import Table
-from table.arrow.test_partition_paths import VALUES
-from table.arrow.test_stage_rows import write
+from table.arrow_stages import write
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 def test_three_writers_change_the_same_files(delta: SparkSession, tmp_path: Path) -> None:
     table, name = Table(tmp_path / "table", delta), sql_name(tmp_path / "table")
     for number in range(3):
-        ids = [10 * index + number for index in range(len(VALUES))]
-        write(table, pa.table({"id": ids, "p": VALUES}), begin={"partition_by": ["p"]})
+        ids = [10 * index + number for index in range(len(PARTITION_VALUES))]
+        write(table, pa.table({"id": ids, "p": PARTITION_VALUES}), begin={"partition_by": ["p"]})
 
     def check(expected: set[int]) -> None:
         found = {row["id"] for row in read_table(table.log()).to_table().to_pylist()}
@@ -30,7 +30,7 @@ def test_three_writers_change_the_same_files(delta: SparkSession, tmp_path: Path
         rust = sorted(DeltaTable(table.uri).to_pyarrow_table()["id"].to_pylist())
         assert (sorted(found), spark, rust) == (sorted(expected),) * 3
 
-    expected = {10 * index + number for index in range(len(VALUES)) for number in range(3)}
+    expected = {10 * index + number for index in range(len(PARTITION_VALUES)) for number in range(3)}
     check(expected)
     DeltaTable(table.uri).delete("id % 10 = 0")
     expected = {number for number in expected if number % 10}

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
+from datetime import UTC, datetime
+
+LONG = os.environ.get("LIVE") == "long"
+RUNS = 20 if LONG else 8
+"""How many runs there are at once."""
+
+FIRST = datetime(2013, 1, 1, tzinfo=UTC)
+"""The logical date of the first of them."""
 
 ROWS = 3
 """Rows of each stage."""

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from datetime import UTC, datetime
 
+from live.names import FIRST, LONG, RUNS
 from live.runs import Live, Run
 
-LONG = os.environ.get("LIVE") == "long"
-RUNS = 20 if LONG else 8
 STAGES = 200 if LONG else 40
-FIRST = datetime(2013, 1, 1, tzinfo=UTC)
 COMMIT = "txn.commit"
 
 

@@ -6,10 +6,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from live.names import ROWS
+from live.names import FIRST, ROWS, RUNS
 from live.runs import Live, Run
 from live.tables import ScenarioTable
-from live.test_concurrency import FIRST, RUNS
 
 NAMES = ("orders", "lines", "totals")
 COMMIT, ABORT = "p.commit", "p.abort"

@@ -60,6 +60,24 @@ def test_what_may_not_grow_is_counted(tmp_path):
     assert found["modules_over_600_lines"] == ["three.py: 603 lines"]
 
 
+def test_modules_of_tests_that_others_import_are_found(tmp_path):
+    for name, text in {
+        "log/test_one.py": "from support.tables import log_path\n",
+        "log/test_two.py": "from .test_one import FIRST\nfrom . import test_one\n",
+        "support/tables.py": "def rows():\n    from log.test_one import FIRST\n",
+        "test_three.py": "import log.test_two\nfrom log import test_one, tables\n",
+    }.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert list(house.imported_tests(tmp_path)) == [
+        "log/test_two.py:1: log.test_one",
+        "log/test_two.py:2: log.test_one",
+        "support/tables.py:2: log.test_one",
+        "test_three.py:1: log.test_two",
+        "test_three.py:2: log.test_one",
+    ]
+
+
 def test_what_must_stay_light_is_found_with_its_way(tmp_path):
     package = tmp_path / "package"
     for name, text in {

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import conftest
-from project import test_sections
+from project.ci_sections import sections
 from support.places import ROOT, files, some, tracked
 from versions import run as versions
 
@@ -81,7 +81,7 @@ def rooms() -> Iterator[tuple[str, str]]:
 def test_a_room_has_a_file():
     """A room that was moved would never again run its section."""
     paths = [path.relative_to(ROOT).as_posix() for path in tracked(ROOT)]
-    lost = [f"{where}: {room}" for where, room in some(rooms(), "rooms") if not test_sections.sections.touches([room], paths)]
+    lost = [f"{where}: {room}" for where, room in some(rooms(), "rooms") if not sections.touches([room], paths)]
     assert lost == []
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import shlex
@@ -16,19 +15,11 @@ from pathlib import Path
 
 import pytest
 
+from project.ci_sections import sections
+
 ROOT = Path(__file__).parents[2]
 
 ALWAYS = {"lint", "tests", "package", "demo", "demo-again", "docs"}
-
-
-def load():
-    spec = importlib.util.spec_from_file_location("ci_sections", ROOT / ".ci" / "sections.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-sections = load()
 
 
 def names(*paths, number=0):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from publication.lake import LakeTable
+from publication.world import NAMES, PART, World
 
 
 @pytest.fixture
@@ -30,3 +31,12 @@ def lines(table: Callable[[str], LakeTable]) -> LakeTable:
     found = table("lines")
     found.fill([10, 20, 30])
     return found
+
+
+@pytest.fixture
+def world(table: Callable[[str], LakeTable]) -> World:
+    tables = [table(name) for name in NAMES]
+    for one in tables:
+        one.fill([1, 2, 3])
+    members = [one.member("k", [77], replaces=None if one is tables[2] else PART) for one in tables]
+    return World(tables, members)

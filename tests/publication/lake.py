@@ -138,3 +138,7 @@ def publish_all(members: Sequence[Member], **options: Any) -> PublicationResult:
     result = publish_tables([again(member) for member in members], attempt=new_attempt(), options=chosen, open_table=opened)
     json.dumps(result.to_dict())
     return result
+
+
+def keep(table: LakeTable, properties: Mapping[str, str]) -> None:
+    deltalake.DeltaTable(table.uri).alter.set_table_properties(dict(properties))

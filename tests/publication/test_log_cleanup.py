@@ -12,12 +12,9 @@ from airflow_delta.log import DeltaLog
 from airflow_delta.log.cleanup import clean_up_expired_logs
 from airflow_delta.publication import get_versions, settle
 from airflow_delta.table.operations.drop_feature.history import truncate_history
-from publication.lake import LakeTable
+from publication.lake import LakeTable, keep
 from publication.points import killed
-from publication.test_killed_where import DECISION, NAMES, PUTS, World, world
-from publication.test_versions import keep
-
-__all__ = ["world"]  # a fixture
+from publication.world import DECISION, NAMES, PUTS, World
 
 DAY = 24 * 3600 * 1000
 POINTS = [(point, when) for point in PUTS for when in ("before", "after") if point != "plan second" and point != "plan third"]

@@ -13,9 +13,7 @@ from airflow_delta.table.abort import abort_transaction
 from airflow_delta.table.operations.vacuum.run import vacuum
 from publication.lake import LakeTable, forgetful
 from publication.points import killed
-from publication.test_killed_where import DECISION, NAMES, PUTS, World, world
-
-__all__ = ["world"]  # a fixture
+from publication.world import DECISION, NAMES, PUTS, World
 
 DAY = 24 * 3600 * 1000
 POINTS = [(point, when) for point in PUTS for when in ("before", "after")]

@@ -7,7 +7,6 @@ import shutil
 import time
 from collections.abc import Callable, Mapping
 
-import deltalake
 import pytest
 
 from airflow_delta.contract.changes import SetProperties
@@ -23,7 +22,7 @@ from airflow_delta.publication import Member, VersionVector, check_versions, get
 from airflow_delta.table.stage.plan_alter import plan_alter
 from airflow_delta.table.stage.plan_create import plan_create
 from airflow_delta.table.stage.stage_view import open_stage
-from publication.lake import LakeTable, publish_all
+from publication.lake import LakeTable, keep, publish_all
 from publication.points import at, killed, visited
 
 PART = "part = 'a'"
@@ -163,10 +162,6 @@ def test_a_vector_from_before_a_table_is_half(orders: LakeTable, table: Callable
 
 
 KEYS = "delta.setTransactionRetentionDuration"
-
-
-def keep(table: LakeTable, properties: Mapping[str, str]) -> None:
-    deltalake.DeltaTable(table.uri).alter.set_table_properties(dict(properties))
 
 
 def check(versions: Mapping[LakeTable, int]) -> None:

@@ -26,9 +26,9 @@ from airflow_delta.log.actions.actions import AddFile
 from airflow_delta.table.operations.rewrite.delete import plan_delete, plan_truncate
 from airflow_delta.table.operations.rewrite.update import plan_update
 from support.actions import column
+from support.feature_tables import create, field, identity
 from support.slow import slow_except
 from support.table import Table
-from table.stage.test_table_features import create, field, identity
 
 pytestmark = pytest.mark.spark
 

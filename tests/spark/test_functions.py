@@ -18,8 +18,8 @@ from airflow_delta.table.operations.merge.plan import plan_merge
 from airflow_delta.table.operations.rewrite.delete import plan_delete
 from airflow_delta.table.operations.rewrite.update import plan_update
 from support.actions import column
+from support.feature_tables import create
 from support.table import Table
-from table.stage.test_table_features import create
 
 pytestmark = pytest.mark.spark
 

@@ -31,8 +31,8 @@ from airflow_delta.spark.key_values import bounds_of
 from airflow_delta.table.operations.merge.plan import plan_merge
 from airflow_delta.transaction import CommitPolicy
 from support.actions import column, struct
+from support.feature_tables import create, field, identity
 from support.table import Table
-from table.stage.test_table_features import create, field, identity
 
 pytestmark = pytest.mark.spark
 

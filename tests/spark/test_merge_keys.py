@@ -21,8 +21,8 @@ from airflow_delta.table.operations.merge.plan import plan_merge
 from airflow_delta.table.stage import key_reads
 from airflow_delta.table.stage.load import load_key_rows
 from support.actions import column
+from support.feature_tables import create
 from support.table import Table
-from table.stage.test_table_features import create
 
 pytestmark = pytest.mark.spark
 

@@ -20,9 +20,9 @@ from airflow_delta.table.operations.rewrite.update import plan_update
 from airflow_delta.table.operations.statistics import compute_statistics
 from airflow_delta.table.stage.plan_alter import plan_alter
 from support.actions import column
+from support.feature_tables import create
 from support.slow import slow_except
 from support.table import Table
-from table.stage.test_table_features import create
 
 pytestmark = pytest.mark.spark
 

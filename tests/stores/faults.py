@@ -12,6 +12,7 @@ import argparse
 import io
 import itertools
 import json
+import os
 import re
 import sys
 import tempfile
@@ -47,6 +48,22 @@ from stores.proxy import FaultProxy, Rule
 from stores.servers import STORES, WAYS
 from stores.tables import client
 from support.table import Table
+
+ELSEWHERE = ("503 SlowDown", "500 after it took effect", "response lost", "expired token from here on")
+"""Faults that other stores than S3 answer in ways of their own; what the client does with the others is the same for all."""
+
+AT_MOST = int(os.environ.get("FAULT_CASES", "4"))
+"""Requests that each fault happens to; ``python tests/stores/faults.py`` takes all of them."""
+
+PASSING = (
+    "503 SlowDown",
+    "429 TooManyRequests",
+    "500 after it took effect",
+    "response lost",
+    "connection reset",
+    "body cut under its own length",
+)
+"""Faults of one request that a task survives without a retry."""
 
 LISTING = r"list-type=2|comp=list"
 EXPIRED = {"s3": (400, "ExpiredToken"), "azure": (403, "AuthenticationFailed"), "gcs": (401, "AuthenticationRequired")}

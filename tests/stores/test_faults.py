@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -12,25 +11,9 @@ import pytest
 
 from airflow_delta.log.storage.errors import StoreUnavailableError
 from airflow_delta.log.storage.object import ObjectStore
-from stores.faults import FAULTS, OPERATIONS, StoreTable, cases, table_on
+from stores.faults import AT_MOST, ELSEWHERE, FAULTS, OPERATIONS, PASSING, StoreTable, cases, table_on
 from stores.proxy import FaultProxy, Rule
 from stores.servers import WAYS
-
-ELSEWHERE = ("503 SlowDown", "500 after it took effect", "response lost", "expired token from here on")
-"""Faults that other stores than S3 answer in ways of their own; what the client does with the others is the same for all."""
-
-AT_MOST = int(os.environ.get("FAULT_CASES", "4"))
-"""Requests that each fault happens to; ``python tests/stores/faults.py`` takes all of them."""
-
-PASSING = (
-    "503 SlowDown",
-    "429 TooManyRequests",
-    "500 after it took effect",
-    "response lost",
-    "connection reset",
-    "body cut under its own length",
-)
-"""Faults of one request that a task survives without a retry."""
 
 CASES = [("s3", operation, fault) for operation in OPERATIONS for fault in FAULTS]
 CASES += list(itertools.product(("azure", "gcs", *WAYS), ("start", "commit"), ELSEWHERE))

@@ -6,9 +6,9 @@ import boto3
 import pytest
 
 from stores.locked_moto import s3_server
+from stores.races import check_races
 from stores.servers import make_bucket, s3_options
 from stores.tables import client
-from stores.test_stores import check_races
 
 KEYS = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
 

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from stores.faults import FAULTS, cases
+from stores.faults import AT_MOST, ELSEWHERE, FAULTS, PASSING, cases
 from stores.proxy import FaultProxy
 from stores.publications import OPERATIONS, PUTS, Lake, lake_on
-from stores.test_faults import AT_MOST, ELSEWHERE, PASSING
 
 EVERYWHERE = "FAULT_CASES" in os.environ
 """Whether faults happen to every request, not only to every put and some reads."""

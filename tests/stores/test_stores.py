@@ -9,35 +9,14 @@ from typing import Any
 
 import obstore
 import pytest
-from obstore.exceptions import AlreadyExistsError
 
+from stores.races import WRITERS, check_races
 from stores.tables import client
-
-ROUNDS = int(os.environ.get("STORE_ROUNDS", "100"))
-WRITERS = 8
 
 
 @pytest.fixture
 def container(store: Any) -> Any:
     return client(store.options, store.root(store.container()))
-
-
-def check_races(container: Any) -> None:
-    """Have several writers create the same objects: of each, one succeeds, and its content stays."""
-
-    def put(key: str, writer: int) -> bool:
-        try:
-            obstore.put(container, key, b"%d" % writer * 100, mode="create")
-        except AlreadyExistsError:
-            return False
-        return True
-
-    with ThreadPoolExecutor(WRITERS) as pool:
-        for number in range(ROUNDS):
-            key = f"log/{number:020}.json"
-            won = list(pool.map(lambda writer, key=key: put(key, writer), range(WRITERS)))
-            assert won.count(True) == 1
-            assert bytes(obstore.get(container, key).bytes()) == b"%d" % won.index(True) * 100
 
 
 def test_put_if_absent_has_one_winner(container):

@@ -25,6 +25,12 @@ TABLE_ID = "5fba94ed-9794-4965-ba6e-6ee3c0d22af9"
 AT = 1_700_000_000_000
 """When it happened, unless told otherwise: milliseconds since the epoch."""
 
+ATOMIC_TYPES = (
+    *("byte", "short", "integer", "long", "float", "double", "string", "boolean", "binary", "date", "timestamp"),
+    *("timestamp_ntz", "decimal(10,2)", "decimal(20,0)", "decimal(38,18)"),
+)
+"""Types of columns, but for structs, arrays and maps."""
+
 
 def column(name: str, data_type: Any = "integer", nullable: bool = True, **extra: Any) -> dict[str, Any]:
     """A column; keywords are its metadata, with ``__`` inside for a dot."""

@@ -1,10 +1,11 @@
-"""The tasks of this provider."""
+"""The tasks of this provider, and what their docstrings say of parameters."""
 
 from __future__ import annotations
 
 import importlib
 import inspect
 import pkgutil
+import re
 
 from airflow.sdk import BaseOperator
 
@@ -21,3 +22,15 @@ def task_classes() -> list[type[BaseOperator]]:
                 if inspect.isclass(value) and issubclass(value, BaseOperator) and value.__module__ == module.name:
                     found[value] = None
     return list(found)
+
+
+def documented(kind: type[BaseOperator]) -> dict[str, bool]:
+    """Parameters that the docstrings of a task, its parts and its bases describe, and whether these call them templated."""
+    found: dict[str, bool] = {}
+    parts = [base for part in getattr(kind, "parts", ()) for base in part.__mro__]
+    for base in (kind, *parts, *kind.__mro__):
+        if base.__module__.startswith("airflow_delta"):
+            text = inspect.cleandoc(base.__dict__.get("__doc__") or "")
+            for name, said in re.findall(r":param (\w+):(.*?)(?=\n:|\n\n|\Z)", text, re.DOTALL):
+                found.setdefault(name, "(templated" in said)
+    return found

@@ -1,4 +1,4 @@
-"""The Dags whose runs live through :mod:`faults.life.test_life`, and the job that stands for Spark."""
+"""The Dags whose runs live through :mod:`faults.life.tries`, and the job that stands for Spark."""
 
 from __future__ import annotations
 

@@ -200,8 +200,7 @@ def find(row: str, *, examples: int, seed: int, shrinks: bool) -> BaseException 
     :param examples: the most sequences, or examples, to try.
     :param shrinks: whether to look for the shortest one.
     """
-    from faults.life.test_life import try_life
-    from faults.life.test_life_files import try_files, try_logs
+    from faults.life.tries import try_files, try_life, try_logs
 
     phases = (Phase.generate, Phase.shrink) if shrinks else (Phase.generate,)
     name, _, only = ROWS[row][0].partition(" ")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from publication.test_model import LARGE, explore_all
+from publication.states import LARGE, explore_all
 
 
 @pytest.mark.parametrize("name", LARGE)

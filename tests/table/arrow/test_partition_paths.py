@@ -16,14 +16,11 @@ from airflow_delta.table.operations.vacuum.run import vacuum
 from airflow_delta.table.read.read_table import read_table
 from airflow_delta.transaction import Operation
 from support.readers import _comparable
+from support.sql_values import PARTITION_VALUES
 from support.table import Table
-from table.arrow.test_stage_rows import read, write
+from table.arrow_stages import read, write
 
-VALUES = [
-    *("é", "e\u0301", "ß ü", "日本", "😀", "100%", "%C3%A9", "a b", "a+b", "12:30", "a=b", "a/b", "(a);b,c", "~a!b", "a&b@c$d"),
-    *("a'b", '"q"', "<x>|y", "{a}[b]^`c\\", "a#b?c", "\u00a0\u200b", "tab\tnew\nline", "\u0085", "..", "a.b_c-d"),
-]
-ROWS = [{"id": number, "p": value} for number, value in enumerate(VALUES)]
+ROWS = [{"id": number, "p": value} for number, value in enumerate(PARTITION_VALUES)]
 
 
 @pytest.fixture
@@ -31,7 +28,7 @@ def table(tmp_path: Path) -> Table:
     """Each value with an even row and, in another file, an odd one."""
     table = Table(tmp_path / "table")
     for odd in (0, 1):
-        rows = pa.table({"id": [2 * row["id"] + odd for row in ROWS], "p": VALUES})
+        rows = pa.table({"id": [2 * row["id"] + odd for row in ROWS], "p": PARTITION_VALUES})
         write(table, rows, begin={"partition_by": ["p"]})
     return table
 
@@ -75,16 +72,16 @@ def test_delta_rs_changes_what_we_wrote(table: Table, checkpoint: bool) -> None:
     DeltaTable(table.uri).delete("id >= 1000 AND p <> 'é'")
     expected = {id_: value for id_, value in expected.items() if id_ < 1000 or value == "é"}
     assert values(table) == expected
-    source = pa.table({"id": [row["id"] * 2 for row in ROWS], "p": VALUES})
+    source = pa.table({"id": [row["id"] * 2 for row in ROWS], "p": PARTITION_VALUES})
     merging = DeltaTable(table.uri).merge(source, "s.p = t.p AND s.id = t.id", source_alias="s", target_alias="t")
     merging.when_matched_update({"id": "t.id + 5000"}).execute()
     expected = {id_ if id_ >= 1000 else id_ + 5000: value for id_, value in expected.items()}
     assert values(table) == expected
     if checkpoint:
         write_checkpoint(table.log().update())
-    write(table, pa.table({"id": [7000 + row["id"] for row in ROWS], "p": VALUES}))
+    write(table, pa.table({"id": [7000 + row["id"] for row in ROWS], "p": PARTITION_VALUES}))
     expected |= {7000 + row["id"]: row["p"] for row in ROWS}
-    for value in VALUES:
+    for value in PARTITION_VALUES:
         if "~" not in value:  # delta-rs cannot compact such a partition, not even its own
             DeltaTable(table.uri).optimize.compact(partition_filters=[("p", "=", value)])
     assert values(table) == expected
@@ -106,7 +103,7 @@ def test_delta_rs_changes_what_delta_spark_wrote(table: Table, checkpoint: str |
         DeltaTable(table.uri).create_checkpoint()
     if checkpoint == "ours after":
         write_checkpoint(table.log().update())
-    expected = {2 * row["id"] + 1001: row["p"] for row in ROWS} | {2 * VALUES.index("😀"): "😀"}
+    expected = {2 * row["id"] + 1001: row["p"] for row in ROWS} | {2 * PARTITION_VALUES.index("😀"): "😀"}
     found = {row["id"]: row["p"] for row in read_table(table.log()).to_table().to_pylist()}
     assert found == expected
     snapshot = table.log().update()
@@ -134,4 +131,4 @@ def test_vacuum_keeps_and_deletes_by_either_spelling(table: Table) -> None:
     table.log().update()
     vacuum(table.log(), retention_hours=0, retention_check=False)
     assert before - sum(1 for _ in table.path.rglob("*.parquet")) == 4
-    assert len(read_table(table.log()).to_table()) == 2 * len(VALUES) - 4
+    assert len(read_table(table.log()).to_table()) == 2 * len(PARTITION_VALUES) - 4

@@ -22,8 +22,8 @@ from airflow_delta.table.stage.scan import plan_scan
 from airflow_delta.table.stage.write.plan import plan_stage
 from airflow_delta.transaction import Operation
 from support.actions import add, column
+from support.feature_tables import create
 from support.table import Table
-from table.stage.test_table_features import create
 
 ON = "target.id = source.id AND target.p = 'a'"
 READ = "`p` = 'a'"

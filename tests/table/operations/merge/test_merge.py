@@ -24,8 +24,8 @@ from airflow_delta.table.operations.merge.condition import MergeCondition
 from airflow_delta.table.operations.merge.plan import plan_merge
 from airflow_delta.table.stage.repeatable import at_one_instant, of_table
 from support.actions import column, schema
+from support.feature_tables import create, field, identity
 from support.table import Table
-from table.stage.test_table_features import create, field, identity
 
 COLUMNS = schema(column("id", "long"), column("day", "date"), column("ts", "timestamp"), column("s", "string"))
 UPSERT = [when_matched_update(), when_not_matched_insert()]
