@@ -1,14 +1,11 @@
-"""Isolation levels and the conflict checker: rules 1.5 and 2.2 to 2.9 of Delta's engine.
+"""Isolation levels, and what surrounds a conflict: rules 1.5, 2.9, 2.10 and 7.3 of Delta's engine.
 
-The write-conflict matrix (2.11) and the tolerated metadata changes (2.4) are tables of ``transaction/matrix.py``, the scenarios
-of Delta's own suites (7.1, 7.2) those of ``transaction/test_scenarios_*.py``. Here stand the rules themselves: which check comes
-first, and what each of them looks at.
+Who conflicts with whom (2.2 to 2.8, 2.11, 7.1, 7.2) is judged by ``test_conflicts.py``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +14,14 @@ import pytest
 from airflow_delta.exceptions import (
     ConcurrentAppendException,
     ConcurrentDeleteDeleteException,
-    ConcurrentDeleteReadException,
-    ConcurrentTransactionException,
     DeltaAnalysisException,
     DeltaConcurrentModificationException,
     DeltaIllegalArgumentException,
     DeltaUnsupportedTableFeatureException,
     MetadataChangedException,
-    ProtocolChangedException,
 )
 from airflow_delta.log.actions.actions import Action
-from airflow_delta.transaction import CommitPolicy, Operation
-from airflow_delta.transaction.policy import ConflictOptions
+from airflow_delta.transaction import Operation
 from conformance.harness import (
     MANUAL,
     Raises,
@@ -44,9 +37,8 @@ from conformance.harness import (
     then,
     with_properties,
 )
-from support.actions import add, cdc, column, domain, listed, protocol, remove, schema, txn, vector
+from support.actions import add, cdc, column, domain, listed, protocol, remove, schema, txn
 from support.table import Table, metadata
-from transaction.harness import app_id, both, filters, whole_table
 
 PART = ("part",)
 LOOSE = '{"numRecords":5,"tightBounds":false}'
@@ -204,321 +196,7 @@ def test_which_operations_change_data(operation: Operation, changes: bool, tmp_p
     Row("1.5", operation.name, [created()], level(*QUIET, operation=operation, asked=WRITE), expected).run(tmp_path)
 
 
-# -- 2.2: the order of the checks ----------------------------------------------------------------------------------------------
-
-FEATURES = delta(feature__domainMetadata="supported", enableDeletionVectors="true")
-UPGRADED = listed(("deletionVectors", "vacuumProtocolCheck"), "domainMetadata")
-
-
-@dataclass(frozen=True)
-class Clash:
-    """A transaction against one winner, on a table with the files a and b in part 1 and c in part 2.
-
-    :param rule: where it stands in the rules of Delta's engine.
-    :param name: what it is about.
-    :param reads: of ours.
-    :param winner: actions of the winning commit.
-    :param ours: actions of our commit.
-    :param expected: our exception, ``None`` for a commit that succeeds.
-    """
-
-    rule: str
-    name: str
-    reads: Callable[[Any], Any] | None = None
-    winner: Sequence[Action] = ()
-    ours: Sequence[Action] = ()
-    expected: type[DeltaConcurrentModificationException] | None = None
-    partition_by: tuple[str, ...] = PART
-    level: str | None = None
-    winner_reads: Callable[[Any], Any] | None = None
-    winner_operation: Operation = field(default_factory=Operation.truncate)
-    operation: Operation = field(default_factory=Operation.truncate)
-    conflicts: ConflictOptions = field(default_factory=ConflictOptions)
-
-    def run(self, root: Path) -> None:
-        table = Table(root / "table")
-        table.create(self.partition_by, configuration=FEATURES)
-        table.commit(*(add(path, **self._in(part)) for path, part in (("a", 1), ("b", 1), ("c", 2))))
-        policy = CommitPolicy(conflicts=self.conflicts, conflict_detection="delta")
-        ours = table.log().start_transaction(isolation_level=self.level, policy=policy)
-        winner = table.log().start_transaction()
-        for reads, transaction in ((self.reads, ours), (self.winner_reads, winner)):
-            if reads is not None:
-                reads(transaction)
-        assert winner.commit(self.winner, self.winner_operation) == 2
-        if self.expected is None:
-            assert ours.commit(self.ours, self.operation) == 3
-            return
-        with pytest.raises(DeltaConcurrentModificationException) as caught:
-            ours.commit(self.ours, self.operation)
-        assert type(caught.value) is self.expected, caught.value
-        assert table.versions() == [0, 1, 2]
-
-    def _in(self, part: int) -> dict[str, Any]:
-        return dict.fromkeys(self.partition_by, part)
-
-
-def a(**changes: Any) -> Any:
-    return remove("a", part=1, **changes)
-
-
-def changed(**fields: Any) -> Any:
-    return metadata(PART, configuration={"delta.enableDeletionVectors": "true"}, **{"description": "changed", **fields})
-
-
-NEW = add("n", part=1)
-OURS = add("o", part=1)
-READ = filters("part = 1")
-SAME_APP = (txn("app", 1),)
-
-ORDER = [
-    Clash("2.2", "protocol before metadata", winner=[UPGRADED, changed()], ours=[UPGRADED], expected=ProtocolChangedException),
-    Clash(
-        "2.2", "metadata before domains", winner=[changed(), domain("d")], ours=[domain("d")], expected=MetadataChangedException
-    ),
-    Clash("2.2", "metadata before transaction ids", app_id("app"), [changed(), *SAME_APP], expected=MetadataChangedException),
-    Clash("2.2", "metadata before files", READ, [changed(), NEW], [OURS], MetadataChangedException),
-    Clash(
-        "2.2", "transaction ids before files", both(READ, app_id("app")), [NEW, *SAME_APP], [OURS], ConcurrentTransactionException
-    ),
-    Clash("2.2", "domains before files", READ, [NEW, domain("d")], [OURS, domain("d")], ConcurrentTransactionException),
-    Clash("2.2", "added files before removed ones", READ, [NEW, a()], [OURS], ConcurrentAppendException),
-    Clash("2.2", "removed files that were read before those that both remove", READ, [a()], [a()], ConcurrentDeleteReadException),
-    Clash("2.2", "files that both remove", None, [a()], [a()], ConcurrentDeleteDeleteException),
-]
-
-# -- 2.3 -----------------------------------------------------------------------------------------------------------------------
-
-DROPPED = listed(("deletionVectors",))
-CONSTRAINED = listed(("deletionVectors",), "domainMetadata", "checkConstraints")
-STRICT = ConflictOptions(enforce_concurrent_feature_enablement=True)
-
-PROTOCOLS = [
-    Clash("2.3", "an upgrade against an upgrade", winner=[UPGRADED], ours=[UPGRADED], expected=ProtocolChangedException),
-    Clash("2.3", "an upgrade against a blind append", winner=[UPGRADED], ours=[OURS]),
-    Clash("2.3", "an upgrade against a read", READ, [UPGRADED], [OURS]),
-    Clash(
-        "2.3",
-        "a feature is dropped",
-        winner=[DROPPED],
-        ours=[OURS],
-        winner_operation=Operation.drop_feature("domainMetadata"),
-        expected=ProtocolChangedException,
-    ),
-    Clash("2.3", "a feature with rules for every write", winner=[CONSTRAINED], ours=[OURS]),
-    Clash(
-        "2.3",
-        "a feature with rules for every write, enforced",
-        winner=[CONSTRAINED],
-        ours=[OURS],
-        conflicts=STRICT,
-        expected=ProtocolChangedException,
-    ),
-    Clash("2.3", "a feature without rules for every write, enforced", winner=[UPGRADED], ours=[OURS], conflicts=STRICT),
-]
-
-# -- 2.4 to 2.6: beside the table of matrix.py -----------------------------------------------------------------------------------
-
-METADATA = [
-    Clash(
-        "2.4 step 1",
-        "both change the metadata",
-        winner=[metadata(PART, configuration={"delta.enableDeletionVectors": "true"})],
-        ours=[changed()],
-        expected=MetadataChangedException,
-    ),
-    Clash("2.4 step 3", "a blind append is no exception", winner=[changed()], ours=[OURS], expected=MetadataChangedException),
-    Clash(
-        "2.4 step 3",
-        "metadata that do not differ",
-        winner=[metadata(PART, configuration={"delta.enableDeletionVectors": "true"})],
-        ours=[OURS],
-    ),
-    Clash("2.5", "one domain in both", winner=[domain("d")], ours=[domain("d")], expected=ConcurrentTransactionException),
-    Clash(
-        "2.5",
-        "one domain in both, once as removal",
-        winner=[domain("d", removed=True)],
-        ours=[domain("d")],
-        expected=ConcurrentTransactionException,
-    ),
-    Clash("2.5", "two domains", winner=[domain("d")], ours=[domain("e")]),
-    Clash("2.6", "an id that was looked up", app_id("app"), [txn("app", 1)], expected=ConcurrentTransactionException),
-    Clash(
-        "2.6",
-        "an id that was looked up, with a lower version",
-        app_id("app"),
-        [txn("app", 0)],
-        [OURS, txn("app", 9)],
-        ConcurrentTransactionException,
-    ),
-    Clash("2.6", "another id", app_id("app"), [txn("other", 1)], [txn("app", 1)]),
-    Clash("2.6", "an id that both write and nobody looked up", winner=[txn("app", 1)], ours=[txn("app", 1)]),
-]
-
-# -- 2.8: files ------------------------------------------------------------------------------------------------------------------
-
-DV = (a(), add("a", stats=LOOSE, deletion_vector=vector(), part=1))
-OTHER_DV = (a(), add("a", stats=LOOSE, deletion_vector=vector(40), part=1))
-MOVES = {"ours": [remove("b", part=1, **MOVED), add("o", part=1, **MOVED)], "operation": Operation.optimize()}
-
-CANDIDATES = [
-    Clash("2.8 candidates", "Serializable, a blind append", READ, [NEW], [OURS], ConcurrentAppendException),
-    Clash("2.8 candidates", "Serializable, not blind", READ, [NEW], [OURS], ConcurrentAppendException, winner_reads=READ),
-    Clash(
-        "2.8 candidates",
-        "Serializable, files that only moved",
-        READ,
-        [add("n", part=1, **MOVED)],
-        [OURS],
-        ConcurrentAppendException,
-    ),
-    Clash(
-        "2.8 candidates",
-        "Serializable, a file that got a deletion vector",
-        filters("part = 1 AND value > 3"),
-        DV,
-        [OURS],
-        ConcurrentAppendException,
-    ),
-    Clash("2.8 candidates", "WriteSerializable, a blind append", READ, [NEW], [OURS], level=WRITE),
-    Clash(
-        "2.8 candidates",
-        "WriteSerializable, not blind",
-        READ,
-        [NEW],
-        [OURS],
-        ConcurrentAppendException,
-        level=WRITE,
-        winner_reads=READ,
-    ),
-    Clash(
-        "2.8 candidates",
-        "WriteSerializable, a blind append, and we change the metadata",
-        READ,
-        [NEW],
-        [OURS, changed()],
-        ConcurrentAppendException,
-        level=WRITE,
-    ),
-    Clash("2.8 candidates", "SnapshotIsolation, a blind append", READ, [NEW], **MOVES),
-    Clash("2.8 candidates", "SnapshotIsolation, not blind", READ, [NEW], winner_reads=READ, **MOVES),
-]
-
-ADDED = [
-    Clash("2.8 rule 1", "our commit appends blindly", None, [NEW], [OURS]),
-    Clash("2.8 rule 2", "the whole table was read", whole_table, [add("n", part=9)], [OURS], ConcurrentAppendException),
-    Clash(
-        "2.8 rule 2",
-        "no partitions: a commit that only removes and read nothing",
-        None,
-        [add("n")],
-        [remove("a")],
-        ConcurrentAppendException,
-        partition_by=(),
-    ),
-    Clash(
-        "2.8 rule 2",
-        "no partitions: a read by values",
-        filters("value = 1"),
-        [add("n")],
-        [add("o")],
-        ConcurrentAppendException,
-        partition_by=(),
-    ),
-    Clash("2.8 rule 3", "another partition", READ, [add("n", part=2)], [OURS]),
-    Clash(
-        "2.8 rule 3",
-        "one of two reads matches",
-        filters("part = 1", "part = 2"),
-        [add("n", part=2)],
-        [OURS],
-        ConcurrentAppendException,
-    ),
-    Clash(
-        "2.8 rule 3",
-        "values are compared as their type",
-        filters("part < 10"),
-        [add("n", part=9)],
-        [OURS],
-        ConcurrentAppendException,
-    ),
-    Clash("2.8 rule 3", "nothing was read by predicate", lambda t: t.track_files_read(["c"]), [NEW], [remove("b", part=1)]),
-    Clash(
-        "2.8 rule 4",
-        "a predicate on data alone matches every partition",
-        filters("value = 1"),
-        [add("n", part=9)],
-        [OURS],
-        ConcurrentAppendException,
-    ),
-    Clash(
-        "2.8 rule 4",
-        "OR of partition and data is a predicate on data",
-        filters("part = 1 OR value = 1"),
-        [add("n", part=9)],
-        [OURS],
-        ConcurrentAppendException,
-    ),
-    Clash("2.8 rule 4", "AND keeps its part on partitions", filters("part = 1 AND value = 1"), [add("n", part=9)], [OURS]),
-    Clash("2.8 rule 4", "a predicate on nothing", filters("true"), [add("n", part=9)], [OURS], ConcurrentAppendException),
-    Clash(
-        "2.8 rule 5",
-        "statistics of new files are not looked at",
-        filters("part = 1 AND value = 1"),
-        [add("n", stats='{"numRecords":1,"minValues":{"value":7},"maxValues":{"value":7}}', part=1)],
-        [OURS],
-        ConcurrentAppendException,
-    ),
-]
-
-DELETED = [
-    Clash("2.8 check 10", "a file that was read", READ, [a()], [OURS], ConcurrentDeleteReadException),
-    Clash("2.8 check 10", "a file that was read and only moved", READ, [a(**MOVED)], [OURS], ConcurrentDeleteReadException),
-    Clash(
-        "2.8 check 10", "a file that was read, at SnapshotIsolation", READ, [a()], expected=ConcurrentDeleteReadException, **MOVES
-    ),
-    Clash(
-        "2.8 check 10",
-        "a file that was read, at WriteSerializable",
-        READ,
-        [a()],
-        [OURS],
-        ConcurrentDeleteReadException,
-        level=WRITE,
-    ),
-    Clash("2.8 check 10", "a file of another partition", READ, [remove("c", part=2)], [OURS]),
-    Clash("2.8 check 10", "the whole table was read", whole_table, [remove("c", part=2)], [OURS], ConcurrentDeleteReadException),
-    Clash("2.8 check 10", "a read, and nothing to commit", READ, [a()], [], ConcurrentDeleteReadException),
-    Clash("2.8 check 9", "a read, and nothing to commit", READ, [NEW], []),
-    Clash("2.8 check 11", "both remove a file", None, [a()], [a()], ConcurrentDeleteDeleteException),
-    Clash("2.8 check 11", "both give one file a deletion vector", None, DV, OTHER_DV, ConcurrentDeleteDeleteException),
-    Clash(
-        "2.8 check 11",
-        "two compactions of one file",
-        None,
-        [a(**MOVED)],
-        [a(**MOVED)],
-        ConcurrentDeleteDeleteException,
-        operation=Operation.optimize(),
-    ),
-    Clash("2.8 check 11", "a blind append", None, [a(), remove("b", part=1), remove("c", part=2)], [OURS]),
-    Clash(
-        "2.8 check 11",
-        "one file in two spellings",
-        lambda t: t.track_files_read(["x%20y"]),
-        [remove("x y", part=1)],
-        [OURS],
-        ConcurrentDeleteReadException,
-    ),
-]
-
-CLASHES = [*ORDER, *PROTOCOLS, *METADATA, *CANDIDATES, *ADDED, *DELETED]
-
-
-@pytest.mark.parametrize("clash", CLASHES, ids=lambda clash: f"{clash.rule} {clash.name}")
-def test_clash(clash: Clash, tmp_path: Path) -> None:
-    clash.run(tmp_path)
+# -- 2.3 ----------------------------------------------------------------------------------------------------------------------
 
 
 def test_a_protocol_that_this_client_cannot_write_is_no_conflict(tmp_path: Path) -> None:
@@ -632,11 +310,13 @@ def test_rule(row: Row, tmp_path: Path) -> None:
 
 # -- what an error tells (2.2) ---------------------------------------------------------------------------------------------------
 
+CHANGED = metadata(PART, configuration={"delta.enableDeletionVectors": "true"}, description="changed")
+
 TELLS = [
     # winner, condition, partition hint
     ((add("n", part=1),), "DELTA_CONCURRENT_APPEND.WITH_PARTITION_HINT", "[part=1]"),
     ((remove("a", part=1),), "DELTA_CONCURRENT_DELETE_READ.WITH_PARTITION_HINT", "[part=1]"),
-    ((changed(),), "DELTA_METADATA_CHANGED", None),
+    ((CHANGED,), "DELTA_METADATA_CHANGED", None),
     ((txn("app", 1),), "DELTA_CONCURRENT_TRANSACTION", None),
 ]
 

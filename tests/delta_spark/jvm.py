@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -16,6 +17,12 @@ if TYPE_CHECKING:
 
 DELTA = "org.apache.spark.sql.delta"
 _CHANGES_PROTOCOL = "DROP FEATURE"
+_QUIET = {
+    # Files of these tables do not exist, and what follows a commit is not what is judged here.
+    "spark.databricks.delta.incremental.commit.verify": "false",
+    "spark.databricks.delta.writeChecksumFile.enabled": "false",
+    "spark.databricks.delta.stats.skipping": "false",
+}
 
 
 class JvmTransaction:
@@ -103,3 +110,31 @@ def exception_name(error: BaseException) -> str:
     """Return the class of what Delta has thrown, without its package."""
     java = java_exception(error)
     return str(java.getClass().getSimpleName()) if java is not None else type(error).__name__
+
+
+def decide(transaction: JvmTransaction, actions: Iterable[Action], operation: Operation) -> tuple[str | None, str]:
+    """Commit; return the class of the exception (``None`` when it succeeds) and its message."""
+    try:
+        transaction.commit(actions, operation)
+    except Exception as error:
+        java = java_exception(error)
+        if java is None:
+            raise
+        return exception_name(error), str(java.getMessage())
+    return None, ""
+
+
+@contextmanager
+def configured(session: SparkSession, conf: Mapping[str, str] = _QUIET) -> Iterator[SparkSession]:
+    """Yield the session with other settings; by default, with what is not judged switched off."""
+    before = {key: session.conf.get(key, None) for key in conf}
+    for key, value in conf.items():
+        session.conf.set(key, value)
+    try:
+        yield session
+    finally:
+        for key, old in before.items():
+            if old is None:
+                session.conf.unset(key)
+            else:
+                session.conf.set(key, old)

@@ -12,8 +12,7 @@ from msgspec.structs import replace
 
 from airflow_delta.log.actions.actions import Action, DomainMetadata
 from airflow_delta.transaction import Operation
-from delta_spark.jvm import JvmTransaction
-from delta_spark.test_matrix import decide, quiet
+from delta_spark.jvm import JvmTransaction, configured, decide
 from support.actions import add, remove
 from support.table import Table
 
@@ -27,7 +26,8 @@ FAR = 4_000_000_000_000
 
 @pytest.fixture(scope="module")
 def judge(delta: SparkSession) -> Iterator[SparkSession]:
-    yield from quiet(delta)
+    with configured(delta) as session:
+        yield session
 
 
 def written(table: Table, version: int) -> list[Any]:

@@ -41,7 +41,7 @@ COMMANDS = ("tests/table/commit", "tests/table/state", "tests/table/operations/v
 ROOMS = {
     "conflicts": Room(
         tuple(f"transaction/conflicts/{name}.py" for name in ("app_ids", "checker", "domains", "protocol", "winning_commit")),
-        ("tests/transaction/conflicts", "tests/transaction/prepare"),
+        ("tests/conformance/test_conflicts.py", "tests/transaction/conflicts", "tests/transaction/prepare"),
     ),
     "abort": Room(
         ("table/abort.py", "table/state/ended.py", "table/state/evidence.py", "table/state/markers.py"),
