@@ -20,6 +20,7 @@ from airflow_delta.log import AddFile, DeltaLog
 from airflow_delta.log.actions.actions import MOVED_ROWS_TAG, Action, AddCDCFile, Metadata, Protocol, RemoveFile, encode_actions
 from airflow_delta.log.actions.deletion_vectors import inline_deletion_vector, read_deletion_vector, write_deletion_vectors
 from airflow_delta.log.actions.moved_rows import MovedRows, RowSource, write_moved_rows
+from airflow_delta.log.expressions.predicate import Predicate
 from airflow_delta.log.features.properties import TableProperties
 from airflow_delta.log.schema.types import arrow_type, parse_schema
 from airflow_delta.log.statistics.footers_to_stats import stats_from_footer
@@ -337,3 +338,30 @@ class Work:
     def resolved(self) -> dict[str, str]:
         assert self.transaction.outcome is not None
         return dict(self.transaction.outcome.resolved)
+
+
+def row(number: int, kind: str = "a", n: int | None = 0) -> dict[str, Any]:
+    return {"id": number, "kind": kind, "n": n}
+
+
+def with_id(*ids: int) -> Callable[[dict[str, Any]], bool]:
+    return lambda found: found["id"] in ids
+
+
+def keys_of(table: RowTable, *ids: int, listed: bool = True) -> KeySet:
+    """What a MERGE has read by these keys."""
+    found = Predicate.parse("id = 1", parse_schema(table.schema_string)).columns
+    rows = frozenset((number,) for number in ids)
+    return KeySet(found, (False,), (min(ids),), (max(ids),), (False,), rows if listed else None)
+
+
+def merged(table: RowTable, *ids: int, listed: bool = True, **how: Any) -> Work:
+    """MERGE of rows with n = 9: updates those that are there, inserts the others."""
+    return table.begin().merge([row(number, "m", 9) for number in ids], keys_of(table, *ids, listed=listed), **how)
+
+
+def live(table: RowTable) -> dict[int, int]:
+    """The value of n by id, which no two rows may have."""
+    found = [(one["id"], one["n"]) for one in table.rows()]
+    assert len(dict(found)) == len(found)
+    return dict(found)

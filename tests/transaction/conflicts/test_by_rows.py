@@ -22,18 +22,11 @@ from airflow_delta.exceptions import (
 )
 from airflow_delta.log.actions.actions import AddFile, CommitInfo, SetTransaction, encode_actions
 from airflow_delta.log.actions.deletion_vectors import inline_deletion_vector, vector_path
-from airflow_delta.log.expressions.predicate import Predicate
-from airflow_delta.log.schema.types import parse_schema
 from airflow_delta.log.statistics.wide_bounds import with_wide_bounds
 from airflow_delta.transaction import Operation
-from airflow_delta.transaction.reads.key_set import KeySet
-from transaction.row_table import RowTable, Work
+from transaction.row_table import RowTable, Work, keys_of, merged, row, with_id
 
 CONFLICT = DeltaConcurrentModificationException
-
-
-def row(number: int, kind: str = "a", n: int | None = 0) -> dict[str, Any]:
-    return {"id": number, "kind": kind, "n": n}
 
 
 @pytest.fixture
@@ -55,10 +48,6 @@ def tracked(tmp_path: Path) -> RowTable:
 
 def of(kind: str) -> Callable[[dict[str, Any]], bool]:
     return lambda found: bool(found["kind"] == kind)
-
-
-def with_id(*ids: int) -> Callable[[dict[str, Any]], bool]:
-    return lambda found: found["id"] in ids
 
 
 # -- added files ----------------------------------------------------------------------------------------------------------------
@@ -613,17 +602,6 @@ def test_a_commit_without_winners_says_nothing(table: RowTable) -> None:
 
 
 # -- MERGE ----------------------------------------------------------------------------------------------------------------------
-
-
-def keys_of(table: RowTable, *ids: int, listed: bool = True) -> KeySet:
-    found = Predicate.parse("id = 1", parse_schema(table.schema_string)).columns
-    rows = frozenset((number,) for number in ids)
-    return KeySet(found, (False,), (min(ids),), (max(ids),), (False,), rows if listed else None)
-
-
-def merged(table: RowTable, *ids: int, listed: bool = True, **how: Any) -> Work:
-    """MERGE of rows with n = 9: updates those that are there, inserts the others."""
-    return table.begin().merge([row(number, "m", 9) for number in ids], keys_of(table, *ids, listed=listed), **how)
 
 
 def test_two_merges_of_different_keys(table: RowTable) -> None:

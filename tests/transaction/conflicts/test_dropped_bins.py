@@ -13,9 +13,7 @@ from airflow_delta.log import AddFile, RemoveFile
 from airflow_delta.log.actions.actions import SetTransaction
 from airflow_delta.log.actions.deletion_vectors import inline_deletion_vector, read_deletion_vector
 from airflow_delta.transaction import Operation
-from transaction.conflicts.test_by_rows import row, with_id
-from transaction.conflicts.test_moved_rows import live
-from transaction.row_table import RowTable, Work
+from transaction.row_table import RowTable, Work, live, row, with_id
 
 PARTS = ("a", "b")
 METRICS = ("numAddedFiles", "numRemovedFiles", "numAddedBytes", "numRemovedBytes", "minFileSize", "maxFileSize")

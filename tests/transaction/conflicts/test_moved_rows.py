@@ -39,8 +39,7 @@ from airflow_delta.table.changes.partition_keys import check_partition_keys
 from airflow_delta.table.read.read_table import read_table
 from airflow_delta.transaction import Operation
 from support.actions import add
-from transaction.conflicts.test_by_rows import merged, row, with_id
-from transaction.row_table import RowTable, Work
+from transaction.row_table import RowTable, Work, live, merged, row, with_id
 
 SAME = ((1, 2, 3), (4, 5, 6), (7, 8, 9))
 
@@ -72,12 +71,6 @@ def small_table(path: Path, *, feed: bool = False, **options: bool) -> RowTable:
 @pytest.fixture(params=["", "tracked", "feed"])
 def table(request: pytest.FixtureRequest, tmp_path: Path) -> RowTable:
     return small_table(tmp_path, tracked=request.param == "tracked", feed=request.param == "feed")
-
-
-def live(table: RowTable) -> dict[int, int]:
-    found = [(one["id"], one["n"]) for one in table.rows()]
-    assert len(dict(found)) == len(found)
-    return dict(found)
 
 
 BEFORE = dict.fromkeys((1, 2, 3, 4, 6, 7, 8, 9), 0)

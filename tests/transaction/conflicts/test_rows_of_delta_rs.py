@@ -10,8 +10,7 @@ import pytest
 from deltalake import DeltaTable
 
 from airflow_delta.exceptions import DeltaConcurrentModificationException
-from transaction.conflicts.test_by_rows import merged, row, with_id
-from transaction.row_table import RowTable, Work
+from transaction.row_table import RowTable, Work, merged, row, with_id
 
 
 @pytest.fixture
