@@ -12,8 +12,6 @@ from typing import Any
 import pytest
 
 from airflow_delta.exceptions import (
-    ConcurrentAppendException,
-    ConcurrentDeleteDeleteException,
     DeltaAnalysisException,
     DeltaConcurrentModificationException,
     DeltaIllegalArgumentException,
@@ -366,40 +364,14 @@ def test_the_protocol_that_a_winner_brings_is_followed(tmp_path: Path) -> None:
 
 # -- 7.3: dynamic partition overwrite ------------------------------------------------------------------------------------------
 
-OVERWRITES = [
-    # winner, our exception, partition of the hint
-    ("adds to the partition", [1, "add"], ConcurrentAppendException, 1),
-    ("adds to another partition", [2, "add"], None, None),
-    ("removes the same file", [1, "remove"], ConcurrentDeleteDeleteException, 1),
-    ("removes a file of another partition", [2, "remove"], None, None),
-]
-
 
 @pytest.mark.parametrize("name", ["part", "partitionValues"])
-@pytest.mark.parametrize(("winner", "expected", "hint"), [row[1:] for row in OVERWRITES], ids=[row[0] for row in OVERWRITES])
-def test_dynamic_partition_overwrite(
-    name: str, winner: list[Any], expected: type[DeltaConcurrentModificationException] | None, hint: int | None, tmp_path: Path
-) -> None:
-    """The partitions are recorded as read, not the files, whatever the column's name."""
+def test_which_files_a_dynamic_overwrite_replaces(name: str, tmp_path: Path) -> None:
     table = Table(tmp_path / "table")
     table.create((name,))
     table.commit(add("one", **{name: 1}), add("two", **{name: 2}))
-    ours = table.log().start_transaction()
-    new = add("new", **{name: 1})
-    files = ours.filter_files(new_files=[new])
+    files = table.log().start_transaction().filter_files(new_files=[add("new", **{name: 1})])
     assert files["path"].to_pylist() == ["one"]
-    partition, kind = winner
-    old = {1: "one", 2: "two"}[partition]
-    table.commit(
-        add("w", **{name: partition}) if kind == "add" else remove(old, **{name: partition}), operation=Operation.truncate()
-    )
-    actions = [new, remove("one", **{name: 1})]
-    if expected is None:
-        assert ours.commit(actions, Operation.write("Overwrite", dynamic_partition_overwrite=True)) == 3
-        return
-    with pytest.raises(expected) as caught:
-        ours.commit(actions, Operation.write("Overwrite", dynamic_partition_overwrite=True))
-    assert caught.value.partition == f"[{name}={hint}]"
 
 
 @pytest.mark.parametrize(

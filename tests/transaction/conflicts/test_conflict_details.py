@@ -409,12 +409,6 @@ def test_rows_may_be_marked_in_files_of_a_cube_of_other_columns_than_a_winners(t
     assert ours.commit([old.remove(1), marked], Operation("DELETE", {})) == 3
 
 
-def test_different_domains_do_not_conflict(table: Table) -> None:
-    ours = race(table)
-    table.commit(DomainMetadata(domain="user.x", configuration="{}", removed=False))
-    assert ours.commit([DomainMetadata(domain="user.y", configuration="{}", removed=False)], Operation.manual_update()) == 2
-
-
 # -- after a race the actions are checked again ----------------------------------------------------------------------------------
 
 
