@@ -68,7 +68,7 @@ class Case:
     :param files: added by the version that both read.
     :param outcomes: by isolation level of the table: ``commits``, or the error without ``Exception``, and the partition it names.
     :param names_partition: whether the outcome says which partition the error names; a cell of the matrix does not.
-    :param delta_partition: the one that Delta Spark names, if that is another one.
+    :param delta_spark: what Delta Spark gives at every level, if that is something else.
     :param options: of the conflict checker.
     :param cautious: levels at which it gets the error although there is a serial order (``serial_order.py``).
     """
@@ -82,18 +82,19 @@ class Case:
     ours: Side
     outcomes: Mapping[str, str]
     names_partition: bool = True
-    delta_partition: str | None = None
+    delta_spark: str | None = None
     options: Mapping[str, bool] = field(default_factory=dict)
     cautious: tuple[str, ...] = ()
 
     def error(self, level: str) -> str | None:
         """Return the error that ours gets, ``None`` if it commits."""
-        found = self.outcomes[level].partition(" ")[0]
-        return None if found == COMMITS else found
+        return error_and_partition(self.outcomes[level])[0]
 
-    def partition(self, level: str) -> str | None:
-        """Return the partition that the error names."""
-        return self.outcomes[level].partition(" ")[2] or None
+
+def error_and_partition(outcome: str) -> tuple[str | None, str | None]:
+    """Return what an outcome says: the error, ``None`` for a commit, and the partition that it names."""
+    error, _, partition = outcome.partition(" ")
+    return None if error == COMMITS else error, partition or None
 
 
 def cases() -> Iterator[Case]:
@@ -184,7 +185,7 @@ def _case(group: str, given: dict[str, Any]) -> Case:
             }
         ),
         outcomes={level: outcome or given.pop(level) for level in LEVELS},
-        delta_partition=given.pop("delta_partition", None),
+        delta_spark=given.pop("delta_spark", None),
         options=given.pop("options", {}),
         cautious=tuple(given.pop("cautious", ())),
         **setting,
