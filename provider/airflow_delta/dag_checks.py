@@ -187,14 +187,14 @@ def task_problems(task: Any) -> Iterator[str]:
 
 def _kind_problems(task: Any) -> Iterator[str]:
     """Yield parameters that are not of their kind, and tasks where their output is meant."""
-    fields = tuple(class_of(task).template_fields)
+    declared = getattr(class_of(task), "declared", {})
     for name, kind in kinds_of(class_of(task)).items():
         for value in _values(task, name):
             if value is None and task.is_mapped:
                 continue  # not given
-            if (problem := value_problem(name, value, kind, templated=name in fields)) is not None:
+            if (problem := value_problem(name, value, kind, templated=declared[name].templated)) is not None:
                 yield problem
-    for name in fields:
+    for name in class_of(task).template_fields:
         for value in _values(task, name):
             for one in value if isinstance(value, list | tuple) else (value,):
                 if hasattr(type(one), "node_id"):
@@ -369,7 +369,8 @@ def _given(task: Any, name: str) -> Any:
 def _values(task: Any, name: str) -> Iterator[Any]:
     """Yield the values of a parameter that the Dag file names."""
     if not task.is_mapped:
-        yield getattr(task, name, None)
+        declared = getattr(task, "declared", {}).get(name)
+        yield getattr(task, name if declared is None else declared.attribute, None)
         return
     yield task.partial_kwargs.get(name)
     mapped = getattr(task.expand_input, "value", None)

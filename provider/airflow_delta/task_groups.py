@@ -279,13 +279,13 @@ def delta_transaction(
     :param restart_conn_id: connection to Airflow's REST API, needed for ``check_again``, and for ``restart`` if the Dag has
         tasks that are not downstream of the start task. (templated)
     :param conflict_detection: how closely the commit checks concurrent commits since the version that was read: ``delta``,
-        ``statistics`` or ``rows`` (default), as in :class:`~airflow_delta.tasks.commit.commit_part.CommitPart`. (templated)
+        ``statistics`` or ``rows`` (default), as in :class:`~airflow_delta.tasks.commit.commit_part.CommitParameters`. (templated)
     :param outlets: one or several assets that the commit emits; default: the table's own, unless its name, or the connection of a
         relative name, is templated.
     :param partition_events: emit an event with a partition key for each partition whose rows the commit has changed, besides the
         event of the table: ``True``, a column, a template, a function, or
         :class:`~airflow_delta.contract.partition_events.PartitionEvents`, as in
-        :class:`~airflow_delta.tasks.commit.commit_part.CommitPart`.
+        :class:`~airflow_delta.tasks.commit.commit_part.CommitParameters`.
     :param preview: ``True``, or ``"changes"``: a task ``preview`` after the stages writes what they have staged as a Delta table,
         whole or the changed rows alone (:class:`~airflow_delta.operators.preview.DeltaPreviewOperator`). Its output is
         ``txn.preview``; tasks that use it run between it and the commit.

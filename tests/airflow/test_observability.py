@@ -18,7 +18,7 @@ from airflow_delta.operators.delete_update import DeltaDeleteOperator
 from airflow_delta.operators.restore import DeltaRestoreOperator
 from airflow_delta.operators.transaction import DeltaAbortOperator
 from airflow_delta.operators.vacuum import DeltaVacuumOperator
-from airflow_delta.tasks.commit.commit_part import CommitPart
+from airflow_delta.tasks.commit.commit_part import CommitParameters
 from airflow_delta.tasks.commit.races import watched_commit
 from airflow_delta.tasks.observability import TaskMetrics, tag_value
 from airflow_delta.tasks.spark.progress import spark_work
@@ -312,8 +312,8 @@ class TestLines:
 
     def test_the_operators_that_commit_are_watched(self):
         """Whoever commits goes through the watch: their number must not grow without it."""
-        assert CommitPart in DeltaDeleteOperator.parts
-        assert CommitPart in DeltaRestoreOperator.parts
+        assert issubclass(DeltaDeleteOperator, CommitParameters)
+        assert issubclass(DeltaRestoreOperator, CommitParameters)
 
 
 REQUEST = StageRequest(

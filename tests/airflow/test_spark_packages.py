@@ -78,7 +78,7 @@ def test_without_spark_the_extra_is_named_first(monkeypatch, missing: str, said:
         "sql": lambda: DeltaStageSqlOperator(task_id="t", sql="SELECT 1 AS id", transaction={}),
         "function": lambda: DeltaStagePySparkOperator(task_id="t", python_callable=lambda: None, transaction={}),
     }[operation]()
-    session = task.hold(next(part for part in task.parts if issubclass(part, TaskSession))).session(DeltaLog.for_table("/lake/t"))
+    session = task.hold(TaskSession).session(DeltaLog.for_table("/lake/t"))
     with pytest.raises(MissingSparkException) as found, session:
         pytest.fail("a session was made")
     assert found.value.message.startswith(said)

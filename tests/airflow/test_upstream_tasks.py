@@ -93,7 +93,7 @@ def test_the_task_of_an_output_runs_first(kind, name):
 def test_parameters_of_a_kind_are_attributes(kind):
     """So a running task can take what they are rendered to."""
     names = kinds_of(kind).keys()
-    assert names <= parameters(kind).keys() | {each for part in getattr(kind, "parts", ()) for each in part.arguments()}
+    assert names <= parameters(kind).keys()
     assert [name for name in names if not hasattr(made(kind), name)] == []
 
 

@@ -25,10 +25,9 @@ def task_classes() -> list[type[BaseOperator]]:
 
 
 def documented(kind: type[BaseOperator]) -> dict[str, bool]:
-    """Parameters that the docstrings of a task, its parts and its bases describe, and whether these call them templated."""
+    """Parameters that the docstrings of a task and its bases describe, and whether these call them templated."""
     found: dict[str, bool] = {}
-    parts = [base for part in getattr(kind, "parts", ()) for base in part.__mro__]
-    for base in (kind, *parts, *kind.__mro__):
+    for base in kind.__mro__:
         if base.__module__.startswith("airflow_delta"):
             text = inspect.cleandoc(base.__dict__.get("__doc__") or "")
             for name, said in re.findall(r":param (\w+):(.*?)(?=\n:|\n\n|\Z)", text, re.DOTALL):

@@ -30,7 +30,7 @@ SCHEME = "delta"
 
 _FILE = "file"
 _CONNECTION = "connection"
-_DEFAULT_CONN_ID = "delta_default"
+DEFAULT_CONN_ID = "delta_default"
 _SAFE = "@:=+,!$&'()*;~"
 _NO_URI = "to be set"
 _WAYS = "delta://s3/bucket/path, delta://file/absolute/path or delta://connection/<conn id>/<name>"
@@ -65,7 +65,7 @@ def delta_asset_uri(table: str, delta_conn_id: str | None = None) -> str:
         return f"{SCHEME}://{_FILE}{_local(table)}"
     if not table.strip("/ "):
         raise DeltaIllegalArgumentException("The table of an asset is empty. Pass a URI, an absolute path or a name.")
-    return f"{SCHEME}://{_CONNECTION}/{quote(delta_conn_id or _DEFAULT_CONN_ID, safe=_SAFE)}/{_quoted(table.strip('/'))}"
+    return f"{SCHEME}://{_CONNECTION}/{quote(delta_conn_id or DEFAULT_CONN_ID, safe=_SAFE)}/{_quoted(table.strip('/'))}"
 
 
 def table_of_asset_uri(uri: str) -> tuple[str, str | None]:

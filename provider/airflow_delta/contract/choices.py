@@ -30,13 +30,10 @@ def check_choices(task: Any, choices: Choices) -> None:
 
 
 def literal_problems(operator_class: Any, given: Given) -> Iterator[str]:
-    """Yield what the parts of an operator, and the operator itself, find wrong with its literal parameters."""
-    for owner in (*getattr(operator_class, "parts", ()), operator_class):
-        yield from getattr(owner, "literal_problems", _nothing)(given)
-
-
-def _nothing(given: Given) -> Iterator[str]:  # noqa: ARG001 - as it is called
-    return iter(())
+    """Yield what an operator, and the bases that declare its parameters, find wrong with its literal parameters."""
+    for owner in reversed(operator_class.__mro__):
+        if "literal_problems" in vars(owner):
+            yield from owner.literal_problems(given)
 
 
 def check_literals(task: Any, problems: Callable[[Given], Iterable[str]]) -> None:
@@ -60,13 +57,9 @@ def choice_problem(name: str, value: Any, allowed: Sequence[str]) -> str | None:
     return f"{name} must be one of {', '.join(allowed)}, got {value!r}.{meant}"
 
 
-def choices_of(operator_class: Any) -> dict[str, Sequence[str]]:
-    """Return the words by parameter, those of the parts included."""
-    found: dict[str, Sequence[str]] = {}
-    for part in getattr(operator_class, "parts", ()):
-        found.update(part.choices)
-    found.update(getattr(operator_class, "choices", {}))
-    return found
+def choices_of(operator_class: Any) -> Choices:
+    """Return the words by parameter; there are none of a class of others."""
+    return getattr(operator_class, "choices", {})
 
 
 def replace_where_problem(mode: Any, replace_where: str) -> str | None:

@@ -246,10 +246,6 @@ def tables_text(tables: Any) -> Any:
     return table_text(tables) if is_path(tables) else tables
 
 
-def kinds_of(operator_class: Any) -> dict[str, Kind]:
-    """Return the kinds by parameter, those of the parts included."""
-    found: dict[str, Kind] = {}
-    for base in reversed(getattr(operator_class, "__mro__", ())):
-        for owner in (*vars(base).get("parts", ()), base):
-            found.update(vars(owner).get("kinds", {}))
-    return found
+def kinds_of(operator_class: Any) -> Kinds:
+    """Return the kinds by parameter; there are none of a class of others."""
+    return getattr(operator_class, "kinds", {})

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from airflow_delta import engine
 from airflow_delta.contract.changes import Change, kind_problem
 from airflow_delta.contract.choices import Given, is_literal
 from airflow_delta.contract.payloads import StagedWrite
-from airflow_delta.tasks.base import Parts, templated
-from airflow_delta.tasks.operation import SPARK_OPERATION, DeltaTableOperator
-from airflow_delta.tasks.spark.runner import SparkRunner
+from airflow_delta.tasks.declared import parameter
+from airflow_delta.tasks.operation import DeltaTableOperator
+from airflow_delta.tasks.spark.runner import RunnerParameters
 
 if TYPE_CHECKING:
     from airflow_delta.table.stage.stage_view import SparkWork, StageView
 
 
-class DeltaAlterTableOperator(DeltaTableOperator):
+class DeltaAlterTableOperator(DeltaTableOperator, RunnerParameters):
     """ALTER TABLE: one or several changes, in order, in one version.
 
     Spark starts only if rows have to be checked: for ADD CONSTRAINT, and for SET NOT NULL if statistics do not count nulls.
@@ -26,17 +26,16 @@ class DeltaAlterTableOperator(DeltaTableOperator):
         ``{"change": "RenameColumn", "column": "a", "newName": "b"}``. (templated)
 
     The other parameters are those of :class:`~airflow_delta.tasks.operation.DeltaTableOperator` and of
-    :class:`~airflow_delta.tasks.spark.runner.SparkRunner`.
+    :class:`~airflow_delta.tasks.spark.runner.RunnerParameters`.
     """
 
-    parts: ClassVar[Parts] = SPARK_OPERATION
-    template_fields: Sequence[str] = (*templated(parts), "changes")
-    template_fields_renderers = {**SparkRunner.template_fields_renderers, "changes": "json"}
     staged_mode = "alter"
 
-    def __init__(self, *, changes: Any, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.changes = _as_json(changes)
+    changes: Any = parameter(templated=True, renderer="json")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.changes = _as_json(self.changes)
 
     @staticmethod
     def literal_problems(given: Given) -> Iterator[str]:

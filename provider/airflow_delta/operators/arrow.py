@@ -5,26 +5,26 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, ClassVar, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from airflow.providers.standard.operators.python import PythonOperator
 
 from airflow_delta import engine
-from airflow_delta.contract.choices import Given, check_literals, is_literal
+from airflow_delta.contract.choices import Given, is_literal
 from airflow_delta.contract.options import COMPARES, REPLACEMENTS, check_writer_options, writer_option_problem
 from airflow_delta.contract.sql_parameters import with_given
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.frames import ROW_LIMIT
-from airflow_delta.tasks.base import Parts, templated
+from airflow_delta.tasks.declared import parameter
 from airflow_delta.tasks.functions import authors_own, call_function, injected_by, without_injected
 from airflow_delta.tasks.sql_parameters import SqlParameters
 from airflow_delta.tasks.stage.new_files import find_new_files, new_files, parse_new_files
 from airflow_delta.tasks.stage.new_rows import NewRowsParameters, check_publishes_alone
 from airflow_delta.tasks.stage.operator import StageOperator
-from airflow_delta.tasks.stage.read_versions import OtherTables, ReadVersions
+from airflow_delta.tasks.stage.read_versions import OtherTables, ReadVersions, ReadVersionsParameters
 from airflow_delta.tasks.stage.reads import StageReadRecorder, change_bounds
-from airflow_delta.tasks.stage.work import GivenTable, StageWork
-from airflow_delta.tasks.stage.write_options import WriteOptions
+from airflow_delta.tasks.stage.work import GivenTable, StageWorkParameters
+from airflow_delta.tasks.stage.write_options import WriteOptions, WriteParameters
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -145,7 +145,9 @@ class ArrowTableReader(StageReadRecorder):
         return engine.read_table(table.log, version=table.version, where=where, columns=columns, limit=limit).to_table()
 
 
-class DeltaStageArrowOperator(StageOperator, PythonOperator):
+class DeltaStageArrowOperator(
+    StageOperator, StageWorkParameters, GivenTable, WriteParameters, SqlParameters, ReadVersionsParameters, PythonOperator
+):
     """Call a function and stage the rows that it returns, without Spark and without Java.
 
     The function returns a pyarrow Table or RecordBatchReader, a pandas or a Polars frame; a reader is written as it is read. It
@@ -161,36 +163,26 @@ class DeltaStageArrowOperator(StageOperator, PythonOperator):
         them count as loaded, also those that it passes over; if there are none, it is not called. (templated)
     :param write_options: ``compression`` and ``maxRecordsPerFile``, as for Spark's Parquet writer. (templated)
 
-    The other parameters are those of :class:`~airflow_delta.tasks.stage.work.StageWork`,
-    :class:`~airflow_delta.tasks.stage.work.GivenTable`, :class:`~airflow_delta.tasks.stage.write_options.WriteOptions` and
-    :class:`~airflow_delta.tasks.stage.read_versions.ReadVersions`.
+    The other parameters are those of :class:`~airflow_delta.tasks.stage.work.StageWorkParameters`,
+    :class:`~airflow_delta.tasks.stage.work.GivenTable`, :class:`~airflow_delta.tasks.stage.write_options.WriteParameters` and
+    :class:`~airflow_delta.tasks.stage.read_versions.ReadVersionsParameters`.
     """
 
-    parts: ClassVar[Parts] = (StageWork, GivenTable, WriteOptions, SqlParameters, ReadVersions)
-    _found: SourceFiles | None = None
-    template_fields: Sequence[str] = (*templated(parts), "new_files", "write_options", *PythonOperator.template_fields)
+    new_files: Any = parameter(default=None, templated=True)
+    write_options: Mapping[str, Any] | None = parameter(default=None, templated=True)
 
-    def __init__(
-        self,
-        *,
-        python_callable: Callable[..., Any],
-        new_files: Any = None,
-        write_options: Mapping[str, Any] | None = None,
-        **kwargs: Any,
-    ) -> None:
+    def __init__(self, *, python_callable: Callable[..., Any], **kwargs: Any) -> None:
         kwargs.setdefault("show_return_value_in_logs", False)
-        visible = without_injected(python_callable, *injected_by({"new_files": new_files}))
-        super().__init__(python_callable=visible, **kwargs)
-        self.new_files = new_files
+        visible = without_injected(python_callable, *injected_by(kwargs))
+        super().__init__(python_callable=visible, **kwargs)  # type: ignore[call-arg] # PythonOperator's
+        self._found: SourceFiles | None = None
         self._check_new_files(inspect.signature(authors_own(python_callable)).parameters)
         if "spark" in inspect.signature(authors_own(python_callable)).parameters:
             raise DeltaIllegalArgumentException(
                 f'The stage {self.task_id!r} has engine="arrow", and its function a parameter spark: there is no Spark session. '
                 'Drop the parameter, or use engine="spark".'
             )
-        check_writer_options(write_options, whose=f"The task {self.task_id!r}")
-        self.write_options = write_options
-        check_literals(self, self.literal_problems)
+        check_writer_options(self.write_options, whose=f"The task {self.task_id!r}")
 
     @staticmethod
     def literal_problems(given: Given) -> Iterator[str]:

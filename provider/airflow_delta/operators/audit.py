@@ -11,15 +11,16 @@ from airflow.sdk import BaseXCom
 from airflow_delta import engine
 from airflow_delta.contract.audit import BOUNDS, COMMIT, HOLDS_AT, RATIOS, READ, WARN, audit_definition, key_of, limits_problem
 from airflow_delta.contract.check_records import AUDIT
-from airflow_delta.contract.choices import FAIL_OR_WARN, Choices, Given, check_choices, check_literals, choice_problem, is_literal
+from airflow_delta.contract.choices import FAIL_OR_WARN, Given, check_literals, choice_problem, is_literal
 from airflow_delta.contract.read_versions import read_version_name, what_was_read
 from airflow_delta.exceptions import DeltaAuditFailedException, DeltaIllegalArgumentException
 from airflow_delta.links.delta import DeltaTransactionLink
 from airflow_delta.retry_policies import AUDIT_ERRORS
-from airflow_delta.tasks.base import DeltaOperator, Parts, templated
+from airflow_delta.tasks.base import DeltaOperator
+from airflow_delta.tasks.declared import parameter
 from airflow_delta.tasks.ended import check_not_aborted
 from airflow_delta.tasks.identity import stage_identity
-from airflow_delta.tasks.spark.runner import SparkRunner
+from airflow_delta.tasks.spark.runner import RunnerParameters, SparkRunner
 from airflow_delta.tasks.sql_parameters import SqlParameters
 from airflow_delta.tasks.stage.work import GivenTable
 from airflow_delta.tasks.trust.handle import open_transaction
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["AUDIT_ERRORS", "DeltaAuditOperator"]
 
 
-class DeltaAuditOperator(DeltaOperator):
+class DeltaAuditOperator(DeltaOperator, GivenTable, SqlParameters, RunnerParameters):
     """Check what a transaction has staged before its commit publishes it. If the audit fails, nothing is published.
 
     Place it between stages and commit; inside a ``delta_transaction`` group the commit waits for it automatically. All checks
@@ -71,74 +72,34 @@ class DeltaAuditOperator(DeltaOperator):
     :param delta_conn_id: connection to the table; default: the start task's. (templated)
 
     The other parameters are those of :class:`~airflow_delta.tasks.stage.work.GivenTable` and
-    :class:`~airflow_delta.tasks.spark.runner.SparkRunner`.
+    :class:`~airflow_delta.tasks.spark.runner.RunnerParameters`.
     """
 
     transaction_role: ClassVar[str] = "audit"
     check_kind: ClassVar[str] = AUDIT
-    choices: ClassVar[Choices] = {"on_failure": FAIL_OR_WARN, "on_undecidable": FAIL_OR_WARN, "holds_at": HOLDS_AT}
     changes_table: ClassVar[bool] = False
-    parts: ClassVar[Parts] = (GivenTable, SqlParameters, SparkRunner)
-    template_fields: Sequence[str] = (
-        "transaction",
-        "staged",
-        "checks",
-        "min_rows",
-        "max_rows",
-        "rows_change",
-        "max_null_fraction",
-        "value_range",
-        "freshness",
-        "partitions",
-        "unique",
-        "holds_at",
-        "on_failure",
-        "on_undecidable",
-        "delta_conn_id",
-        *templated(parts),
-    )
-    template_fields_renderers = {**SparkRunner.template_fields_renderers, "checks": "json"}
     operator_extra_links = (DeltaTransactionLink(),)
     default_retry_policy = AUDIT_ERRORS
     ui_color = "#fff2cc"
 
-    def __init__(
-        self,
-        *,
-        transaction: Any = None,
-        staged: Any = None,
-        checks: Mapping[str, str | Mapping[str, str]] | None = None,
-        min_rows: int | str | None = None,
-        max_rows: int | str | None = None,
-        rows_change: Mapping[str, Any] | None = None,
-        max_null_fraction: Mapping[str, Any] | None = None,
-        value_range: Mapping[str, Mapping[str, Any]] | None = None,
-        freshness: Mapping[str, Any] | None = None,
-        partitions: str | None = None,
-        unique: str | Sequence[str] | Mapping[str, Any] | None = None,
-        holds_at: str | None = None,
-        on_failure: str = "fail",
-        on_undecidable: str = "fail",
-        delta_conn_id: str | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        self.transaction = transaction
-        self.staged = staged
-        self.checks = checks
-        self.min_rows = min_rows
-        self.max_rows = max_rows
-        self.rows_change = rows_change
-        self.max_null_fraction = max_null_fraction
-        self.value_range = value_range
-        self.freshness = freshness
-        self.partitions = partitions
-        self.unique = unique
-        self.holds_at = holds_at
-        self.on_failure = on_failure
-        self.on_undecidable = on_undecidable
-        check_choices(self, self.choices)
-        self.delta_conn_id = delta_conn_id
+    transaction: Any = parameter(default=None, templated=True)
+    staged: Any = parameter(default=None, templated=True)
+    checks: Mapping[str, str | Mapping[str, str]] | None = parameter(default=None, templated=True, renderer="json")
+    min_rows: int | str | None = parameter(default=None, templated=True)
+    max_rows: int | str | None = parameter(default=None, templated=True)
+    rows_change: Mapping[str, Any] | None = parameter(default=None, templated=True)
+    max_null_fraction: Mapping[str, Any] | None = parameter(default=None, templated=True)
+    value_range: Mapping[str, Mapping[str, Any]] | None = parameter(default=None, templated=True)
+    freshness: Mapping[str, Any] | None = parameter(default=None, templated=True)
+    partitions: str | None = parameter(default=None, templated=True)
+    unique: str | Sequence[str] | Mapping[str, Any] | None = parameter(default=None, templated=True)
+    holds_at: str | None = parameter(default=None, templated=True, choices=HOLDS_AT)
+    on_failure: str = parameter(default="fail", templated=True, choices=FAIL_OR_WARN)
+    on_undecidable: str = parameter(default="fail", templated=True, choices=FAIL_OR_WARN)
+    delta_conn_id: str | None = parameter(default=None, templated=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         check_literals(self, self.literal_problems)
 
     @staticmethod
@@ -236,7 +197,7 @@ class DeltaAuditOperator(DeltaOperator):
         if queries:
             outcomes += self._ask(log, table, queries, context)
         held = self._at_commit(table, queries, outcomes)
-        definition = audit_definition(queries, self.parameters, holds_at=self.holds_at, **limits)  # type: ignore[attr-defined]
+        definition = audit_definition(queries, self.parameters, holds_at=self.holds_at, **limits)
         return engine.audit_report(handle, outcomes, table.writes, held, version=table.version, definition=definition)
 
     def _at_commit(self, table: AuditedTable, queries: Sequence[SqlCheck], outcomes: Sequence[AuditCheck]) -> list[HeldCheck]:

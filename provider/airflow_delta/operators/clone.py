@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from airflow_delta import engine
-from airflow_delta.contract.kinds import LOCATION, PROPERTIES, TRUTH, Kinds
+from airflow_delta.contract.kinds import LOCATION, PROPERTIES, TRUTH
 from airflow_delta.hooks.delta import DeltaHook
+from airflow_delta.tasks.declared import parameter
 from airflow_delta.tasks.maintenance_base import DeltaMaintenanceBase
 from airflow_delta.tasks.values import moment, whole_number
 
@@ -37,40 +38,14 @@ class DeltaCloneOperator(DeltaMaintenanceBase):
     The other parameters are those of :class:`~airflow_delta.tasks.maintenance_base.DeltaMaintenanceBase`.
     """
 
-    kinds: ClassVar[Kinds] = {"source": LOCATION, "replace": TRUTH, "deep": TRUTH, "properties": PROPERTIES}
-    template_fields: Sequence[str] = (
-        *DeltaMaintenanceBase.template_fields,
-        "source",
-        "version",
-        "timestamp",
-        "properties",
-        "source_conn_id",
-        "source_uri",
-    )
-    template_fields_renderers = {"properties": "json"}
-
-    def __init__(
-        self,
-        *,
-        source: str,
-        version: int | str | None = None,
-        timestamp: str | datetime | None = None,
-        properties: Mapping[str, str] | None = None,
-        replace: bool = False,
-        source_conn_id: str | None = None,
-        source_uri: str | None = None,
-        deep: bool = False,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        self.source = source
-        self.version = version
-        self.timestamp = timestamp
-        self.properties = properties
-        self.replace = replace
-        self.source_conn_id = source_conn_id
-        self.source_uri = source_uri
-        self.deep = deep
+    source: str = parameter(templated=True, kind=LOCATION)
+    version: int | str | None = parameter(default=None, templated=True)
+    timestamp: str | datetime | None = parameter(default=None, templated=True)
+    properties: Mapping[str, str] | None = parameter(default=None, templated=True, kind=PROPERTIES, renderer="json")
+    replace: bool = parameter(default=False, kind=TRUTH)
+    source_conn_id: str | None = parameter(default=None, templated=True)
+    source_uri: str | None = parameter(default=None, templated=True)
+    deep: bool = parameter(default=False, kind=TRUTH)
 
     def run(self, log: DeltaLog, committer: CommitPart, context: Context) -> dict[str, Any]:
         """Clone, commit and return the result.

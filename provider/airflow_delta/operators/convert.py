@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from airflow_delta import engine
-from airflow_delta.contract.kinds import PROPERTIES, TRUTH, Kinds
+from airflow_delta.contract.kinds import PROPERTIES, TRUTH
+from airflow_delta.tasks.declared import parameter
 from airflow_delta.tasks.maintenance_base import DeltaMaintenanceBase
 
 if TYPE_CHECKING:
@@ -29,24 +30,10 @@ class DeltaConvertOperator(DeltaMaintenanceBase):
     The other parameters are those of :class:`~airflow_delta.tasks.maintenance_base.DeltaMaintenanceBase`.
     """
 
-    kinds: ClassVar[Kinds] = {"collect_stats": TRUTH, "properties": PROPERTIES}
-    template_fields: Sequence[str] = (*DeltaMaintenanceBase.template_fields, "partition_schema", "properties", "time_zone")
-    template_fields_renderers = {"partition_schema": "json", "properties": "json"}
-
-    def __init__(
-        self,
-        *,
-        partition_schema: str | Mapping[str, str] | None = None,
-        collect_stats: bool = True,
-        properties: Mapping[str, str] | None = None,
-        time_zone: str = "UTC",
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        self.partition_schema = partition_schema
-        self.collect_stats = collect_stats
-        self.properties = properties
-        self.time_zone = time_zone
+    partition_schema: str | Mapping[str, str] | None = parameter(default=None, templated=True, renderer="json")
+    collect_stats: bool = parameter(default=True, kind=TRUTH)
+    properties: Mapping[str, str] | None = parameter(default=None, templated=True, kind=PROPERTIES, renderer="json")
+    time_zone: str = parameter(default="UTC", templated=True)
 
     def run(self, log: DeltaLog, committer: CommitPart, context: Context) -> dict[str, Any]:
         """Convert, commit and return the result.

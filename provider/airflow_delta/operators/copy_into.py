@@ -9,8 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_delta import engine
-from airflow_delta.contract.choices import ENFORCE, SCHEMA_POLICIES, STRICT, Choices, check_choices
-from airflow_delta.contract.kinds import NAMES, OPTIONS, SCHEMA, TRUTH, Kinds, table_text
+from airflow_delta.contract.choices import ENFORCE, SCHEMA_POLICIES, STRICT
+from airflow_delta.contract.kinds import LOCATION, NAMES, OPTIONS, SCHEMA, TRUTH
 from airflow_delta.contract.options import check_source, check_writer_options
 from airflow_delta.contract.payloads import StagedWrite
 from airflow_delta.contract.reader_options import check_reader_options
@@ -18,10 +18,10 @@ from airflow_delta.exceptions import (
     DeltaIllegalArgumentException,
     DeltaUnsupportedOperationException,
 )
-from airflow_delta.tasks.base import Parts, templated
-from airflow_delta.tasks.operation import OPERATION, DeltaTableOperator
+from airflow_delta.tasks.declared import parameter
+from airflow_delta.tasks.operation import DeltaTableOperator
 from airflow_delta.tasks.spark.progress import spark_work
-from airflow_delta.tasks.spark.session import TaskSession
+from airflow_delta.tasks.spark.session import SessionParameters, TaskSession
 from airflow_delta.tasks.spark.storage import SparkStorage
 from airflow_delta.tasks.stage.new_files import NewFilesParameters, find_new_files
 from airflow_delta.tasks.stage.reads import StageReadRecorder
@@ -38,7 +38,7 @@ FORMATS = ("csv", "json", "parquet", "avro", "orc", "text")
 ENGINES = ("spark", "arrow")
 
 
-class DeltaCopyIntoOperator(DeltaTableOperator):
+class DeltaCopyIntoOperator(DeltaTableOperator, SessionParameters):
     """Load the files of a source that the table does not have yet (COPY INTO), each exactly once.
 
     What was loaded is recorded beside the table's log, by the commit that adds the rows. If there is nothing to load, a task that
@@ -70,100 +70,51 @@ class DeltaCopyIntoOperator(DeltaTableOperator):
     :param write_options: options of Spark's Parquet writer, such as ``maxRecordsPerFile``. (templated)
 
     The other parameters are those of :class:`~airflow_delta.tasks.operation.DeltaTableOperator` and of
-    :class:`~airflow_delta.tasks.spark.session.TaskSession`.
+    :class:`~airflow_delta.tasks.spark.session.SessionParameters`.
     """
 
-    parts: ClassVar[Parts] = (*OPERATION, TaskSession)
-    choices: ClassVar[Choices] = {"format": FORMATS, "engine": ENGINES, "schema_policy": SCHEMA_POLICIES}
-    kinds: ClassVar[Kinds] = {
-        "recursive": TRUTH,
-        "format_options": OPTIONS,
-        "columns": NAMES,
-        "assume_new": TRUTH,
-        "skip_if_none": TRUTH,
-        "merge_schema": TRUTH,
-        "expected_schema": SCHEMA,
-        "write_options": OPTIONS,
-    }
-    template_fields: Sequence[str] = (
-        *templated(parts),
-        "copy_source",
-        "pattern",
-        "format_options",
-        "columns",
-        "force",
-        "consumer",
-        "modified_after",
-        "source_conn_id",
-        "merge_schema",
-        "expected_schema",
-        "write_options",
-    )
-    template_fields_renderers: ClassVar[dict[str, str]] = {"format_options": "json", "write_options": "json"}
     staged_mode: ClassVar[str] = "append"
 
-    def __init__(
-        self,
-        *,
-        source: str,
-        format: str,  # noqa: A002 - Spark's name
-        pattern: str | None = None,
-        recursive: bool = False,
-        format_options: Mapping[str, Any] | str | None = None,
-        columns: str | Sequence[str] = (),
-        force: bool | str = False,
-        consumer: str | None = None,
-        modified_after: str | datetime | None = None,
-        assume_new: bool = False,
-        skip_if_none: bool = False,
-        engine: str = "spark",
-        source_conn_id: str | None = None,
-        merge_schema: bool | str = False,
-        schema_policy: str = ENFORCE,
-        expected_schema: str | Mapping[str, Any] | None = None,
-        write_options: Mapping[str, Any] | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        self.format = format
-        self.engine = engine
-        self.schema_policy = schema_policy
-        check_choices(self, self.choices)
+    copy_source: str = parameter(alias="source", templated=True, kind=LOCATION)
+    format: str = parameter(choices=FORMATS)
+    pattern: str | None = parameter(default=None, templated=True)
+    recursive: bool = parameter(default=False, kind=TRUTH)
+    format_options: Mapping[str, Any] | str | None = parameter(default=None, templated=True, kind=OPTIONS, renderer="json")
+    columns: str | Sequence[str] = parameter(default=(), templated=True, kind=NAMES)
+    force: bool | str = parameter(default=False, templated=True)
+    consumer: str | None = parameter(default=None, templated=True)
+    modified_after: str | datetime | None = parameter(default=None, templated=True)
+    assume_new: bool = parameter(default=False, kind=TRUTH)
+    skip_if_none: bool = parameter(default=False, kind=TRUTH)
+    engine: str = parameter(default="spark", choices=ENGINES)
+    source_conn_id: str | None = parameter(default=None, templated=True)
+    merge_schema: bool | str = parameter(default=False, templated=True, kind=TRUTH)
+    schema_policy: str = parameter(default=ENFORCE, choices=SCHEMA_POLICIES)
+    expected_schema: str | Mapping[str, Any] | None = parameter(default=None, templated=True, kind=SCHEMA)
+    write_options: Mapping[str, Any] | None = parameter(default=None, templated=True, kind=OPTIONS, renderer="json")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         whose = f"The task {self.task_id!r}"
-        source = table_text(source, name="source")
-        check_source({"path": source, "options": format_options}, whose=whose)
-        if engine == "spark":
-            check_reader_options(format_options, format, whose=whose)
-        check_writer_options(write_options, whose=whose)
-        if engine == "arrow" and format != "parquet":
+        check_source({"path": self.copy_source, "options": self.format_options}, whose=whose)
+        if self.engine == "spark":
+            check_reader_options(self.format_options, self.format, whose=whose)
+        check_writer_options(self.write_options, whose=whose)
+        if self.engine == "arrow" and self.format != "parquet":
             raise DeltaUnsupportedOperationException(
-                f'{whose} loads {format}, which only Spark reads: engine="arrow" loads Parquet. Leave it out, or read the files '
-                'with a library of your choice: @task.delta_stage(engine="arrow", new_files=...).'
+                f'{whose} loads {self.format}, which only Spark reads: engine="arrow" loads Parquet. Leave it out, or read the '
+                'files with a library of your choice: @task.delta_stage(engine="arrow", new_files=...).'
             )
-        if engine == "arrow" and (format_options or columns):
+        if self.engine == "arrow" and (self.format_options or self.columns):
             raise DeltaUnsupportedOperationException(
-                f'{whose} has {"format_options" if format_options else "columns"}, which go with engine="spark".'
+                f'{whose} has {"format_options" if self.format_options else "columns"}, which go with engine="spark".'
             )
-        if schema_policy == ENFORCE and expected_schema is not None:
+        if self.schema_policy == ENFORCE and self.expected_schema is not None:
             raise DeltaIllegalArgumentException(f"{whose} has an expected_schema, which goes with schema_policy='strict'.")
-        if schema_policy == STRICT and expected_schema is None and merge_schema is True:
+        if self.schema_policy == STRICT and self.expected_schema is None and self.merge_schema is True:
             raise DeltaIllegalArgumentException(
                 f"{whose} has schema_policy='strict', which holds the rows to the table's schema; merge_schema would change it."
             )
-        self.copy_source = source
-        self.pattern = pattern
-        self.recursive = recursive
-        self.format_options: Any = format_options
-        self.columns = columns
-        self.force = force
-        self.consumer = consumer
-        self.modified_after = modified_after
-        self.assume_new = assume_new
-        self.skip_if_none = skip_if_none
-        self.source_conn_id = source_conn_id
-        self.merge_schema: Any = merge_schema
-        self.expected_schema = expected_schema
-        self.write_options = write_options
 
     def table_uri(self, log: DeltaLog) -> str | None:
         """Return the worker's URI if the worker itself writes."""
@@ -198,7 +149,7 @@ class DeltaCopyIntoOperator(DeltaTableOperator):
         planned = engine.plan_stage(
             stage,
             mode="append",
-            merge_schema=self.merge_schema,
+            merge_schema=self.merge_schema,  # type: ignore[arg-type] # by then a truth value
             options=self.write_options,
             expected_schema=self.expected_schema,
             schema_policy=self.schema_policy,
@@ -243,7 +194,7 @@ class DeltaCopyIntoOperator(DeltaTableOperator):
                 spark,
                 paths,
                 file_format=self.format,
-                options=self.format_options or {},
+                options=self.format_options or {},  # type: ignore[arg-type] # by then a mapping
                 table=stage.target.struct if stage.target.is_known else None,
                 columns=column_names(self.columns),
             )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from airflow_delta import engine
-from airflow_delta.contract.choices import CREATE_MODES, Choices, check_choices
-from airflow_delta.contract.kinds import NAMES, PROPERTIES, SCHEMA, TEXT, Kinds
+from airflow_delta.contract.choices import CREATE_MODES
+from airflow_delta.contract.kinds import NAMES, PROPERTIES, SCHEMA, TEXT
 from airflow_delta.exceptions import DeltaTableNotFoundException
+from airflow_delta.tasks.declared import parameter
 from airflow_delta.tasks.operation import DeltaTableOperator
 from airflow_delta.tasks.outlets import withdraw_default_outlets
 from airflow_delta.tasks.start.own_transaction import OwnTransaction
@@ -40,44 +41,14 @@ class DeltaCreateTableOperator(DeltaTableOperator):
     The other parameters are those of :class:`~airflow_delta.tasks.operation.DeltaTableOperator`.
     """
 
-    template_fields: Sequence[str] = (
-        *DeltaTableOperator.template_fields,
-        "schema",
-        "mode",
-        "partition_by",
-        "cluster_by",
-        "properties",
-        "description",
-    )
-    kinds: ClassVar[Kinds] = {
-        "schema": SCHEMA,
-        "partition_by": NAMES,
-        "cluster_by": NAMES,
-        "properties": PROPERTIES,
-        "description": TEXT,
-    }
     creates_table = True
-    choices: ClassVar[Choices] = {"mode": CREATE_MODES}
 
-    def __init__(
-        self,
-        *,
-        schema: str | Mapping[str, Any],
-        mode: str = "create",
-        partition_by: str | Sequence[str] = (),
-        cluster_by: str | Sequence[str] = (),
-        properties: Mapping[str, str] | None = None,
-        description: str | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        self.schema = schema
-        self.mode = mode
-        self.partition_by = partition_by
-        self.cluster_by = cluster_by
-        self.properties = properties
-        self.description = description
-        check_choices(self, self.choices)
+    schema: str | Mapping[str, Any] = parameter(templated=True, kind=SCHEMA)
+    mode: str = parameter(default="create", templated=True, choices=CREATE_MODES)
+    partition_by: str | Sequence[str] = parameter(default=(), templated=True, kind=NAMES)
+    cluster_by: str | Sequence[str] = parameter(default=(), templated=True, kind=NAMES)
+    properties: Mapping[str, str] | None = parameter(default=None, templated=True, kind=PROPERTIES)
+    description: str | None = parameter(default=None, templated=True, kind=TEXT)
 
     def plan_stage(self, stage: StageView) -> StagedWrite:
         """Stage the new table."""

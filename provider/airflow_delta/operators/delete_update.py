@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from airflow_delta import engine
 from airflow_delta.contract.options import check_writer_options
 from airflow_delta.contract.payloads import StagedWrite
-from airflow_delta.tasks.base import Parts, templated
-from airflow_delta.tasks.operation import SPARK_OPERATION, DeltaTableOperator
-from airflow_delta.tasks.spark.runner import SparkRunner
+from airflow_delta.tasks.declared import parameter
+from airflow_delta.tasks.operation import DeltaTableOperator
+from airflow_delta.tasks.spark.runner import RunnerParameters
 from airflow_delta.tasks.sql_parameters import SqlParameters
 
 if TYPE_CHECKING:
     from airflow_delta.table.stage.stage_view import SparkWork, StageView
 
 
-class DeltaDeleteOperator(DeltaTableOperator):
+class DeltaDeleteOperator(DeltaTableOperator, RunnerParameters, SqlParameters):
     """Delete rows of a table.
 
     Spark starts only if the predicate names columns other than partition columns.
@@ -27,18 +27,15 @@ class DeltaDeleteOperator(DeltaTableOperator):
     :param write_options: options of Spark's Parquet writer, such as ``maxRecordsPerFile``. (templated)
 
     The other parameters are those of :class:`~airflow_delta.tasks.operation.DeltaTableOperator` and of
-    :class:`~airflow_delta.tasks.spark.runner.SparkRunner`.
+    :class:`~airflow_delta.tasks.spark.runner.RunnerParameters`.
     """
 
-    parts: ClassVar[Parts] = (*SPARK_OPERATION, SqlParameters)
-    template_fields: Sequence[str] = (*templated(parts), "predicate", "write_options")
-    template_fields_renderers = {**SparkRunner.template_fields_renderers, "predicate": "sql", "write_options": "json"}
+    predicate: str | None = parameter(default=None, templated=True, renderer="sql")
+    write_options: Mapping[str, Any] | None = parameter(default=None, templated=True, renderer="json")
 
-    def __init__(self, *, predicate: str | None = None, write_options: Mapping[str, Any] | None = None, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.predicate = predicate
-        check_writer_options(write_options, whose=f"The task {self.task_id!r}")
-        self.write_options = write_options
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_writer_options(self.write_options, whose=f"The task {self.task_id!r}")
 
     def plan_stage(self, stage: StageView) -> SparkWork | StagedWrite:
         """Plan the DELETE."""
@@ -49,7 +46,7 @@ class DeltaDeleteOperator(DeltaTableOperator):
         )
 
 
-class DeltaUpdateOperator(DeltaTableOperator):
+class DeltaUpdateOperator(DeltaTableOperator, RunnerParameters, SqlParameters):
     """Update columns of a table.
 
     :param set: Spark SQL expressions over the old row, by the column or field (``a.b``) to set; ``DEFAULT`` is the column's
@@ -59,31 +56,16 @@ class DeltaUpdateOperator(DeltaTableOperator):
     :param write_options: options of Spark's Parquet writer, such as ``maxRecordsPerFile``. (templated)
 
     The other parameters are those of :class:`~airflow_delta.tasks.operation.DeltaTableOperator` and of
-    :class:`~airflow_delta.tasks.spark.runner.SparkRunner`.
+    :class:`~airflow_delta.tasks.spark.runner.RunnerParameters`.
     """
 
-    parts: ClassVar[Parts] = (*SPARK_OPERATION, SqlParameters)
-    template_fields: Sequence[str] = (*templated(parts), "set", "predicate", "write_options")
-    template_fields_renderers = {
-        **SparkRunner.template_fields_renderers,
-        "set": "json",
-        "predicate": "sql",
-        "write_options": "json",
-    }
+    set: Mapping[str, str] = parameter(templated=True, renderer="json")
+    predicate: str | None = parameter(default=None, templated=True, renderer="sql")
+    write_options: Mapping[str, Any] | None = parameter(default=None, templated=True, renderer="json")
 
-    def __init__(
-        self,
-        *,
-        set: Mapping[str, str],  # noqa: A002 - Delta's name
-        predicate: str | None = None,
-        write_options: Mapping[str, Any] | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        self.set = set
-        self.predicate = predicate
-        check_writer_options(write_options, whose=f"The task {self.task_id!r}")
-        self.write_options = write_options
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_writer_options(self.write_options, whose=f"The task {self.task_id!r}")
 
     def plan_stage(self, stage: StageView) -> SparkWork | StagedWrite:
         """Plan the UPDATE."""

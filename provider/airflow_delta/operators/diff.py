@@ -10,7 +10,8 @@ from airflow_delta.contract.audit import stages_of
 from airflow_delta.contract.check_records import DIFF
 from airflow_delta.links.delta import DeltaTransactionLink
 from airflow_delta.retry_policies import AUDIT_ERRORS
-from airflow_delta.tasks.base import DeltaOperator, Parts, templated
+from airflow_delta.tasks.base import DeltaOperator
+from airflow_delta.tasks.declared import parameter
 from airflow_delta.tasks.ended import check_not_aborted
 from airflow_delta.tasks.stage.work import GivenTable
 from airflow_delta.tasks.trust.handle import open_transaction
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog
 
 
-class DeltaDiffOperator(DeltaOperator):
+class DeltaDiffOperator(DeltaOperator, GivenTable):
     """Show which rows the commit of a transaction would add, remove and change; for the body of an approval. Without Spark.
 
     Place it between stages and commit, as an audit; what is staged is checked as the commit checks it. Rows that a stage only
@@ -49,30 +50,16 @@ class DeltaDiffOperator(DeltaOperator):
     transaction_role: ClassVar[str] = "audit"
     check_kind: ClassVar[str] = DIFF
     changes_table: ClassVar[bool] = False
-    parts: ClassVar[Parts] = (GivenTable,)
-    template_fields: Sequence[str] = ("transaction", "staged", "keys", "sample", "limit", "delta_conn_id", *templated(parts))
     operator_extra_links = (DeltaTransactionLink(),)
     default_retry_policy = AUDIT_ERRORS
     ui_color = "#fff2cc"
 
-    def __init__(
-        self,
-        *,
-        transaction: Any = None,
-        staged: Any = None,
-        keys: str | Sequence[str] = (),
-        sample: int | str = 10,
-        limit: int | str | None = None,
-        delta_conn_id: str | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        self.transaction = transaction
-        self.staged = staged
-        self.keys = keys
-        self.sample = sample
-        self.limit = limit
-        self.delta_conn_id = delta_conn_id
+    transaction: Any = parameter(default=None, templated=True)
+    staged: Any = parameter(default=None, templated=True)
+    keys: str | Sequence[str] = parameter(default=(), templated=True)
+    sample: int | str = parameter(default=10, templated=True)
+    limit: int | str | None = parameter(default=None, templated=True)
+    delta_conn_id: str | None = parameter(default=None, templated=True)
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Return the diff.

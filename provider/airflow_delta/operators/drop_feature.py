@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from airflow_delta import engine
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.links.delta import DeltaCommitLink, DeltaTableLink
 from airflow_delta.retry_policies import FINAL_ERRORS
-from airflow_delta.tasks.base import DeltaOperator, Parts, templated
-from airflow_delta.tasks.commit.commit_part import CommitPart
+from airflow_delta.tasks.base import DeltaOperator
+from airflow_delta.tasks.commit.commit_part import CommitParameters, CommitPart
+from airflow_delta.tasks.declared import parameter
 from airflow_delta.tasks.identity import stage_identity
-from airflow_delta.tasks.spark.runner import SparkRunner
+from airflow_delta.tasks.spark.runner import RunnerParameters, SparkRunner
 from airflow_delta.tasks.values import whole_number
 
 if TYPE_CHECKING:
@@ -24,11 +25,8 @@ if TYPE_CHECKING:
     from airflow_delta.contract.payloads import CommitResult
     from airflow_delta.log.delta_log import DeltaLog
 
-_PARTS: Parts = (CommitPart, SparkRunner)
-_FIELDS = ("table", "delta_conn_id", "parallel", *templated(_PARTS))
 
-
-class _WithoutFeatureOperator(DeltaOperator):
+class _WithoutFeatureOperator(DeltaOperator, CommitParameters, RunnerParameters):
     """Base of the tasks that take a feature away from a table, in commits without an identity in the log.
 
     :param table: URI, absolute path, or name below the connection's base path. (templated)
@@ -37,27 +35,14 @@ class _WithoutFeatureOperator(DeltaOperator):
     :param delta_conn_id: connection of type ``delta``. (templated)
     """
 
-    parts: ClassVar[Parts] = _PARTS
-    template_fields: Sequence[str] = _FIELDS
-    template_fields_renderers = SparkRunner.template_fields_renderers
     operator_extra_links = (DeltaTableLink(), DeltaCommitLink())
     default_retry_policy = FINAL_ERRORS
     ui_color = "#dae8fc"
 
-    def __init__(
-        self,
-        *,
-        table: str,
-        parallel: int | str = 4,
-        max_restarts: int = 3,
-        delta_conn_id: str = DeltaHook.default_conn_name,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        self.table = table
-        self.parallel = parallel
-        self.max_restarts = max_restarts
-        self.delta_conn_id = delta_conn_id
+    table: str = parameter(templated=True)
+    parallel: int | str = parameter(default=4, templated=True)
+    max_restarts: int = parameter(default=3)
+    delta_conn_id: str = parameter(default=DeltaHook.default_conn_name, templated=True)
 
     @abstractmethod
     def run(self, log: DeltaLog, on_spark: Callable[..., Any], options: dict[str, Any]) -> CommitResult:
@@ -98,17 +83,12 @@ class DeltaDropFeatureOperator(_WithoutFeatureOperator):
     :param max_restarts: how often in a row to start over if another commit conflicts.
     :param delta_conn_id: connection of type ``delta``. (templated)
 
-    The other parameters are those of :class:`~airflow_delta.tasks.commit.commit_part.CommitPart` and
-    :class:`~airflow_delta.tasks.spark.runner.SparkRunner`.
+    The other parameters are those of :class:`~airflow_delta.tasks.commit.commit_part.CommitParameters` and
+    :class:`~airflow_delta.tasks.spark.runner.RunnerParameters`.
     """
 
-    parts: ClassVar[Parts] = _PARTS
-    template_fields: Sequence[str] = (*_FIELDS, "feature")
-
-    def __init__(self, *, feature: str, truncate_history: bool = False, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.feature = feature
-        self.truncate_history = truncate_history
+    feature: str = parameter(templated=True)
+    truncate_history: bool = parameter(default=False)
 
     def run(self, log: DeltaLog, on_spark: Callable[..., Any], options: dict[str, Any]) -> CommitResult:
         """Drop the feature.
@@ -134,11 +114,9 @@ class DeltaRemoveColumnMappingOperator(_WithoutFeatureOperator):
     :param max_restarts: how often to start over if another commit conflicts.
     :param delta_conn_id: connection of type ``delta``. (templated)
 
-    The other parameters are those of :class:`~airflow_delta.tasks.commit.commit_part.CommitPart` and
-    :class:`~airflow_delta.tasks.spark.runner.SparkRunner`.
+    The other parameters are those of :class:`~airflow_delta.tasks.commit.commit_part.CommitParameters` and
+    :class:`~airflow_delta.tasks.spark.runner.RunnerParameters`.
     """
-
-    parts: ClassVar[Parts] = _PARTS
 
     def run(self, log: DeltaLog, on_spark: Callable[..., Any], options: dict[str, Any]) -> CommitResult:
         """Rewrite the files.

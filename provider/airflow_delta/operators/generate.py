@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta import engine
@@ -10,6 +9,7 @@ from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.links.delta import DeltaTableLink
 from airflow_delta.retry_policies import FINAL_ERRORS
 from airflow_delta.tasks.base import DeltaOperator
+from airflow_delta.tasks.declared import parameter
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -26,15 +26,12 @@ class DeltaGenerateOperator(DeltaOperator):
     :param delta_conn_id: connection of type ``delta``. (templated)
     """
 
-    template_fields: Sequence[str] = ("table", "delta_conn_id")
     operator_extra_links = (DeltaTableLink(),)
     default_retry_policy = FINAL_ERRORS
     ui_color = "#dae8fc"
 
-    def __init__(self, *, table: str, delta_conn_id: str = DeltaHook.default_conn_name, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.table = table
-        self.delta_conn_id = delta_conn_id
+    table: str = parameter(templated=True)
+    delta_conn_id: str = parameter(default=DeltaHook.default_conn_name, templated=True)
 
     def execute(self, context: Context) -> dict[str, Any]:  # noqa: ARG002 - an operator without a commit needs none
         """Return what was written.

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseXCom
 
 from airflow_delta import engine
-from airflow_delta.contract.choices import Choices, check_choices
-from airflow_delta.contract.kinds import HOURS, LOCATIONS, NAMES, TRUTH, Kinds, tables_text
+from airflow_delta.contract.kinds import HOURS, LOCATIONS, NAMES, TRUTH
 from airflow_delta.exceptions import CommitCancelledException, DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.links.delta import DeltaCommitLink, DeltaTableLink
@@ -28,12 +27,13 @@ from airflow_delta.table.operations.maintenance import (
     maintain,
     ordered_steps,
 )
-from airflow_delta.tasks.base import DeltaOperator, Parts, templated
-from airflow_delta.tasks.commit.commit_part import CommitPart
+from airflow_delta.tasks.base import DeltaOperator
+from airflow_delta.tasks.commit.commit_part import CommitParameters, CommitPart
+from airflow_delta.tasks.declared import parameter
 from airflow_delta.tasks.identity import stage_identity
 from airflow_delta.tasks.lineage import absolute_table
 from airflow_delta.tasks.observability import Stopwatch, TaskMetrics
-from airflow_delta.tasks.spark.session import TaskSession
+from airflow_delta.tasks.spark.session import SessionParameters, TaskSession
 from airflow_delta.tasks.sql_parameters import SqlParameters
 from airflow_delta.tasks.values import column_names, hours, whole_number
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from airflow_delta.table.state.optimize_result import OptimizeResult
 
 
-class DeltaMaintenanceOperator(DeltaOperator):
+class DeltaMaintenanceOperator(DeltaOperator, SessionParameters, CommitParameters, SqlParameters):
     """Maintain tables in one task: the given steps, in their fixed order, table by table.
 
     ``checkpoint`` writes a checkpoint if enough commits have followed the last one, ``optimize`` compacts small files, ``vacuum``
@@ -76,78 +76,30 @@ class DeltaMaintenanceOperator(DeltaOperator):
     :param logging_enabled: for VACUUM: commit VACUUM START and VACUUM END.
     :param max_paths: number of deleted paths to list in the result of a step.
 
-    The other parameters are those of :class:`~airflow_delta.tasks.spark.session.TaskSession` and, for the commits of OPTIMIZE
-    and VACUUM, of :class:`~airflow_delta.tasks.commit.commit_part.CommitPart` (its ``checkpoint`` is not the step).
+    The other parameters are those of :class:`~airflow_delta.tasks.spark.session.SessionParameters` and, for the commits of
+    OPTIMIZE and VACUUM, of :class:`~airflow_delta.tasks.commit.commit_part.CommitParameters` (its ``checkpoint`` is not the
+    step).
     """
 
-    parts: ClassVar[Parts] = (TaskSession, CommitPart, SqlParameters)
-    choices: ClassVar[Choices] = {"steps": STEPS}
-    kinds: ClassVar[Kinds] = {
-        "tables": LOCATIONS,
-        "z_order_by": NAMES,
-        "retention_hours": HOURS,
-        "retention_check": TRUTH,
-        "lite": TRUTH,
-        "transaction_timeout_hours": HOURS,
-        "logging_enabled": TRUTH,
-    }
-    template_fields: Sequence[str] = (
-        "tables",
-        "delta_conn_id",
-        "steps",
-        "min_commits",
-        "where",
-        "z_order_by",
-        "min_file_size",
-        "max_file_size",
-        "batch_size",
-        "parallel",
-        "retention_hours",
-        "transaction_timeout_hours",
-        *templated(parts),
-    )
     operator_extra_links = (DeltaTableLink(), DeltaCommitLink())
     ui_color = "#dae8fc"
 
-    def __init__(
-        self,
-        *,
-        tables: str | Sequence[str],
-        delta_conn_id: str = DeltaHook.default_conn_name,
-        steps: str | Sequence[str] = (CHECKPOINT, VACUUM, LOG_CLEANUP),
-        min_commits: int | str | None = None,
-        where: str | None = None,
-        z_order_by: str | Sequence[str] = (),
-        min_file_size: int | str | None = None,
-        max_file_size: int | str | None = None,
-        batch_size: int | str | None = None,
-        parallel: int | str = 4,
-        retention_hours: timedelta | float | str | None = None,
-        retention_check: bool = True,
-        lite: bool = False,
-        transaction_timeout_hours: timedelta | float | str = 7 * 24.0,
-        logging_enabled: bool = True,
-        max_paths: int = 0,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        self.tables = tables_text(tables)
-        self.delta_conn_id = delta_conn_id
-        self.steps = steps
-        check_choices(self, self.choices)
-        self.min_commits = min_commits
-        self.where = where
-        self.z_order_by = z_order_by
-        self.min_file_size = min_file_size
-        self.max_file_size = max_file_size
-        self.batch_size = batch_size
-        self.parallel = parallel
-        self.retention_hours = retention_hours
-        self.retention_check = retention_check
-        self.lite = lite
-        self.transaction_timeout_hours = transaction_timeout_hours
-        self.logging_enabled = logging_enabled
-        self.max_paths = max_paths
+    tables: str | Sequence[str] = parameter(templated=True, kind=LOCATIONS)
+    delta_conn_id: str = parameter(default=DeltaHook.default_conn_name, templated=True)
+    steps: str | Sequence[str] = parameter(default=(CHECKPOINT, VACUUM, LOG_CLEANUP), templated=True, choices=STEPS)
+    min_commits: int | str | None = parameter(default=None, templated=True)
+    where: str | None = parameter(default=None, templated=True)
+    z_order_by: str | Sequence[str] = parameter(default=(), templated=True, kind=NAMES)
+    min_file_size: int | str | None = parameter(default=None, templated=True)
+    max_file_size: int | str | None = parameter(default=None, templated=True)
+    batch_size: int | str | None = parameter(default=None, templated=True)
+    parallel: int | str = parameter(default=4, templated=True)
+    retention_hours: timedelta | float | str | None = parameter(default=None, templated=True, kind=HOURS)
+    retention_check: bool = parameter(default=True, kind=TRUTH)
+    lite: bool = parameter(default=False, kind=TRUTH)
+    transaction_timeout_hours: timedelta | float | str = parameter(default=7 * 24.0, templated=True, kind=HOURS)
+    logging_enabled: bool = parameter(default=True, kind=TRUTH)
+    max_paths: int = parameter(default=0)
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Return what was done.

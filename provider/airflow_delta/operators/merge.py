@@ -18,14 +18,15 @@ from airflow_delta.contract.merge import (
 from airflow_delta.contract.options import CONNECTION, check_is_query, check_source, check_writer_options
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.operators.pyspark import TableReader
-from airflow_delta.tasks.base import TABLE_VIEW, Parts, templated
+from airflow_delta.tasks.base import TABLE_VIEW
+from airflow_delta.tasks.declared import parameter
 from airflow_delta.tasks.functions import call_function, not_a_dataframe, without_injected
-from airflow_delta.tasks.merge import MERGE, MergeStatement, check_reads_in_sql, reads_table
-from airflow_delta.tasks.operation import SPARK_OPERATION, DeltaTableOperator
-from airflow_delta.tasks.spark.runner import SparkRunner
+from airflow_delta.tasks.merge import MergeParameters, MergeStatement, check_reads_in_sql, reads_table
+from airflow_delta.tasks.operation import DeltaTableOperator
+from airflow_delta.tasks.spark.runner import RunnerParameters, SparkRunner
 from airflow_delta.tasks.spark.source_options import secret_property, source_options
 from airflow_delta.tasks.sql_parameters import SqlParameters
-from airflow_delta.tasks.stage.read_versions import ReadVersions
+from airflow_delta.tasks.stage.read_versions import ReadVersions, ReadVersionsParameters
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -44,7 +45,7 @@ __all__ = [
 ]
 
 
-class DeltaMergeOperator(DeltaTableOperator):
+class DeltaMergeOperator(DeltaTableOperator, RunnerParameters, MergeParameters, SqlParameters, ReadVersionsParameters):
     """Merge the rows of a source into a table: MERGE INTO, with ``*``, several clauses and schema evolution.
 
     Without ``clauses`` it is an upsert: ``[when_matched_update(), when_not_matched_insert()]``.
@@ -58,25 +59,22 @@ class DeltaMergeOperator(DeltaTableOperator):
         its extra, all kept secret); or a function of ``spark`` that returns a DataFrame (in-process sessions only). (templated
         unless it is a function)
 
-    The other parameters are those of :class:`~airflow_delta.tasks.merge.MergeStatement`,
+    The other parameters are those of :class:`~airflow_delta.tasks.merge.MergeParameters`,
     :class:`~airflow_delta.tasks.operation.DeltaTableOperator`,
-    :class:`~airflow_delta.tasks.stage.read_versions.ReadVersions` and :class:`~airflow_delta.tasks.spark.runner.SparkRunner`.
+    :class:`~airflow_delta.tasks.stage.read_versions.ReadVersionsParameters` and
+    :class:`~airflow_delta.tasks.spark.runner.RunnerParameters`.
     """
 
-    parts: ClassVar[Parts] = MERGE
-    template_fields: Sequence[str] = (
-        *templated(SPARK_OPERATION),
-        "merge_source",
-        *templated((MergeStatement, SqlParameters, ReadVersions)),
-    )
-    template_fields_renderers = {**SparkRunner.template_fields_renderers, **MergeStatement.template_fields_renderers}
     template_ext: Sequence[str] = (".sql",)
     sql_fields: ClassVar[tuple[str, ...]] = ("merge_source",)
 
-    def __init__(
-        self, *, source: str | Mapping[str, Any] | Callable[[SparkSession], DataFrame] | None = None, **kwargs: Any
-    ) -> None:
-        super().__init__(**kwargs)
+    merge_source: str | Mapping[str, Any] | Callable[[SparkSession], DataFrame] | None = parameter(
+        default=None, alias="source", templated=True
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        source = self.merge_source
         check_source(source, whose=f"the task {self.task_id!r}")
         check_is_query(source, whose=f"the task {self.task_id!r}")
         check_writer_options(MergeStatement.of(self).options, whose=f"The task {self.task_id!r}")
@@ -136,7 +134,9 @@ def make_views(reader: TableReader, named: Mapping[str, Any], *, whose: str) -> 
         reader.others_as_views(engine.SqlQuery.parse(str(named["sql"]), whose=whose).mentions)
 
 
-class DeltaMergePySparkOperator(DeltaTableOperator, PythonOperator):
+class DeltaMergePySparkOperator(
+    DeltaTableOperator, RunnerParameters, MergeParameters, SqlParameters, ReadVersionsParameters, PythonOperator
+):
     """Call a function with a Spark session and merge the DataFrame that it returns into a table.
 
     The function may name ``spark`` (the session), ``table`` (a :class:`~airflow_delta.operators.pyspark.TableReader`) and
@@ -148,16 +148,13 @@ class DeltaMergePySparkOperator(DeltaTableOperator, PythonOperator):
     table of ``read_versions`` with ``table.other(...)``.
     """
 
-    parts: ClassVar[Parts] = MERGE
-    template_fields: Sequence[str] = (*DeltaMergeOperator.template_fields, *PythonOperator.template_fields)
-    template_fields_renderers = DeltaMergeOperator.template_fields_renderers
+    merge_source: Any = parameter(default=None, alias="source", templated=True)
 
-    def __init__(self, *, python_callable: Callable[..., Any], source: Any = None, **kwargs: Any) -> None:
+    def __init__(self, *, python_callable: Callable[..., Any], **kwargs: Any) -> None:
         kwargs.setdefault("show_return_value_in_logs", False)
-        super().__init__(python_callable=without_injected(python_callable), **kwargs)
+        super().__init__(python_callable=without_injected(python_callable), **kwargs)  # type: ignore[call-arg] # PythonOperator's
         check_writer_options(MergeStatement.of(self).options, whose=f"The task {self.task_id!r}")
-        self.merge_source = source
-        if source is not None or SparkRunner.of(self).submits:
+        if self.merge_source is not None or SparkRunner.of(self).submits:
             raise DeltaIllegalArgumentException(
                 f"The task {self.task_id!r} merges what its function returns: it takes no source, spark_submit or application. "
                 "Use DeltaMergeOperator."

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from airflow_delta import engine, exceptions
-from airflow_delta.contract.kinds import TRUTH, Kinds
+from airflow_delta.contract.kinds import TRUTH
 from airflow_delta.contract.payloads import CommitResult, StagedWrite
 from airflow_delta.retry_policies import REFUSALS
-from airflow_delta.tasks.base import Parts, templated
 from airflow_delta.tasks.commit.commit_part import CommitPart
+from airflow_delta.tasks.declared import parameter
 from airflow_delta.tasks.identity import stage_identity
 from airflow_delta.tasks.maintenance_base import DeltaMaintenanceBase
 from airflow_delta.tasks.observability import Stopwatch
 from airflow_delta.tasks.operation import DeltaTableOperator
-from airflow_delta.tasks.rewrite_work import REWRITE, RewriteWork, finish_batches
-from airflow_delta.tasks.spark.runner import SparkRunner
-from airflow_delta.tasks.spark.session import TaskSession
+from airflow_delta.tasks.rewrite_work import RewriteParameters, RewriteWork, finish_batches
+from airflow_delta.tasks.spark.runner import RunnerParameters
+from airflow_delta.tasks.spark.session import SessionParameters, TaskSession
+from airflow_delta.tasks.sql_parameters import SqlParameters
 from airflow_delta.tasks.stage.work import StageWork
 from airflow_delta.tasks.start.own_transaction import OwnTransaction
 from airflow_delta.tasks.trust.handle import check_table_of_result
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from airflow_delta.table.stage.view import TransactionView
 
 
-class DeltaOptimizeOperator(DeltaTableOperator):
+class DeltaOptimizeOperator(DeltaTableOperator, RunnerParameters, RewriteParameters, SqlParameters):
     """Compact the small files of a table, and rewrite those with many deleted rows; cluster a clustered table (``OPTIMIZE``).
 
     :param z_order_by: columns to order the rows by (``ZORDER BY``); rewrites all files of the selected partitions. (templated)
@@ -41,30 +42,16 @@ class DeltaOptimizeOperator(DeltaTableOperator):
     :param min_file_size: smaller files are compacted, in bytes; default: 1 GiB, or ``max_file_size`` if that is less. (templated)
     :param max_deleted_rows_ratio: a file with a larger share of deleted rows is rewritten whatever its size. (templated)
 
-    The other parameters are those of :class:`~airflow_delta.tasks.rewrite_work.RewriteWork`,
-    :class:`~airflow_delta.tasks.operation.DeltaTableOperator` and :class:`~airflow_delta.tasks.spark.runner.SparkRunner`.
+    The other parameters are those of :class:`~airflow_delta.tasks.rewrite_work.RewriteParameters`,
+    :class:`~airflow_delta.tasks.operation.DeltaTableOperator` and :class:`~airflow_delta.tasks.spark.runner.RunnerParameters`.
     """
 
-    parts: ClassVar[Parts] = REWRITE
     emits_table = False
-    kinds: ClassVar[Kinds] = {"full": TRUTH}
-    template_fields: Sequence[str] = (*templated(parts), "z_order_by", "min_file_size", "max_deleted_rows_ratio")
-    template_fields_renderers = SparkRunner.template_fields_renderers
 
-    def __init__(
-        self,
-        *,
-        z_order_by: str | Sequence[str] = (),
-        full: bool = False,
-        min_file_size: int | str | None = None,
-        max_deleted_rows_ratio: float | str = 0.05,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        self.z_order_by = z_order_by
-        self.full = full
-        self.min_file_size = min_file_size
-        self.max_deleted_rows_ratio = max_deleted_rows_ratio
+    z_order_by: str | Sequence[str] = parameter(default=(), templated=True)
+    full: bool = parameter(default=False, kind=TRUTH)
+    min_file_size: int | str | None = parameter(default=None, templated=True)
+    max_deleted_rows_ratio: float | str = parameter(default=0.05, templated=True)
 
     def run_alone(self, work: StageWork, context: Context) -> Any:
         """Return the :class:`~airflow_delta.table.state.optimize_result.OptimizeResult` as JSON, or the result of the commit.
@@ -93,18 +80,15 @@ class DeltaOptimizeOperator(DeltaTableOperator):
         }
 
 
-class DeltaReorgOperator(DeltaTableOperator):
+class DeltaReorgOperator(DeltaTableOperator, RunnerParameters, RewriteParameters, SqlParameters):
     """Rewrite the files that hold deleted rows or dropped columns, so that both are gone (``REORG TABLE ... APPLY (PURGE)``).
 
     The old files stay until VACUUM deletes them. The parameters are those of
-    :class:`~airflow_delta.tasks.rewrite_work.RewriteWork`, :class:`~airflow_delta.tasks.operation.DeltaTableOperator` and
-    :class:`~airflow_delta.tasks.spark.runner.SparkRunner`.
+    :class:`~airflow_delta.tasks.rewrite_work.RewriteParameters`, :class:`~airflow_delta.tasks.operation.DeltaTableOperator` and
+    :class:`~airflow_delta.tasks.spark.runner.RunnerParameters`.
     """
 
-    parts: ClassVar[Parts] = REWRITE
     emits_table = False
-    template_fields: Sequence[str] = templated(parts)
-    template_fields_renderers = SparkRunner.template_fields_renderers
 
     def run_alone(self, work: StageWork, context: Context) -> Any:
         """Return the :class:`~airflow_delta.table.state.optimize_result.OptimizeResult` as JSON, or the result of the commit.
@@ -124,7 +108,7 @@ class DeltaReorgOperator(DeltaTableOperator):
         return engine.select_for_purge(view, **RewriteWork.of(self).selection())
 
 
-class DeltaAutoCompactOperator(DeltaMaintenanceBase):
+class DeltaAutoCompactOperator(DeltaMaintenanceBase, SessionParameters):
     """Compact the small files that a commit has left: the OPTIMIZE that Delta Spark runs right after such a commit.
 
     :param committed: output of the task that committed: its ``autoCompaction`` says what to compact, if the table has
@@ -133,27 +117,15 @@ class DeltaAutoCompactOperator(DeltaMaintenanceBase):
     :param max_file_size: without ``committed``: size of the new files in bytes; files up to half of it are small. (templated)
 
     The other parameters are those of :class:`~airflow_delta.tasks.maintenance_base.DeltaMaintenanceBase` and
-    :class:`~airflow_delta.tasks.spark.session.TaskSession`. The identity is not used: a rerun compacts what is left.
+    :class:`~airflow_delta.tasks.spark.session.SessionParameters`. The identity is not used: a rerun compacts what is left.
     """
 
-    parts: ClassVar[Parts] = (*DeltaMaintenanceBase.parts, TaskSession)
     emits_table = False
-    template_fields: Sequence[str] = (
-        *DeltaMaintenanceBase.template_fields,
-        *TaskSession.template_fields,
-        "committed",
-        "min_files",
-        "max_file_size",
-    )
     default_retry_policy = REFUSALS
 
-    def __init__(
-        self, *, committed: Any = None, min_files: int | str = 50, max_file_size: int | str = 128 << 20, **kwargs: Any
-    ) -> None:
-        super().__init__(**kwargs)
-        self.committed = committed
-        self.min_files = min_files
-        self.max_file_size = max_file_size
+    committed: Any = parameter(default=None, templated=True)
+    min_files: int | str = parameter(default=50, templated=True)
+    max_file_size: int | str = parameter(default=128 << 20, templated=True)
 
     def execute(self, context: Context) -> dict[str, Any] | None:  # type: ignore[override]
         """Return what was done; ``None`` if nothing was due.

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_delta import engine
 from airflow_delta.contract.audit import stages_of
 from airflow_delta.contract.check_records import PREVIEW
-from airflow_delta.contract.choices import PREVIEWS, Choices, check_choices
+from airflow_delta.contract.choices import PREVIEWS
 from airflow_delta.contract.staging_directory import stage_key
 from airflow_delta.links.delta import DeltaTransactionLink
 from airflow_delta.retry_policies import AUDIT_ERRORS
-from airflow_delta.tasks.base import DeltaOperator, Parts, templated
+from airflow_delta.tasks.base import DeltaOperator
+from airflow_delta.tasks.declared import parameter
 from airflow_delta.tasks.ended import check_not_aborted
 from airflow_delta.tasks.identity import stage_identity
 from airflow_delta.tasks.stage.work import GivenTable
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class DeltaPreviewOperator(DeltaOperator):
+class DeltaPreviewOperator(DeltaOperator, GivenTable):
     """Write what a transaction has staged as a Delta table of its own, for any engine to read before the commit publishes it.
 
     Place it between stages and commit, and checks or approvals after it; what is staged is checked as the commit checks it. It
@@ -53,31 +53,16 @@ class DeltaPreviewOperator(DeltaOperator):
     transaction_role: ClassVar[str] = "audit"
     check_kind: ClassVar[str] = PREVIEW
     writes_preview: ClassVar[bool] = True
-    choices: ClassVar[Choices] = {"only": PREVIEWS}
     changes_table: ClassVar[bool] = False
-    parts: ClassVar[Parts] = (GivenTable,)
-    template_fields: Sequence[str] = ("transaction", "staged", "only", "table_uri", "delta_conn_id", *templated(parts))
     operator_extra_links = (DeltaTransactionLink(),)
     default_retry_policy = AUDIT_ERRORS
     ui_color = "#fff2cc"
 
-    def __init__(
-        self,
-        *,
-        transaction: Any = None,
-        staged: Any = None,
-        only: str = "table",
-        table_uri: str | None = None,
-        delta_conn_id: str | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        self.transaction = transaction
-        self.staged = staged
-        self.only = only
-        self.table_uri = table_uri
-        self.delta_conn_id = delta_conn_id
-        check_choices(self, self.choices)
+    transaction: Any = parameter(default=None, templated=True)
+    staged: Any = parameter(default=None, templated=True)
+    only: str = parameter(default="table", templated=True, choices=PREVIEWS)
+    table_uri: str | None = parameter(default=None, templated=True)
+    delta_conn_id: str | None = parameter(default=None, templated=True)
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Return where the preview is, and what it holds.

@@ -14,8 +14,8 @@ from airflow_delta import engine
 from airflow_delta import publication as publications
 from airflow_delta.contract.audit import COMMIT, HOLDS_AT, PublicationAuditReport, audit_definition, stages_of
 from airflow_delta.contract.check_records import PUBLICATION_AUDIT
-from airflow_delta.contract.choices import FAIL_OR_WARN, Choices, check_choices, choice_problem
-from airflow_delta.contract.kinds import TRUTH, Kinds
+from airflow_delta.contract.choices import FAIL_OR_WARN, choice_problem
+from airflow_delta.contract.kinds import TRUTH
 from airflow_delta.contract.read_versions import read_version_name
 from airflow_delta.contract.staging_directory import new_attempt
 from airflow_delta.exceptions import (
@@ -29,11 +29,12 @@ from airflow_delta.exceptions import (
 from airflow_delta.links.delta import DeltaTableLink
 from airflow_delta.retry_policies import AUDIT_ERRORS, FINAL_ERRORS
 from airflow_delta.tasks.airflow_tasks_test import warn_if_tested
-from airflow_delta.tasks.base import DeltaOperator, Parts, templated
+from airflow_delta.tasks.base import DeltaOperator
 from airflow_delta.tasks.checks.evidence import Evidence
 from airflow_delta.tasks.checks.seen import check_seen, held_checks
 from airflow_delta.tasks.checks.upstream import check_upstream, tasks_between
-from airflow_delta.tasks.commit.commit_part import CommitPart
+from airflow_delta.tasks.commit.commit_part import CommitParameters, CommitPart
+from airflow_delta.tasks.declared import parameter
 from airflow_delta.tasks.ended import check_not_aborted, is_aborted
 from airflow_delta.tasks.identity import stage_identity
 from airflow_delta.tasks.keys.users import committing_user
@@ -51,7 +52,7 @@ from airflow_delta.tasks.publication import (
 from airflow_delta.tasks.restart.checks import ON_OUTDATED, check_again
 from airflow_delta.tasks.restart.restart import ON_CLEAR, ON_CONFLICT
 from airflow_delta.tasks.settings import own_settings, with_own_settings
-from airflow_delta.tasks.spark.runner import SparkRunner
+from airflow_delta.tasks.spark.runner import RunnerParameters, SparkRunner
 from airflow_delta.tasks.sql_parameters import SqlParameters
 from airflow_delta.tasks.unpublished import unpublished
 from airflow_delta.tasks.values import whole_number
@@ -66,7 +67,7 @@ if TYPE_CHECKING:
 ON_LATE_CONFLICT = ("undo", "keep")
 
 
-class DeltaCommitPublicationOperator(DeltaOperator):
+class DeltaCommitPublicationOperator(DeltaOperator, CommitParameters):
     """Commit what the stages of several transactions wrote: one version of each table, or nothing on any.
 
     The log of one table, the anchor, holds the decision; a retry, a clear or another worker goes on from the logs, wherever this
@@ -89,67 +90,32 @@ class DeltaCommitPublicationOperator(DeltaOperator):
     :param restart_conn_id: connection to Airflow's REST API for ``restart`` and ``check_again``. (templated)
     :param record_approvals: as of :class:`~airflow_delta.operators.transaction.DeltaCommitOperator`.
 
-    The other parameters are those of :class:`~airflow_delta.tasks.commit.commit_part.CommitPart`.
+    The other parameters are those of :class:`~airflow_delta.tasks.commit.commit_part.CommitParameters`.
     """
 
     transaction_role: ClassVar[str] = "commit"
-    choices: ClassVar[Choices] = {
-        "on_late_conflict": ON_LATE_CONFLICT,
-        "on_conflict": ON_CONFLICT,
-        "on_clear": ON_CLEAR,
-        "on_outdated": ON_OUTDATED,
-    }
-    kinds: ClassVar[Kinds] = {"intents": TRUTH, "record_approvals": TRUTH}
     changes_table: ClassVar[bool] = True
-    parts: ClassVar[Parts] = (CommitPart,)
-    template_fields: Sequence[str] = (
-        "transactions",
-        "staged",
-        "on_late_conflict",
-        "on_conflict",
-        "on_clear",
-        "on_outdated",
-        "max_restarts",
-        "restart_conn_id",
-        *templated(parts),
-    )
     operator_extra_links = (DeltaTableLink(),)
     default_retry_policy = FINAL_ERRORS
     ui_color = "#dae8fc"
 
-    def __init__(
-        self,
-        *,
-        transactions: Sequence[Any],
-        staged: Sequence[Any],
-        anchor: int | None = None,
-        on_late_conflict: str = "undo",
-        intents: bool = True,
-        patience: float = 60.0,
-        on_conflict: str = "fail",
-        on_clear: str = "fail",
-        on_outdated: str | None = None,
-        max_restarts: int | str = 3,
-        restart_conn_id: str | None = None,
-        record_approvals: bool = False,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        self.transactions = transactions
-        self.staged = staged
-        self.record_approvals = record_approvals
-        self.anchor = anchor
-        self.on_late_conflict = on_late_conflict
-        self.intents = intents
-        self.patience = patience
-        self.on_conflict = on_conflict
-        self.on_clear = on_clear
-        self.on_outdated = on_outdated
-        self.max_restarts = max_restarts
-        self.restart_conn_id = restart_conn_id
-        check_choices(self, self.choices)
-        if patience < 0:
-            raise DeltaIllegalArgumentException(f"The task {self.task_id!r}: patience must be 0 or more, got {patience!r}.")
+    transactions: Sequence[Any] = parameter(templated=True)
+    staged: Sequence[Any] = parameter(templated=True)
+    anchor: int | None = parameter(default=None)
+    on_late_conflict: str = parameter(default="undo", templated=True, choices=ON_LATE_CONFLICT)
+    intents: bool = parameter(default=True, kind=TRUTH)
+    patience: float = parameter(default=60.0)
+    on_conflict: str = parameter(default="fail", templated=True, choices=ON_CONFLICT)
+    on_clear: str = parameter(default="fail", templated=True, choices=ON_CLEAR)
+    on_outdated: str | None = parameter(default=None, templated=True, choices=ON_OUTDATED)
+    max_restarts: int | str = parameter(default=3, templated=True)
+    restart_conn_id: str | None = parameter(default=None, templated=True)
+    record_approvals: bool = parameter(default=False, kind=TRUTH)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.patience < 0:
+            raise DeltaIllegalArgumentException(f"The task {self.task_id!r}: patience must be 0 or more, got {self.patience!r}.")
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Return the publication, its outcome, and the result of each table; fill in the asset events of the outlets.
@@ -225,9 +191,9 @@ class DeltaCommitPublicationOperator(DeltaOperator):
             staged=table.writes,
             expected=table.expected,
             tags=committer.tags(context, outlets_of(self, table)),
-            user_metadata=self.user_metadata,  # type: ignore[attr-defined]
-            conflict_detection=self.conflict_detection,  # type: ignore[attr-defined]
-            hooks=tuple(self.post_commit_hooks),  # type: ignore[attr-defined]
+            user_metadata=self.user_metadata,
+            conflict_detection=self.conflict_detection,
+            hooks=tuple(self.post_commit_hooks),
             user=committing_user(self, context, table.start),
         )
 
@@ -385,7 +351,7 @@ class DeltaAbortPublicationOperator(BaseOperator):
         return value
 
 
-class DeltaAuditPublicationOperator(DeltaOperator):
+class DeltaAuditPublicationOperator(DeltaOperator, SqlParameters, RunnerParameters):
     """Check what the transactions of a publication have staged, over all its tables, before any of it is visible.
 
     Place it into the block of ``delta_publication``, beside the transactions; the commit waits for it. For checks of one table,
@@ -402,39 +368,22 @@ class DeltaAuditPublicationOperator(DeltaOperator):
     :param staged: for each of them the outputs of its stages; filled in by ``delta_publication``. (templated)
     :param names: for each of them the name of its views; filled in by ``delta_publication``.
 
-    The other parameters are those of :class:`~airflow_delta.tasks.spark.runner.SparkRunner`; its session reads all tables with
-    the credentials of the first.
+    The other parameters are those of :class:`~airflow_delta.tasks.spark.runner.RunnerParameters`; its session reads all tables
+    with the credentials of the first.
     """
 
     transaction_role: ClassVar[str] = "audit_publication"
     check_kind: ClassVar[str] = PUBLICATION_AUDIT
-    choices: ClassVar[Choices] = {"on_failure": FAIL_OR_WARN, "holds_at": HOLDS_AT}
     changes_table: ClassVar[bool] = False
-    parts: ClassVar[Parts] = (SqlParameters, SparkRunner)
-    template_fields: Sequence[str] = ("transactions", "staged", "checks", "holds_at", "on_failure", *templated(parts))
-    template_fields_renderers = {**SparkRunner.template_fields_renderers, "checks": "json"}
     default_retry_policy = AUDIT_ERRORS
     ui_color = "#fff2cc"
 
-    def __init__(
-        self,
-        *,
-        checks: Mapping[str, str | Mapping[str, str]],
-        holds_at: str | None = None,
-        on_failure: str = "fail",
-        transactions: Sequence[Any] = (),
-        staged: Sequence[Any] = (),
-        names: Sequence[str] = (),
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        self.checks = checks
-        self.holds_at = holds_at
-        self.on_failure = on_failure
-        self.transactions = transactions
-        self.staged = staged
-        self.names = names
-        check_choices(self, self.choices)
+    checks: Mapping[str, str | Mapping[str, str]] = parameter(templated=True, renderer="json")
+    holds_at: str | None = parameter(default=None, templated=True, choices=HOLDS_AT)
+    on_failure: str = parameter(default="fail", templated=True, choices=FAIL_OR_WARN)
+    transactions: Sequence[Any] = parameter(default=(), templated=True)
+    staged: Sequence[Any] = parameter(default=(), templated=True)
+    names: Sequence[str] = parameter(default=())
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Return the report of the audit; it is pushed as XCom even if the audit fails.
@@ -472,7 +421,7 @@ class DeltaAuditPublicationOperator(DeltaOperator):
             versions={table.handle.table: table.version for table in audited.values()},
             stages=stages_of(write for table in audited.values() for write in table.writes),
             held=tuple(engine.held_queries_of_tables(audited, queries, self.task_id) if self.holds_at == COMMIT else ()),
-            definition=audit_definition(queries, self.parameters, holds_at=self.holds_at),  # type: ignore[attr-defined]
+            definition=audit_definition(queries, self.parameters, holds_at=self.holds_at),
             passed=not failed,
             checks=tuple(outcomes),
         ).to_dict()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, ClassVar, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from airflow.providers.standard.operators.python import PythonOperator
 
@@ -13,17 +13,17 @@ from airflow_delta import engine
 from airflow_delta.contract.options import check_writer_options
 from airflow_delta.contract.sql_parameters import with_given
 from airflow_delta.exceptions import DeltaIllegalArgumentException
-from airflow_delta.tasks.base import Parts, templated
+from airflow_delta.tasks.declared import parameter
 from airflow_delta.tasks.functions import call_function, not_a_dataframe, without_injected
 from airflow_delta.tasks.spark.progress import spark_work
-from airflow_delta.tasks.spark.session import TaskSession
+from airflow_delta.tasks.spark.session import SessionParameters, TaskSession
 from airflow_delta.tasks.sql_parameters import SqlParameters
 from airflow_delta.tasks.stage.new_rows import NewRowsParameters
 from airflow_delta.tasks.stage.operator import StageOperator
-from airflow_delta.tasks.stage.read_versions import OtherTable, OtherTables, ReadVersions
+from airflow_delta.tasks.stage.read_versions import OtherTable, OtherTables, ReadVersions, ReadVersionsParameters
 from airflow_delta.tasks.stage.reads import StageReadRecorder, change_bounds
-from airflow_delta.tasks.stage.work import GivenTable, StageWork
-from airflow_delta.tasks.stage.write_options import WriteOptions
+from airflow_delta.tasks.stage.work import GivenTable, StageWorkParameters
+from airflow_delta.tasks.stage.write_options import WriteOptions, WriteParameters
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -158,14 +158,15 @@ class TableReader(StageReadRecorder):
         rows.createOrReplaceTempView(name)
 
 
-class DataFrameStage(StageOperator):
+class DataFrameStage(
+    StageOperator, StageWorkParameters, GivenTable, WriteParameters, SqlParameters, ReadVersionsParameters, SessionParameters
+):
     """Base of the stages whose rows are a DataFrame of a session of the task.
 
-    A subclass has the parts :class:`~airflow_delta.tasks.stage.write_options.WriteOptions`,
-    :class:`~airflow_delta.tasks.stage.read_versions.ReadVersions` and :class:`~airflow_delta.tasks.spark.session.TaskSession`.
+    :param write_options: options of Spark's Parquet writer, such as ``maxRecordsPerFile``. (templated)
     """
 
-    write_options: Mapping[str, Any] | None
+    write_options: Mapping[str, Any] | None = parameter(default=None, templated=True)
 
     @abstractmethod
     def rows(self, spark: SparkSession, table: TableReader) -> DataFrame:
@@ -198,25 +199,16 @@ class DeltaStagePySparkOperator(DataFrameStage, PythonOperator):
     :param python_callable: function that returns a DataFrame.
     :param write_options: options of Spark's Parquet writer, such as ``maxRecordsPerFile``. (templated)
 
-    The other parameters are those of :class:`~airflow_delta.tasks.stage.work.StageWork`,
-    :class:`~airflow_delta.tasks.stage.work.GivenTable`, :class:`~airflow_delta.tasks.stage.write_options.WriteOptions`,
-    :class:`~airflow_delta.tasks.stage.read_versions.ReadVersions` and :class:`~airflow_delta.tasks.spark.session.TaskSession`.
+    The other parameters are those of :class:`~airflow_delta.tasks.stage.work.StageWorkParameters`,
+    :class:`~airflow_delta.tasks.stage.work.GivenTable`, :class:`~airflow_delta.tasks.stage.write_options.WriteParameters`,
+    :class:`~airflow_delta.tasks.stage.read_versions.ReadVersionsParameters` and
+    :class:`~airflow_delta.tasks.spark.session.SessionParameters`.
     """
 
-    parts: ClassVar[Parts] = (StageWork, GivenTable, WriteOptions, SqlParameters, ReadVersions, TaskSession)
-    template_fields: Sequence[str] = (*templated(parts), "write_options", *PythonOperator.template_fields)
-
-    def __init__(
-        self,
-        *,
-        python_callable: Callable[..., Any],
-        write_options: Mapping[str, Any] | None = None,
-        **kwargs: Any,
-    ) -> None:
+    def __init__(self, *, python_callable: Callable[..., Any], **kwargs: Any) -> None:
         kwargs.setdefault("show_return_value_in_logs", False)
-        super().__init__(python_callable=without_injected(python_callable), **kwargs)
-        check_writer_options(write_options, whose=f"The task {self.task_id!r}")
-        self.write_options = write_options
+        super().__init__(python_callable=without_injected(python_callable), **kwargs)  # type: ignore[call-arg] # PythonOperator's
+        check_writer_options(self.write_options, whose=f"The task {self.task_id!r}")
 
     def rows(self, spark: SparkSession, table: TableReader) -> DataFrame:
         """Return what the function returns.

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_delta import engine
 from airflow_delta.exceptions import DeltaIllegalArgumentException
+from airflow_delta.tasks.declared import parameter
 from airflow_delta.tasks.maintenance_base import DeltaMaintenanceBase
 from airflow_delta.tasks.outlets import withdraw_default_outlets
 from airflow_delta.tasks.values import missing_share
@@ -38,25 +38,16 @@ class DeltaRepairTableOperator(DeltaMaintenanceBase):
     The other parameters are those of :class:`~airflow_delta.tasks.maintenance_base.DeltaMaintenanceBase`.
     """
 
-    template_fields: Sequence[str] = (*DeltaMaintenanceBase.template_fields, "max_missing_share")
+    only_list: bool = parameter(default=True, alias="dry_run")  # dry_run() is a method of every operator
+    max_missing_share: float | str = parameter(default=0.1, templated=True)
+    max_restarts: int = parameter(default=10)
+    max_paths: int = parameter(default=1000)
 
-    def __init__(
-        self,
-        *,
-        dry_run: bool = True,
-        max_missing_share: float | str = 0.1,
-        max_restarts: int = 10,
-        max_paths: int = 1000,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        if not isinstance(dry_run, bool):  # a text such as a template's "False" would be true
-            raise DeltaIllegalArgumentException(f"dry_run must be True or False, got {dry_run!r}.")
-        self.only_list = dry_run  # dry_run() is a method of every operator
-        self.max_missing_share = max_missing_share
-        self.max_restarts = max_restarts
-        self.max_paths = max_paths
-        if dry_run:
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.only_list, bool):  # a text such as a template's "False" would be true
+            raise DeltaIllegalArgumentException(f"dry_run must be True or False, got {self.only_list!r}.")
+        if self.only_list:
             withdraw_default_outlets(self)
 
     def run(self, log: DeltaLog, committer: CommitPart, context: Context) -> dict[str, Any]:

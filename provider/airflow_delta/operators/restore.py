@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from airflow_delta import engine
-from airflow_delta.contract.kinds import TRUTH, Kinds
+from airflow_delta.contract.kinds import TRUTH
+from airflow_delta.tasks.declared import parameter
 from airflow_delta.tasks.maintenance_base import DeltaMaintenanceBase
 from airflow_delta.tasks.values import whole_number
 
@@ -33,25 +33,11 @@ class DeltaRestoreOperator(DeltaMaintenanceBase):
     The other parameters are those of :class:`~airflow_delta.tasks.maintenance_base.DeltaMaintenanceBase`.
     """
 
-    kinds: ClassVar[Kinds] = {"ignore_missing_files": TRUTH, "protocol_downgrade_allowed": TRUTH}
-    template_fields: Sequence[str] = (*DeltaMaintenanceBase.template_fields, "version", "timestamp")
-
-    def __init__(
-        self,
-        *,
-        version: int | str | None = None,
-        timestamp: datetime | str | None = None,
-        ignore_missing_files: bool = False,
-        protocol_downgrade_allowed: bool = False,
-        max_restarts: int = 0,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        self.version = version
-        self.timestamp = timestamp
-        self.ignore_missing_files = ignore_missing_files
-        self.protocol_downgrade_allowed = protocol_downgrade_allowed
-        self.max_restarts = max_restarts
+    version: int | str | None = parameter(default=None, templated=True)
+    timestamp: datetime | str | None = parameter(default=None, templated=True)
+    ignore_missing_files: bool = parameter(default=False, kind=TRUTH)
+    protocol_downgrade_allowed: bool = parameter(default=False, kind=TRUTH)
+    max_restarts: int = parameter(default=0)
 
     def run(self, log: DeltaLog, committer: CommitPart, context: Context) -> dict[str, Any]:
         """Restore the table."""

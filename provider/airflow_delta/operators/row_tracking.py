@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from airflow_delta import engine
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.links.delta import DeltaCommitLink, DeltaTableLink
 from airflow_delta.retry_policies import FINAL_ERRORS
-from airflow_delta.tasks.base import DeltaOperator, Parts, templated
-from airflow_delta.tasks.commit.commit_part import CommitPart
+from airflow_delta.tasks.base import DeltaOperator
+from airflow_delta.tasks.commit.commit_part import CommitParameters, CommitPart
+from airflow_delta.tasks.declared import parameter
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class DeltaEnableRowTrackingOperator(DeltaOperator):
+class DeltaEnableRowTrackingOperator(DeltaOperator, CommitParameters):
     """Give row ids to the files of a table, and switch row tracking on (``delta.enableRowTracking``).
 
     Several versions: the table feature, row ids batch by batch, the table property. It has no identity in the log: a rerun goes
@@ -27,29 +27,17 @@ class DeltaEnableRowTrackingOperator(DeltaOperator):
     :param max_restarts: how often in a row to start over if another commit changes the table itself.
     :param delta_conn_id: connection of type ``delta``. (templated)
 
-    The other parameters are those of :class:`~airflow_delta.tasks.commit.commit_part.CommitPart`.
+    The other parameters are those of :class:`~airflow_delta.tasks.commit.commit_part.CommitParameters`.
     """
 
-    parts: ClassVar[Parts] = (CommitPart,)
-    template_fields: Sequence[str] = ("table", "delta_conn_id", *templated(parts))
     operator_extra_links = (DeltaTableLink(), DeltaCommitLink())
     default_retry_policy = FINAL_ERRORS
     ui_color = "#dae8fc"
 
-    def __init__(
-        self,
-        *,
-        table: str,
-        max_files: int | None = None,
-        max_restarts: int = 3,
-        delta_conn_id: str = DeltaHook.default_conn_name,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        self.table = table
-        self.max_files = max_files
-        self.max_restarts = max_restarts
-        self.delta_conn_id = delta_conn_id
+    table: str = parameter(templated=True)
+    max_files: int | None = parameter(default=None)
+    max_restarts: int = parameter(default=3)
+    delta_conn_id: str = parameter(default=DeltaHook.default_conn_name, templated=True)
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Return the result of the last commit; ``attempts`` is 0 if there was nothing to do.

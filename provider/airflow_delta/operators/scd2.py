@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_delta import engine
-from airflow_delta.contract.kinds import TRUTH, Kinds
+from airflow_delta.contract.kinds import TRUTH
 from airflow_delta.contract.options import CONNECTION, check_is_query, check_source, check_writer_options
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.operators.merge import make_views
 from airflow_delta.operators.pyspark import TableReader
-from airflow_delta.tasks.base import Part, Parts, templated
+from airflow_delta.tasks.base import Part
+from airflow_delta.tasks.declared import Parameters, parameter
 from airflow_delta.tasks.merge import check_reads_in_sql
-from airflow_delta.tasks.operation import SPARK_OPERATION, DeltaTableOperator
-from airflow_delta.tasks.spark.runner import SparkRunner
+from airflow_delta.tasks.operation import DeltaTableOperator
+from airflow_delta.tasks.spark.runner import RunnerParameters, SparkRunner
 from airflow_delta.tasks.spark.source_options import source_options
 from airflow_delta.tasks.sql_parameters import SqlParameters
-from airflow_delta.tasks.stage.read_versions import ReadVersions
+from airflow_delta.tasks.stage.read_versions import ReadVersions, ReadVersionsParameters
 from airflow_delta.tasks.values import column_names
 
 if TYPE_CHECKING:
@@ -29,9 +29,8 @@ if TYPE_CHECKING:
     from airflow_delta.table.stage.stage_view import SparkWork, StageView
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
-class HistoryOptions(Part):
-    """The part of a task that keeps a history: what a version is.
+class HistoryParameters(Parameters):
+    """Parameters of a task that keeps a history: what a version is.
 
     :param keys: columns that say what a row is about; nulls are equal. (templated)
     :param effective_at: Spark SQL over a source row: since when it is so. It is cast to the type of ``valid_from``. (templated)
@@ -47,27 +46,19 @@ class HistoryOptions(Part):
         exact even between two rows of equal values; ``None``: the table has none. (templated)
     """
 
-    kinds: ClassVar[Kinds] = {"full_snapshot": TRUTH}
-    template_fields: ClassVar[tuple[str, ...]] = (
-        "keys",
-        "effective_at",
-        "tracked",
-        "deleted",
-        "valid_from",
-        "valid_to",
-        "current",
-        "confirmed",
-    )
+    keys: str | Sequence[str] = parameter(templated=True)
+    effective_at: str = parameter(templated=True, renderer="sql")
+    tracked: str | Sequence[str] = parameter(default=(), templated=True)
+    deleted: str | None = parameter(default=None, templated=True)
+    full_snapshot: bool = parameter(default=False, kind=TRUTH)
+    valid_from: str = parameter(default="valid_from", templated=True)
+    valid_to: str = parameter(default="valid_to", templated=True)
+    current: str | None = parameter(default="is_current", templated=True)
+    confirmed: str | None = parameter(default=None, templated=True)
 
-    keys: str | Sequence[str]
-    effective_at: str
-    tracked: str | Sequence[str] = ()
-    deleted: str | None = None
-    full_snapshot: bool = False
-    valid_from: str = "valid_from"
-    valid_to: str = "valid_to"
-    current: str | None = "is_current"
-    confirmed: str | None = None
+
+class HistoryOptions(Part, HistoryParameters):
+    """The part of a task that keeps a history: what a version is."""
 
     def columns(self, stage: StageView) -> HistoryColumns:
         """Return the columns of the table, checked."""
@@ -82,7 +73,7 @@ class HistoryOptions(Part):
         )
 
 
-class DeltaScd2MergeOperator(DeltaTableOperator):
+class DeltaScd2MergeOperator(DeltaTableOperator, RunnerParameters, HistoryParameters, SqlParameters, ReadVersionsParameters):
     """Keep every version of the rows of a source: a slowly changing dimension of type 2, as one MERGE.
 
     A source row says what is so since ``effective_at``. The versions of a key are what all its rows say, in the order of their
@@ -107,28 +98,25 @@ class DeltaScd2MergeOperator(DeltaTableOperator):
         those that the table computes. (templated unless it is a function)
     :param write_options: options of Spark's Parquet writer, such as ``maxRecordsPerFile``. (templated)
 
-    The other parameters are those of :class:`HistoryOptions`, :class:`~airflow_delta.tasks.operation.DeltaTableOperator`,
-    :class:`~airflow_delta.tasks.stage.read_versions.ReadVersions` and :class:`~airflow_delta.tasks.spark.runner.SparkRunner`,
-    without submitting.
+    The other parameters are those of :class:`HistoryParameters`, :class:`~airflow_delta.tasks.operation.DeltaTableOperator`,
+    :class:`~airflow_delta.tasks.stage.read_versions.ReadVersionsParameters` and
+    :class:`~airflow_delta.tasks.spark.runner.RunnerParameters`, without submitting.
     """
 
-    parts: ClassVar[Parts] = (*SPARK_OPERATION, HistoryOptions, SqlParameters, ReadVersions)
-    template_fields: Sequence[str] = (*templated(parts), "merge_source", "write_options")
-    template_fields_renderers = {**SparkRunner.template_fields_renderers, "merge_source": "sql", "effective_at": "sql"}
     template_ext: Sequence[str] = (".sql",)
     sql_fields: ClassVar[tuple[str, ...]] = ("merge_source",)
 
-    def __init__(
-        self,
-        *,
-        source: str | Mapping[str, Any] | Callable[[SparkSession], DataFrame],
-        write_options: Mapping[str, Any] | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
+    merge_source: str | Mapping[str, Any] | Callable[[SparkSession], DataFrame] = parameter(
+        alias="source", templated=True, renderer="sql"
+    )
+    write_options: Mapping[str, Any] | None = parameter(default=None, templated=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        source = self.merge_source
         check_source(source, whose=f"the task {self.task_id!r}")
         check_is_query(source, whose=f"the task {self.task_id!r}")
-        check_writer_options(write_options, whose=f"The task {self.task_id!r}")
+        check_writer_options(self.write_options, whose=f"The task {self.task_id!r}")
         if SparkRunner.of(self).submits:
             raise DeltaIllegalArgumentException(
                 f"The task {self.task_id!r} computes versions in a session: it takes no spark_submit or application. Name the "
@@ -136,9 +124,8 @@ class DeltaScd2MergeOperator(DeltaTableOperator):
             )
         check_reads_in_sql(self, source)
         # Airflow would call a function in a template field.
-        self.merge_source = None if callable(source) else source
+        self.merge_source = None if callable(source) else source  # type: ignore[assignment]
         self._source_function = source if callable(source) else None
-        self.write_options = write_options
 
     def plan_stage(self, stage: StageView) -> SparkWork | StagedWrite:
         """Plan the MERGE."""

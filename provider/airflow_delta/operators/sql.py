@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
 
 from airflow_delta import engine
 from airflow_delta.contract.options import check_source, check_writer_options
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.operators.pyspark import DataFrameStage, TableReader
-from airflow_delta.tasks.base import TABLE_VIEW, Parts, templated
-from airflow_delta.tasks.spark.session import TaskSession
-from airflow_delta.tasks.sql_parameters import SqlParameters
-from airflow_delta.tasks.stage.read_versions import ReadVersions
-from airflow_delta.tasks.stage.work import GivenTable, StageWork
-from airflow_delta.tasks.stage.write_options import WriteOptions
+from airflow_delta.tasks.base import TABLE_VIEW
+from airflow_delta.tasks.declared import parameter
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -38,33 +34,23 @@ class DeltaStageSqlOperator(DataFrameStage):
     :param where: Spark SQL predicate: ``{{ table }}`` has only the rows that satisfy it, and no others count as read. (templated)
     :param write_options: options of Spark's Parquet writer, such as ``maxRecordsPerFile``. (templated)
 
-    The other parameters are those of :class:`~airflow_delta.tasks.stage.work.StageWork`,
-    :class:`~airflow_delta.tasks.stage.work.GivenTable`, :class:`~airflow_delta.tasks.stage.write_options.WriteOptions`,
-    :class:`~airflow_delta.tasks.stage.read_versions.ReadVersions` and :class:`~airflow_delta.tasks.spark.session.TaskSession`.
+    The other parameters are those of :class:`~airflow_delta.tasks.stage.work.StageWorkParameters`,
+    :class:`~airflow_delta.tasks.stage.work.GivenTable`, :class:`~airflow_delta.tasks.stage.write_options.WriteParameters`,
+    :class:`~airflow_delta.tasks.stage.read_versions.ReadVersionsParameters` and
+    :class:`~airflow_delta.tasks.spark.session.SessionParameters`.
     """
 
-    parts: ClassVar[Parts] = (StageWork, GivenTable, WriteOptions, SqlParameters, ReadVersions, TaskSession)
-    template_fields: Sequence[str] = (*templated(parts), "sql", "where", "write_options")
-    template_fields_renderers: ClassVar[dict[str, str]] = {"sql": "sql", "where": "sql", "parameters": "json"}
     template_ext: Sequence[str] = (".sql",)
     sql_fields: ClassVar[tuple[str, ...]] = ("sql",)
     bound_fields: ClassVar[tuple[str, ...]] = ("sql",)
-    parameters: Mapping[str, Any] | None
 
-    def __init__(
-        self,
-        *,
-        sql: str,
-        where: str | None = None,
-        write_options: Mapping[str, Any] | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        check_source(sql, whose=f"the task {self.task_id!r}")
-        check_writer_options(write_options, whose=f"The task {self.task_id!r}")
-        self.sql = sql
-        self.where = where
-        self.write_options = write_options
+    sql: str = parameter(templated=True, renderer="sql")
+    where: str | None = parameter(default=None, templated=True, renderer="sql")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_source(self.sql, whose=f"the task {self.task_id!r}")
+        check_writer_options(self.write_options, whose=f"The task {self.task_id!r}")
 
     def plan_stage(self, stage: StageView) -> SparkWork:
         """Check the query, and plan the write.

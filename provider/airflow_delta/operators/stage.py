@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 
 from airflow_delta import engine
 from airflow_delta.contract.options import check_writer_options
-from airflow_delta.tasks.base import Parts, templated
+from airflow_delta.tasks.declared import parameter
 from airflow_delta.tasks.spark.connection import check_submission
 from airflow_delta.tasks.spark.properties import mask_settings
 from airflow_delta.tasks.spark.submission import SparkSubmission
 from airflow_delta.tasks.sql_parameters import SqlParameters
 from airflow_delta.tasks.stage.new_rows import declared_sources
 from airflow_delta.tasks.stage.operator import StageOperator
-from airflow_delta.tasks.stage.work import GivenTable, StageWork
-from airflow_delta.tasks.stage.write_options import WriteOptions
+from airflow_delta.tasks.stage.work import GivenTable, StageWork, StageWorkParameters
+from airflow_delta.tasks.stage.write_options import WriteOptions, WriteParameters
 
 if TYPE_CHECKING:
     from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 _K8S_STATUS_KEY = "k8s_driver_status"  # where Airflow's operator keeps the state of a finished driver pod
 
 
-class DeltaStageSparkSubmitOperator(StageOperator, SparkSubmitOperator):
+class DeltaStageSparkSubmitOperator(
+    StageOperator, StageWorkParameters, GivenTable, WriteParameters, SqlParameters, SparkSubmitOperator
+):
     """Submit a Spark application that stages its result, and collect what it staged.
 
     The application calls ``airflow_delta.spark.delta_stage(spark).write(df)``. The cluster needs neither Airflow nor this
@@ -52,54 +54,33 @@ class DeltaStageSparkSubmitOperator(StageOperator, SparkSubmitOperator):
     :param package_uri: URI of the zip of :func:`airflow_delta.spark.package.build_package`, if the cluster cannot fetch a local
         file of the worker; default: that local file. (templated)
 
-    The other parameters are those of :class:`~airflow_delta.tasks.stage.work.StageWork`,
+    The other parameters are those of :class:`~airflow_delta.tasks.stage.work.StageWorkParameters`,
     :class:`~airflow_delta.tasks.stage.work.GivenTable`,
-    :class:`~airflow_delta.tasks.stage.write_options.WriteOptions` and of Airflow's ``SparkSubmitOperator``.
+    :class:`~airflow_delta.tasks.stage.write_options.WriteParameters` and of Airflow's ``SparkSubmitOperator``.
     """
 
-    parts: ClassVar[Parts] = (StageWork, GivenTable, WriteOptions, SqlParameters)
-    template_fields: Sequence[str] = (
-        *templated(parts),
-        "read",
-        "new_rows",
-        "write_options",
-        "spark_table_uri",
-        "package_uri",
-        "spark_conn_id",
-        *SparkSubmitOperator.template_fields,
-    )
+    spark_conn_id: str = parameter(default="spark_default", templated=True)
+    read: bool | str = parameter(default=False, templated=True)
+    new_rows: Any = parameter(default=None, templated=True)
+    write_options: Mapping[str, Any] | None = parameter(default=None, templated=True)
+    spark_table_uri: str | None = parameter(default=None, templated=True)
+    package_uri: str | None = parameter(default=None, templated=True)
+    spark_credentials: str | None = parameter(default=None)
 
-    def __init__(
-        self,
-        *,
-        spark_conn_id: str = "spark_default",
-        read: bool | str = False,
-        new_rows: Any = None,
-        write_options: Mapping[str, Any] | None = None,
-        spark_table_uri: str | None = None,
-        package_uri: str | None = None,
-        spark_credentials: str | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(conn_id=spark_conn_id, **kwargs)
-        check_writer_options(write_options, whose=f"The task {self.task_id!r}")
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(conn_id=None, **kwargs)  # type: ignore[call-arg] # it is spark_conn_id
+        check_writer_options(self.write_options, whose=f"The task {self.task_id!r}")
         mask_settings(self.conf)
-        self.read = read
-        self.new_rows = new_rows
-        self.write_options = write_options
-        self.spark_table_uri = spark_table_uri
-        self.package_uri = package_uri
-        self.spark_credentials = spark_credentials
         self._submission: Any = None
 
     @property
-    def spark_conn_id(self) -> Any:
-        """The connection, which Airflow's operator keeps under another name."""
-        return self._conn_id  # an XCom before it is rendered
+    def _conn_id(self) -> Any:
+        """The connection, under the name by which Airflow's operator keeps it."""
+        return self.spark_conn_id
 
-    @spark_conn_id.setter
-    def spark_conn_id(self, value: Any) -> None:
-        self._conn_id = value
+    @_conn_id.setter
+    def _conn_id(self, value: Any) -> None:
+        self.spark_conn_id = value
 
     def open(self, work: StageWork, context: Context) -> None:
         """Open the transaction; refuse what cannot be submitted."""
@@ -183,7 +164,7 @@ class DeltaStageSparkSubmitOperator(StageOperator, SparkSubmitOperator):
         super().get_job_result(external_id, context)
 
 
-class DeltaStageFilesOperator(StageOperator):
+class DeltaStageFilesOperator(StageOperator, StageWorkParameters, GivenTable, WriteParameters, SqlParameters):
     """Stage Parquet files that any job wrote under the transaction's staging path (``stagingPath`` of the handle).
 
     Every file below ``path`` must be Parquet or hidden (``_*``, ``.*``). Statistics are read from the footers, partition values
@@ -196,19 +177,14 @@ class DeltaStageFilesOperator(StageOperator):
     :param rows_checked: the job has checked the rules that footers cannot show: CHECK constraints, generated columns, lengths of
         texts, NOT NULL structs, lists and maps. Without it, files for a table with such rules are refused.
 
-    The other parameters are those of :class:`~airflow_delta.tasks.stage.work.StageWork`,
+    The other parameters are those of :class:`~airflow_delta.tasks.stage.work.StageWorkParameters`,
     :class:`~airflow_delta.tasks.stage.work.GivenTable` and
-    :class:`~airflow_delta.tasks.stage.write_options.WriteOptions`.
+    :class:`~airflow_delta.tasks.stage.write_options.WriteParameters`.
     """
 
-    parts: ClassVar[Parts] = (StageWork, GivenTable, WriteOptions, SqlParameters)
-    template_fields: Sequence[str] = (*templated(parts), "path", "time_zone")
-
-    def __init__(self, *, path: str | None = None, time_zone: str = "UTC", rows_checked: bool = False, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.path = path
-        self.time_zone = time_zone
-        self.rows_checked = rows_checked
+    path: str | None = parameter(default=None, templated=True)
+    time_zone: str = parameter(default="UTC", templated=True)
+    rows_checked: bool = parameter(default=False)
 
     def plan_stage(self, stage: StageView) -> StagedWrite:
         """Return the staged write: the work is done.

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from airflow_delta import engine
-from airflow_delta.contract.kinds import TRUTH, Kinds
+from airflow_delta.contract.kinds import TRUTH
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.links.delta import DeltaCommitLink, DeltaTableLink
 from airflow_delta.retry_policies import FINAL_ERRORS
-from airflow_delta.tasks.base import DeltaOperator, Parts, templated
-from airflow_delta.tasks.commit.commit_part import CommitPart
+from airflow_delta.tasks.base import DeltaOperator
+from airflow_delta.tasks.commit.commit_part import CommitParameters, CommitPart
+from airflow_delta.tasks.declared import parameter
 from airflow_delta.tasks.sql_parameters import SqlParameters
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class DeltaComputeStatisticsOperator(DeltaOperator):
+class DeltaComputeStatisticsOperator(DeltaOperator, CommitParameters, SqlParameters):
     """Recompute the statistics of a table's files from their footers, and commit those that changed.
 
     It has no identity in the log: a rerun finds nothing to change. Concurrent appends do not conflict.
@@ -29,33 +29,18 @@ class DeltaComputeStatisticsOperator(DeltaOperator):
     :param max_restarts: how often to start over if another commit removes one of the files.
     :param delta_conn_id: connection of type ``delta``. (templated)
 
-    The other parameters are those of :class:`~airflow_delta.tasks.commit.commit_part.CommitPart`.
+    The other parameters are those of :class:`~airflow_delta.tasks.commit.commit_part.CommitParameters`.
     """
 
-    parts: ClassVar[Parts] = (CommitPart, SqlParameters)
-    kinds: ClassVar[Kinds] = {"only_missing": TRUTH}
-    template_fields: Sequence[str] = ("table", "predicate", "delta_conn_id", *templated(parts))
-    template_fields_renderers = {"predicate": "sql"}
     operator_extra_links = (DeltaTableLink(), DeltaCommitLink())
     default_retry_policy = FINAL_ERRORS
     ui_color = "#dae8fc"
 
-    def __init__(
-        self,
-        *,
-        table: str,
-        predicate: str | None = None,
-        only_missing: bool = False,
-        max_restarts: int = 3,
-        delta_conn_id: str = DeltaHook.default_conn_name,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        self.table = table
-        self.predicate = predicate
-        self.only_missing = only_missing
-        self.max_restarts = max_restarts
-        self.delta_conn_id = delta_conn_id
+    table: str = parameter(templated=True)
+    predicate: str | None = parameter(default=None, templated=True, renderer="sql")
+    only_missing: bool = parameter(default=False, kind=TRUTH)
+    max_restarts: int = parameter(default=3)
+    delta_conn_id: str = parameter(default=DeltaHook.default_conn_name, templated=True)
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Return the result of the commit; ``attempts`` is 0 if nothing had changed.

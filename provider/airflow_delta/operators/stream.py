@@ -4,27 +4,28 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from airflow.providers.standard.operators.python import PythonOperator
 from airflow.sdk import Asset, AssetAlias, get_current_context
 
 from airflow_delta.assets.delta import delta_asset
 from airflow_delta.assets.events import events_extra
-from airflow_delta.contract.choices import ISOLATION_LEVELS, STREAM_MODES, Choices, check_choices
-from airflow_delta.contract.kinds import JSON_TEXT, LOCATION, NAMES, TEXT, TRUTH, Kinds, table_text
+from airflow_delta.contract.choices import ISOLATION_LEVELS, STREAM_MODES
+from airflow_delta.contract.kinds import JSON_TEXT, LOCATION, NAMES, TEXT, TRUTH
 from airflow_delta.contract.options import check_writer_options
 from airflow_delta.exceptions import DeltaError, DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.retry_policies import REFUSALS
 from airflow_delta.tasks.airflow_tasks_test import warn_if_tested
-from airflow_delta.tasks.base import DeltaOperator, Parts, templated
+from airflow_delta.tasks.base import DeltaOperator
 from airflow_delta.tasks.commit.conflict_detection import detection_tags
+from airflow_delta.tasks.declared import parameter
 from airflow_delta.tasks.functions import INJECTED, call_injected, without_injected
 from airflow_delta.tasks.identity import commit_tags
-from airflow_delta.tasks.outlets import set_default_outlets, withdraw_default_outlets
+from airflow_delta.tasks.outlets import withdraw_default_outlets
 from airflow_delta.tasks.spark.ending import within
-from airflow_delta.tasks.spark.session import TaskSession
+from airflow_delta.tasks.spark.session import SessionParameters, TaskSession
 from airflow_delta.tasks.values import column_names, whole_number
 from airflow_delta.transaction.conflict_detection import LEVELS
 
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from airflow_delta.streaming import DeltaBatchSink
 
 
-class DeltaStreamOperator(DeltaOperator, PythonOperator):
+class DeltaStreamOperator(DeltaOperator, SessionParameters, PythonOperator):
     """Call a function with a Spark session, write the streaming DataFrame that it returns to a Delta table, and end.
 
     The query processes all data that is available when it starts (trigger ``availableNow``), in as many batches as its source
@@ -58,7 +59,7 @@ class DeltaStreamOperator(DeltaOperator, PythonOperator):
     :param write_options: options of Spark's Parquet writer. (templated)
     :param isolation_level: ``Serializable`` or ``WriteSerializable``; default: the table's property. (templated)
     :param conflict_detection: how closely to look at what others committed since a batch began: ``delta``, ``statistics`` or
-        ``rows``, as in :class:`~airflow_delta.tasks.commit.commit_part.CommitPart`. (templated)
+        ``rows``, as in :class:`~airflow_delta.tasks.commit.commit_part.CommitParameters`. (templated)
     :param max_restarts: how often a batch starts over on the newest version after a conflict.
     :param assume_new_batch: id of a batch that is known not to be in the table, if the query has paused for so long that the
         table no longer shows it, or the table is a clone. (templated)
@@ -67,65 +68,29 @@ class DeltaStreamOperator(DeltaOperator, PythonOperator):
     :param outlets: assets that the task emits; default: the table's, unless the name (or the connection of a relative name) is
         templated, the task is mapped, or there is no new batch.
 
-    The other parameters are those of :class:`~airflow_delta.tasks.spark.session.TaskSession`.
+    The other parameters are those of :class:`~airflow_delta.tasks.spark.session.SessionParameters`.
     """
 
-    parts: ClassVar[Parts] = (TaskSession,)
-    choices: ClassVar[Choices] = {
-        "mode": STREAM_MODES,
-        "isolation_level": ISOLATION_LEVELS,
-        "conflict_detection": LEVELS,
-    }
-    kinds: ClassVar[Kinds] = {
-        "table": LOCATION,
-        "merge_schema": TRUTH,
-        "overwrite_schema": TRUTH,
-        "partition_by": NAMES,
-        "query_id": TEXT,
-        "reads_table": TRUTH,
-        "user_metadata": JSON_TEXT,
-    }
     default_retry_policy = REFUSALS
     emits_table = True
-    template_fields: Sequence[str] = (
-        "table",
-        "checkpoint_location",
-        "mode",
-        "merge_schema",
-        "overwrite_schema",
-        "partition_by",
-        "query_id",
-        "write_options",
-        "isolation_level",
-        "conflict_detection",
-        "assume_new_batch",
-        "user_metadata",
-        "delta_conn_id",
-        *templated(parts),
-        *PythonOperator.template_fields,
-    )
 
-    def __init__(
-        self,
-        *,
-        python_callable: Callable[..., Any],
-        table: str,
-        checkpoint_location: str,
-        mode: str = "append",
-        merge_schema: bool | str = False,
-        overwrite_schema: bool | str = False,
-        partition_by: str | Sequence[str] = (),
-        query_id: str | None = None,
-        reads_table: bool = False,
-        write_options: Mapping[str, Any] | None = None,
-        isolation_level: str | None = None,
-        conflict_detection: str = "rows",
-        max_restarts: int = 0,
-        assume_new_batch: int | str | None = None,
-        user_metadata: Any = None,
-        delta_conn_id: str = DeltaHook.default_conn_name,
-        **kwargs: Any,
-    ) -> None:
+    table: str = parameter(templated=True, kind=LOCATION)
+    checkpoint_location: str = parameter(templated=True)
+    mode: str = parameter(default="append", templated=True, choices=STREAM_MODES)
+    merge_schema: bool | str = parameter(default=False, templated=True, kind=TRUTH)
+    overwrite_schema: bool | str = parameter(default=False, templated=True, kind=TRUTH)
+    partition_by: str | Sequence[str] = parameter(default=(), templated=True, kind=NAMES)
+    query_id: str | None = parameter(default=None, templated=True, kind=TEXT)
+    reads_table: bool = parameter(default=False, kind=TRUTH)
+    write_options: Mapping[str, Any] | None = parameter(default=None, templated=True)
+    isolation_level: str | None = parameter(default=None, templated=True, choices=ISOLATION_LEVELS)
+    conflict_detection: str = parameter(default="rows", templated=True, choices=LEVELS)
+    max_restarts: int = parameter(default=0)
+    assume_new_batch: int | str | None = parameter(default=None, templated=True)
+    user_metadata: Any = parameter(default=None, templated=True, kind=JSON_TEXT)
+    delta_conn_id: str = parameter(default=DeltaHook.default_conn_name, templated=True)
+
+    def __init__(self, *, python_callable: Callable[..., Any], **kwargs: Any) -> None:
         kwargs.setdefault("show_return_value_in_logs", False)
         named = inspect.signature(inspect.unwrap(python_callable)).parameters
         if unknown := [name for name in INJECTED if name in named and name != "spark"]:
@@ -134,25 +99,8 @@ class DeltaStreamOperator(DeltaOperator, PythonOperator):
                 "its batches run. Rename the parameter."
             )
         super().__init__(python_callable=without_injected(python_callable), **kwargs)
-        check_writer_options(write_options, whose=f"The task {self.task_id!r}")
-        self.table = table_text(table)
-        self.checkpoint_location = checkpoint_location
-        self.mode = mode
-        self.merge_schema: Any = merge_schema
-        self.overwrite_schema: Any = overwrite_schema
-        self.partition_by = partition_by
-        self.query_id = query_id
-        self.reads_table = reads_table
-        self.write_options = write_options
-        self.isolation_level = isolation_level
-        self.conflict_detection = conflict_detection
-        self.max_restarts = max_restarts
-        self.assume_new_batch = assume_new_batch
-        self.user_metadata = user_metadata
-        self.delta_conn_id = delta_conn_id
+        check_writer_options(self.write_options, whose=f"The task {self.task_id!r}")
         self._query: StreamingQuery | None = None
-        check_choices(self, self.choices)
-        set_default_outlets(self, kwargs, delta_conn_id)
 
     def execute_callable(self) -> Any:
         """Run the query until it ends, and return what it has committed.
@@ -188,8 +136,8 @@ class DeltaStreamOperator(DeltaOperator, PythonOperator):
             self.table,
             hook=hook,
             mode=self.mode,
-            merge_schema=self.merge_schema,
-            overwrite_schema=self.overwrite_schema,
+            merge_schema=self.merge_schema,  # type: ignore[arg-type] # by then a truth value
+            overwrite_schema=self.overwrite_schema,  # type: ignore[arg-type]
             partition_by=column_names(self.partition_by),
             query_id=self.query_id,
             reads_table=self.reads_table,

@@ -13,8 +13,7 @@ from airflow.sdk import BaseXCom
 from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_delta import engine
-from airflow_delta.contract.choices import Choices, check_choices
-from airflow_delta.contract.kinds import LOCATION, NAMES, PROPERTIES, SCHEMA, TEXT, TRUTH, Kinds
+from airflow_delta.contract.kinds import LOCATION, NAMES, PROPERTIES, SCHEMA, TEXT, TRUTH
 from airflow_delta.contract.read_versions import version_of, what_was_read
 from airflow_delta.contract.staging_directory import new_attempt
 from airflow_delta.exceptions import (
@@ -28,12 +27,13 @@ from airflow_delta.links.delta import DeltaCommitLink, DeltaTableLink, DeltaTran
 from airflow_delta.links.pages import PAGE_KEY, transaction_page
 from airflow_delta.retry_policies import FINAL_ERRORS
 from airflow_delta.tasks.airflow_tasks_test import warn_if_tested
-from airflow_delta.tasks.base import DeltaOperator, Parts, templated
+from airflow_delta.tasks.base import DeltaOperator
 from airflow_delta.tasks.checks.evidence import Evidence
 from airflow_delta.tasks.checks.seen import check_seen, held_checks
 from airflow_delta.tasks.checks.upstream import check_upstream, tasks_between
-from airflow_delta.tasks.commit.commit_part import CommitPart
+from airflow_delta.tasks.commit.commit_part import CommitParameters, CommitPart
 from airflow_delta.tasks.dag_file import has_previews
+from airflow_delta.tasks.declared import parameter
 from airflow_delta.tasks.ended import is_aborted
 from airflow_delta.tasks.identity import new_transaction_id
 from airflow_delta.tasks.keys.users import committing_user
@@ -42,7 +42,7 @@ from airflow_delta.tasks.observability import TaskMetrics
 from airflow_delta.tasks.restart.checks import ON_OUTDATED, check_again
 from airflow_delta.tasks.restart.restart import ON_CLEAR, ON_CONFLICT, Restart
 from airflow_delta.tasks.settlement import settle_earlier
-from airflow_delta.tasks.start.own_transaction import OwnTransaction
+from airflow_delta.tasks.start.own_transaction import OwnTransaction, OwnTransactionParameters
 from airflow_delta.tasks.start.reservation import open_or_reserve
 from airflow_delta.tasks.trust.handle import open_transaction
 from airflow_delta.tasks.trust.received import flatten_reports
@@ -60,7 +60,7 @@ _LISTED = 20
 """Files of a conflict in the task's log."""
 
 
-class DeltaStartTransactionOperator(DeltaOperator):
+class DeltaStartTransactionOperator(DeltaOperator, OwnTransactionParameters):
     """Begin a transaction: pin the table's version and set the transaction's identity. The list of files is not read.
 
     An ordinary task, not a setup: clearing a stage keeps the transaction, clearing this task begins a new one. Its default key is
@@ -74,50 +74,21 @@ class DeltaStartTransactionOperator(DeltaOperator):
     :param description: description of a new table. (templated)
     :param create: let the commit create a missing table; otherwise a missing table is an error.
 
-    The other parameters are those of :class:`~airflow_delta.tasks.start.own_transaction.OwnTransaction`.
+    The other parameters are those of :class:`~airflow_delta.tasks.start.own_transaction.OwnTransactionParameters`.
     """
 
     transaction_role: ClassVar[str] = "start"
-    parts: ClassVar[Parts] = (OwnTransaction,)
-    kinds: ClassVar[Kinds] = {
-        "partition_by": NAMES,
-        "schema": SCHEMA,
-        "properties": PROPERTIES,
-        "description": TEXT,
-        "create": TRUTH,
-    }
-    template_fields: Sequence[str] = (
-        *templated(parts),
-        "delta_conn_id",
-        "partition_by",
-        "schema",
-        "properties",
-        "description",
-    )
-    template_fields_renderers = {"properties": "json", "schema": "json"}
     default_retry_policy = FINAL_ERRORS
     operator_extra_links = (DeltaTableLink(), DeltaTransactionLink())
     ui_color = "#d5e8d4"
 
-    def __init__(
-        self,
-        *,
-        table: str,
-        delta_conn_id: str = DeltaHook.default_conn_name,
-        partition_by: str | Sequence[str] = (),
-        schema: str | Mapping[str, Any] | None = None,
-        properties: Mapping[str, str] | None = None,
-        description: str | None = None,
-        create: bool = True,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(table=table, **kwargs)
-        self.delta_conn_id = delta_conn_id
-        self.partition_by = partition_by
-        self.schema = schema
-        self.properties = properties
-        self.description = description
-        self.create = create
+    table: str = parameter(templated=True, kind=LOCATION)
+    delta_conn_id: str = parameter(default=DeltaHook.default_conn_name, templated=True)
+    partition_by: str | Sequence[str] = parameter(default=(), templated=True, kind=NAMES)
+    schema: str | Mapping[str, Any] | None = parameter(default=None, templated=True, kind=SCHEMA, renderer="json")
+    properties: Mapping[str, str] | None = parameter(default=None, templated=True, kind=PROPERTIES, renderer="json")
+    description: str | None = parameter(default=None, templated=True, kind=TEXT)
+    create: bool = parameter(default=True, kind=TRUTH)
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Return the transaction's handle.
@@ -160,7 +131,7 @@ class DeltaStartTransactionOperator(DeltaOperator):
         return told
 
 
-class DeltaCommitOperator(DeltaOperator):
+class DeltaCommitOperator(DeltaOperator, CommitParameters):
     """Commit what the stages wrote as one version, or nothing.
 
     A lost race for a version is retried here, without Spark; a logical conflict is final for the transaction, and Airflow does
@@ -194,61 +165,27 @@ class DeltaCommitOperator(DeltaOperator):
     :param delta_conn_id: connection to the table; default: the start task's. (templated)
     :param table: the transaction's table; default: the start task's. Needed only if no start task is upstream. (templated)
 
-    The other parameters are those of :class:`~airflow_delta.tasks.commit.commit_part.CommitPart`.
+    The other parameters are those of :class:`~airflow_delta.tasks.commit.commit_part.CommitParameters`.
     """
 
     transaction_role: ClassVar[str] = "commit"
-    choices: ClassVar[Choices] = {"on_conflict": ON_CONFLICT, "on_clear": ON_CLEAR, "on_outdated": ON_OUTDATED}
-    kinds: ClassVar[Kinds] = {"allow_skipped": TRUTH, "record_approvals": TRUTH, "table": LOCATION}
     changes_table: ClassVar[bool] = True
-    parts: ClassVar[Parts] = (CommitPart,)
-    template_fields: Sequence[str] = (
-        "transaction",
-        "staged",
-        "on_conflict",
-        "on_clear",
-        "on_outdated",
-        "max_restarts",
-        "restart_conn_id",
-        "delta_conn_id",
-        "table",
-        *templated(parts),
-    )
     operator_extra_links = (DeltaTableLink(), DeltaCommitLink())
     default_retry_policy = FINAL_ERRORS
     ui_color = "#dae8fc"
 
-    def __init__(
-        self,
-        *,
-        transaction: Any,
-        staged: Any,
-        allow_skipped: bool = False,
-        on_conflict: str = "fail",
-        on_clear: str = "fail",
-        on_outdated: str | None = None,
-        max_restarts: int | str = 3,
-        restart_conn_id: str | None = None,
-        keep_preview: timedelta | float | None = None,
-        record_approvals: bool = False,
-        delta_conn_id: str | None = None,
-        table: str | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        self.transaction = transaction
-        self.staged = staged
-        self.keep_preview = keep_preview
-        self.record_approvals = record_approvals
-        self.allow_skipped = allow_skipped
-        self.on_conflict = on_conflict
-        self.on_clear = on_clear
-        self.on_outdated = on_outdated
-        self.max_restarts = max_restarts
-        self.restart_conn_id = restart_conn_id
-        self.delta_conn_id = delta_conn_id
-        self.table = table
-        check_choices(self, self.choices)
+    transaction: Any = parameter(templated=True)
+    staged: Any = parameter(templated=True)
+    allow_skipped: bool = parameter(default=False, kind=TRUTH)
+    on_conflict: str = parameter(default="fail", templated=True, choices=ON_CONFLICT)
+    on_clear: str = parameter(default="fail", templated=True, choices=ON_CLEAR)
+    on_outdated: str | None = parameter(default=None, templated=True, choices=ON_OUTDATED)
+    max_restarts: int | str = parameter(default=3, templated=True)
+    restart_conn_id: str | None = parameter(default=None, templated=True)
+    keep_preview: timedelta | float | None = parameter(default=None)
+    record_approvals: bool = parameter(default=False, kind=TRUTH)
+    delta_conn_id: str | None = parameter(default=None, templated=True)
+    table: str | None = parameter(default=None, templated=True, kind=LOCATION)
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Return the commit's result, and fill in the asset events of the outlets.
@@ -426,25 +363,13 @@ class DeltaAbortOperator(DeltaOperator):
     """
 
     transaction_role: ClassVar[str] = "abort"
-    kinds: ClassVar[Kinds] = {"table": LOCATION}
     changes_table: ClassVar[bool] = True
-    parts: ClassVar[Parts] = ()
-    template_fields: Sequence[str] = ("transaction", "delta_conn_id", "table")
     default_retry_policy = FINAL_ERRORS
     ui_color = "#f8cecc"
 
-    def __init__(
-        self,
-        *,
-        transaction: Any,
-        delta_conn_id: str | None = None,
-        table: str | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        self.transaction = transaction
-        self.delta_conn_id = delta_conn_id
-        self.table = table
+    transaction: Any = parameter(templated=True)
+    delta_conn_id: str | None = parameter(default=None, templated=True)
+    table: str | None = parameter(default=None, templated=True, kind=LOCATION)
 
     def execute(self, context: Context) -> dict[str, Any] | None:
         """Return what was done; ``None`` if there is no transaction.

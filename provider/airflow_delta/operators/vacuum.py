@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from airflow_delta import engine
-from airflow_delta.contract.kinds import HOURS, TRUTH, Kinds, taken
+from airflow_delta.contract.kinds import HOURS, TRUTH
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
+from airflow_delta.tasks.declared import parameter
 from airflow_delta.tasks.maintenance_base import DeltaMaintenanceBase
 from airflow_delta.tasks.observability import Stopwatch, TaskMetrics
 from airflow_delta.tasks.values import hours
@@ -47,42 +47,15 @@ class DeltaVacuumOperator(DeltaMaintenanceBase):
     """
 
     emits_table = False
-    kinds: ClassVar[Kinds] = {
-        "retention_hours": HOURS,
-        "retention_check": TRUTH,
-        "lite": TRUTH,
-        "transaction_timeout_hours": HOURS,
-        "logging_enabled": TRUTH,
-    }
-    template_fields: Sequence[str] = (
-        *DeltaMaintenanceBase.template_fields,
-        "retention_hours",
-        "transaction_timeout_hours",
-        "inventory",
-    )
 
-    def __init__(
-        self,
-        *,
-        retention_hours: timedelta | float | str | None = None,
-        retention_check: bool = True,
-        lite: bool = False,
-        inventory: str | None = None,
-        dry_run: bool = False,
-        transaction_timeout_hours: timedelta | float | str = _TRANSACTION_TIMEOUT_HOURS,
-        logging_enabled: bool = True,
-        max_paths: int = 1000,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        self.retention_hours = retention_hours
-        self.retention_check = retention_check
-        self.lite = lite
-        self.inventory = inventory
-        self.only_list = taken(f"dry_run of the task {self.task_id!r}", dry_run, TRUTH)  # dry_run() is a method of every operator
-        self.transaction_timeout_hours = transaction_timeout_hours
-        self.logging_enabled = logging_enabled
-        self.max_paths = max_paths
+    retention_hours: timedelta | float | str | None = parameter(default=None, templated=True, kind=HOURS)
+    retention_check: bool = parameter(default=True, kind=TRUTH)
+    lite: bool = parameter(default=False, kind=TRUTH)
+    inventory: str | None = parameter(default=None, templated=True)
+    only_list: bool = parameter(default=False, alias="dry_run", kind=TRUTH)  # dry_run() is a method of every operator
+    transaction_timeout_hours: timedelta | float | str = parameter(default=_TRANSACTION_TIMEOUT_HOURS, templated=True, kind=HOURS)
+    logging_enabled: bool = parameter(default=True, kind=TRUTH)
+    max_paths: int = parameter(default=1000)
 
     def run(self, log: DeltaLog, committer: CommitPart, context: Context) -> dict[str, Any]:
         """Delete the files."""

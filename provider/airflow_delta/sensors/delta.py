@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from airflow.sdk import PokeReturnValue, RetryPolicy, conf
+from airflow.sdk import PokeReturnValue, conf
 
 from airflow_delta import engine
-from airflow_delta.contract.kinds import Kinds, table_text
+from airflow_delta.contract.kinds import LOCATION
 from airflow_delta.contract.sql_parameters import SQL_PARAMETERS
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
-from airflow_delta.retry_policies import REFUSALS
 from airflow_delta.sensors.watching import NextSensor
+from airflow_delta.tasks.declared import parameter
 from airflow_delta.tasks.values import whole_number
 from airflow_delta.triggers.commits import commit_conditions, commit_report, operation_names
 from airflow_delta.triggers.delta import DeltaTableVersionTrigger
@@ -60,46 +59,21 @@ class DeltaTableVersionSensor(NextSensor):
     The other parameters are those of Airflow's ``BaseSensorOperator``.
     """
 
-    template_fields: Sequence[str] = (
-        "table",
-        "delta_conn_id",
-        "version",
-        "after_version",
-        "operation",
-        "partitions",
-        "parameters",
-    )
-    kinds: ClassVar[Kinds] = {"parameters": SQL_PARAMETERS}
     ui_color = "#e6f1f2"
     state_key = "delta_table_version"
 
-    def __init__(
-        self,
-        *,
-        table: str,
-        delta_conn_id: str = DeltaHook.default_conn_name,
-        version: int | str | None = None,
-        after_version: int | str | None = None,
-        operation: str | Sequence[str] | None = None,
-        partitions: str | None = None,
-        parameters: Mapping[str, Any] | None = None,
-        data_change_only: bool = True,
-        fail_if_missing: bool = False,
-        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
-        retry_policy: RetryPolicy | None = REFUSALS,  # named here, so that partial() finds the default
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(retry_policy=retry_policy, **kwargs)
-        self.table = table_text(table)
-        self.delta_conn_id = delta_conn_id
-        self.version = version
-        self.after_version = after_version
-        self.operation = operation
-        self.partitions = partitions
-        self.parameters = parameters
-        self.data_change_only = data_change_only
-        self.fail_if_missing = fail_if_missing
-        self.deferrable = deferrable
+    table: str = parameter(templated=True, kind=LOCATION)
+    delta_conn_id: str = parameter(default=DeltaHook.default_conn_name, templated=True)
+    version: int | str | None = parameter(default=None, templated=True)
+    operation: str | Sequence[str] | None = parameter(default=None, templated=True)
+    partitions: str | None = parameter(default=None, templated=True)
+    parameters: Mapping[str, Any] | None = parameter(default=None, templated=True, kind=SQL_PARAMETERS)
+    data_change_only: bool = parameter(default=True)
+    fail_if_missing: bool = parameter(default=False)
+    deferrable: bool = parameter(default=conf.getboolean("operators", "default_deferrable", fallback=False))
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self._table_log: DeltaLog | None = None
         self._seen: Watermark | None = None
 
@@ -134,12 +108,12 @@ class DeltaTableVersionSensor(NextSensor):
                 operation=self.operation,
                 partitions=self.partitions,
                 data_change_only=self.data_change_only,
-                poll_interval=self.poke_interval,
+                poll_interval=self.seconds_between_looks,
                 version=whole_number("version", self.version),
                 single_event=True,
             ),
             method_name="execute_complete",
-            timeout=timedelta(seconds=self.timeout),
+            timeout=self.longest_wait,
         )
 
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:

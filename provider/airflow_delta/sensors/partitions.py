@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from airflow.sdk import Asset, PokeReturnValue, RetryPolicy, conf
+from airflow.sdk import Asset, PokeReturnValue, conf
 from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_delta import engine
 from airflow_delta.airflow_internals.tasks import add_keyed_events
 from airflow_delta.assets.events import watched_extras
-from airflow_delta.contract.kinds import table_text
+from airflow_delta.contract.kinds import LOCATION
 from airflow_delta.contract.partition_events import MANY, PartitionEvents
 from airflow_delta.contract.tags import PARTITION_EVENTS_TAG
 from airflow_delta.exceptions import VersionNotFoundException
 from airflow_delta.hooks.delta import DeltaHook
-from airflow_delta.retry_policies import REFUSALS
 from airflow_delta.sensors.watching import LogSensor
+from airflow_delta.tasks.declared import parameter
 from airflow_delta.tasks.outlets import table_outlets
 from airflow_delta.tasks.partition_events import check_outlets, read_column, with_keys
 from airflow_delta.tasks.values import whole_number
@@ -77,36 +76,25 @@ class DeltaPartitionSensor(LogSensor):
     :raises DeltaIllegalArgumentException: if no outlet is an asset.
     """
 
-    template_fields: Sequence[str] = ("table", "delta_conn_id", "changed_since")
     ui_color = "#e6f1f2"
 
-    def __init__(
-        self,
-        *,
-        table: str,
-        delta_conn_id: str = DeltaHook.default_conn_name,
-        partition_events: Any = True,
-        changed_since: int | str | None = None,
-        wait: bool = True,
-        outlets: Sequence[Any] | None = None,
-        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
-        retry_policy: RetryPolicy | None = REFUSALS,  # named here, so that partial() finds the default
-        **kwargs: Any,
-    ) -> None:
-        told = table_outlets(table, delta_conn_id) if outlets is None else list(outlets)
-        check_outlets(partition_events, told, f"The sensor {kwargs.get('task_id')!r}")
-        super().__init__(retry_policy=retry_policy, outlets=told, **kwargs)
-        self.table = table_text(table)
-        self.delta_conn_id = delta_conn_id
-        self.partition_events = partition_events
-        self.changed_since = changed_since
-        self.wait = wait
-        self.deferrable = deferrable
+    table: str = parameter(templated=True, kind=LOCATION)
+    delta_conn_id: str = parameter(default=DeltaHook.default_conn_name, templated=True)
+    partition_events: Any = parameter(default=True)
+    changed_since: int | str | None = parameter(default=None, templated=True)
+    wait: bool = parameter(default=True)
+    deferrable: bool = parameter(default=conf.getboolean("operators", "default_deferrable", fallback=False))
+
+    def __init__(self, *, outlets: Sequence[Any] | None = None, **kwargs: Any) -> None:
+        of_table = kwargs.get("table"), kwargs.get("delta_conn_id", DeltaHook.default_conn_name)
+        told = table_outlets(*of_table) if outlets is None else list(outlets)
+        check_outlets(kwargs.get("partition_events", True), told, f"The sensor {kwargs.get('task_id')!r}")
+        super().__init__(outlets=told, **kwargs)
         self._opened: DeltaLog | None = None
         self._seen: Watermark | None = None
         self._found: _Found | None = None
 
-    @classmethod
+    @classmethod  # type: ignore[misc] # Airflow's is an attribute
     def partial(cls, **kwargs: Any) -> Any:
         """Return a sensor to be mapped: Airflow registers the outlets that it names here, and no others.
 
@@ -151,11 +139,11 @@ class DeltaPartitionSensor(LogSensor):
                 delta_conn_id=self.delta_conn_id,
                 after_version=None if seen is None else seen.version,
                 table_id=None if seen is None else seen.table_id,
-                poll_interval=self.poke_interval,
+                poll_interval=self.seconds_between_looks,
                 single_event=True,
             ),
             method_name="execute_complete",
-            timeout=timedelta(seconds=self.timeout),
+            timeout=self.longest_wait,
         )
 
     @property

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from airflow.sdk import PokeReturnValue, RetryPolicy, conf
+from airflow.sdk import PokeReturnValue, conf
 
-from airflow_delta.contract.kinds import tables_text
+from airflow_delta.contract.kinds import LOCATIONS
 from airflow_delta.hooks.delta import DeltaHook
-from airflow_delta.retry_policies import REFUSALS
 from airflow_delta.sensors.watching import NextSensor
+from airflow_delta.tasks.declared import parameter
 from airflow_delta.tasks.values import whole_number
 from airflow_delta.triggers.next_publication import next_publication, watched_tables
 from airflow_delta.triggers.publication import DeltaPublicationTrigger
@@ -40,25 +39,15 @@ class DeltaPublicationSensor(NextSensor):
     The other parameters are those of Airflow's ``BaseSensorOperator``.
     """
 
-    template_fields: Sequence[str] = ("tables", "delta_conn_id", "after_version")
     ui_color = "#e6f1f2"
     state_key = "delta_publication"
 
-    def __init__(
-        self,
-        *,
-        tables: Sequence[str],
-        delta_conn_id: str = DeltaHook.default_conn_name,
-        after_version: int | str | None = None,
-        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
-        retry_policy: RetryPolicy | None = REFUSALS,  # named here, so that partial() finds the default
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(retry_policy=retry_policy, **kwargs)
-        self.tables = tables_text(tables)
-        self.delta_conn_id = delta_conn_id
-        self.after_version = after_version
-        self.deferrable = deferrable
+    tables: Sequence[str] = parameter(templated=True, kind=LOCATIONS)
+    delta_conn_id: str = parameter(default=DeltaHook.default_conn_name, templated=True)
+    deferrable: bool = parameter(default=conf.getboolean("operators", "default_deferrable", fallback=False))
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self._logs: dict[str, DeltaLog] = {}
         self._seen: Watermark | None = None
 
@@ -88,11 +77,11 @@ class DeltaPublicationSensor(NextSensor):
                 delta_conn_id=self.delta_conn_id,
                 after_version=None if seen is None else seen.version,
                 table_id=None if seen is None else seen.table_id,
-                poll_interval=self.poke_interval,
+                poll_interval=self.seconds_between_looks,
                 single_event=True,
             ),
             method_name="execute_complete",
-            timeout=timedelta(seconds=self.timeout),
+            timeout=self.longest_wait,
         )
 
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:  # noqa: ARG002 - as Airflow calls it

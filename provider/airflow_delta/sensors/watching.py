@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow.sdk import BaseSensorOperator, PokeReturnValue
+from airflow.sdk import PokeReturnValue
 from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_delta import engine, exceptions
 from airflow_delta.exceptions import DeltaError
-from airflow_delta.tasks.parameters import check_parsed, text_of, use_rendered
+from airflow_delta.retry_policies import REFUSALS
+from airflow_delta.tasks.airflow_parameters import AirflowSensor
+from airflow_delta.tasks.declared import Parameters, constructor, declares_more, parameter, take_arguments
+from airflow_delta.tasks.parameters import check_parsed, text_of, use_rendered, with_literals
 from airflow_delta.tasks.templates import is_of_text, render_fields
 from airflow_delta.tasks.values import whole_number
 
@@ -21,10 +25,25 @@ if TYPE_CHECKING:
     from airflow_delta.table.observe.watch import Watermark
 
 
-class LogSensor(BaseSensorOperator):
+class LogSensor(Parameters, AirflowSensor):
     """A sensor that looks at the logs of tables, and may wait in the triggerer (:mod:`airflow_delta.triggers.watching`)."""
 
+    default_retry_policy = REFUSALS
     bound_fields: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if declares_more(cls):
+            cls.__init__ = constructor(cls)  # type: ignore[method-assign]
+
+    def __init__(self, **kwargs: Any) -> None:
+        kwargs = with_literals(type(self), kwargs)
+        own = take_arguments(self, kwargs)
+        kwargs.setdefault("retry_policy", self.default_retry_policy)
+        super().__init__(**kwargs)
+        for name, value in own.items():
+            setattr(self, name, value)
+        self.__post_init__()
 
     def resolve_template_files(self) -> None:
         """Check this task as operators do, when Airflow has read the whole Dag file."""
@@ -35,6 +54,16 @@ class LogSensor(BaseSensorOperator):
         """Take the rendered parameters as what they mean, right before the task runs."""
         super().pre_execute(context)
         use_rendered(self)
+
+    @property
+    def seconds_between_looks(self) -> float:
+        """How often the trigger looks; Airflow has made a number of ``poke_interval``."""
+        return self.poke_interval  # type: ignore[return-value]
+
+    @property
+    def longest_wait(self) -> timedelta:
+        """How long the trigger waits at most; Airflow has made a number of ``timeout``."""
+        return timedelta(seconds=self.timeout)  # type: ignore[arg-type]
 
     def watched(self) -> Sequence[str]:
         """Return the tables, as given."""
@@ -76,10 +105,12 @@ class NextSensor(LogSensor):
     """A sensor that waits for what comes after a version: the given one, or the current one when it first looks.
 
     How far it has looked is kept in the task state store, across reschedules, retries and clears.
+
+    :param after_version: that version. (templated)
     """
 
     state_key: ClassVar[str]
-    after_version: int | str | None
+    after_version: int | str | None = parameter(default=None, templated=True)
 
     def waits_for(self) -> dict[str, Any]:
         """Return what a stored version belongs to: it does not apply to other tables or other conditions."""

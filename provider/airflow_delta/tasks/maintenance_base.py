@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_delta.contract.staging_directory import new_attempt
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.links.delta import DeltaCommitLink, DeltaTableLink
 from airflow_delta.retry_policies import FINAL_ERRORS
-from airflow_delta.tasks.base import DeltaOperator, Parts, templated
-from airflow_delta.tasks.commit.commit_part import CommitPart
+from airflow_delta.tasks.base import DeltaOperator
+from airflow_delta.tasks.commit.commit_part import CommitParameters, CommitPart
+from airflow_delta.tasks.declared import parameter
 from airflow_delta.tasks.lineage import absolute_table
-from airflow_delta.tasks.outlets import set_default_outlets
-from airflow_delta.tasks.start.own_transaction import OwnTransaction
+from airflow_delta.tasks.start.own_transaction import OwnTransaction, OwnTransactionParameters
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog
 
 
-class DeltaMaintenanceBase(DeltaOperator):
+class DeltaMaintenanceBase(DeltaOperator, OwnTransactionParameters, CommitParameters):
     """Base of the operations that are always transactions of their own: they replace the table, or delete its files.
 
     :param delta_conn_id: connection of type ``delta``. (templated)
@@ -30,21 +29,16 @@ class DeltaMaintenanceBase(DeltaOperator):
         templated, the task is mapped, or there is nothing to commit. Operations that only rearrange or delete files (auto
         compaction, VACUUM) have no default.
 
-    The other parameters are those of :class:`~airflow_delta.tasks.start.own_transaction.OwnTransaction` and
-    :class:`~airflow_delta.tasks.commit.commit_part.CommitPart`.
+    The other parameters are those of :class:`~airflow_delta.tasks.start.own_transaction.OwnTransactionParameters` and
+    :class:`~airflow_delta.tasks.commit.commit_part.CommitParameters`.
     """
 
-    parts: ClassVar[Parts] = (OwnTransaction, CommitPart)
-    template_fields: Sequence[str] = ("delta_conn_id", *templated(parts))
     operator_extra_links = (DeltaTableLink(), DeltaCommitLink())
     default_retry_policy = FINAL_ERRORS
     emits_table: ClassVar[bool] = True
     ui_color = "#dae8fc"
 
-    def __init__(self, *, delta_conn_id: str = DeltaHook.default_conn_name, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.delta_conn_id = delta_conn_id
-        set_default_outlets(self, kwargs, delta_conn_id)
+    delta_conn_id: str = parameter(default=DeltaHook.default_conn_name, templated=True)
 
     @abstractmethod
     def run(self, log: DeltaLog, committer: CommitPart, context: Context) -> dict[str, Any]:

@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from airflow_delta import engine
 from airflow_delta.contract.choices import Given, is_literal
-from airflow_delta.contract.kinds import TRUTH, Kinds, taken
+from airflow_delta.contract.kinds import TRUTH, taken
 from airflow_delta.contract.merge import clauses_problem, when_matched_update, when_not_matched_insert
 from airflow_delta.exceptions import DeltaIllegalArgumentException
-from airflow_delta.tasks.base import TABLE_VIEW, Part, Parts
-from airflow_delta.tasks.operation import SPARK_OPERATION, DeltaTableOperator
+from airflow_delta.tasks.base import TABLE_VIEW, Part
+from airflow_delta.tasks.declared import Parameters, parameter
+from airflow_delta.tasks.operation import DeltaTableOperator
 from airflow_delta.tasks.spark.runner import SparkRunner
-from airflow_delta.tasks.sql_parameters import SqlParameters
-from airflow_delta.tasks.stage.read_versions import ReadVersions
 
 if TYPE_CHECKING:
     from airflow_delta.contract.payloads import StagedWrite
     from airflow_delta.table.stage.stage_view import SparkWork, StageView
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
-class MergeStatement(Part):
-    """The part of a task that merges: the MERGE without its source.
+class MergeParameters(Parameters):
+    """Parameters of a task that merges: the MERGE without its source.
 
     :param condition: Spark SQL over a row of the table and one of the source: whether they match. (templated)
     :param clauses: made with :func:`when_matched_update`, :func:`when_not_matched_insert`, ...; of each kind, the first clause
@@ -36,25 +33,15 @@ class MergeStatement(Part):
     :param options: options of Spark's Parquet writer. (templated)
     """
 
-    kinds: ClassVar[Kinds] = {"merge_schema": TRUTH}
-    template_fields: ClassVar[tuple[str, ...]] = (
-        "condition",
-        "clauses",
-        "source_alias",
-        "target_alias",
-        "merge_schema",
-        "options",
-    )
-    template_fields_renderers: ClassVar[dict[str, str]] = {"clauses": "json", "condition": "sql"}
-
-    condition: str
-    clauses: Sequence[Mapping[str, Any]] | None = None
-    source_alias: str = "source"
-    target_alias: str = "target"
-    merge_schema: bool | str = False
-    options: Mapping[str, str] | None = None
+    condition: str = parameter(templated=True, renderer="sql")
+    clauses: Sequence[Mapping[str, Any]] | None = parameter(default=None, templated=True, renderer="json")
+    source_alias: str = parameter(default="source", templated=True)
+    target_alias: str = parameter(default="target", templated=True)
+    merge_schema: bool | str = parameter(default=False, templated=True, kind=TRUTH)
+    options: Mapping[str, str] | None = parameter(default=None, templated=True)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.clauses is None:
             self.clauses = [when_matched_update(), when_not_matched_insert()]
 
@@ -65,6 +52,10 @@ class MergeStatement(Part):
         if isinstance(clauses, list | tuple) and all(map(_is_literal_clause, clauses)):
             problem = clauses_problem(clauses)
             yield from () if problem is None else (f"the MERGE {problem}.",)
+
+
+class MergeStatement(Part, MergeParameters):
+    """The part of a task that merges: the MERGE without its source."""
 
     def plan(self, stage: StageView, source: Mapping[str, Any] | None) -> SparkWork | StagedWrite:
         """Plan the MERGE.
@@ -91,8 +82,6 @@ def _is_literal_clause(clause: Any) -> bool:
         value is None or isinstance(value, str | Mapping) for value in clause.values()
     )
 
-
-MERGE: Parts = (*SPARK_OPERATION, MergeStatement, SqlParameters, ReadVersions)
 
 _READ_BY = {"read_versions": "other", "new_rows": "new_rows"}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -13,15 +12,14 @@ from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.links.delta import DeltaCommitLink, DeltaTableLink
 from airflow_delta.retry_policies import REFUSALS
-from airflow_delta.tasks.base import Parts, templated
-from airflow_delta.tasks.commit.commit_part import CommitPart
+from airflow_delta.tasks.commit.commit_part import CommitParameters, CommitPart
+from airflow_delta.tasks.declared import parameter
 from airflow_delta.tasks.lineage import absolute_table
 from airflow_delta.tasks.observability import Stopwatch, TaskMetrics
-from airflow_delta.tasks.outlets import set_default_outlets
-from airflow_delta.tasks.spark.runner import SparkRunner
+from airflow_delta.tasks.spark.runner import RunnerParameters, SparkRunner
 from airflow_delta.tasks.stage.operator import StageOperator
-from airflow_delta.tasks.stage.work import StageWork
-from airflow_delta.tasks.start.own_transaction import OwnTransaction
+from airflow_delta.tasks.stage.work import StageWork, StageWorkParameters
+from airflow_delta.tasks.start.own_transaction import OwnTransaction, OwnTransactionParameters
 from airflow_delta.tasks.trust.declared_start import table_uri
 
 if TYPE_CHECKING:
@@ -33,14 +31,7 @@ if TYPE_CHECKING:
     from airflow_delta.table.stage.stage_view import StageView
 
 
-OPERATION: Parts = (StageWork, OwnTransaction, CommitPart)
-"""Parts of an operation without Spark."""
-
-SPARK_OPERATION: Parts = (*OPERATION, SparkRunner)
-"""Parts of an operation whose data work is Spark's."""
-
-
-class DeltaTableOperator(StageOperator):
+class DeltaTableOperator(StageOperator, StageWorkParameters, OwnTransactionParameters, CommitParameters):
     """Base of the operations that a transaction may hold.
 
     With ``transaction`` (or inside a ``delta_transaction`` group) the task stages the operation, and the commit task publishes it
@@ -52,24 +43,19 @@ class DeltaTableOperator(StageOperator):
         connection of a relative name) is templated, the task is mapped, or there is nothing to commit. Operations that only
         rearrange files (OPTIMIZE, REORG) have no default.
 
-    The other parameters are those of :class:`~airflow_delta.tasks.stage.work.StageWork`,
-    :class:`~airflow_delta.tasks.start.own_transaction.OwnTransaction` and
-    :class:`~airflow_delta.tasks.commit.commit_part.CommitPart`. Operations that work on Spark also have those of
-    :class:`~airflow_delta.tasks.spark.runner.SparkRunner`.
+    The other parameters are those of :class:`~airflow_delta.tasks.stage.work.StageWorkParameters`,
+    :class:`~airflow_delta.tasks.start.own_transaction.OwnTransactionParameters` and
+    :class:`~airflow_delta.tasks.commit.commit_part.CommitParameters`. Operations that work on Spark also have those of
+    :class:`~airflow_delta.tasks.spark.runner.RunnerParameters`.
     """
 
-    parts: ClassVar[Parts] = OPERATION
-    template_fields: Sequence[str] = templated(parts)
     operator_extra_links = (DeltaTableLink(), DeltaCommitLink())
     default_retry_policy = REFUSALS
     creates_table: ClassVar[bool] = False
     emits_table: ClassVar[bool] = True
     staged_mode: ClassVar[str] = "rewrite"
 
-    def __init__(self, *, max_restarts: int = 0, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.max_restarts = max_restarts
-        set_default_outlets(self, kwargs, StageWork.of(self).delta_conn_id or DeltaHook.default_conn_name)
+    max_restarts: int = parameter(default=0)
 
     def source(self, spark: SparkSession, stage: StageView) -> DataFrame | None:  # noqa: ARG002 - for operations that have one
         """Return the rows of the operation's source; ``None`` if it has none, or the request names it."""
@@ -146,7 +132,7 @@ class DeltaTableOperator(StageOperator):
 
     def work(self, stage: StageView, request: StageRequest) -> tuple[StageRequest, StageReport]:
         """Have Spark do it, in a session or as an application."""
-        if SparkRunner not in self.parts:
+        if not isinstance(self, RunnerParameters):
             return super().work(stage, request)
         source = partial(self.source, stage=stage)
         return self.hold(SparkRunner).work_on(stage.log, request, source, self.secret_properties)

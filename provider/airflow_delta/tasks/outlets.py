@@ -8,7 +8,7 @@ from typing import Any
 from airflow.sdk import Asset
 from airflow.sdk.definitions.asset import BaseAsset
 
-from airflow_delta.assets.delta import delta_asset
+from airflow_delta.assets.delta import DEFAULT_CONN_ID, delta_asset
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 
 
@@ -28,7 +28,7 @@ def table_outlets(table: Any, delta_conn_id: Any) -> list[Asset]:
     return [delta_asset(table, delta_conn_id)]
 
 
-def set_default_outlets(task: Any, given: Mapping[str, Any], delta_conn_id: Any) -> None:
+def set_default_outlets(task: Any, given: Mapping[str, Any]) -> None:
     """Let a task that commits by itself emit the asset of its table.
 
     Not an instance of a mapped task: Airflow registers the outlets of the mapped task, which has none.
@@ -42,7 +42,7 @@ def set_default_outlets(task: Any, given: Mapping[str, Any], delta_conn_id: Any)
     if own or is_instance or not task.emits_table or getattr(task, "transaction", None) is not None:
         return
     try:
-        task.outlets = table_outlets(task.table, delta_conn_id)
+        task.outlets = table_outlets(task.table, task.delta_conn_id or DEFAULT_CONN_ID)
     except DeltaIllegalArgumentException:  # an empty name, or one with credentials: the task itself refuses it
         return
     task._has_default_outlets = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow_delta.contract.kinds import is_settled, kinds_of, taken, value_problem
+from airflow_delta.contract.kinds import LOCATION, LOCATIONS, is_settled, kinds_of, tables_text, taken, value_problem
 from airflow_delta.contract.sql_parameters import SQL_TEXTS, with_parameters
 from airflow_delta.dag_checks import check_tasks
 from airflow_delta.exceptions import DeltaIllegalArgumentException
@@ -23,11 +23,13 @@ def with_literals(operator_class: Any, given: Mapping[str, Any]) -> dict[str, An
     for name, kind in kinds_of(operator_class).items():
         if name not in given:
             continue
-        templated = name in operator_class.template_fields
-        if (problem := value_problem(name, given[name], kind, templated=templated)) is not None:
+        if kind in (LOCATION, LOCATIONS):
+            found[name] = tables_text(given[name])
+        templated = operator_class.declared[name].templated
+        if (problem := value_problem(name, found[name], kind, templated=templated)) is not None:
             raise DeltaIllegalArgumentException(f"The task {given.get('task_id')!r}: {problem}")
-        if is_settled(given[name]):
-            found[name] = taken(name, given[name], kind)
+        if is_settled(found[name]):
+            found[name] = taken(name, found[name], kind)
     return found
 
 
@@ -43,10 +45,11 @@ def text_of(template: jinja2.Template, context: Mapping[str, Any]) -> str:
 
 def take_rendered(task: Any) -> None:
     """Turn the rendered parameters of a running task into what it uses."""
-    for name, kind in kinds_of(type(task)).items():
-        value = getattr(task, name)
-        if (used := taken(f"{name} of the task {task.task_id!r}", value, kind)) is not value:
-            setattr(task, name, used)
+    for name, each in type(task).declared.items():
+        if each.kind is not None:
+            value = getattr(task, each.attribute)
+            if (used := taken(f"{name} of the task {task.task_id!r}", value, each.kind)) is not value:
+                setattr(task, each.attribute, used)
 
 
 def put_values_into_sql(task: Any, fields: Iterable[str]) -> None:

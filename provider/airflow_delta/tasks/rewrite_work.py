@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from airflow_delta import engine
-from airflow_delta.tasks.base import DeltaOperator, Part, Parts
+from airflow_delta.tasks.base import DeltaOperator, Part
 from airflow_delta.tasks.commit.commit_part import CommitPart
+from airflow_delta.tasks.declared import Parameters, parameter
 from airflow_delta.tasks.identity import stage_identity
 from airflow_delta.tasks.observability import Stopwatch, TaskMetrics
-from airflow_delta.tasks.operation import SPARK_OPERATION
 from airflow_delta.tasks.spark.runner import SparkRunner
-from airflow_delta.tasks.sql_parameters import SqlParameters
 from airflow_delta.tasks.stage.work import StageWork
 from airflow_delta.tasks.start.own_transaction import OwnTransaction
 from airflow_delta.tasks.values import whole_number
@@ -30,9 +28,8 @@ if TYPE_CHECKING:
     Select = Callable[[TransactionView], RewriteSelection]
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
-class RewriteWork(Part):
-    """The part of a task that rewrites rows of a table into other files.
+class RewriteParameters(Parameters):
+    """Parameters of a task that rewrites rows of a table into other files.
 
     Alone (no ``transaction``, no ``transaction_key``, no ``app_id``) such a task has no identity in the log: the files show what
     it has done, and a rerun does what is left. It then conflicts only with commits that remove files that it has rewritten. With
@@ -44,12 +41,14 @@ class RewriteWork(Part):
     :param parallel: bins that Spark writes at a time. (templated)
     """
 
-    template_fields: ClassVar[tuple[str, ...]] = ("where", "max_file_size", "batch_size", "parallel")
+    where: str | None = parameter(default=None, templated=True)
+    max_file_size: int | str | None = parameter(default=None, templated=True)
+    batch_size: int | str | None = parameter(default=None, templated=True)
+    parallel: int | str = parameter(default=4, templated=True)
 
-    where: str | None = None
-    max_file_size: int | str | None = None
-    batch_size: int | str | None = None
-    parallel: int | str = 4
+
+class RewriteWork(Part, RewriteParameters):
+    """The part of a task that rewrites rows of a table into other files."""
 
     def selection(self) -> dict[str, Any]:
         """Return the options that select the files to rewrite."""
@@ -90,9 +89,6 @@ class RewriteWork(Part):
                 **committer.options(context),
             )
         return finish_batches(committer, context, result, clock)
-
-
-REWRITE: Parts = (*SPARK_OPERATION, RewriteWork, SqlParameters)
 
 
 def finish_batches(committer: CommitPart, context: Context, result: OptimizeResult, clock: Stopwatch) -> dict[str, Any]:

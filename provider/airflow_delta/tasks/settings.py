@@ -79,7 +79,7 @@ def with_own_mode(operator_class: Any, given: Mapping[str, Any]) -> dict[str, An
 
     :param given: its arguments, with those from ``default_args``; ``dag`` and ``task_group`` are where it is.
     """
-    if not any("mode" in part.arguments() for part in getattr(operator_class, "parts", ())):
+    if not getattr(operator_class, "has_write_mode", False):
         return dict(given)
     mode, around = given.get("mode"), (given.get("task_group"), given.get("dag"))
     if mode in SENSOR_MODES and any(mode == (getattr(each, "default_args", None) or {}).get("mode") for each in around):

@@ -6,7 +6,7 @@ import json
 import os
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,10 +18,9 @@ from airflow_delta.contract.request import StageReport
 from airflow_delta.operators.delete_update import DeltaDeleteOperator
 from airflow_delta.operators.restore import DeltaRestoreOperator
 from airflow_delta.operators.stage import DeltaStageFilesOperator
-from airflow_delta.tasks.base import Parts, templated
 from airflow_delta.tasks.stage.operator import StageOperator
-from airflow_delta.tasks.stage.work import StageWork
-from airflow_delta.tasks.stage.write_options import WriteOptions
+from airflow_delta.tasks.stage.work import StageWorkParameters
+from airflow_delta.tasks.stage.write_options import WriteOptions, WriteParameters
 
 POLICIES = ("skip", "replace", "append", "fail")
 PARTS = ("1", "2")
@@ -36,11 +35,9 @@ def connect(base: Path) -> None:
     os.environ[f"AIRFLOW_CONN_{CONNECTION.upper()}"] = json.dumps({"conn_type": "delta", "host": str(base)})
 
 
-class JobStage(StageOperator):
+class JobStage(StageOperator, StageWorkParameters, WriteParameters):
     """A stage between whose plan and collection a job writes, as Spark does for ``@task.delta_stage``."""
 
-    parts: ClassVar[Parts] = (StageWork, WriteOptions)
-    template_fields = templated(parts)
     job: Any = None  # from the request to the report
 
     def plan_stage(self, stage: Any) -> Any:

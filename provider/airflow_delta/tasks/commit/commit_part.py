@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Asset, AssetAlias
 
 from airflow_delta import engine, exceptions
 from airflow_delta.assets.delta import delta_asset
 from airflow_delta.assets.events import event_extra
-from airflow_delta.contract.choices import CHECKPOINT, Choices
-from airflow_delta.contract.kinds import COUNT, JSON_TEXT, SECONDS, TRUTH, Kinds
+from airflow_delta.contract.choices import CHECKPOINT
+from airflow_delta.contract.kinds import COUNT, JSON_TEXT, SECONDS, TRUTH
 from airflow_delta.contract.partition_events import PartitionEvents
 from airflow_delta.contract.read_versions import read_version_name
 from airflow_delta.retry_policies import FINAL_ERRORS, REFUSALS
@@ -25,6 +25,7 @@ from airflow_delta.tasks.base import Part
 from airflow_delta.tasks.checks.tags import outcomes_of
 from airflow_delta.tasks.commit.conflict_detection import check_literal_level, detection_tags, resolved_lines
 from airflow_delta.tasks.commit.races import watched_commit
+from airflow_delta.tasks.declared import Parameters, parameter
 from airflow_delta.tasks.identity import commit_tags
 from airflow_delta.tasks.observability import Stopwatch, TaskMetrics
 from airflow_delta.tasks.outlets import withdraw_default_outlets
@@ -49,9 +50,8 @@ TableName = tuple[Any, str | None]
 """A table as a Dag names it, and its connection."""
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
-class CommitPart(Part):
-    """The part of a task that commits.
+class CommitParameters(Parameters):
+    """Parameters of a task that commits.
 
     :param user_metadata: text for ``commitInfo.userMetadata``; a mapping or a list becomes JSON. (templated)
     :param max_commit_attempts: maximum number of attempts to put the log entry; default: that of ``CommitPolicy``. (templated)
@@ -69,37 +69,29 @@ class CommitPart(Part):
         outlets that are aliases.
     """
 
-    choices: ClassVar[Choices] = {"conflict_detection": LEVELS, "checkpoint": CHECKPOINT}
-    kinds: ClassVar[Kinds] = {
-        "user_metadata": JSON_TEXT,
-        "max_commit_attempts": COUNT,
-        "commit_timeout": SECONDS,
-        "fail_on_hook_error": TRUTH,
-    }
-    template_fields: ClassVar[tuple[str, ...]] = (
-        "user_metadata",
-        "max_commit_attempts",
-        "commit_timeout",
-        "conflict_detection",
-    )
-
-    user_metadata: Any = None
-    max_commit_attempts: int | str | None = None
-    commit_timeout: timedelta | float | str | None = None
-    conflict_detection: str = "rows"
-    checkpoint: str = "inline"
-    post_commit_hooks: Sequence[PostCommitHook] = ()
-    fail_on_hook_error: bool = False
-    partition_events: Any = None
-    clock: Stopwatch | None = field(init=False, default=None)
-    evidence: Evidence | None = field(init=False, default=None)
-    """Of the checks before the commit, for the lineage."""
-    _log: DeltaLog | None = field(init=False, default=None)
-    _named: TableName | None = field(init=False, default=None)
+    user_metadata: Any = parameter(default=None, templated=True, kind=JSON_TEXT)
+    max_commit_attempts: int | str | None = parameter(default=None, templated=True, kind=COUNT)
+    commit_timeout: timedelta | float | str | None = parameter(default=None, templated=True, kind=SECONDS)
+    conflict_detection: str = parameter(default="rows", templated=True, choices=LEVELS)
+    checkpoint: str = parameter(default="inline", choices=CHECKPOINT)
+    post_commit_hooks: Sequence[PostCommitHook] = parameter(default=())
+    fail_on_hook_error: bool = parameter(default=False, kind=TRUTH)
+    partition_events: Any = parameter(default=None)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_literal_level(self.conflict_detection)
         PartitionEvents.of(self.partition_events)
+
+
+class CommitPart(Part, CommitParameters):
+    """The part of a task that commits."""
+
+    clock: Stopwatch | None = None
+    evidence: Evidence | None = None
+    """Of the checks before the commit, for the lineage."""
+    _log: DeltaLog | None = None
+    _named: TableName | None = None
 
     def options(self, context: Context) -> dict[str, Any]:
         """Return ``policy``, ``tags``, ``user_metadata`` and ``hooks`` of the commit."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from airflow_delta import engine
+from airflow_delta.tasks.declared import parameter
 from airflow_delta.tasks.spark.connection import check_submission
 from airflow_delta.tasks.spark.progress import spark_work
 from airflow_delta.tasks.spark.properties import check_no_packages, mask_settings
-from airflow_delta.tasks.spark.session import TaskSession
+from airflow_delta.tasks.spark.session import SessionParameters, TaskSession
 from airflow_delta.tasks.spark.submission import SparkSubmission
 from airflow_delta.tasks.spark.submit_hook import follow_driver
 from airflow_delta.tasks.task_state import state_store
@@ -27,9 +27,8 @@ if TYPE_CHECKING:
     Secrets = Callable[[], Mapping[str, str]]
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
-class SparkRunner(TaskSession):
-    """The part of a task whose data work is Spark's.
+class RunnerParameters(SessionParameters):
+    """Parameters of a task whose data work is Spark's.
 
     :param application: Spark application that does the work: it calls ``airflow_delta.spark.delta_stage(spark).run()``, with a
         source if the operation needs one. Default with ``spark_submit``: the provider's own application. (templated)
@@ -39,25 +38,22 @@ class SparkRunner(TaskSession):
     :param package_uri: URI of the zip of :func:`airflow_delta.spark.package.build_package`, if the cluster cannot fetch a local
         file of the worker; default: that local file. (templated)
 
-    The other parameters are those of :class:`~airflow_delta.tasks.spark.session.TaskSession`.
+    The other parameters are those of :class:`~airflow_delta.tasks.spark.session.SessionParameters`.
     """
 
-    template_fields: ClassVar[tuple[str, ...]] = (
-        *TaskSession.template_fields,
-        "application",
-        "spark_submit",
-        "package_uri",
-    )
-    template_fields_renderers: ClassVar[dict[str, str]] = {"spark_submit": "json", "config_kwargs": "json"}
-
-    application: str | None = None
-    spark_submit: Mapping[str, Any] | None = None
-    package_uri: str | None = None
-    _submission: SparkSubmission | None = field(init=False, default=None)
+    application: str | None = parameter(default=None, templated=True)
+    spark_submit: Mapping[str, Any] | None = parameter(default=None, templated=True, renderer="json")
+    package_uri: str | None = parameter(default=None, templated=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         mask_settings(self.spark_submit.get("conf") if isinstance(self.spark_submit, Mapping) else None)
+
+
+class SparkRunner(TaskSession, RunnerParameters):
+    """The part of a task whose data work is Spark's."""
+
+    _submission: SparkSubmission | None = None
 
     @property
     def submits(self) -> bool:

@@ -8,19 +8,18 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_delta import engine
-from airflow_delta.contract.choices import Choices
 from airflow_delta.exceptions import DeltaIllegalStateException
 from airflow_delta.hooks.fields import OWN
 from airflow_delta.hooks.named_connection import named_connection
 from airflow_delta.spark.errors import told_once, typed_error, without_java
 from airflow_delta.tasks.base import Part
+from airflow_delta.tasks.declared import Parameters, parameter
 from airflow_delta.tasks.spark.connection import DEFAULT_SPARK_CONN_ID, registration_error, spark_extras, spark_master
 from airflow_delta.tasks.spark.driver_log import driver_error, quiet, start_driver
 from airflow_delta.tasks.spark.ending import SessionKiller, has_ended
@@ -43,9 +42,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("airflow_delta.spark.driver")
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
-class TaskSession(Part):
-    """The part of a task that works in a Spark session: a Spark Connect URL, a master, or a local session.
+class SessionParameters(Parameters):
+    """Parameters of a task that works in a Spark session: a Spark Connect URL, a master, or a local session.
 
     A task gets a local session if the default connection does not exist.
 
@@ -57,19 +55,22 @@ class TaskSession(Part):
         in the version of the installed Spark; default: what the table's connection says. (templated)
     """
 
-    choices: ClassVar[Choices] = {"spark_credentials": (OWN, "")}
-    template_fields: ClassVar[tuple[str, ...]] = ("spark_conn_id", "config_kwargs", "spark_table_uri", "spark_packages")
-
-    spark_conn_id: str = DEFAULT_SPARK_CONN_ID
-    config_kwargs: Mapping[str, Any] | None = None
-    spark_table_uri: str | None = None
-    spark_credentials: str | None = None
-    spark_packages: str | None = None
-    _killer: SessionKiller | None = field(init=False, default=None)
-    _shared: SparkSession | None = field(init=False, default=None)
+    spark_conn_id: str = parameter(default=DEFAULT_SPARK_CONN_ID, templated=True)
+    config_kwargs: Mapping[str, Any] | None = parameter(default=None, templated=True, renderer="json")
+    spark_table_uri: str | None = parameter(default=None, templated=True)
+    spark_credentials: str | None = parameter(default=None, choices=(OWN, ""))
+    spark_packages: str | None = parameter(default=None, templated=True)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         mask_settings(self.config_kwargs)
+
+
+class TaskSession(Part, SessionParameters):
+    """The part of a task that works in a Spark session: a Spark Connect URL, a master, or a local session."""
+
+    _killer: SessionKiller | None = None
+    _shared: SparkSession | None = None
 
     def on_kill(self) -> None:
         """Interrupt the session's Spark jobs; a driver of this process that continues is killed 3 seconds later."""

@@ -34,11 +34,6 @@ class StageOperator(DeltaOperator):
     changes_table: ClassVar[bool] = False
     ui_color = STAGE_COLOR
 
-    opened: StageWork
-    """The transaction for which the running task stages."""
-
-    _reads: StageReadRecorder | None = None
-
     @abstractmethod
     def plan_stage(self, stage: StageView) -> SparkWork | StagedWrite:
         """Plan the stage, before anything is written.
@@ -68,7 +63,8 @@ class StageOperator(DeltaOperator):
     @final
     def stage(self, work: StageWork) -> StagedWrite:
         """Plan, do the work, and collect what it has staged, with the reads that were recorded meanwhile."""
-        self.opened, self._reads = work, None
+        self.opened: StageWork = work
+        self._reads: StageReadRecorder | None = None
         with drift_told(work.context, work.handle):
             stage = work.view(self.table_uri(work.log))
             planned = self.plan_stage(stage)

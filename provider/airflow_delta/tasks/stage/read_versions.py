@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from airflow_delta import engine
 from airflow_delta import publication as publications
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.tasks.base import Part
+from airflow_delta.tasks.declared import Parameters, parameter
 from airflow_delta.tasks.stage.new_rows import (
     SourceTables,
     declared_argument,
@@ -91,8 +92,7 @@ class OtherTables:
         return found
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
-class ReadVersions(Part):
+class ReadVersionsParameters(Parameters):
     """The part of a stage that reads other Delta tables than its own.
 
     Either at given versions, or the rows that this table does not have yet (:mod:`airflow_delta.tasks.stage.new_rows`).
@@ -105,10 +105,12 @@ class ReadVersions(Part):
         location, and the SQL must name it. (templated)
     """
 
-    template_fields: ClassVar[tuple[str, ...]] = ("read_versions", "new_rows")
+    read_versions: Any = parameter(default=None, templated=True)
+    new_rows: Any = parameter(default=None, templated=True)
 
-    read_versions: Any = None
-    new_rows: Any = None
+
+class ReadVersions(Part, ReadVersionsParameters):
+    """The part of a stage that reads other Delta tables than its own."""
 
     def tables(self, work: StageWork) -> OtherTables:
         """Return the tables, checked.

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_delta import engine
-from airflow_delta.contract.kinds import LOCATION, Kinds
+from airflow_delta.contract.kinds import LOCATION
 from airflow_delta.contract.payloads import StagedWrite
 from airflow_delta.contract.staging_directory import marked
 from airflow_delta.dag_rules.task_loops import check_no_loop
 from airflow_delta.retry_policies import FINAL_ERRORS
 from airflow_delta.tasks.base import Part
 from airflow_delta.tasks.dag_file import Each, argument_of
+from airflow_delta.tasks.declared import Parameters, parameter
 from airflow_delta.tasks.ended import find_end
 from airflow_delta.tasks.identity import stage_identity
 from airflow_delta.tasks.observability import Stopwatch, TaskMetrics
@@ -31,23 +32,18 @@ if TYPE_CHECKING:
     from airflow_delta.table.stage.stage_view import StageView
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
-class GivenTable(Part):
+class GivenTable(Parameters):
     """The part of a task that only works for a transaction begun by a start task.
 
     :param table: the transaction's table. Needed only if no start task is upstream of this task: then nothing else in the Dag
         file says which table the handle may name. (templated)
     """
 
-    kinds: ClassVar[Kinds] = {"table": LOCATION}
-    template_fields: ClassVar[tuple[str, ...]] = ("table",)
-
-    table: str | None = None
+    table: str | None = parameter(default=None, templated=True, kind=LOCATION)
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
-class StageWork(Part):
-    """The part of a task that stages something for a transaction. Readers of the table see nothing until the commit.
+class StageWorkParameters(Parameters):
+    """Parameters of a task that stages something for a transaction. Readers of the table see nothing until the commit.
 
     :param transaction: the handle: output of the start task. Inside a ``delta_transaction`` group it is filled in. (templated)
     :param after: outputs of earlier stages of the same transaction to build on: this stage sees the table as they leave it.
@@ -55,17 +51,20 @@ class StageWork(Part):
     :param delta_conn_id: connection to the table; default: the start task's. (templated)
     """
 
-    template_fields: ClassVar[tuple[str, ...]] = ("transaction", "after", "delta_conn_id")
     default_retry_policy: ClassVar[RetryPolicy | None] = FINAL_ERRORS
 
-    transaction: Any = None
-    after: Any = ()
-    delta_conn_id: str | None = None
+    transaction: Any = parameter(default=None, templated=True)
+    after: Any = parameter(default=(), templated=True)
+    delta_conn_id: str | None = parameter(default=None, templated=True)
 
-    log: DeltaLog = field(init=False)
-    handle: TransactionHandle = field(init=False)
-    context: Context = field(init=False)
-    _end: CommitResult | None = field(init=False, default=None)
+
+class StageWork(Part, StageWorkParameters):
+    """The part of a task that stages something for a transaction. Readers of the table see nothing until the commit."""
+
+    log: DeltaLog
+    handle: TransactionHandle
+    context: Context
+    _end: CommitResult | None = None
 
     def open(self, context: Context) -> None:
         """Find the transaction that the task got as XCom, and whether it is still open."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -14,23 +13,22 @@ from airflow_delta.contract.choices import (
     SCHEMA_POLICIES,
     STRICT,
     WRITE_MODES,
-    Choices,
     Given,
     is_literal,
     replace_where_problem,
 )
-from airflow_delta.contract.kinds import MAYBE_TRUTH, NAMES, PROPERTIES, SCHEMA, TEXT, TRUTH, Kinds
+from airflow_delta.contract.kinds import MAYBE_TRUTH, NAMES, PROPERTIES, SCHEMA, TEXT, TRUTH
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.tasks.base import Part
+from airflow_delta.tasks.declared import Parameters, parameter
 from airflow_delta.tasks.values import column_names
 
 if TYPE_CHECKING:
     from airflow_delta.table.stage.stage_view import SparkWork, StageView
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
-class WriteOptions(Part):
-    """The part of a task that stages rows: how they go into the table.
+class WriteParameters(Parameters):
+    """Parameters of a task that stages rows: how they go into the table.
 
     :param mode: ``append``, ``overwrite`` or ``dynamic`` (overwrite the partitions that the rows are in). (templated)
     :param replace_where: Spark SQL predicate for an ``overwrite``: it replaces only rows that satisfy it, and every new row must
@@ -55,52 +53,27 @@ class WriteOptions(Part):
         schema; default: that of the table. (templated)
     """
 
-    choices: ClassVar[Choices] = {"mode": WRITE_MODES, "create": CREATE_FROM_ROWS, "schema_policy": SCHEMA_POLICIES}
-    kinds: ClassVar[Kinds] = {
-        "merge_schema": TRUTH,
-        "overwrite_schema": TRUTH,
-        "partition_by": NAMES,
-        "optimize_write": MAYBE_TRUTH,
-        "data_change": TRUTH,
-        "replace_using": NAMES,
-        "cluster_by": NAMES,
-        "properties": PROPERTIES,
-        "description": TEXT,
-        "expected_schema": SCHEMA,
-    }
-    template_fields: ClassVar[tuple[str, ...]] = (
-        "mode",
-        "replace_where",
-        "merge_schema",
-        "overwrite_schema",
-        "partition_by",
-        "replace_on",
-        "replace_using",
-        "create",
-        "cluster_by",
-        "properties",
-        "description",
-        "expected_schema",
-    )
+    has_write_mode: ClassVar[bool] = True
 
-    mode: str = "append"
-    replace_where: str | None = None
-    merge_schema: bool | str = False
-    overwrite_schema: bool | str = False
-    partition_by: str | Sequence[str] = ()
-    optimize_write: bool | None = None
-    data_change: bool = True
-    replace_on: str | None = None
-    replace_using: str | Sequence[str] = ()
-    create: str | None = None
-    cluster_by: str | Sequence[str] = ()
-    properties: Mapping[str, str] | None = None
-    description: str | None = None
-    schema_policy: str = ENFORCE
-    expected_schema: str | Mapping[str, Any] | None = None
+    mode: str = parameter(default="append", templated=True, choices=WRITE_MODES)
+    replace_where: str | None = parameter(default=None, templated=True)
+    merge_schema: bool | str = parameter(default=False, templated=True, kind=TRUTH)
+    overwrite_schema: bool | str = parameter(default=False, templated=True, kind=TRUTH)
+    partition_by: str | Sequence[str] = parameter(default=(), templated=True, kind=NAMES)
+    optimize_write: bool | None = parameter(default=None, kind=MAYBE_TRUTH)
+    data_change: bool = parameter(default=True, kind=TRUTH)
+    replace_on: str | None = parameter(default=None, templated=True)
+    replace_using: str | Sequence[str] = parameter(default=(), templated=True, kind=NAMES)
+    create: str | None = parameter(default=None, templated=True, choices=CREATE_FROM_ROWS)
+    cluster_by: str | Sequence[str] = parameter(default=(), templated=True, kind=NAMES)
+    properties: Mapping[str, str] | None = parameter(default=None, templated=True, kind=PROPERTIES)
+    description: str | None = parameter(default=None, templated=True, kind=TEXT)
+    schema_policy: str = parameter(default=ENFORCE, choices=SCHEMA_POLICIES)
+    expected_schema: str | Mapping[str, Any] | None = parameter(default=None, templated=True, kind=SCHEMA)
 
     def __post_init__(self) -> None:
         """Refuse a contract that could not hold, while the Dag is parsed."""
+        super().__post_init__()
         changes = [name for name in ("merge_schema", "overwrite_schema") if getattr(self, name) is True]
         changes += ["create"] if self.create else []
         if self.schema_policy == ENFORCE and self.expected_schema is not None:
@@ -118,6 +91,10 @@ class WriteOptions(Part):
         if given("create") is None and is_literal(where) and where.strip() and is_literal(mode) and mode in WRITE_MODES:
             problem = replace_where_problem(mode, where)
             yield from () if problem is None else (f"{problem}.",)
+
+
+class WriteOptions(Part, WriteParameters):
+    """The part of a task that stages rows: how they go into the table."""
 
     def options(self) -> dict[str, Any]:
         """Return the options as the commands take them."""

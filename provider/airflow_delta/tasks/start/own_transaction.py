@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
-from airflow_delta.contract.choices import ISOLATION_LEVELS, KEY_CHECKS, RERUN_POLICIES, Choices
-from airflow_delta.contract.kinds import LOCATION, TEXT, Kinds
+from airflow_delta.contract.choices import ISOLATION_LEVELS, KEY_CHECKS, RERUN_POLICIES
+from airflow_delta.contract.kinds import LOCATION, TEXT
 from airflow_delta.dag_rules.task_loops import check_no_loop
 from airflow_delta.exceptions import DeltaIllegalArgumentException
 from airflow_delta.hooks.delta import DeltaHook
 from airflow_delta.tasks.base import Part
+from airflow_delta.tasks.declared import Parameters, parameter
 from airflow_delta.tasks.identity import try_chain
 from airflow_delta.tasks.keys.age import possible_since
 from airflow_delta.tasks.keys.default_key import default_transaction_key, former_keys
@@ -26,9 +26,8 @@ if TYPE_CHECKING:
     from airflow_delta.log.delta_log import DeltaLog
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
-class OwnTransaction(Part):
-    """The part of a task that begins a transaction: its table and its identity.
+class OwnTransactionParameters(Parameters):
+    """Parameters of a task that begins a transaction: its table and its identity.
 
     :param table: URI, absolute path, or name below the connection's base path. (templated)
     :param transaction_key: identity of the operation in the table's log; a run that finds its key committed follows
@@ -43,29 +42,17 @@ class OwnTransaction(Part):
     :param isolation_level: ``Serializable`` or ``WriteSerializable``; default: the table's property. (templated)
     """
 
-    choices: ClassVar[Choices] = {
-        "rerun_policy": RERUN_POLICIES,
-        "key_check": KEY_CHECKS,
-        "isolation_level": ISOLATION_LEVELS,
-    }
-    kinds: ClassVar[Kinds] = {"table": LOCATION, "transaction_key": TEXT, "app_id": TEXT}
-    template_fields: ClassVar[tuple[str, ...]] = (
-        "table",
-        "transaction_key",
-        "app_id",
-        "txn_version",
-        "rerun_policy",
-        "key_check",
-        "isolation_level",
-    )
+    table: str | None = parameter(default=None, templated=True, kind=LOCATION)
+    transaction_key: str | None = parameter(default=None, templated=True, kind=TEXT)
+    app_id: str | None = parameter(default=None, templated=True, kind=TEXT)
+    txn_version: int | str | None = parameter(default=None, templated=True)
+    rerun_policy: str = parameter(default="skip", templated=True, choices=RERUN_POLICIES)
+    key_check: str = parameter(default="warn", templated=True, choices=KEY_CHECKS)
+    isolation_level: str | None = parameter(default=None, templated=True, choices=ISOLATION_LEVELS)
 
-    table: str | None = None
-    transaction_key: str | None = None
-    app_id: str | None = None
-    txn_version: int | str | None = None
-    rerun_policy: str = "skip"
-    key_check: str = "warn"
-    isolation_level: str | None = None
+
+class OwnTransaction(Part, OwnTransactionParameters):
+    """The part of a task that begins a transaction: its table and its identity."""
 
     def log(self, delta_conn_id: str | None, *, create: bool = False) -> DeltaLog:
         """Return the table's log.
